@@ -1,0 +1,79 @@
+"""The façade: `geonet.geodesic(source, target)` and its three companions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from geonet.errors import InputError, SolverError
+from geonet.geodesic import Geodesic
+from geonet.measures.density import Density
+from geonet.measures.gaussian_mixture import GaussianMixture
+from geonet.measures.grid import Grid
+from geonet.solvers.base import Solver
+from geonet.solvers.registry import make_solver, solver_class, solver_names
+
+End = Density | GaussianMixture
+
+
+def geodesic(
+    source: End,
+    target: End,
+    solver: str | Solver = "auto",
+    *,
+    grid: Grid | None = None,
+    **options: Any,
+) -> Geodesic:
+    """The W2 geodesic from `source` to `target`.
+
+    Args:
+        source: μ_0, one density or a batch.
+        target: μ_1, on the same grid.
+        solver: a name (see `solvers`) or a `Solver`.
+        grid: where Gaussian mixtures are evaluated; not needed for densities.
+        **options: options of the named solver, such as `floor=0.01` for "monge-ampere".
+    """
+    if isinstance(solver, Solver):
+        if options:
+            raise SolverError("Options go with a solver's name; this solver already has its own.")
+        chosen = solver
+    else:
+        chosen = make_solver(solver, **options)
+    return chosen(*(_on_grid(end, grid, chosen) for end in (source, target)))
+
+
+def solver(name: str, **options: Any) -> Solver:
+    """The solver of that name, a callable (source, target) -> Geodesic."""
+    return make_solver(name, **options)
+
+
+def solvers() -> dict[str, str]:
+    """Every solver's name with one line on what it is for and what it gives."""
+    lines = {}
+    for name in solver_names():
+        cls = solver_class(name)
+        lines[name] = f"{cls.summary}; gives {', '.join(('density', *cls.gives))}"
+    return lines
+
+
+def load(file: str | Path) -> Geodesic:
+    """The path that `path.save(file)` wrote."""
+    return Geodesic.load(file)
+
+
+def _on_grid(end: End, grid: Grid | None, solver: Solver) -> End:
+    if isinstance(end, GaussianMixture):
+        if grid is not None:
+            return end.on(grid)
+        if solver.takes_mixtures:
+            return end
+        raise InputError(
+            f"A Gaussian mixture has no grid and {solver.name!r} needs one; "
+            "give grid=... or use mixture.on(grid)."
+        )
+    if not isinstance(end, Density):
+        raise InputError(
+            f"Source and target must be densities, not {type(end).__name__}; "
+            "use geonet.Density(values, grid)."
+        )
+    return end

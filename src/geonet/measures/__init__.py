@@ -1,0 +1,1 @@
+"""What goes in: grids, densities, mixtures, readers."""

@@ -1,0 +1,196 @@
+"""A probability density on a grid: what goes into a solver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from geonet.errors import DensityError, GridError
+from geonet.measures.grid import Grid
+from geonet.measures.interpolation import CubicSpline, resample
+
+if TYPE_CHECKING:
+    from geonet.measures.gaussian_mixture import GaussianMixture
+
+LEADING_AXES = 2  # at most (batch, times) before the axes of the grid
+
+
+class Density:
+    """Values at the cell centres of a grid, checked and normalised to mass one.
+
+    Attributes:
+        values: (batch?, times?, *grid.shape), non-negative, Σ values · cell volume = 1.
+        grid: where the values live.
+        mass: the mass that was given, (batch?, times?): values · mass is the input again.
+        mixture: the Gaussian mixture the values were taken from, where there is one; points off
+            the grid are then evaluated exactly instead of interpolated.
+    """
+
+    def __init__(
+        self, values: ArrayLike | Tensor, grid: Grid, *, mixture: GaussianMixture | None = None
+    ):
+        tensor = as_tensor(values)
+        _check_shape(tensor, grid)
+        _check_values(tensor)
+        mass = _integral(tensor, grid)
+        if not bool((mass > 0).all()):
+            raise DensityError(
+                f"{_which(mass <= 0)} zero everywhere, so there is no mass to transport; "
+                "give at least one positive value."
+            )
+        self.values = tensor / mass.reshape(*mass.shape, *(1,) * grid.dimension)
+        self.grid = grid
+        self.mass = mass
+        self.mixture = mixture
+
+    @classmethod
+    def as_computed(cls, values: Tensor, grid: Grid) -> Density:
+        """A solver's answer as it is: neither checked nor normalised, so its errors stay visible."""
+        density = cls.__new__(cls)
+        density.values, density.grid, density.mixture = values, grid, None
+        density.mass = _integral(values, grid)
+        return density
+
+    @property
+    def leading(self) -> tuple[int, ...]:
+        """Sizes of the axes before the grid's: (), (batch,), (times,) or (batch, times)."""
+        return tuple(self.values.shape[: self.values.ndim - self.grid.dimension])
+
+    def numpy(self) -> np.ndarray:
+        """The values as a NumPy array."""
+        return self.values.detach().cpu().numpy()
+
+    def at(self, points: ArrayLike | Tensor) -> Tensor:
+        """Values at points (..., d) of the box: (batch?, times?, ...); cubic, or exact for mixtures."""
+        where = as_points(points, self.grid.dimension)
+        if self.mixture is not None:
+            pdf = self.mixture.pdf(where)
+            return pdf / self.mass.reshape(*self.mass.shape, *(1,) * (where.ndim - 1))
+        flat = CubicSpline(self.values, self.grid)(where.reshape(-1, self.grid.dimension))
+        return flat.reshape(*self.leading, *where.shape[:-1])
+
+    def resample(self, grid: Grid) -> Density:
+        """The density on other cells of the same box; every cell's mass is kept exactly."""
+        if self.mixture is not None:
+            return self.mixture.on(grid)
+        resampled = Density.__new__(Density)
+        resampled.values, resampled.grid = resample(self.values, self.grid, grid), grid
+        resampled.mass, resampled.mixture = self.mass, None
+        return resampled
+
+    def with_floor(self, fraction: float) -> Density:
+        """(1 − fraction)·μ + fraction·uniform: the explicit way to make a density positive."""
+        if not 0 <= fraction < 1:
+            raise DensityError(f"floor is {fraction:g}; give a share of the mass in [0, 1).")
+        if fraction == 0:
+            return self
+        return Density((1 - fraction) * self.values + fraction / self.grid.volume, self.grid)
+
+    def mean(self) -> Tensor:
+        """Centre of mass, (batch?, times?, d)."""
+        points = self.grid.points().to(self.values.dtype).reshape(-1, self.grid.dimension)
+        return self._weights() @ points
+
+    def covariance(self) -> Tensor:
+        """Covariance matrix, (batch?, times?, d, d)."""
+        points = self.grid.points().to(self.values.dtype).reshape(-1, self.grid.dimension)
+        centred = points - self.mean()[..., None, :]
+        return (centred * self._weights()[..., None]).transpose(-1, -2) @ centred
+
+    def __getitem__(self, index: int) -> Density:
+        """One density of a batch."""
+        if not self.leading:
+            raise DensityError("This density is a single one and has no batch axis to index.")
+        part = Density.__new__(Density)
+        part.values, part.grid, part.mass = self.values[index], self.grid, self.mass[index]
+        part.mixture = None if self.mixture is None else self.mixture[index]
+        return part
+
+    def __len__(self) -> int:
+        if not self.leading:
+            raise DensityError("This density is a single one and has no batch axis to count.")
+        return self.leading[0]
+
+    def __iter__(self) -> Iterator[Density]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        leading = f"{tuple(self.leading)} of " if self.leading else ""
+        return f"Density({leading}{self.grid}, {self.values.dtype})"
+
+    def _weights(self) -> Tensor:
+        return self.values.flatten(-self.grid.dimension) * self.grid.cell_volume
+
+
+def as_tensor(values: ArrayLike | Tensor) -> Tensor:
+    """NumPy, list or torch in, floating torch out; float32 and float64 are kept."""
+    if not isinstance(values, Tensor):
+        array = np.asarray(values)
+        if array.dtype.kind not in "biuf":
+            raise DensityError(
+                f"Values of type {array.dtype} are not numbers; give an array of real numbers."
+            )
+        values = torch.from_numpy(np.array(array, order="C"))  # a copy: the caller may write on
+    if values.dtype not in (torch.float32, torch.float64):
+        values = values.to(torch.float64)
+    return values
+
+
+def as_points(points: ArrayLike | Tensor, dimension: int) -> Tensor:
+    """Points as a float64 tensor (..., d); in 1D a bare number or (n,) is taken as (..., 1)."""
+    tensor = as_tensor(points).to(torch.float64)
+    if dimension == 1 and (tensor.ndim == 0 or tensor.shape[-1] != 1):
+        tensor = tensor[..., None]
+    if tensor.ndim == 0 or tensor.shape[-1] != dimension:
+        raise GridError(
+            f"Points of shape {tuple(tensor.shape)} do not lie in {dimension}D; "
+            f"give an array (..., {dimension})."
+        )
+    if not bool(torch.isfinite(tensor).all()):
+        raise GridError("Points contain NaN or infinite coordinates; remove them first.")
+    return tensor
+
+
+def _integral(values: Tensor, grid: Grid) -> Tensor:
+    axes = tuple(range(-grid.dimension, 0))
+    return values.sum(dim=axes) * grid.cell_volume
+
+
+def _check_shape(values: Tensor, grid: Grid) -> None:
+    d = grid.dimension
+    if not d <= values.ndim <= d + LEADING_AXES:
+        raise DensityError(
+            f"Values have {values.ndim} axes but the grid has {d}; "
+            f"give {d} axes, or one more in front for a batch."
+        )
+    if tuple(values.shape[-d:]) != grid.shape:
+        raise DensityError(
+            f"Values of shape {tuple(values.shape)} do not match the grid's {grid.shape}; "
+            "give one value per cell or another grid."
+        )
+    if 0 in values.shape:
+        raise DensityError("The batch is empty; give at least one density.")
+
+
+def _check_values(values: Tensor) -> None:
+    total = values.numel()
+    for bad, name, remedy in (
+        (torch.isnan(values), "NaN", "fill or remove them first"),
+        (torch.isinf(values), "infinite", "fill or remove them first"),
+        (values < 0, "negative", "clip them at zero if they are noise"),
+    ):
+        count = int(bad.sum())
+        if count:
+            raise DensityError(f"{count} of {total} values are {name}; {remedy}.")
+
+
+def _which(bad: Tensor) -> str:
+    if bad.ndim == 0:
+        return "The density is"
+    first = torch.nonzero(bad)[0].tolist()
+    return f"Density {first[0] if len(first) == 1 else tuple(first)} of the batch is"

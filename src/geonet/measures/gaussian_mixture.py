@@ -1,0 +1,114 @@
+"""Gaussian mixtures in any dimension."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from geonet.errors import DensityError
+from geonet.measures.density import Density, as_points, as_tensor
+from geonet.measures.grid import Grid
+
+
+class GaussianMixture:
+    """Σ_k w_k N(m_k, S_k) on R^d, one mixture or a batch of them.
+
+    Args:
+        means: (batch?, k, d).
+        covariances: (batch?, k, d, d), symmetric positive definite.
+        weights: (batch?, k), positive; scaled to sum one. Equal if not given.
+    """
+
+    def __init__(
+        self,
+        means: ArrayLike | Tensor,
+        covariances: ArrayLike | Tensor,
+        weights: ArrayLike | Tensor | None = None,
+    ):
+        self.means = as_tensor(means).to(torch.float64)
+        self.covariances = as_tensor(covariances).to(torch.float64)
+        *leading, k, d = self.means.shape if self.means.ndim in (2, 3) else (0, 0, 0)
+        if weights is None:
+            weights = torch.ones(*leading, k, dtype=torch.float64)
+        self.weights = as_tensor(weights).to(torch.float64)
+        expected = ((*leading, k, d, d), (*leading, k))
+        if (tuple(self.covariances.shape), tuple(self.weights.shape)) != expected or d == 0:
+            raise DensityError(
+                f"Means {tuple(self.means.shape)}, covariances {tuple(self.covariances.shape)} and "
+                f"weights {tuple(self.weights.shape)} do not fit; "
+                "give (batch?, k, d), (batch?, k, d, d) and (batch?, k)."
+            )
+        if not bool((self.weights > 0).all() and torch.isfinite(self.weights).all()):
+            raise DensityError("Weights of a mixture must be positive and finite.")
+        factor, failed = torch.linalg.cholesky_ex(self.covariances)
+        symmetric = torch.allclose(self.covariances, self.covariances.transpose(-1, -2))
+        if bool(failed.any()) or not symmetric or not bool(torch.isfinite(self.means).all()):
+            raise DensityError(
+                "A mixture needs finite means and symmetric positive definite covariances."
+            )
+        self.weights = self.weights / self.weights.sum(-1, keepdim=True)
+        self._factor = factor
+
+    @classmethod
+    def isotropic(
+        cls,
+        means: ArrayLike | Tensor,
+        std: ArrayLike | Tensor,
+        weights: ArrayLike | Tensor | None = None,
+    ) -> GaussianMixture:
+        """Round components: means (batch?, k, d), standard deviations broadcast to (batch?, k)."""
+        means = as_tensor(means).to(torch.float64)
+        std = as_tensor(std).to(torch.float64).expand(means.shape[:-1])
+        return cls(means, torch.diag_embed(std[..., None].expand(means.shape) ** 2), weights)
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return self.means.shape[-1]
+
+    @property
+    def components(self) -> int:
+        """k, the number of Gaussians."""
+        return self.means.shape[-2]
+
+    def pdf(self, points: ArrayLike | Tensor) -> Tensor:
+        """The density on R^d at points (..., d): (batch?, ...)."""
+        where = as_points(points, self.dimension)
+        flat = where.reshape(-1, self.dimension)
+        total = torch.zeros(*self.means.shape[:-2], len(flat), dtype=torch.float64)
+        for k in range(self.components):  # one at a time: memory stays that of the answer
+            offset = (flat - self.means[..., k, None, :]).transpose(-1, -2)
+            factor = self._factor[..., k, :, :]
+            whitened = torch.linalg.solve_triangular(factor, offset, upper=False)
+            scale = factor.diagonal(dim1=-2, dim2=-1).prod(-1) * math.tau ** (self.dimension / 2)
+            height = (self.weights[..., k] / scale)[..., None]
+            total += height * torch.exp(-0.5 * whitened.square().sum(-2))
+        return total.reshape(*self.means.shape[:-2], *where.shape[:-1])
+
+    def on(self, grid: Grid) -> Density:
+        """The mixture at the cell centres, renormalised on the box; remembers its formula."""
+        return Density(self.pdf(grid.points()), grid, mixture=self)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n independent points, (batch?, n, d)."""
+        flat = self.weights.reshape(-1, self.components)
+        chosen = torch.multinomial(flat, n, replacement=True, generator=generator)  # (B, n)
+        means = self.means.reshape(-1, self.components, self.dimension)
+        factor = self._factor.reshape(-1, self.components, self.dimension, self.dimension)
+        rows = torch.arange(len(flat))[:, None]
+        noise = torch.randn(*chosen.shape, self.dimension, 1, dtype=torch.float64, generator=generator)
+        points = means[rows, chosen] + (factor[rows, chosen] @ noise).squeeze(-1)
+        return points.reshape(*self.means.shape[:-2], n, self.dimension)
+
+    def __getitem__(self, index: int) -> GaussianMixture:
+        """One mixture of a batch."""
+        if self.means.ndim == 2:
+            raise DensityError("This mixture is a single one and has no batch axis to index.")
+        return GaussianMixture(self.means[index], self.covariances[index], self.weights[index])
+
+    def __repr__(self) -> str:
+        batch = f"{len(self.means)} of " if self.means.ndim == 3 else ""
+        return f"GaussianMixture({batch}{self.components} components in {self.dimension}D)"

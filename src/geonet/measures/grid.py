@@ -1,0 +1,142 @@
+"""A uniform grid of cells on a box."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from geonet.errors import GridError
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A box [lower, upper] in R^d cut into equal cells; values live at cell centres.
+
+    `Grid(100, 0, 10)` is 1D; a scalar bound serves every axis: `Grid((64, 64), 0, 5)`.
+
+    Attributes:
+        shape: number of cells along each axis, (n_1, ..., n_d).
+        lower: lower corner of the box.
+        upper: upper corner of the box.
+    """
+
+    shape: tuple[int, ...]
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+
+    def __init__(
+        self,
+        shape: int | Sequence[int],
+        lower: float | Sequence[float] = 0.0,
+        upper: float | Sequence[float] = 1.0,
+    ):
+        cells = _cell_counts(shape)
+        low, high = (
+            _corner(corner, len(cells), name) for corner, name in ((lower, "lower"), (upper, "upper"))
+        )
+        for axis, (a, b) in enumerate(zip(low, high, strict=True)):
+            if not (math.isfinite(a) and math.isfinite(b) and a < b):
+                raise GridError(
+                    f"The box is empty along axis {axis}: lower {a:g}, upper {b:g}; "
+                    "give finite bounds with lower < upper."
+                )
+        object.__setattr__(self, "shape", cells)
+        object.__setattr__(self, "lower", low)
+        object.__setattr__(self, "upper", high)
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of cells."""
+        return math.prod(self.shape)
+
+    @property
+    def lengths(self) -> tuple[float, ...]:
+        """Side lengths of the box."""
+        return tuple(b - a for a, b in zip(self.lower, self.upper, strict=True))
+
+    @property
+    def spacing(self) -> tuple[float, ...]:
+        """Side lengths of a cell."""
+        return tuple(length / n for length, n in zip(self.lengths, self.shape, strict=True))
+
+    @property
+    def cell_volume(self) -> float:
+        """Volume of a cell."""
+        return math.prod(self.spacing)
+
+    @property
+    def volume(self) -> float:
+        """Volume of the box."""
+        return math.prod(self.lengths)
+
+    def axes(self) -> list[Tensor]:
+        """Cell centres along each axis: d tensors (n_i,), float64."""
+        return [
+            a + h * (torch.arange(n, dtype=torch.float64) + 0.5)
+            for a, h, n in zip(self.lower, self.spacing, self.shape, strict=True)
+        ]
+
+    def edges(self) -> list[Tensor]:
+        """Cell edges along each axis: d tensors (n_i + 1,), float64."""
+        return [
+            torch.linspace(a, b, n + 1, dtype=torch.float64)
+            for a, b, n in zip(self.lower, self.upper, self.shape, strict=True)
+        ]
+
+    def points(self) -> Tensor:
+        """Cell centres, (*shape, d), float64."""
+        return torch.stack(torch.meshgrid(*self.axes(), indexing="ij"), dim=-1)
+
+    def corner(self, which: str) -> Tensor:
+        """The `lower` or `upper` corner as a tensor (d,), float64."""
+        return torch.tensor(getattr(self, which), dtype=torch.float64)
+
+    def with_shape(self, shape: int | Sequence[int]) -> Grid:
+        """The same box with other cells; one number serves every axis."""
+        if isinstance(shape, int):
+            shape = (shape,) * self.dimension
+        return Grid(shape, self.lower, self.upper)
+
+    def same_box(self, other: Grid) -> bool:
+        """Whether the two grids cover the same box, up to rounding."""
+        if self.dimension != other.dimension:
+            return False
+        slack = 1e-9 * max(self.lengths)
+        ours, theirs = self.lower + self.upper, other.lower + other.upper
+        return all(abs(a - b) <= slack for a, b in zip(ours, theirs, strict=True))
+
+    def __str__(self) -> str:
+        cells = "×".join(str(n) for n in self.shape)
+        sides = zip(self.lower, self.upper, strict=True)
+        return f"{cells} cells on {'×'.join(f'[{a:g}, {b:g}]' for a, b in sides)}"
+
+
+def _cell_counts(shape: int | Sequence[int]) -> tuple[int, ...]:
+    counts = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not counts:
+        raise GridError("A grid needs at least one axis; give shape as (n,), (n, m) or (n, m, k).")
+    for axis, n in enumerate(counts):
+        if int(n) != n or n < 2:
+            raise GridError(
+                f"Axis {axis} has {n} cells; a grid needs at least 2 whole cells along every axis."
+            )
+    return tuple(int(n) for n in counts)
+
+
+def _corner(corner: float | Sequence[float], dimension: int, name: str) -> tuple[float, ...]:
+    values = (corner,) * dimension if isinstance(corner, int | float) else tuple(corner)
+    if len(values) != dimension:
+        raise GridError(
+            f"{name} has {len(values)} entries but the grid has {dimension} axes; "
+            "give one number for all axes or one per axis."
+        )
+    return tuple(float(v) for v in values)

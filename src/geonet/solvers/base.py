@@ -1,0 +1,68 @@
+"""What every solver is: two densities in, a geodesic out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from geonet.errors import GridError, SolverError
+from geonet.geodesic import Geodesic, Stack
+from geonet.measures.density import Density
+
+
+class Solver(ABC):
+    """Maps two densities on one grid to the geodesic between them.
+
+    A solver is a frozen dataclass: its fields are its options. Calling it checks the pair and then
+    runs `_solve`, or `_solve_pair` pair by pair where the method has no batched form.
+
+    Attributes:
+        name: the name in the registry.
+        summary: one line for `geonet solvers`.
+        dimensions: the dimensions it takes; None for any.
+        gives: what its geodesics can answer beside `density`.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    dimensions: ClassVar[tuple[int, ...] | None]
+    gives: ClassVar[tuple[str, ...]] = ("distance", "velocity", "potential", "trajectories")
+
+    def __call__(self, source: Density, target: Density) -> Geodesic:
+        """The geodesic from `source` to `target`; a batch of both gives a batch of paths."""
+        self._check(source, target)
+        return self._solve(source, target)
+
+    def _solve(self, source: Density, target: Density) -> Geodesic:
+        """Solve a checked pair or batch; by default pair by pair."""
+        if not source.leading:
+            return self._solve_pair(source, target)
+        return Stack([self._solve_pair(a, b) for a, b in zip(source, target, strict=True)])
+
+    @abstractmethod
+    def _solve_pair(self, source: Density, target: Density) -> Geodesic:
+        """Solve one checked pair."""
+
+    def _check(self, source: Density, target: Density) -> None:
+        d = source.grid.dimension
+        if self.dimensions is not None and d not in self.dimensions:
+            takes = " and ".join(f"{k}D" for k in self.dimensions)
+            raise SolverError(
+                f"The solver {self.name!r} takes {takes} densities, these are {d}D; "
+                "choose another (geonet.solvers() lists them) or solver='auto'."
+            )
+        if not source.grid.same_box(target.grid):
+            raise GridError(
+                f"Source and target lie on different boxes: {source.grid} and {target.grid}; "
+                "put both on one box."
+            )
+        if source.grid.shape != target.grid.shape:
+            raise GridError(
+                f"Source and target lie on different grids: {source.grid} and {target.grid}; "
+                "use density.resample(grid) to bring one to the other's."
+            )
+        if source.leading != target.leading or len(source.leading) > 1:
+            raise SolverError(
+                f"Source has leading axes {source.leading} and target {target.leading}; "
+                "give two single densities or two batches of the same length."
+            )

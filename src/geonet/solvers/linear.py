@@ -1,0 +1,44 @@
+"""The mixture (1−t)·μ_0 + t·μ_1: no transport at all, the floor every method must beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from geonet.geodesic import Geodesic
+from geonet.measures.density import Density
+from geonet.measures.grid import Grid
+from geonet.solvers.base import Solver
+
+
+@dataclass(frozen=True)
+class Linear(Solver):
+    """Fades one density into the other."""
+
+    name = "linear"
+    summary = "any dimension, the mixture (1−t)μ0 + tμ1: the floor every method must beat"
+    dimensions = None
+    gives = ()
+
+    def _solve(self, source: Density, target: Density) -> LinearPath:
+        return LinearPath(source, target, self.name, {})
+
+    _solve_pair = _solve
+
+
+class LinearPath(Geodesic):
+    """Not a geodesic of W2 but of L2; it has no velocity."""
+
+    kind = "linear"
+
+    def _density(self, times: Tensor, grid: Grid) -> Tensor:
+        first, second = (end.resample(grid).values for end in (self.source, self.target))
+        axis = len(self.batch)
+        t = times.to(first.dtype).reshape(-1, *(1,) * grid.dimension)
+        return torch.lerp(first.unsqueeze(axis), second.unsqueeze(axis), t)
+
+    @classmethod
+    def _from_state(cls, source, target, solver, notes, state) -> LinearPath:
+        return cls(source, target, solver, notes)

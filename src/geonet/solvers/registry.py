@@ -1,0 +1,57 @@
+"""One registry for all solvers: a name, the module, the class. Adding a solver is adding a line."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from importlib import import_module
+from typing import Any
+
+from geonet.errors import SolverError
+from geonet.solvers.base import Solver
+
+# Modules are imported when a solver is first asked for: POT alone takes longer than most solves.
+_REGISTRY: dict[str, str] = {
+    "auto": "geonet.solvers.auto:Auto",
+    "quantile": "geonet.solvers.exact.quantile:Quantile",
+    "monge-ampere": "geonet.solvers.exact.monge_ampere:MongeAmpere",
+    "bures": "geonet.solvers.exact.bures:Bures",
+    "linear-program": "geonet.solvers.exact.linear_program:LinearProgram",
+    "schrodinger": "geonet.solvers.entropic.schrodinger:Schrodinger",
+    "barycenter": "geonet.solvers.entropic.barycenter:Barycenter",
+    "debiased-barycenter": "geonet.solvers.entropic.barycenter:DebiasedBarycenter",
+    "linear": "geonet.solvers.linear:Linear",
+}
+
+
+def register(name: str, location: str) -> None:
+    """Add a solver under `name`; location is 'module:Class'."""
+    if name in _REGISTRY:
+        raise SolverError(f"A solver named {name!r} exists already; choose another name.")
+    _REGISTRY[name] = location
+
+
+def solver_names() -> list[str]:
+    """All registered names."""
+    return list(_REGISTRY)
+
+
+def solver_class(name: str) -> type[Solver]:
+    """The class behind a name."""
+    if name not in _REGISTRY:
+        close = difflib.get_close_matches(name, _REGISTRY, n=1, cutoff=0.4)
+        hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(_REGISTRY)}."
+        raise SolverError(f"There is no solver {name!r}; {hint}")
+    module, attribute = _REGISTRY[name].split(":")
+    return getattr(import_module(module), attribute)
+
+
+def make_solver(name: str, **options: Any) -> Solver:
+    """A solver by name, with its options as keywords."""
+    cls = solver_class(name)
+    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    unknown = [key for key in options if key not in known]
+    if unknown:
+        takes = f"it takes {', '.join(known)}" if known else "it takes none"
+        raise SolverError(f"The solver {name!r} has no option {unknown[0]!r}; {takes}.")
+    return cls(**options)
