@@ -21,12 +21,14 @@ class Solver(ABC):
         summary: one line for `geonet solvers`.
         dimensions: the dimensions it takes; None for any.
         gives: what its geodesics can answer beside `density`.
+        takes_mixtures: whether it takes Gaussian mixtures without a grid.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     dimensions: ClassVar[tuple[int, ...] | None]
     gives: ClassVar[tuple[str, ...]] = ("distance", "velocity", "potential", "trajectories")
+    takes_mixtures: ClassVar[bool] = False
 
     def __call__(self, source: Density, target: Density) -> Geodesic:
         """The geodesic from `source` to `target`; a batch of both gives a batch of paths."""
