@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,9 +62,10 @@ def save_geodesic(path: Geodesic, file: Path, times: Times, grid: Grid | None) -
 def load_geodesic(file: Path) -> Geodesic:
     """Read what `save_geodesic` wrote."""
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        # Opened here, because np.load leaves a broken archive open.
+        with file.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+    except (OSError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise FileError(f"Cannot read {file} as a geodesic: {error}.") from error
     if "geonet" not in arrays:
         raise FileError(f"{file} is an npz but not a saved geodesic; write one with path.save().")

@@ -176,7 +176,7 @@ class Geodesic(ABC):
         answer = method(times, where.reshape(-1, self._dimension))
         answer = self._drop_time(answer) if scalar else answer
         leading = answer.shape[: answer.ndim - (2 if vector else 1)]
-        return answer.reshape(*leading, *(where.shape if vector else where.shape[:-1]))
+        return answer.reshape((*leading, *(where.shape if vector else where.shape[:-1])))
 
     def _drop_time(self, answer: Tensor) -> Tensor:
         return answer.squeeze(len(self.batch))
@@ -209,9 +209,9 @@ class Stack(Geodesic):
 
     def __init__(self, paths: Sequence[Geodesic]):
         self.paths = list(paths)
-        first = self.paths[0]
         source, target = (_stack_densities([getattr(p, end) for p in paths]) for end in ENDS)
-        super().__init__(source, target, first.solver, _stack_notes([p.notes for p in paths]))
+        names = ", ".join(dict.fromkeys(path.solver for path in paths))
+        super().__init__(source, target, names, _stack_notes([p.notes for p in paths]))
 
     def _distance(self) -> Tensor:
         return torch.stack([path._distance() for path in self.paths])
@@ -232,6 +232,7 @@ class Stack(Geodesic):
         state = {}
         for i, path in enumerate(self.paths):
             state[f"{i}/kind"] = np.array(path.kind)
+            state[f"{i}/solver"] = np.array(path.solver)
             state |= {f"{i}/{key}": value for key, value in path._state().items()}
         return state
 
@@ -240,9 +241,9 @@ class Stack(Geodesic):
         paths = []
         for i in range(len(source)):
             own = {k.split("/", 1)[1]: v for k, v in state.items() if k.startswith(f"{i}/")}
-            kind = Geodesic.kinds[str(own.pop("kind"))]
-            note = {key: values[i] for key, values in notes.items()}
-            paths.append(kind._from_state(source[i], target[i], solver, note, own))
+            kind, name = Geodesic.kinds[str(own.pop("kind"))], str(own.pop("solver"))
+            note = {key: values[i] for key, values in notes.items() if values[i] is not None}
+            paths.append(kind._from_state(source[i], target[i], name, note, own))
         return cls(paths)
 
 

@@ -1,0 +1,53 @@
+# Every target makes its own .venv first, and again when pyproject.toml or constraints.txt change.
+# All that a machine needs is Python 3.11 or newer with pip, make and a compiler.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+# pip builds geonet in an environment of its own; these pin setuptools there too (old pip, new pip).
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format docs clean
+
+help: ## show this list
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+
+demo: $(VENV)/.dev ## a first geodesic, with pictures
+	$(VENV)/bin/geonet demo
+
+test: $(VENV)/.dev ## the tests, without the slow ones
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2
+
+test-all: $(VENV)/.dev ## all tests
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 -m ""
+
+lint: $(VENV)/.dev ## formatting, lint and types
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m basedpyright --pythonpath $(PYTHON)
+
+format: $(VENV)/.dev ## format the code and mend what can be mended
+	$(PYTHON) -m ruff format .
+	$(PYTHON) -m ruff check --fix .
+
+docs: $(VENV)/.docs ## the documentation, in site/
+	$(PYTHON) -m mkdocs build --strict
+
+clean: ## remove what the other targets made, but for .venv
+	rm -rf site build dist geonet-demo .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.dev: pyproject.toml constraints.txt
+	@echo "Setting up $(VENV); this is done once and takes some minutes."
+	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { \
+	  for python in python3.11 python3; do $$python -c '' 2>/dev/null && break; done; \
+	  $$python -m venv --clear $(VENV); }
+	$(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP_INSTALL) -e '.[docs]'
+	@touch $@

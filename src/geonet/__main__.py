@@ -1,0 +1,8 @@
+"""`python -m geonet` is the command `geonet`."""
+
+import sys
+
+from geonet.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,5 @@
+"""The command line: `geonet COMMAND`."""
+
+from geonet.cli.app import main
+
+__all__ = ["main"]

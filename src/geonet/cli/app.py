@@ -1,0 +1,75 @@
+"""The list of commands, and how anything that goes wrong becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+from typing import Annotated
+
+import typer
+
+from geonet.cli.demo import demo
+from geonet.cli.geodesic import geodesic
+from geonet.cli.solvers import solvers
+from geonet.errors import GeonetError
+
+FAILED, INTERRUPTED = 2, 130
+
+# typer has come with click beside it and with click inside it; this is the class in both.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+app = typer.Typer(name="geonet", add_completion=False, pretty_exceptions_enable=False)
+for command in (demo, geodesic, solvers):
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """The whole Wasserstein geodesic between two densities."""
+    if version:
+        from geonet import __version__
+
+        typer.echo(f"geonet {__version__}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and give its exit code: 0, 2 for what went wrong, 130 for Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a narrow terminal shows ?, it does not fail
+    try:
+        code = app(arguments, prog_name="geonet", standalone_mode=False)
+        sys.stdout.flush()
+    except GeonetError as error:
+        return _fail(str(error))
+    except UsageError as error:
+        return _fail(f"{error.format_message()} See geonet --help.")  # pyright: ignore
+    except MemoryError:
+        return _fail("There is not enough memory; ask for fewer cells or times.")
+    except (BrokenPipeError, SystemExit):  # typer and rich answer a closed pipe by SystemExit
+        _close_output()
+        return _fail("The reader of the output went away before all was written.")
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        return _fail("Interrupted; nothing was left half-written.", INTERRUPTED)
+    return code or 0
+
+
+def _fail(message: str, code: int = FAILED) -> int:
+    print("error:", " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def _close_output() -> None:
+    """Send what is still buffered nowhere, or the interpreter complains about it when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

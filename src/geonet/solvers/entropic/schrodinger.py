@@ -1,0 +1,487 @@
+"""The Schrödinger bridge: the geodesic with noise, the truth for entropic regularisation.
+
+The bridge μ_t = f_t·g_t solves
+
+    ∂_t f = εΔf,   ∂_t g = −εΔg   with reflecting walls,   μ_0, μ_1 given,
+
+and u = −2ε log f turns this into ∂_t u + ½|∇u|² − εΔu = 0 and ∂_t μ + div(μ∇u) + εΔμ = 0; ε → 0
+gives the geodesic back. Sinkhorn's iteration finds f_0 and g_1 from f_0·K_1 g_1 = μ_0 and
+g_1·K_1 f_0 = μ_1, where K_t is the heat flow; then f_t = K_t f_0 and g_t = K_{1−t} g_1.
+
+K_t acts on cell centres by the Gaussian of variance 2εt and its mirror images, axis by axis. While
+2εt is at least a cell squared, sums over cells are integrals to 1e-8 (at half a cell squared: to
+1e-4), however steep f is: the error does not depend on the slope of log f. (The nearest-neighbour
+random walk, which conserves mass at all times, would add noise of the order |v|·h to the noise 2ε.)
+For shorter times the density f_t·g_t is spread over a finer lattice first. f and g span hundreds of
+orders of magnitude, so only their logarithms are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from geonet.errors import ConvergenceError, SolverError
+from geonet.geodesic import Geodesic, Times
+from geonet.measures.density import Density
+from geonet.measures.grid import Grid
+from geonet.measures.interpolation import CubicSpline, resample
+from geonet.solvers.base import Solver
+
+DEFAULT_EPSILON = 1e-3  # of the box's longest side squared
+RESOLVED = 1.0  # cells²: the least variance for which a sum over cells is an integral (to 1e-8)
+FINEST = 16  # sub-cells per cell at most
+STEEPEST = 4.0  # slope of log μ per cell that a spline can follow
+STEPS = 24  # of Runge–Kutta from t = 0 to 1
+WINDOW = 20  # iterations over which Sinkhorn's rate is measured
+SLOWEST = 0.9999  # the slowest rate believed, which bounds the over-relaxation at 1.98
+
+
+@dataclass(frozen=True)
+class Schrodinger(Solver):
+    """Sinkhorn's iteration in the log domain, over-relaxed.
+
+    Attributes:
+        epsilon: ε of the equations, in units of the box's coordinates squared; a particle's noise
+            over the whole path has variance 2ε per axis. None: a thousandth of the longest side
+            squared, or the least the grid resolves, h²/2, where that is more.
+        tolerance: the L1 error at which both end points count as met.
+        max_iterations: of Sinkhorn.
+    """
+
+    name = "schrodinger"
+    summary = "1D to 3D, the entropic bridge with noise epsilon; the truth for entropic methods"
+    dimensions = (1, 2, 3)
+    gives = ("velocity", "potential", "trajectories")
+
+    epsilon: float | None = None
+    tolerance: float = 1e-7
+    max_iterations: int = 5000
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None and not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise SolverError(
+                f"epsilon is {self.epsilon:g}; give a positive number, in units of the box's "
+                "coordinates squared, or solver='auto' for the path without noise."
+            )
+        if not self.tolerance > 0 or self.max_iterations < 1:
+            raise SolverError(
+                f"tolerance is {self.tolerance:g} and max_iterations {self.max_iterations}; "
+                "both must be positive."
+            )
+
+    def _solve_pair(self, source: Density, target: Density) -> SchrodingerBridge:
+        epsilon = self._resolved_epsilon(source.grid)
+        first, second = _masses(source), _masses(target)
+        carry = _heat_flow(source.grid, epsilon, 1.0)
+        log_f, log_g, iterations, error = _sinkhorn(
+            first, second, carry, self.tolerance, self.max_iterations
+        )
+        if not error < self.tolerance:
+            raise ConvergenceError(
+                f"The Schrödinger bridge misses its end by {error:.1e} in L1 after {iterations} "
+                f"iterations (tolerance {self.tolerance:g}): Sinkhorn contracts too slowly at "
+                f"epsilon = {epsilon:g}; "
+                "give a larger epsilon, more max_iterations or a coarser grid.",
+                error,
+            )
+        shift = (_mean(second, log_g) - _mean(first, log_f)) / 2
+        to_density = -math.log(source.grid.cell_volume) / 2
+        log_f, log_g = log_f + shift + to_density, log_g - shift + to_density
+        notes = {"epsilon": epsilon, "iterations": iterations, "marginal error": error}
+        return SchrodingerBridge(source, target, self.name, notes, epsilon, log_f, log_g)
+
+    def _resolved_epsilon(self, grid: Grid) -> float:
+        least = RESOLVED * max(grid.spacing) ** 2 / 2
+        if self.epsilon is None:
+            return max(DEFAULT_EPSILON * max(grid.lengths) ** 2, least)
+        if self.epsilon < least * (1 - 1e-9):
+            raise SolverError(
+                f"epsilon = {self.epsilon:g} is below the grid's resolution: the noise "
+                f"sqrt(2·epsilon) = {math.sqrt(2 * self.epsilon):.3g} is less than a cell of "
+                f"{max(grid.spacing):.3g}; give epsilon ≥ {least:.3g} or a finer grid."
+            )
+        return float(self.epsilon)
+
+
+class SchrodingerBridge(Geodesic):
+    """μ_t = f_t·g_t, from log f_0 and log g_1 on the grid.
+
+    `potential` is u = −2ε log f, which obeys ∂_t u + ½|∇u|² − εΔu = 0, and `drift` is ∇u. The drift
+    alone does not carry the density, for there is noise: ∂_t μ + div(μ∇u) + εΔμ = 0. So `velocity`
+    is the current velocity v = ε∇log(g/f) = ∇u + ε∇log μ, for which ∂_t μ + div(μv) = 0, and the
+    particles of `trajectories` move with it, not along straight lines. There is no `distance`: the
+    bridge does not know W2; `transport_cost` is what its plan costs, which is more.
+
+    u has a free constant; here E_{μ_0}[log f_0] = E_{μ_1}[log g_1]. Where the density falls by more
+    than a factor e⁴ from a cell to the next (off the support, say), u, drift and velocity continue
+    log μ with that slope: the true u is infinite at t = 0 where μ_0 = 0. At the least epsilon
+    the grid resolves, a single cell whose mass is torn over many is not resolved near the end it
+    stands at; the mass of those frames, which is not forced to one, shows it.
+
+    Attributes:
+        epsilon: ε, in units of the box's coordinates squared.
+    """
+
+    kind = "schrodinger"
+
+    def __init__(
+        self,
+        source: Density,
+        target: Density,
+        solver: str,
+        notes: dict[str, Any],
+        epsilon: float,
+        log_f: Tensor,
+        log_g: Tensor,
+    ):
+        super().__init__(source, target, solver, notes)
+        self.epsilon = epsilon
+        self._log_f = log_f  # of f_0, (*grid.shape)
+        self._log_g = log_g  # of g_1
+
+    @property
+    def transport_cost(self) -> Tensor:
+        """sqrt(E|x − y|²) over the entropic plan between the cell centres; at least their W2."""
+        carry = _heat_flow(self.grid, self.epsilon, 1.0)
+        total = torch.zeros((), dtype=torch.float64)
+        for axis, h in enumerate(self.grid.spacing):
+            # measured from a cell below the first centre, so that logarithms exist
+            cells = self.grid.shape[axis]
+            x = h * torch.arange(1, cells + 1, dtype=torch.float64)
+            x = x.reshape(-1, *(1,) * (self._dimension - 1 - axis))
+            moments = [torch.exp(self._log_f + carry(self._log_g + k * x.log())) for k in range(3)]
+            total += (x * x * moments[0] - 2 * x * moments[1] + moments[2]).sum()
+        return (total * self.grid.cell_volume).clamp(min=0).sqrt()
+
+    def drift(self, t: Times, points: ArrayLike | Tensor) -> Tensor:
+        """∇u_t at points (..., d): (times?, ..., d); `velocity` is this plus ε∇log μ_t."""
+        return self._at_points(self._drift, t, points, vector=True)
+
+    def _density(self, times: Tensor, grid: Grid) -> Tensor:
+        factors = (self._factors(float(t)) for t in times)
+        frames = torch.stack([(log_f + log_g).exp() for log_f, log_g in factors])
+        return frames if grid.shape == self.grid.shape else resample(frames, self.grid, grid)
+
+    def _potential(self, times: Tensor, points: Tensor) -> Tensor:
+        return torch.stack([self._log_f_spline(t)(points) for t in times]) * (-2 * self.epsilon)
+
+    def _drift(self, times: Tensor, points: Tensor) -> Tensor:
+        slopes = [self._log_f_spline(t).value_and_gradient(points)[1] for t in times]
+        return torch.stack(slopes) * (-2 * self.epsilon)
+
+    def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
+        fields = (self._velocity_potential(float(t)) for t in times)
+        return torch.stack([field.value_and_gradient(points)[1] for field in fields])
+
+    def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
+        """Runge–Kutta in s ∈ [0, 1], t = sin²(πs/2): near sharp edges v grows as sqrt(ε/t)."""
+        clock = torch.asin(times.sqrt()) * (2 / math.pi)
+        lower, upper = self.grid.corner("lower"), self.grid.corner("upper")
+
+        def speed(s: float) -> Flow:
+            field = self._velocity_potential(min(math.sin(math.pi * s / 2) ** 2, 1.0))
+            scale = math.pi / 2 * math.sin(math.pi * s)
+            return lambda where: scale * field.value_and_gradient(where)[1]
+
+        frames = torch.empty(len(times), *points.shape, dtype=torch.float64)
+        where, now = points, 0.0
+        for index in clock.argsort().tolist():
+            where = _runge_kutta(speed, where, now, float(clock[index]))
+            where, now = torch.minimum(torch.maximum(where, lower), upper), float(clock[index])
+            frames[index] = where
+        return frames
+
+    def _velocity_potential(self, t: float) -> CubicSpline:
+        """ε log(g/f), whose gradient is v."""
+        log_f, log_g = self._followable_factors(t)
+        return CubicSpline(self.epsilon * (log_g - log_f), self.grid)
+
+    def _log_f_spline(self, t: Tensor) -> CubicSpline:
+        return CubicSpline(self._followable_factors(float(t))[0], self.grid)
+
+    def _followable_factors(self, t: float) -> tuple[Tensor, Tensor]:
+        """The logarithms with the slope of log μ_t limited, at the cost of the rougher one."""
+        log_f, log_g = self._factors(t)
+        log_density = _limit_slope(log_f + log_g)
+        return (log_density - log_g, log_g) if t <= 0.5 else (log_f, log_density - log_f)
+
+    def _factors(self, t: float) -> tuple[Tensor, Tensor]:
+        """Logarithms of f_t and g_t on the grid."""
+        if t <= 0.5:
+            return _carried(self._log_f, self._log_g, self.grid, self.epsilon, t)
+        log_g, log_f = _carried(self._log_g, self._log_f, self.grid, self.epsilon, 1 - t)
+        return log_f, log_g
+
+    def _state(self) -> dict[str, np.ndarray]:
+        return {
+            "log_f": self._log_f.numpy(),
+            "log_g": self._log_g.numpy(),
+            "epsilon": np.array(self.epsilon),
+        }
+
+    @classmethod
+    def _from_state(cls, source, target, solver, notes, state) -> SchrodingerBridge:
+        logs = (torch.from_numpy(state[key]) for key in ("log_f", "log_g"))
+        return cls(source, target, solver, notes, float(state["epsilon"]), *logs)
+
+
+# ---- the two factors at time 0 and 1: Sinkhorn
+
+Flow = Callable[[Tensor], Tensor]
+
+
+def _masses(density: Density) -> Tensor:
+    """The mass of each cell in float64; Sinkhorn cannot converge if the two sums differ."""
+    values = density.values.detach().to(torch.float64)
+    return values / values.sum()
+
+
+def _mean(masses: Tensor, values: Tensor) -> Tensor:
+    return (masses * values.masked_fill(masses == 0, 0.0)).sum()
+
+
+def _sinkhorn(
+    source: Tensor, target: Tensor, carry: Flow, tolerance: float, limit: int
+) -> tuple[Tensor, Tensor, int, float]:
+    """Gives log f_0, log g_1, the number of iterations, and ‖g_1·K_1 f_0 − μ_1‖ in L1.
+
+    The last step is a plain one, so f_0·K_1 g_1 = μ_0 holds to rounding. Before, both updates are
+    over-relaxed by ω: with η the rate of plain Sinkhorn, the best ω = 2/(1 + sqrt(1−η)) needs some
+    1/sqrt(1−η) iterations per digit where ω = 1 needs 1/(1−η).
+    """
+    log_source, log_target = source.log(), target.log()
+    log_g = torch.zeros_like(target).masked_fill(target == 0, -torch.inf)
+    log_f = log_source - carry(log_g)
+    relaxation, checked, before, error = 1.0, 0, math.inf, math.inf
+    for iteration in range(1, limit + 1):
+        carried = carry(log_f)
+        error = _l1(log_g + carried, target)
+        if error < tolerance:  # but after a relaxed step the source is not met
+            plain = log_source - carry(log_g)
+            error = _l1(log_g + carry(plain), target)
+            if error < tolerance:
+                return plain, log_g, iteration, error
+        if iteration - checked >= max(WINDOW, 4 / (2 - relaxation)):
+            rate = (error / before) ** (1 / (iteration - checked))
+            relaxation = _next_relaxation(relaxation, rate)
+            checked, before = iteration, error
+        log_g = _relaxed(log_g, log_target - carried, relaxation)
+        log_f = _relaxed(log_f, log_source - carry(log_g), relaxation)
+    return log_f, log_g, limit, error
+
+
+def _l1(log_values: Tensor, masses: Tensor) -> float:
+    return float((log_values.exp() - masses).abs().sum())
+
+
+def _relaxed(old: Tensor, new: Tensor, relaxation: float) -> Tensor:
+    return torch.where(torch.isfinite(new), old + relaxation * (new - old), new)  # −inf stays
+
+
+def _next_relaxation(relaxation: float, rate: float) -> float:
+    """The best ω for the η that follows from the rate r of the error: (r + ω − 1)² = r·ω²·η."""
+    if rate >= 1:
+        return 1 + 0.9 * (relaxation - 1)
+    if rate <= relaxation - 1:  # as fast as this ω can be
+        return relaxation
+    plain = (rate + relaxation - 1) ** 2 / (rate * relaxation**2)
+    return 2 / (1 + math.sqrt(1 - min(plain, SLOWEST)))
+
+
+# ---- the two factors in between: the heat flow
+
+
+def _carried(
+    log_f: Tensor, log_g: Tensor, grid: Grid, epsilon: float, t: float
+) -> tuple[Tensor, Tensor]:
+    """Logarithms of f_t and g_t for t ≤ ½, from those of f_0 and g_1.
+
+    g has come at least half the way, so it is smooth; f may not be.
+    """
+    shortest = max(grid.spacing) ** 2 * RESOLVED / (2 * epsilon * FINEST**2)
+    if 0 < t < shortest:  # mass moves by a fraction of a sub-cell: linear in time
+        log_g_0, log_g_t = (_heat_flow(grid, epsilon, 1 - s)(log_g) for s in (0.0, t))
+        later_f, later_g = _carried(log_f, log_g, grid, epsilon, shortest)
+        share = t / shortest
+        log_density = torch.logaddexp(
+            log_f + log_g_0 + math.log1p(-share), later_f + later_g + math.log(share)
+        )
+        return log_density - log_g_t, log_g_t
+    for axis, (cells, h) in enumerate(zip(grid.shape, grid.spacing, strict=True)):
+        variance = 2 * epsilon / h**2
+        if 0 < variance * t < RESOLVED:
+            partner = _heat_flow(grid, epsilon, 1.0, range(axis + 1, grid.dimension))(log_g)
+            log_f = _carried_briefly(log_f, partner, axis, variance, t)
+        elif t > 0:
+            log_f = _Kernel(cells, variance * t)(log_f, axis)
+        log_g = _Kernel(cells, variance * (1 - t))(log_g, axis)
+    return log_f, log_g
+
+
+def _carried_briefly(log_f: Tensor, log_g: Tensor, axis: int, variance: float, t: float) -> Tensor:
+    """Logarithm of f after the heat flow of variance·t < RESOLVED (cells²) along an axis.
+
+    f alone may be too steep to interpolate, but f = m/(K_1 g) with a density m and a factor that is
+    known between the centres as well; so m is spread over sub-cells, and the sum runs over those.
+    """
+    cells = log_f.shape[axis]
+    refinement = math.ceil(1 / math.sqrt(variance * t))
+    log_density = log_f + _Kernel(cells, variance)(log_g, axis)
+    top = log_density.max()
+    spread = _spread((log_density - top).exp().movedim(axis, -1), refinement).movedim(-1, axis)
+    log_fine = spread.log() + top - _Kernel(cells, variance, at=refinement)(log_g, axis)
+    return _Kernel(cells, variance * t, nodes=refinement)(log_fine, axis)
+
+
+def _spread(density: Tensor, refinement: int) -> Tensor:
+    """Values (..., n) at centres to values ≥ 0 (..., n·refinement) at sub-cells, even at the walls.
+
+    Each value m_i comes with the basis function of cubic interpolation where its neighbours are of
+    its size, and tends to the hat function where they are much smaller: then the cubic's negative
+    lobes (up to 0.064·m_i) would outweigh them. Both bases sum to one, so mass is kept.
+    """
+    n = density.shape[-1]
+    position = (torch.arange(n * refinement, dtype=torch.float64) + 0.5) / refinement - 0.5
+    first = position.floor().long()
+    s = position - first
+    cells = torch.arange(n)
+    smallest = torch.stack([density[..., _folded(cells + k, n)] for k in (-2, -1, 1, 2)]).amin(0)
+    cubic_share = (7 * smallest / density.clamp(min=1e-300)).clamp(max=1)
+    cubic = (
+        s * (1 - s) * (s - 2) / 6,
+        (1 - s * s) * (2 - s) / 2,
+        s * (1 + s) * (2 - s) / 2,
+        s * (s * s - 1) / 6,
+    )
+    hat = (0.0, 1 - s, s, 0.0)
+    total = torch.zeros(*density.shape[:-1], n * refinement, dtype=density.dtype)
+    for k in range(4):
+        cell = _folded(first + k - 1, n)
+        total += density[..., cell] * (hat[k] + cubic_share[..., cell] * (cubic[k] - hat[k]))
+    return total.clamp(min=0)
+
+
+def _folded(index: Tensor, n: int) -> Tensor:
+    """Indices beyond the walls, reflected."""
+    index = index % (2 * n)
+    return torch.where(index < n, index, 2 * n - 1 - index)
+
+
+def _heat_flow(grid: Grid, epsilon: float, t: float, axes: Sequence[int] | None = None) -> Flow:
+    """K_t along all axes or some, on logarithms."""
+    kernels = {
+        axis: _Kernel(grid.shape[axis], 2 * epsilon * t / grid.spacing[axis] ** 2)
+        for axis in (range(grid.dimension) if axes is None else axes)
+    }
+
+    def carry(log_values: Tensor) -> Tensor:
+        for axis, kernel in kernels.items():
+            log_values = kernel(log_values, axis)
+        return log_values
+
+    return carry
+
+
+class _Kernel:
+    """The heat kernel on [0, cells] with reflecting walls, acting on logarithms: log(K exp(·)).
+
+    Rows of K sum to one. They are taken in blocks: K_ij = (K_ij / K_rj)·K_rj, with r the middle row
+    of its block. The first factor stays between e^±200 and is multiplied as a matrix; the second
+    goes into the exponent, whose largest entry is taken out. So nothing that counts can underflow,
+    and there are as many exponentials as blocks, not as rows.
+
+    Args:
+        cells: length of the axis.
+        variance: of the kernel, in cells².
+        at: sub-cells per cell at whose centres values are wanted, m = cells·at.
+        nodes: sub-cells per cell at whose centres they are given, n = cells·nodes.
+    """
+
+    SPAN = 200.0
+    CHUNK = 1 << 22  # entries held at once
+
+    def __init__(self, cells: int, variance: float, at: int = 1, nodes: int = 1):
+        log_kernel = _log_kernel(cells, variance, at, nodes)
+        rows, columns = log_kernel.shape
+        # log K changes by at most cells/variance per cell, |x_i − x_r| ≤ half a block
+        size = min(max(int(2 * self.SPAN * variance / cells**2 * rows), 1), rows)
+        padded = math.ceil(rows / size) * size
+        grouped = log_kernel[torch.arange(padded).clamp(max=rows - 1)].reshape(-1, size, columns)
+        self._rows = rows
+        self._reference = grouped[:, size // 2]  # (blocks, n)
+        self._ratio = (grouped - self._reference[:, None]).exp()  # (blocks, size, n)
+
+    def __call__(self, log_values: Tensor, axis: int) -> Tensor:
+        """Along one axis of log_values."""
+        columns = log_values.movedim(axis, 0)
+        flat = columns.reshape(len(columns), -1)
+        width = max(1, self.CHUNK // self._reference.numel())
+        carried = torch.cat([self._apply(part) for part in flat.split(width, dim=1)], dim=1)
+        return carried.reshape(self._rows, *columns.shape[1:]).movedim(0, axis)
+
+    def _apply(self, log_values: Tensor) -> Tensor:
+        """(n, M) to (m, M)."""
+        exponent = self._reference[..., None] + log_values  # (blocks, n, M)
+        top = exponent.amax(1, keepdim=True).clamp(min=-1e300)  # finite where all is −inf
+        carried = (self._ratio @ (exponent - top).exp()).log() + top
+        return carried.reshape(-1, log_values.shape[1])[: self._rows]
+
+
+def _log_kernel(cells: int, variance: float, at: int, nodes: int) -> Tensor:
+    """Logarithm of K(x, y) = θ(x − y) + θ(x + y), (cells·at, cells·nodes).
+
+    θ(d) = Σ_k N(d + 2·cells·k) sums the Gaussian over the images in both walls. All distances are
+    multiples of half a sub-cell, so θ is needed at few places.
+    """
+    variance = min(variance, 9.0 * cells**2)  # beyond, the kernel is flat to 1e-19
+    farthest = 1 + int(5 * math.sqrt(variance) / cells)  # images further off add nothing
+    unit = 2 * max(at, nodes)
+    period = 2 * cells * unit
+    distance = torch.arange(period, dtype=torch.float64)[:, None] / unit
+    images = distance + 2 * cells * torch.arange(-farthest - 1, farthest + 1)
+    log_theta = (images.square() / (-2 * variance)).logsumexp(1)
+    x = (2 * torch.arange(cells * at) + 1)[:, None] * (unit // (2 * at))
+    y = (2 * torch.arange(cells * nodes) + 1) * (unit // (2 * nodes))
+    log_kernel = torch.logaddexp(log_theta[(x - y) % period], log_theta[(x + y) % period])
+    return log_kernel - log_kernel[0].logsumexp(0)  # the sum is the same in all rows
+
+
+# ---- reading the fields between the cells
+
+
+def _limit_slope(log_density: Tensor) -> Tensor:
+    """The least function above log_density that changes by at most STEEPEST from cell to cell."""
+    for axis in range(log_density.ndim):
+        columns = log_density.movedim(axis, -1)
+        ramp = STEEPEST * torch.arange(columns.shape[-1], dtype=torch.float64)
+        from_left = (columns + ramp).cummax(-1).values - ramp
+        from_right = (columns - ramp).flip(-1).cummax(-1).values.flip(-1) + ramp
+        log_density = torch.maximum(from_left, from_right).movedim(-1, axis)
+    return log_density
+
+
+def _runge_kutta(speed: Callable[[float], Flow], where: Tensor, start: float, end: float) -> Tensor:
+    """Classical fourth order from start to end; speed(s) is the field at s."""
+    count = math.ceil((end - start) * STEPS)
+    step = (end - start) / max(count, 1)
+    at_end = speed(start)
+    for k in range(count):
+        at_start, halfway, at_end = (
+            at_end,
+            speed(start + (k + 0.5) * step),
+            speed(start + (k + 1) * step),
+        )
+        first = at_start(where)
+        second = halfway(where + step / 2 * first)
+        third = halfway(where + step / 2 * second)
+        fourth = at_end(where + step * third)
+        where = where + step / 6 * (first + 2 * second + 2 * third + fourth)
+    return where

@@ -1,0 +1,163 @@
+"""A geodesic given by its potential at t = 0: everything else follows along straight lines.
+
+From x_0 the particle goes to x_t = x_0 + t∇u_0(x_0), u_t(x_t) = u_0(x_0) + (t/2)|∇u_0(x_0)|² (Hopf–Lax)
+and μ_t(x_t) = μ_0(x_0)/det(I + tD²u_0(x_0)) = μ_1(x_1)·det(I + D²u_0(x_0))/det(I + tD²u_0(x_0)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from geonet.errors import ConvergenceError
+from geonet.geodesic import Geodesic
+from geonet.measures.density import Density
+from geonet.measures.grid import Grid
+from geonet.measures.interpolation import CubicSpline
+from geonet.solvers.exact.cosine_series import CosineSeries
+
+ACCURACY = 1e-10  # of x_0, in units of the box
+MAX_STEPS = 50  # of Newton's method for x_0
+FEW_MODES = 512  # series up to here are summed term by term; for longer ones splines are faster
+
+
+class Origin(NamedTuple):
+    """Where particles came from, and the potential there: x_0 (N, d), u_0, ∇u_0, D²u_0."""
+
+    point: Tensor
+    value: Tensor
+    gradient: Tensor
+    hessian: Tensor
+
+    def determinant(self, t: float) -> Tensor:
+        """det(I + tD²u_0), (N,): how far neighbouring particles have spread by time t."""
+        identity = torch.eye(self.point.shape[-1], dtype=torch.float64)
+        return torch.linalg.det(identity + t * self.hessian)
+
+
+class Characteristics:
+    """The straight lines x_0 + t∇u_0(x_0) of a potential with I + D²u_0 > 0, followed backwards."""
+
+    def __init__(self, series: CosineSeries):
+        self.grid = series.grid
+        few = series.coefficients.numel() <= FEW_MODES
+        finer = self.grid.with_shape([2 * n for n in series.coefficients.shape])
+        self.potential_at = series.at if few else series.sampled(finer)
+        self._corners = self.grid.corner("lower"), self.grid.corner("upper")
+
+    def origins(self, times: Tensor, points: Tensor) -> list[Origin]:
+        """For each t, the origins of the particles that are at `points` (N, d) then."""
+        answers: dict[int, Origin] = {}
+        origin, before = self._start(points), 0.0
+        for k in torch.argsort(times).tolist():  # each time starts from the one before
+            t = float(times[k])
+            origin = answers[k] = self._solve(t, points, self._predict(origin, before, t))
+            before = t
+        return [answers[k] for k in range(len(times))]
+
+    def _start(self, points: Tensor) -> Origin:
+        return Origin(points, *self.potential_at(points))
+
+    def _predict(self, origin: Origin, before: float, t: float) -> Origin:
+        """Differentiate x_0 + t∇u_0(x_0) = x in t and follow x_0 from `before` to t."""
+        if t == before:
+            return origin
+        identity = torch.eye(self.grid.dimension, dtype=torch.float64)
+        rate = torch.linalg.solve(identity + before * origin.hessian, origin.gradient)
+        return self._start((origin.point - (t - before) * rate).clamp(*self._corners))
+
+    def _solve(self, t: float, points: Tensor, origin: Origin) -> Origin:
+        """Newton's method for x_0 + t∇u_0(x_0) = points."""
+        identity = torch.eye(self.grid.dimension, dtype=torch.float64)
+        worst = float("inf")
+        for _ in range(MAX_STEPS):
+            miss = origin.point + t * origin.gradient - points
+            worst = float(miss.abs().max())
+            if worst <= ACCURACY * max(self.grid.lengths):
+                return origin
+            step = torch.linalg.solve(identity + t * origin.hessian, miss)
+            origin = self._damped(t, points, origin, step, miss.norm(dim=-1))
+        raise ConvergenceError(
+            f"The particles that are on the grid at t = {t:g} were traced back only to {worst:.1e}; "
+            "the map is nearly singular: smooth the densities.",
+            worst,
+        )
+
+    def _damped(
+        self, t: float, points: Tensor, origin: Origin, step: Tensor, before: Tensor
+    ) -> Origin:
+        """The Newton step, halved point by point while it brings the image no nearer."""
+        size = torch.ones(len(points), 1, dtype=torch.float64)
+        trial = origin
+        for _ in range(8):
+            trial = self._start((origin.point - size * step).clamp(*self._corners))
+            worse = (trial.point + t * trial.gradient - points).norm(dim=-1) > before
+            if not bool(worse.any()):
+                break
+            size[worse] /= 2
+        return trial
+
+
+class PotentialGeodesic(Geodesic):
+    """The geodesic whose potential at t = 0 is a cosine series u_0 with I + D²u_0 > 0."""
+
+    kind = "potential"
+
+    def __init__(
+        self,
+        source: Density,
+        target: Density,
+        solver: str,
+        notes: dict[str, Any],
+        series: CosineSeries,
+    ):
+        super().__init__(source, target, solver, notes)
+        self.series = series
+        self.characteristics = Characteristics(series)
+        self._source_at, self._target_at = (positive_interpolant(end) for end in (source, target))
+
+    def _distance(self) -> Tensor:
+        """W2² = ∫|∇u_0|² dμ_0."""
+        gradient, _ = self.series.derivatives_on(self.grid)
+        return ((gradient**2).sum(0) * self.source.values * self.grid.cell_volume).sum().sqrt()
+
+    def _density(self, times: Tensor, grid: Grid) -> Tensor:
+        """(1−t)·(carried from the source) + t·(carried from the target): exact at both ends."""
+        points = grid.points().reshape(-1, grid.dimension)
+        frames = []
+        for t, origin in self._along(times, points):
+            from_source = self._source_at(origin.point)
+            from_target = self._target_at(origin.point + origin.gradient) * origin.determinant(1.0)
+            frames.append(torch.lerp(from_source, from_target, t) / origin.determinant(t))
+        return torch.stack(frames).reshape(len(times), *grid.shape)
+
+    def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
+        return torch.stack([origin.gradient for _, origin in self._along(times, points)])
+
+    def _potential(self, times: Tensor, points: Tensor) -> Tensor:
+        along = self._along(times, points)
+        return torch.stack([o.value + 0.5 * t * (o.gradient**2).sum(-1) for t, o in along])
+
+    def _along(self, times: Tensor, points: Tensor) -> list[tuple[float, Origin]]:
+        origins = self.characteristics.origins(times, points)
+        return list(zip(times.tolist(), origins, strict=True))
+
+    def _state(self) -> dict[str, np.ndarray]:
+        return {"coefficients": self.series.coefficients.numpy()}
+
+    @classmethod
+    def _from_state(cls, source, target, solver, notes, state) -> PotentialGeodesic:
+        series = CosineSeries(torch.from_numpy(state["coefficients"]), source.grid)
+        return cls(source, target, solver, notes, series)
+
+
+def positive_interpolant(density: Density) -> Callable[[Tensor], Tensor]:
+    """Values of a positive density at points (N, d): a mixture's formula, or exp of a spline of log."""
+    if density.mixture is not None:
+        return density.at
+    spline = CubicSpline(density.values.to(torch.float64).log(), density.grid)
+    return lambda points: spline(points).exp()

@@ -1,0 +1,163 @@
+"""Any densities: the exact optimal plan between cell centres, by POT's network simplex.
+
+Mass w_ij travels straight from cell i to cell j. At time t it fills a box of one cell's size around
+(1−t)x_i + t·y_j, and every output cell takes the share of the box that lies in it. The distance is
+exact for the discrete problem; the densities in between carry the lattice's grain.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import ot
+import torch
+from torch import Tensor
+
+from geonet.errors import ConvergenceError, SolverError
+from geonet.geodesic import Geodesic
+from geonet.measures.density import Density
+from geonet.measures.grid import Grid
+from geonet.solvers.base import Solver
+
+
+@dataclass(frozen=True)
+class LinearProgram(Solver):
+    """The exact discrete plan.
+
+    Attributes:
+        max_cells: non-empty cells that either end may have; the cost matrix has the square of it.
+        coarsen: whether a larger problem is solved on the finest coarser grid that fits, and said
+            so in the report, instead of being refused.
+        max_iterations: of the network simplex.
+    """
+
+    name = "linear-program"
+    summary = "any dimension, any densities, exact discrete distance; grainy in between"
+    dimensions = None
+    gives = ("distance",)
+
+    max_cells: int = 48 * 48
+    coarsen: bool = False
+    max_iterations: int = 10_000_000
+
+    def _solve_pair(self, source: Density, target: Density) -> PlanGeodesic:
+        coarse = [source, target]
+        grid = source.grid
+        while (occupied := max(_occupied(end) for end in coarse)) > self.max_cells:
+            if not self.coarsen:
+                raise SolverError(
+                    f"{occupied} non-empty cells are more than linear-program's max_cells="
+                    f"{self.max_cells}; resample to a coarser grid, raise max_cells (memory grows "
+                    "with its square) or give coarsen=True."
+                )
+            shrink = (self.max_cells / occupied) ** (1 / grid.dimension)
+            grid = grid.with_shape([max(2, min(n - 1, int(n * shrink))) for n in grid.shape])
+            coarse = [end.resample(grid) for end in (source, target)]
+        start, end, mass = self._plan(coarse[0], coarse[1])
+        notes: dict[str, Any] = {"plan entries": len(mass)}
+        if grid != source.grid:
+            notes["solved on"] = str(grid)
+        return PlanGeodesic(source, target, self.name, notes, start, end, mass, grid)
+
+    def _plan(self, source: Density, target: Density) -> tuple[Tensor, Tensor, Tensor]:
+        """Start and end points (P, d) and masses (P,) of the plan's entries."""
+        (x, a), (y, b) = _atoms(source), _atoms(target)
+        cost = ot.dist(x, y, metric="sqeuclidean")
+        with warnings.catch_warnings():  # POT warns where it stops early; that is an error below
+            warnings.simplefilter("ignore")
+            plan, log = ot.emd(a, b, cost, numItermax=self.max_iterations, log=True)
+        if log["warning"] is not None:
+            raise ConvergenceError(
+                f"linear-program stopped early ({log['warning']}); raise max_iterations or use a "
+                "coarser grid.",
+                float("nan"),
+            )
+        rows, columns = np.nonzero(plan)
+        arrays = x[rows], y[columns], plan[rows, columns]
+        return tuple(torch.from_numpy(array) for array in arrays)  # pyright: ignore[reportReturnType]
+
+
+class PlanGeodesic(Geodesic):
+    """Boxes of mass moving straight. `cells` is the grid whose cell the boxes have the size of."""
+
+    kind = "plan"
+
+    def __init__(
+        self,
+        source: Density,
+        target: Density,
+        solver: str,
+        notes: dict[str, Any],
+        start: Tensor,
+        end: Tensor,
+        mass: Tensor,
+        cells: Grid,
+    ):
+        super().__init__(source, target, solver, notes)
+        self.start, self.end, self.mass, self.cells = start, end, mass, cells
+
+    def _distance(self) -> Tensor:
+        return (self.mass * ((self.end - self.start) ** 2).sum(-1)).sum().sqrt()
+
+    def _density(self, times: Tensor, grid: Grid) -> Tensor:
+        frames = [
+            deposit(torch.lerp(self.start, self.end, float(t)), self.mass, self.cells.spacing, grid)
+            for t in times
+        ]
+        return torch.stack(frames)
+
+    def _state(self) -> dict[str, np.ndarray]:
+        return {
+            "start": self.start.numpy(),
+            "end": self.end.numpy(),
+            "mass": self.mass.numpy(),
+            "cells": np.array(self.cells.shape),
+        }
+
+    @classmethod
+    def _from_state(cls, source, target, solver, notes, state) -> PlanGeodesic:
+        moved = (torch.from_numpy(state[key]) for key in ("start", "end", "mass"))
+        cells = source.grid.with_shape(state["cells"].tolist())
+        return cls(source, target, solver, notes, *moved, cells)
+
+
+def deposit(centres: Tensor, mass: Tensor, size: tuple[float, ...], grid: Grid) -> Tensor:
+    """Density (*grid.shape) of boxes with the given centres (P, d), masses (P,) and side lengths.
+
+    Every cell takes the share of each box that overlaps it, so mass is exact.
+    """
+    firsts, shares = [], []
+    for i, (n, h) in enumerate(zip(grid.shape, grid.spacing, strict=True)):
+        low = (centres[:, i] - size[i] / 2 - grid.lower[i]) / h  # in cells
+        first = low.floor()
+        reach = torch.arange(int(np.ceil(size[i] / h)) + 1, dtype=torch.float64)
+        cell = first[:, None] + reach
+        high = low + size[i] / h
+        overlap = torch.minimum(high[:, None], cell + 1) - torch.maximum(low[:, None], cell)
+        shares.append(overlap.clamp(min=0) * (h / size[i]))
+        firsts.append(cell.long().clamp(0, n - 1))  # rounding at the faces stays in the box
+    total = torch.zeros(grid.size, dtype=torch.float64)
+    for offsets in product(*(range(share.shape[1]) for share in shares)):
+        weight, index = mass, torch.zeros(len(mass), dtype=torch.long)
+        for i, k in enumerate(offsets):
+            weight = weight * shares[i][:, k]
+            index = index * grid.shape[i] + firsts[i][:, k]
+        total.index_add_(0, index, weight)
+    return total.reshape(grid.shape) / grid.cell_volume
+
+
+def _occupied(density: Density) -> int:
+    return int((density.values > 0).sum())
+
+
+def _atoms(density: Density) -> tuple[np.ndarray, np.ndarray]:
+    """Centres (P, d) and masses (P,) of the non-empty cells; the masses sum to one exactly."""
+    mass = density.values.to(torch.float64).reshape(-1)
+    points = density.grid.points().reshape(-1, density.grid.dimension)
+    filled = mass > 0
+    mass = mass[filled] / mass[filled].sum()
+    return points[filled].numpy(), mass.numpy()

@@ -1,0 +1,304 @@
+"""`geonet geodesic A B`: what it prints, what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import geonet
+from geonet.cli.pairs import common_grid, read_pair
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, content):
+        file = tmp_path / name
+        if isinstance(content, str | bytes):
+            file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        else:
+            np.save(file, content)
+        return file
+
+    return write
+
+
+@pytest.fixture
+def clouds(write):
+    points = np.random.default_rng(0).normal(0, 1, (200, 2))
+    files = []
+    for name, cloud in (("a.csv", points), ("b.csv", points + np.array([3, 0]))):
+        rows = "\n".join(f"{x},{y}" for x, y in cloud)
+        files.append(write(name, f"x,y\n{rows}\n"))
+    return files
+
+
+# ---- what it prints
+
+
+def test_prints_distance_solver_and_report(run, line_pair):
+    code, out, err = run("geodesic", *line_pair)
+    assert (code, err) == (0, "")
+    rows = dict(line.split("   ", 1) for line in out.splitlines())
+    rows = {label.strip(): text.strip() for label, text in rows.items()}
+    path = geonet.geodesic(*(geonet.read(file) for file in line_pair))
+    assert rows["W2 distance"] == f"{float(path.distance):.4g}"
+    assert rows["solver"] == "quantile"
+    assert rows["grid"] == "40 cells on [0, 1]"
+    assert "mass error" in rows
+    assert "written" not in rows
+
+
+def test_json_is_all_that_is_printed(run, line_pair, tmp_path):
+    file = tmp_path / "path.npz"
+    code, out, err = run("geodesic", *line_pair, "--json", "-o", file)
+    answer = json.loads(out)
+    assert (code, err) == (0, "")
+    path = geonet.load(file)
+    assert answer["distance"] == pytest.approx(float(path.distance))
+    assert answer["solver"] == "quantile"
+    assert answer["grid"] == {"shape": [40], "lower": [0.0], "upper": [1.0]}
+    assert answer["report"]["mass_error"] < 1e-9
+    assert answer["output"] == str(file)
+
+
+def test_solver_without_distance(run, line_pair):
+    assert "not given by this solver" in run("geodesic", *line_pair, "--solver", "linear").out
+    answer = json.loads(run("geodesic", *line_pair, "--solver", "linear", "--json").out)
+    assert answer["distance"] is None
+
+
+def test_file_names_with_brackets(run, line_pair, tmp_path):
+    file = tmp_path / "[bold]path.npz"
+    assert str(file) in run("geodesic", *line_pair, "-o", file).out
+
+
+# ---- what it writes
+
+
+def test_npz_holds_the_frames(run, line_pair, tmp_path):
+    file = tmp_path / "path.npz"
+    code, out, _ = run(
+        "geodesic", *line_pair, "-o", file, "--times", "0,0.25,1", "--resolution", 80
+    )
+    assert code == 0
+    assert str(file) in out
+    with np.load(file) as saved:
+        assert saved["times"].tolist() == [0, 0.25, 1]
+        assert saved["density"].shape == (3, 80)
+    expected = geonet.load(file).density(0.25, geonet.Grid(80))
+    with np.load(file) as saved:
+        assert saved["density"][1] == pytest.approx(expected.numpy())
+
+
+def test_png_and_gif(run, image_pair, tmp_path):
+    for name in ("path.png", "path.GIF"):
+        code, _, err = run(
+            "geodesic", *image_pair, "--solver", "linear", "-o", tmp_path / name, "--times", 4
+        )
+        assert (code, err) == (0, "")
+    with Image.open(tmp_path / "path.png") as figure:
+        assert figure.format == "PNG" and figure.width > 1000
+    with Image.open(tmp_path / "path.GIF") as animation:
+        assert animation.n_frames == 6
+        first = np.asarray(animation.convert("L")).astype(float)
+    row, column = np.unravel_index(first.argmax(), first.shape)
+    assert (column / first.shape[1], row / first.shape[0]) == pytest.approx(
+        (8.5 / 24, 15.5 / 24), abs=0.05
+    )
+
+
+def test_times_by_default(run, line_pair, tmp_path):
+    run("geodesic", *line_pair, "-o", tmp_path / "path.npz")
+    with np.load(tmp_path / "path.npz") as saved:
+        assert saved["times"] == pytest.approx(np.linspace(0, 1, 11))
+
+
+def test_options_reach_the_solver(run, image_pair):
+    options = ("--option", "floor=0.2", "--option", "tolerance = 1e-2")
+    answer = json.loads(
+        run("geodesic", *image_pair, "--solver", "monge-ampere", *options, "--json").out
+    )
+    assert answer["solver"] == "monge-ampere"
+    assert answer["report"]["notes"]["floor"] == 0.2
+
+
+def test_invert_takes_ink(run, tmp_path):
+    files = tmp_path / "a.png", tmp_path / "b.png"
+    for file, column in zip(files, (1, 2), strict=True):
+        page = np.full((4, 4), 255, np.uint8)
+        page[1, column] = 0
+        Image.fromarray(page).save(file)
+    answer = json.loads(
+        run("geodesic", *files, "--invert", "--solver", "linear-program", "--json").out
+    )
+    assert answer["distance"] == pytest.approx(0.25)
+
+
+# ---- how two files meet
+
+
+def test_clouds_share_a_box_with_square_cells(clouds):
+    grid = common_grid(*clouds, 40)
+    points = torch.cat([geonet.measures.readers.read_points(file)[0] for file in clouds])
+    lower, upper = points.amin(0), points.amax(0)
+    assert max(grid.shape) == grid.shape[0] == 40
+    assert grid.spacing[0] == pytest.approx(grid.spacing[1])
+    margin = 0.05 * float((upper - lower).max())
+    assert (grid.corner("lower") <= lower - margin + 1e-9).all()
+    assert (grid.corner("upper") >= upper + margin - 1e-9).all()
+    assert grid.lengths[0] == pytest.approx(float((upper - lower)[0]) + 2 * margin)
+
+
+def test_distance_of_clouds(run, clouds):
+    arguments = ("geodesic", *clouds, "--solver", "linear-program", "--json")
+    answer = json.loads(run(*arguments, "--resolution", 32).out)
+    assert answer["distance"] == pytest.approx(3, rel=0.02)
+    assert max(answer["grid"]["shape"]) == 32
+
+
+def test_clouds_have_64_cells_by_default(clouds):
+    first, second = read_pair(*clouds, invert=False, resolution=None)
+    assert first.grid == second.grid
+    assert max(first.grid.shape) == 64
+
+
+@pytest.mark.parametrize("cloud_first", [True, False])
+def test_cloud_and_density_share_the_grid_of_the_density(write, cloud_first):
+    files = [write("a.csv", "x,y\n0.1,0.1\n"), write("b.npy", np.ones((5, 5)))]
+    pair = read_pair(*(files if cloud_first else files[::-1]), invert=False, resolution=None)
+    assert {density.grid for density in pair} == {geonet.Grid((5, 5))}
+
+
+def test_the_coarser_density_is_brought_to_the_finer_cells(run, write):
+    coarse, fine = write("a.npy", [1.0, 3.0]), write("b.npy", [1.0, 1.0, 2.0, 2.0])
+    first, second = read_pair(coarse, fine, invert=False, resolution=None)
+    assert first.values.tolist() == pytest.approx([0.5, 0.5, 1.5, 1.5])
+    assert second.values.tolist() == pytest.approx([2 / 3, 2 / 3, 4 / 3, 4 / 3])
+    assert run("geodesic", coarse, fine).code == 0
+
+
+# ---- what it refuses
+
+
+def test_bad_files_have_their_own_line(refused, write, image_pair, tmp_path):
+    whole = image_pair[0]
+    np.savez(tmp_path / "whole.npz", values=np.random.default_rng(0).random((8, 8)))
+    cases = {
+        "There is no file": tmp_path / "nowhere.png",
+        "is 1×1 pixels": tmp_path / "pixel.png",
+        "as an image": write("cut.png", whole.read_bytes()[:200]),
+        "as an npz archive": write("cut.npz", (tmp_path / "whole.npz").read_bytes()[:300]),
+        "1 of 3 values are NaN": write("nan.npy", [1.0, np.nan, 1.0]),
+        "a density has one to 3 axes": write("rank.npy", np.ones((2, 2, 2, 2))),
+        "suffix '.doc'": write("text.doc", "x"),
+        "holds pickled objects": write("pickle.npy", np.array([None, 1], dtype=object)),
+        "is empty": write("empty.csv", ""),
+    }
+    Image.new("L", (1, 1), 255).save(tmp_path / "pixel.png")
+    for message, file in cases.items():
+        for pair in ((file, whole), (whole, file)):
+            line = refused("geodesic", *pair)
+            assert message in line and file.name in line
+
+
+def test_saved_geodesic_is_no_density(refused, run, line_pair, tmp_path):
+    run("geodesic", *line_pair, "-o", tmp_path / "path.npz")
+    assert "is a saved geodesic" in refused("geodesic", tmp_path / "path.npz", line_pair[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--solver", "monge-ampère"), "no solver 'monge-ampère'; did you mean 'monge-ampere'?"),
+        (("--solver", "barycentre"), "did you mean 'barycenter'?"),
+        (("--option", "floor=0.1", "--solver", "quantile"), "has no option 'floor'; it takes none"),
+        (("--option", "floor"), "--option 'floor' is not NAME=VALUE"),
+        (
+            ("--solver", "monge-ampere", "--option", "floor=much"),
+            "--option floor=much: 'monge-ampere' needs a number here, such as 0.0",
+        ),
+        (
+            ("--solver", "monge-ampere", "--option", "max_iterations=2.5"),
+            "needs a whole number here",
+        ),
+        (("--solver", "linear-program", "--option", "coarsen=1"), "needs true or false here"),
+        (("--solver", "monge-ampere", "--option", "floor=2"), "floor is 2; give a share"),
+        (("--times", "5"), "--times says what to write, and nothing is; add -o FILE"),
+        (("--resolution", "5"), "--resolution says what to write, and nothing is; add -o FILE"),
+        (("--times", "0,2", "-o", "x.npz"), "--times has t = 2 outside [0, 1]"),
+        (("--times", "-0.5", "-o", "x.npz"), "--times has t = -0.5 outside [0, 1]"),
+        (("--times", "nan", "-o", "x.npz"), "--times has t = nan outside [0, 1]"),
+        (("--times", "1", "-o", "x.npz"), "--times is 1; give a count of at least 2"),
+        (("--times", "some", "-o", "x.npz"), "--times is 'some'; give a count of at least 2"),
+        (("--times", ",", "-o", "x.npz"), "--times is empty"),
+        (("--times", "0,1", "-o", "x.gif"), "give --times as a count"),
+        (("--invert",), "--invert is for images and"),
+        (("--resolution", "100000000", "-o", "x.npz"), "give a smaller --resolution"),
+        (("-o", "x.jpeg"), "Cannot write x.jpeg: give a name that ends in .png, .npz, .gif"),
+        (("-o", "nowhere/x.png"), "folder nowhere does not exist; create it first"),
+    ],
+)
+def test_bad_options_have_their_own_line(
+    refused, line_pair, tmp_path, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    assert message in refused("geodesic", *line_pair, *arguments)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.npy", "b.npy"]
+
+
+def test_solver_of_the_wrong_dimension(refused, image_pair):
+    line = refused("geodesic", *image_pair, "--solver", "quantile")
+    assert "The solver 'quantile' takes 1D densities, these are 2D" in line
+
+
+def test_different_boxes_and_dimensions(refused, write, line_pair):
+    wide, tall = write("wide.npy", np.ones((4, 2))), write("tall.npy", np.ones((2, 4)))
+    assert "lie on different boxes" in refused("geodesic", wide, tall)
+    assert "lie on different boxes" in refused("geodesic", line_pair[0], wide)
+
+
+def test_clouds_that_do_not_fit(refused, write, line_pair):
+    plane, line = write("plane.csv", "x,y\n0,0\n"), write("line.csv", "x\n0.5\n7\n")
+    assert "has points in 2D and" in refused("geodesic", plane, line)
+    assert "coincide; there is nothing to move" in refused("geodesic", plane, plane)
+    assert "1 of 2 points lie outside" in refused("geodesic", line, line_pair[0])
+    assert "--invert is for images" in refused("geodesic", plane, plane, "--invert")
+
+
+def test_zeros_need_a_floor(refused, write):
+    spot = np.zeros((8, 8))
+    spot[2, 3] = 1
+    file = write("spot.npy", spot)
+    line = refused("geodesic", file, file, "--solver", "monge-ampere")
+    assert "zero" in line and "floor" in line
+
+
+def test_output_is_checked_before_any_work(refused, monkeypatch, line_pair):
+    monkeypatch.setattr("geonet.geodesic", lambda *a, **k: pytest.fail("solved"))
+    monkeypatch.setattr("geonet.cli.pairs.read", lambda *a, **k: pytest.fail("read"))
+    assert "Cannot write x.pdf" in refused("geodesic", *line_pair, "-o", "x.pdf")
+
+
+@pytest.mark.parametrize("name", ["path.npz", "path.png", "path.gif"])
+def test_failed_writing_leaves_the_old_file(refused, line_pair, tmp_path, monkeypatch, name):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    file = folder / name
+    file.write_bytes(b"old")
+
+    def full(*arguments, **options):
+        target = next(a for a in arguments if getattr(a, "suffix", "") == file.suffix)
+        target.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("numpy.savez_compressed", full)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    monkeypatch.setattr("PIL.Image.Image.save", full)
+    line = refused("geodesic", *line_pair, "-o", file, "--times", 2)
+    assert line == f"error: Cannot write {file}: No space left on device.\n"
+    assert file.read_bytes() == b"old"
+    assert list(folder.iterdir()) == [file]

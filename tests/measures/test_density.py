@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+import torch
+
+from geonet import Density, GaussianMixture, Grid
+from geonet.errors import DensityError, GridError
+
+GRID = Grid((4, 5), 0, (2, 1))
+
+
+def test_normalises_and_keeps_the_given_mass():
+    given = np.arange(20.0).reshape(4, 5)
+    density = Density(given, GRID)
+    assert float(density.values.sum() * GRID.cell_volume) == pytest.approx(1, abs=1e-14)
+    assert float(density.mass) == pytest.approx(given.sum() * GRID.cell_volume)
+    assert np.allclose(density.numpy() * density.mass.item(), given)
+
+
+@pytest.mark.parametrize("kind", ["list", "int", "bool", "float32", "torch"])
+def test_accepts_what_users_hold(kind):
+    array = np.ones((4, 5))
+    given = {
+        "list": array.tolist(),
+        "int": array.astype(int),
+        "bool": array.astype(bool),
+        "float32": array.astype(np.float32),
+        "torch": torch.ones(4, 5),
+    }[kind]
+    density = Density(given, GRID)
+    expected = torch.float32 if kind in ("float32", "torch") else torch.float64
+    assert density.values.dtype == expected
+    assert torch.allclose(density.values, torch.full((4, 5), 0.5, dtype=expected))
+
+
+def test_the_callers_array_is_not_shared():
+    array = np.ones((4, 5))
+    density = Density(array, GRID)
+    array[:] = 7
+    assert float(density.values.max()) == pytest.approx(0.5)
+
+
+def test_batches_are_normalised_one_by_one():
+    batch = Density(np.stack([np.ones((4, 5)), 3 * np.eye(4, 5)]), GRID)
+    assert batch.leading == (2,) and len(batch) == 2
+    assert torch.allclose(batch.values.sum((1, 2)) * GRID.cell_volume, torch.ones(2).double())
+    assert torch.allclose(batch[1].values, Density(np.eye(4, 5), GRID).values)
+    assert [part.leading for part in batch] == [(), ()]
+
+
+def changed(index, value):
+    values = np.ones((4, 5))
+    values[index] = value
+    return values
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (changed((1, 2), np.nan), "1 of 20 values are NaN; fill or remove them first"),
+        (changed((1, 2), np.inf), "1 of 20 values are infinite"),
+        (changed((0, slice(None)), -1.0), "5 of 20 values are negative; clip them at zero"),
+        (np.zeros((4, 5)), "The density is zero everywhere"),
+        (np.stack([np.ones((4, 5)), np.zeros((4, 5))]), "Density 1 of the batch is zero everywhere"),
+        (np.ones(4), "Values have 1 axes but the grid has 2; give 2 axes"),
+        (np.ones((1, 1, 1, 4, 5)), "Values have 5 axes but the grid has 2"),
+        (np.ones((5, 4)), r"Values of shape \(5, 4\) do not match the grid's \(4, 5\)"),
+        (np.ones((0, 4, 5)), "The batch is empty"),
+        (np.array([["a"] * 5] * 4), "are not numbers"),
+        (np.ones((4, 5), complex), "are not numbers"),
+    ],
+)
+def test_what_is_not_a_density_is_refused(values, message):
+    with pytest.raises(DensityError, match=message):
+        Density(values, GRID)
+
+
+def test_computed_values_stay_as_they_are():
+    values = torch.full((4, 5), -2.0)
+    density = Density.as_computed(values, GRID)
+    assert density.values is values and float(density.mass) == pytest.approx(-4)
+
+
+def test_moments_of_a_gaussian():
+    covariance = torch.tensor([[0.02, 0.005], [0.005, 0.01]], dtype=torch.float64)
+    gaussian = GaussianMixture([[0.9, 0.5]], covariance[None])
+    density = Density(gaussian.on(Grid((80, 80), 0, (2, 1))).values, Grid((80, 80), 0, (2, 1)))
+    assert torch.allclose(density.mean(), torch.tensor([0.9, 0.5]).double(), atol=1e-4)
+    assert torch.allclose(density.covariance(), covariance, atol=1e-4)
+
+
+def test_floor_mixes_in_uniform_mass():
+    density = Density(np.eye(4, 5), GRID).with_floor(0.1)
+    assert float(density.values.min()) == pytest.approx(0.1 / GRID.volume)
+    assert float(density.values.sum() * GRID.cell_volume) == pytest.approx(1)
+    with pytest.raises(DensityError, match="floor is 1"):
+        density.with_floor(1.0)
+
+
+def test_points_between_cells():
+    gaussian = GaussianMixture.isotropic([[1.0, 0.5]], 0.2)
+    exact = gaussian.on(Grid((60, 60), 0, (2, 1)))
+    gridded = Density(exact.values, exact.grid)
+    points = torch.rand(50, 2, dtype=torch.float64) * torch.tensor([2.0, 1.0])
+    assert torch.allclose(gridded.at(points), exact.at(points), rtol=0, atol=1e-4)
+    assert exact.at(points.reshape(5, 10, 2)).shape == (5, 10)
+    with pytest.raises(GridError, match="do not lie in 2D"):
+        exact.at([1.0, 2.0, 3.0])
+    with pytest.raises(GridError, match="NaN"):
+        exact.at([np.nan, 0.0])
+
+
+def test_a_single_density_has_no_batch():
+    with pytest.raises(DensityError, match="no batch axis"):
+        Density(np.ones((4, 5)), GRID)[0]
+    with pytest.raises(DensityError, match="no batch axis"):
+        len(Density(np.ones((4, 5)), GRID))

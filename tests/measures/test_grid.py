@@ -1,0 +1,53 @@
+import pytest
+import torch
+
+from geonet import Grid
+from geonet.errors import GridError
+
+
+def test_cell_centres_and_volumes():
+    grid = Grid((4, 2), lower=(0, -1), upper=(8, 1))
+    assert grid.spacing == (2.0, 1.0)
+    assert grid.cell_volume == 2.0 and grid.volume == 16.0 and grid.size == 8
+    assert grid.axes()[0].tolist() == [1, 3, 5, 7] and grid.axes()[1].tolist() == [-0.5, 0.5]
+    assert grid.points().shape == (4, 2, 2)
+    assert grid.points()[3, 0].tolist() == [7.0, -0.5]
+    assert grid.edges()[1].tolist() == [-1, 0, 1]
+
+
+def test_scalars_serve_every_axis():
+    assert Grid(100, 0, 10) == Grid((100,), (0.0,), (10.0,))
+    assert Grid((3, 4), 0, 5) == Grid((3, 4), (0, 0), (5, 5))
+    assert Grid((3, 4), 0, 5).with_shape(7) == Grid((7, 7), 0, 5)
+
+
+def test_same_box_ignores_cells_and_rounding():
+    grid = Grid((3, 4), 0, 5)
+    assert grid.same_box(Grid((9, 9), 0, 5 + 1e-12))
+    assert not grid.same_box(Grid((3, 4), 0, 5.1))
+    assert not grid.same_box(Grid(3, 0, 5))
+
+
+def test_text_names_cells_and_box():
+    assert str(Grid((3, 4), 0, (5, 2))) == "3×4 cells on [0, 5]×[0, 2]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((),), "at least one axis"),
+        (((1, 8),), "Axis 0 has 1 cells; a grid needs at least 2"),
+        (((8, 2.5),), "Axis 1 has 2.5 cells"),
+        ((8, 1, 1), "empty along axis 0"),
+        ((8, 0, float("inf")), "give finite bounds"),
+        ((8, float("nan"), 1), "give finite bounds"),
+        (((8, 8), (0, 0, 0), 1), "lower has 3 entries but the grid has 2 axes"),
+    ],
+)
+def test_impossible_grids_are_refused(arguments, message):
+    with pytest.raises(GridError, match=message):
+        Grid(*arguments)
+
+
+def test_points_are_double_precision():
+    assert Grid((3, 3)).points().dtype == torch.float64

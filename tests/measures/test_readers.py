@@ -1,0 +1,462 @@
+"""Files, images, samples and functions become densities; what is wrong is a FileError."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import geonet
+from geonet.errors import DensityError, FileError, GridError, InputError
+from geonet.measures.readers import is_cloud, read_points
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def save_image(tmp_path):
+    def save(array, name="image.png", mode=None, **options):
+        Image.fromarray(np.asarray(array), mode).save(tmp_path / name, **options)
+        return tmp_path / name
+
+    return save
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content, name):
+        file = tmp_path / name
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return file
+
+    return write
+
+
+# ---- functions
+
+
+@pytest.mark.parametrize("numpy_out", [True, False])
+def test_function_is_evaluated_at_cell_centres(numpy_out):
+    grid = geonet.Grid((4, 3), 0, (2, 1))
+
+    def bump(points):
+        values = 1 + points[..., 0] + 10 * points[..., 1]
+        return values.numpy() if numpy_out else values
+
+    density = geonet.from_function(bump, grid)
+    expected = 1 + grid.points()[..., 0] + 10 * grid.points()[..., 1]
+    assert torch.allclose(density.values * density.mass, expected)
+
+
+def test_function_of_wrong_shape_is_refused():
+    with pytest.raises(DensityError, match=r"shape \(4, 3, 2\).*one value per point, \(4, 3\)"):
+        geonet.from_function(lambda points: points, geonet.Grid((4, 3)))
+
+
+# ---- samples
+
+
+def test_samples_are_counted_like_numpy_does():
+    grid = geonet.Grid((5, 7), (-1, 0), (1, 3))
+    points = RNG.uniform((-1, 0), (1, 3), (500, 2))
+    weights = RNG.uniform(0, 2, 500)
+    density = geonet.from_samples(points, grid, weights)
+    edges = [e.numpy() for e in grid.edges()]
+    counts = np.histogramdd(points, bins=edges, weights=weights)[0]
+    assert np.allclose(density.numpy() * weights.sum() * grid.cell_volume, counts)
+    assert density.mass == pytest.approx(weights.sum() * grid.cell_volume)
+
+
+def test_samples_on_the_faces_belong_to_the_outer_cells():
+    density = geonet.from_samples([0.0, 0.3, 1.0], geonet.Grid(4))
+    assert (density.values * density.mass).tolist() == pytest.approx([1, 1, 0, 1])
+
+
+def test_samples_outside_are_counted_and_the_remedy_is_named():
+    points = [[0.5, 0.5], [2.0, 0.5], [0.5, -0.1]]
+    grid = geonet.Grid((4, 4))
+    with pytest.raises(DensityError, match=r"2 of 3 points lie outside.*outside='drop'"):
+        geonet.from_samples(points, grid)
+    assert geonet.from_samples(points, grid, outside="drop").mass == pytest.approx(1 / 16)
+    with pytest.raises(DensityError, match="None of 1 points lies in the box"):
+        geonet.from_samples(points[1:2], grid, outside="drop")
+    with pytest.raises(InputError, match="outside is 'clip'; give 'error' or 'drop'"):
+        geonet.from_samples(points, grid, outside="clip")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0], r"shape \(1,\) do not fit 2 points"),
+        ([1.0, -1.0], "1 of 2 weights are negative, infinite or NaN"),
+        ([np.nan, np.inf], "2 of 2 weights are negative, infinite or NaN"),
+        ([0.0, 0.0], "zero everywhere"),
+    ],
+)
+def test_bad_weights_are_refused(weights, message):
+    with pytest.raises(DensityError, match=message):
+        geonet.from_samples([0.2, 0.4], geonet.Grid(4), weights)
+
+
+def test_samples_of_another_dimension_or_with_nan_are_refused():
+    with pytest.raises(GridError, match="do not lie in 2D"):
+        geonet.from_samples([[0.1, 0.2, 0.3]], geonet.Grid((4, 4)))
+    with pytest.raises(GridError, match="NaN or infinite coordinates"):
+        geonet.from_samples([[0.1, np.nan]], geonet.Grid((4, 4)))
+
+
+# ---- images
+
+
+def test_image_orientation_and_box(save_image):
+    pixels = np.zeros((3, 6), np.uint8)
+    pixels[0, 4] = 255  # top row, fifth column: x large, y at the top
+    density = geonet.from_image(save_image(pixels))
+    assert density.grid == geonet.Grid((6, 3), 0, (1, 0.5))
+    assert np.argwhere(density.numpy() > 0).tolist() == [[4, 2]]
+    assert density.mean().tolist() == pytest.approx([0.75, 2.5 / 6])
+
+
+def test_invert_makes_ink_the_mass(save_image):
+    pixels = np.full((4, 4), 255, np.uint8)
+    pixels[1, 2] = 51
+    density = geonet.from_image(save_image(pixels), invert=True)
+    values = (density.values * density.mass).numpy()
+    assert values[2, 2] == pytest.approx(0.8)
+    assert np.count_nonzero(values) == 1
+
+
+def test_colours_count_by_luminance(save_image):
+    pixels = np.zeros((2, 2, 3), np.uint8)
+    pixels[0, 0], pixels[0, 1], pixels[1, 0] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+    density = geonet.from_image(save_image(pixels))
+    values = (density.values * density.mass).numpy()
+    assert values[:, ::-1].T.ravel() == pytest.approx([0.299, 0.587, 0.114, 0])
+
+
+@pytest.mark.parametrize("invert", [False, True])
+def test_transparent_pixels_hold_no_mass(save_image, invert):
+    pixels = np.full((2, 2, 4), 128, np.uint8)
+    pixels[..., 3] = [[255, 0], [0, 0]]
+    density = geonet.from_image(save_image(pixels), invert)
+    assert np.argwhere(density.numpy() > 0).tolist() == [[0, 1]]
+
+
+def test_sixteen_bit_greys_keep_their_precision(save_image):
+    pixels = np.array([[0, 1], [300, 65535]], np.uint16)
+    file = save_image(pixels)
+    values = [geonet.from_image(file, invert) for invert in (False, True)]
+    grey, ink = ((d.values * d.mass).numpy()[:, ::-1].T for d in values)
+    assert grey == pytest.approx(pixels / 65535)
+    assert ink == pytest.approx(1 - pixels / 65535)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "I", "F"])
+def test_every_mode_of_pillow_reads(tmp_path, mode):
+    grey = Image.fromarray(np.array([[0, 255], [255, 0]], np.uint8))
+    file = tmp_path / "image.tif"
+    grey.convert("LA" if mode == "PA" else mode).convert(mode).save(file)
+    values = geonet.from_image(file).numpy()
+    assert np.argwhere(values > 0.5 * values.max()).tolist() == [[0, 0], [1, 1]]
+
+
+def test_palette_transparency_and_camera_orientation(tmp_path):
+    palette = Image.new("P", (2, 2), 1)
+    palette.putpalette([0, 0, 0, 255, 255, 255])
+    palette.putpixel((0, 0), 0)
+    palette.save(tmp_path / "palette.png", transparency=bytes([255, 128]))
+    values = geonet.from_image(tmp_path / "palette.png")
+    assert (values.values * values.mass).max() == pytest.approx(128 / 255)
+    photo = Image.new("L", (4, 2))
+    photo.putpixel((0, 0), 255)
+    exif = photo.getexif()
+    exif[0x0112] = 6  # rotate by 90° clockwise to view
+    photo.save(tmp_path / "photo.png", exif=exif)
+    density = geonet.from_image(tmp_path / "photo.png")
+    assert density.grid.shape == (2, 4)
+    assert np.argwhere(density.numpy() > 0).tolist() == [[1, 3]]
+
+
+@pytest.mark.parametrize(("shape", "said"), [((1, 1), "1×1"), ((1, 5), "5×1")])
+def test_a_single_pixel_or_line_has_its_own_message(save_image, shape, said):
+    with pytest.raises(FileError, match=f"is {said} pixels; a density needs at least 2 pixels"):
+        geonet.read(save_image(np.full(shape, 255, np.uint8)))
+
+
+def test_black_image_is_no_density(save_image):
+    file = save_image(np.zeros((3, 3), np.uint8))
+    with pytest.raises(FileError, match=r"image\.png does not hold a density: .*zero everywhere"):
+        geonet.from_image(file)
+    white = save_image(np.full((3, 3, 3), 255, np.uint8))
+    with pytest.raises(FileError, match="zero everywhere"):
+        geonet.from_image(white, invert=True)
+
+
+def test_enormous_image_is_refused(save_image, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50)
+    for side in (8, 20):  # a warning of Pillow's, and an error of Pillow's
+        with pytest.raises(FileError, match=r"Cannot read .* as an image: Image size"):
+            geonet.from_image(save_image(np.ones((side, side), np.uint8)))
+
+
+# ---- arrays
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", ">f8", "f2", "g", "u1", "u2", "u8", "?", "i4"])
+def test_npy_of_any_real_type(tmp_path, dtype):
+    values = np.array([[0, 1, 1], [1, 0, 1]], dtype)
+    np.save(tmp_path / "a.npy", values)
+    density = geonet.read(tmp_path / "a.npy")
+    assert density.grid == geonet.Grid((2, 3), 0, (2 / 3, 1))
+    assert np.allclose(density.numpy() * float(density.mass), values.astype(float))
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 5), (2, 3, 4)])
+def test_arrays_of_one_to_three_axes(tmp_path, shape):
+    np.save(tmp_path / "a.npy", np.ones(shape))
+    assert geonet.read(tmp_path / "a.npy").grid.shape == shape
+    grid = geonet.Grid(shape, -1, 7)
+    assert geonet.read(str(tmp_path / "a.npy"), grid).grid == grid
+
+
+def test_npz_with_box_or_a_single_array(tmp_path):
+    file = tmp_path / "a.npz"
+    np.savez(file, values=np.ones((2, 3)), lower=[1, 2], upper=[3, 4], note="x")
+    assert geonet.read(file).grid == geonet.Grid((2, 3), (1, 2), (3, 4))
+    np.savez_compressed(file, values=np.ones((2, 3)), lower=0, upper=5)
+    assert geonet.read(file).grid == geonet.Grid((2, 3), 0, 5)
+    np.savez(file, anything=np.ones(4))
+    assert geonet.read(file).grid == geonet.Grid(4)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.ones((2, 2, 2, 2)), r"shape \(2, 2, 2, 2\); a density has one to 3 axes"),
+        (np.array(1.0), r"shape \(\); a density has one to 3 axes"),
+        (np.ones((1, 4)), "Axis 0 has 1 cells"),
+        (np.ones((0, 4)), "Axis 0 has 0 cells"),
+        (np.array([1, np.nan, 1]), "1 of 3 values are NaN; fill or remove them first"),
+        (np.array([1, np.inf, 1]), "1 of 3 values are infinite"),
+        (np.array([1, -1, 1]), "1 of 3 values are negative"),
+        (np.zeros(3), "zero everywhere"),
+        (np.array([1j, 2]), "holds complex128 values; save an array of real numbers"),
+        (np.array(["a", "b"]), "holds <U1 values"),
+        (np.zeros(3, [("a", "f8")]), "save an array of real numbers"),
+    ],
+)
+def test_bad_arrays_have_their_own_message(tmp_path, array, message):
+    np.save(tmp_path / "bad.npy", array)
+    np.savez(tmp_path / "bad.npz", values=array)
+    for name in ("bad.npy", "bad.npz"):
+        with pytest.raises(FileError, match=re.escape(name) + ".*" + message):
+            geonet.read(tmp_path / name)
+
+
+def test_array_that_does_not_fit_the_given_grid(tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((3, 3)))
+    with pytest.raises(FileError, match=r"a\.npy.*do not match the grid's \(4, 4\)"):
+        geonet.read(tmp_path / "a.npy", geonet.Grid((4, 4)))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"a": np.ones(3), "b": np.ones(3)}, "holds the arrays a, b; name the one .* 'values'"),
+        ({}, r"holds the arrays \(none\)"),
+        ({"values": np.ones(3), "lower": 0}, "only one of 'lower' and 'upper'"),
+        ({"values": np.ones(3), "lower": 1, "upper": 0}, "box is empty along axis 0"),
+        ({"values": np.ones(3), "lower": [0, 0], "upper": [1, 1]}, "lower has 2 entries"),
+        ({"values": np.ones(3), "lower": "a", "upper": "b"}, "could not convert string"),
+    ],
+)
+def test_bad_archives_have_their_own_message(tmp_path, arrays, message):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(FileError, match=message):
+        geonet.read(tmp_path / "a.npz")
+
+
+def test_saved_geodesic_is_refused_with_a_hint(tmp_path):
+    grid = geonet.Grid(8)
+    ends = geonet.Density(np.ones(8), grid), geonet.Density(np.arange(8), grid)
+    file = geonet.geodesic(*ends, "linear").save(tmp_path / "path.npz")
+    with pytest.raises(FileError, match=r"is a saved geodesic; open it with geonet\.load"):
+        geonet.read(file)
+
+
+class Dangerous:
+    """Unpickling it would make a folder."""
+
+    def __init__(self, where):
+        self.where = where
+
+    def __reduce__(self):
+        return os.mkdir, (self.where,)
+
+
+def test_pickles_are_never_loaded(tmp_path, write):
+    trap = tmp_path / "trap"
+    objects = np.array([Dangerous(str(trap)), None], dtype=object)
+    np.save(tmp_path / "a.npy", objects, allow_pickle=True)
+    np.savez(tmp_path / "a.npz", values=objects)
+    for name in ("a.npy", "a.npz"):
+        with pytest.raises(FileError, match=r"holds pickled objects, which are never loaded"):
+            geonet.read(tmp_path / name)
+    for name in ("b.npy", "b.npz"):
+        with pytest.raises(FileError, match="Cannot read"):
+            geonet.read(write(pickle.dumps(Dangerous(str(trap))), name))
+    assert not trap.exists()
+
+
+# ---- tables and clouds
+
+
+def test_table_without_header(write):
+    file = write("0,1,2\n3,4,5\n", "table.csv")
+    density = geonet.read(file)
+    assert (density.values * density.mass).numpy() == pytest.approx(np.arange(6).reshape(2, 3))
+    assert not is_cloud(file)
+
+
+@pytest.mark.parametrize("text", ["1,2,3", "1\n2\n3\n", "\ufeff1\r\n2\r\n\r\n3\r\n"])
+def test_one_row_or_one_column_is_1d(write, text):
+    assert geonet.read(write(text, "line.csv")).grid == geonet.Grid(3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x,y,weight\n0.1,0.1,1\n0.9,0.6,3\n",
+        ' "Weight", "Y", "X" \n1,0.1,0.1\n3,0.6,0.9\n',
+        "# x,y,weight\n0.1,0.1,1\n0.9,0.6,3\n",
+    ],
+)
+def test_cloud_is_counted_on_the_grid(write, text):
+    file = write(text, "cloud.csv")
+    points, weights = read_points(file)
+    assert points.tolist() == [[0.1, 0.1], [0.9, 0.6]]
+    assert weights is not None and weights.tolist() == [1, 3]
+    density = geonet.read(file, geonet.Grid((2, 2)))
+    assert (density.values / 4).tolist() == [[0.25, 0], [0, 0.75]]
+    assert is_cloud(file)
+
+
+def test_cloud_without_weights_in_1d_and_3d(write):
+    points, weights = read_points(write("x\n1\n2\n", "line.csv"))
+    assert points.shape == (2, 1) and weights is None
+    points, _ = read_points(write("x,y,z\n1,2,3\n", "space.csv"))
+    assert points.tolist() == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x,y\n1,2\n", "is a point cloud and needs a grid"),
+        ("x,z\n1,2\n", "has the columns x, z; a point cloud has x, then y and z"),
+        ("weight\n1\n", "has the columns weight"),
+        ("x,x\n1,2\n", "has the columns x, x"),
+        ("x,colour\n1,2\n", "has the columns x, colour"),
+        ("x,y\n1\n", "names 2 columns but has 1"),
+        ("x\nnan\n1\n", "1 of 2 rows of .* are NaN or infinite"),
+        ("x,y\n", "has no rows of numbers"),
+        ("\n \n", "has no rows of numbers"),
+        ("1,2\n3\n", "has the row '3', not 2 numbers separated by commas"),
+        ("1,2,\n3,4,\n", "has the row '1,2,', not 3 numbers"),
+        ("1,2\n3,four\n", "has the row '3,four', not 2 numbers"),
+        ("1_000,2\n", "has the row '1_000,2'"),
+        ("1\n", "Axis 0 has 1 cells"),
+        ("1,nan\n", "1 of 2 values are NaN"),
+        (b"1,\xff\xfe\n", "Cannot read .* as a csv table: .*codec can't decode"),
+    ],
+)
+def test_bad_csv_files_have_their_own_message(write, text, message):
+    with pytest.raises(FileError, match=message):
+        geonet.read(write(text, "bad.csv"))
+
+
+def test_cloud_must_fit_its_grid(write):
+    file = write("x,y\n1,2\n0.5,0.5\n", "cloud.csv")
+    with pytest.raises(FileError, match="points in 2D but the grid is 1D"):
+        geonet.read(file, geonet.Grid(4))
+    with pytest.raises(FileError, match="1 of 2 points lie outside"):
+        geonet.read(file, geonet.Grid((4, 4)))
+    with pytest.raises(FileError, match="has no header"):
+        read_points(write("1,2\n", "table.csv"))
+
+
+# ---- any file
+
+
+def test_missing_empty_and_unknown_files(tmp_path, write):
+    with pytest.raises(FileError, match=r"There is no file .*nowhere\.png; check the path"):
+        geonet.read(tmp_path / "nowhere.png")
+    (tmp_path / "folder.npy").mkdir()
+    with pytest.raises(FileError, match="is a folder; give a file"):
+        geonet.read(tmp_path / "folder.npy")
+    for name in ("a.png", "a.npy", "a.npz", "a.csv"):
+        with pytest.raises(FileError, match=f"{re.escape(name)} is empty"):
+            geonet.read(write(b"", name))
+    with pytest.raises(FileError, match=r"suffix '\.xyz' what .* holds; use one of \.png"):
+        geonet.read(write(b"1", "a.xyz"))
+    with pytest.raises(FileError, match="Cannot open"):
+        geonet.read("a\0b.png")
+
+
+def test_file_without_permission(write, monkeypatch):
+    def refuse(self, *args, **options):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_text", refuse)  # chmod would not stop root
+    with pytest.raises(FileError, match=r"Cannot read .*secret\.csv .*: Permission denied;"):
+        geonet.read(write(b"1,2,3", "secret.csv"))
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.gif", "a.tif", "a.bmp", "a.npy", "a.npz"])
+def test_text_under_a_false_name(write, name):
+    with pytest.raises(FileError, match=r"Cannot read .*; check that it is whole and readable"):
+        geonet.read(write("this is not what the name says\n" * 5, name))
+
+
+def _whole_file(tmp_path, name):
+    file = tmp_path / name
+    pixels = RNG.integers(0, 256, (24, 24), dtype=np.uint8)
+    if name.endswith(".npy"):
+        np.save(file, pixels)
+    elif name.endswith(".npz"):
+        np.savez_compressed(file, values=pixels, lower=[0, 0], upper=[1, 1])
+    else:
+        Image.fromarray(pixels).save(file)
+    return file.read_bytes()
+
+
+FORMATS = ["a.png", "a.jpg", "a.gif", "a.tif", "a.bmp", "a.webp", "a.pgm", "a.npy", "a.npz"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_truncated_files_are_refused(tmp_path, write, name):
+    whole = _whole_file(tmp_path, name)
+    for share in (0.02, 0.1, 0.5, 0.9):
+        file = write(whole[: max(1, int(share * len(whole)))], name)
+        with pytest.raises(FileError, match="Cannot read"):
+            geonet.read(file)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damaged_files_give_a_density_or_a_file_error(tmp_path, write, name):
+    whole = np.frombuffer(_whole_file(tmp_path, name), np.uint8)
+    rng = np.random.default_rng(1)
+    for _ in range(60):
+        damaged = whole.copy()
+        damaged[rng.integers(0, min(len(whole), 120), 4)] = rng.integers(0, 256, 4)
+        try:
+            density = geonet.read(write(damaged.tobytes(), name))
+        except FileError as error:
+            assert "\n" not in str(error)
+        else:
+            assert torch.isfinite(density.values).all()

@@ -1,0 +1,63 @@
+import ot
+import pytest
+import torch
+
+import geonet
+from geonet import Density, Grid
+from geonet.errors import ConvergenceError, SolverError
+from geonet.solvers.exact.linear_program import deposit
+
+
+def test_distance_is_pots(pair_2d):
+    grid = pair_2d[0].grid.with_shape(12)
+    ends = [end.resample(grid) for end in pair_2d]
+    points = grid.points().reshape(-1, 2).numpy()
+    masses = [(end.values.reshape(-1) * grid.cell_volume).numpy() for end in ends]
+    expected = ot.emd2(*(m / m.sum() for m in masses), ot.dist(points, points))
+    assert float(geonet.geodesic(*ends, "linear-program").distance) ** 2 == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_an_atom_moves_straight(d):
+    grid = Grid((9,) * d, 0.0, 9.0)
+    first, last = torch.zeros(grid.shape), torch.zeros(grid.shape)
+    first[(1,) * d], last[(5,) * d] = 1, 1
+    path = geonet.geodesic(Density(first, grid), Density(last, grid), "linear-program")
+    assert float(path.distance) == pytest.approx(4 * d**0.5)
+    middle = path.density(0.5).values
+    assert float(middle[(3,) * d]) == pytest.approx(1) and float(middle.sum()) == pytest.approx(1)
+    between = path.density(0.125).values  # half a cell further: shared by its neighbours
+    assert float(between[(1,) * d]) == pytest.approx(0.5**d)
+
+
+@pytest.mark.parametrize("n", [5, 16, 30])
+def test_boxes_are_deposited_exactly_on_any_grid(n, generator):
+    grid = Grid((n, n), 0.0, 1.0)
+    centres = 0.1 + 0.8 * torch.rand(40, 2, dtype=torch.float64, generator=generator)
+    mass = torch.rand(40, dtype=torch.float64, generator=generator)
+    density = deposit(centres, mass, (0.2, 0.1), grid)
+    assert float(density.sum() * grid.cell_volume) == pytest.approx(float(mass.sum()))
+    mean = (density[..., None] * grid.points()).sum((0, 1)) * grid.cell_volume / mass.sum()
+    assert torch.allclose(mean, (mass[:, None] * centres).sum(0) / mass.sum(), atol=0.3 / n**2 + 1e-9)
+
+
+def test_large_problems_are_refused_or_coarsened(pair_2d):
+    with pytest.raises(SolverError, match="1024 non-empty cells are more than .* max_cells=100"):
+        geonet.geodesic(*pair_2d, "linear-program", max_cells=100)
+    path = geonet.geodesic(*pair_2d, "linear-program", max_cells=100, coarsen=True)
+    assert path.report.notes["solved on"].startswith("10×10 cells")
+    assert path.density(0.5).values.shape == (32, 32)
+    assert path.report.source_error > 1e-3  # the price of the coarse grid is reported
+
+
+def test_empty_cells_cost_nothing(pair_2d):
+    grid = Grid((200, 200))
+    values = torch.zeros(2, 200, 200)
+    values[0, 10:14, 10:14] = values[1, 50:54, 90:94] = 1
+    path = geonet.geodesic(Density(values[0], grid), Density(values[1], grid), "linear-program")
+    assert float(path.distance) == pytest.approx((40**2 + 80**2) ** 0.5 / 200)
+
+
+def test_stopping_early_is_an_error(pair_2d):
+    with pytest.raises(ConvergenceError, match="stopped early .* raise max_iterations"):
+        geonet.geodesic(*pair_2d, "linear-program", max_iterations=3)

@@ -1,0 +1,75 @@
+import pytest
+import torch
+
+import geonet
+from geonet import Density, GaussianMixture, Grid
+from geonet.errors import GridError, InputError, SolverError
+
+GRID = Grid((8, 8))
+
+
+def density(grid=GRID, batch=()):
+    return Density(torch.ones(*batch, *grid.shape), grid)
+
+
+def test_every_solver_is_listed_with_what_it_gives():
+    listed = geonet.solvers()
+    assert set(listed) >= {"auto", "quantile", "bures", "monge-ampere", "linear-program", "linear"}
+    assert "velocity" in listed["monge-ampere"] and "velocity" not in listed["barycenter"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("monge-amper", "did you mean 'monge-ampere'"),
+        ("quantil", "did you mean 'quantile'"),
+        ("zzz", "choose from auto, quantile"),
+    ],
+)
+def test_unknown_solvers_get_a_suggestion(name, hint):
+    with pytest.raises(SolverError, match=f"There is no solver '{name}'; {hint}"):
+        geonet.geodesic(density(), density(), name)
+
+
+def test_unknown_options_are_refused():
+    with pytest.raises(SolverError, match="'monge-ampere' has no option 'flor'; it takes tolerance"):
+        geonet.solver("monge-ampere", flor=0.1)
+    with pytest.raises(SolverError, match="'quantile' has no option 'floor'; it takes none"):
+        geonet.geodesic(density(Grid(8)), density(Grid(8)), "quantile", floor=0.1)
+    with pytest.raises(SolverError, match="this solver already has its own"):
+        geonet.geodesic(density(), density(), geonet.solver("linear"), floor=0.1)
+
+
+def test_solvers_of_the_wrong_dimension_are_refused():
+    with pytest.raises(SolverError, match="'quantile' takes 1D densities, these are 2D"):
+        geonet.geodesic(density(), density(), "quantile")
+    with pytest.raises(SolverError, match="takes 1D and 2D and 3D densities, these are 4D"):
+        geonet.geodesic(density(Grid((2,) * 4)), density(Grid((2,) * 4)), "monge-ampere")
+
+
+def test_different_boxes_and_grids_are_refused():
+    with pytest.raises(GridError, match="different boxes: .* put both on one box"):
+        geonet.geodesic(density(), density(Grid((8, 8), 0, 2)))
+    with pytest.raises(GridError, match=r"different grids: .* use density.resample\(grid\)"):
+        geonet.geodesic(density(), density(Grid((9, 8))))
+
+
+def test_different_batches_are_refused():
+    with pytest.raises(SolverError, match="two batches of the same length"):
+        geonet.geodesic(density(batch=(2,)), density(batch=(3,)), "linear")
+    with pytest.raises(SolverError, match="two single densities"):
+        geonet.geodesic(density(), density(batch=(3,)), "linear")
+    with pytest.raises(SolverError, match="give two single densities"):
+        geonet.geodesic(density(batch=(2, 2)), density(batch=(2, 2)), "linear")
+
+
+def test_mixtures_need_a_grid_unless_the_solver_takes_formulas():
+    mixture = GaussianMixture.isotropic([[0.5, 0.5]], 0.2)
+    with pytest.raises(InputError, match="has no grid and 'auto' needs one; give grid="):
+        geonet.geodesic(mixture, mixture)
+    assert geonet.geodesic(mixture, mixture, "linear", grid=GRID).grid == GRID
+
+
+def test_arrays_are_not_densities():
+    with pytest.raises(InputError, match=r"not Tensor; use geonet.Density\(values, grid\)"):
+        geonet.geodesic(torch.ones(8, 8), density())
