@@ -10,7 +10,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format docs clean
+.PHONY: help demo test test-all lint format docs accuracy clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -35,6 +35,9 @@ format: $(VENV)/.dev ## format the code and mend what can be mended
 
 docs: $(VENV)/.docs ## the documentation, in site/
 	$(PYTHON) -m mkdocs build --strict
+
+accuracy: $(VENV)/.dev ## measure the solvers and write docs/accuracy.md; ten minutes, idle machine
+	$(PYTHON) benchmarks/exact_solvers.py
 
 clean: ## remove what the other targets made, but for .venv
 	rm -rf site build dist geonet-demo .pytest_cache .ruff_cache .hypothesis

@@ -32,7 +32,9 @@ def test_unknown_solvers_get_a_suggestion(name, hint):
 
 
 def test_unknown_options_are_refused():
-    with pytest.raises(SolverError, match="'monge-ampere' has no option 'flor'; it takes tolerance"):
+    with pytest.raises(
+        SolverError, match="'monge-ampere' has no option 'flor'; it takes tolerance"
+    ):
         geonet.solver("monge-ampere", flor=0.1)
     with pytest.raises(SolverError, match="'quantile' has no option 'floor'; it takes none"):
         geonet.geodesic(density(Grid(8)), density(Grid(8)), "quantile", floor=0.1)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from geonet.solvers.registry import solver_class, solver_names
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
@@ -31,7 +33,6 @@ def python_blocks(page: Path) -> list[tuple[int, str]]:
 @pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MPLBACKEND", "Agg")
     namespace = {"__name__": "documentation"}
     for lines_before, block in python_blocks(page):
         source = "\n" * lines_before + block  # an error names the page's own line
@@ -72,3 +73,12 @@ def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for page in (ROOT / "docs").glob("*.md"):
         assert re.search(rf": {re.escape(page.name)}$", navigation, re.MULTILINE), page.name
+
+
+@pytest.mark.parametrize("solver", solver_names())
+def test_every_solver_is_documented(solver):
+    concepts = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    assert f"\n### {solver}\n" in concepts
+    cls = solver_class(solver)
+    reference = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert f"\n::: {cls.__module__}.{cls.__qualname__}\n" in reference

@@ -61,12 +61,12 @@ def load(file: str | Path) -> Geodesic:
     return Geodesic.load(file)
 
 
-def _on_grid(end: End, grid: Grid | None, solver: Solver) -> End:
+def _on_grid(end: End, grid: Grid | None, solver: Solver) -> Density:
     if isinstance(end, GaussianMixture):
         if grid is not None:
             return end.on(grid)
         if solver.takes_mixtures:
-            return end
+            return end  # pyright: ignore[reportReturnType]  # such a solver takes both
         raise InputError(
             f"A Gaussian mixture has no grid and {solver.name!r} needs one; "
             "give grid=... or use mixture.on(grid)."

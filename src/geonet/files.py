@@ -1,25 +1,15 @@
-"""Geodesics in npz files, and the one way in which any file is written."""
+"""How any file is read and written: one clear error, nothing half-written."""
 
 from __future__ import annotations
 
-import json
 import os
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
+from PIL import UnidentifiedImageError
 
-from geonet.errors import FileError
-from geonet.geodesic import Geodesic, Times, check_times
-from geonet.measures.density import Density
-from geonet.measures.gaussian_mixture import GaussianMixture
-from geonet.measures.grid import Grid
-
-FORMAT = 1  # of saved geodesics; a reader refuses what it does not know
-MIXTURE = ("means", "covariances", "weights")
+from geonet.errors import FileError, GeonetError
 
 
 @contextmanager
@@ -37,62 +27,40 @@ def written_atomically(file: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def save_geodesic(path: Geodesic, file: Path, times: Times, grid: Grid | None) -> Path:
-    """Write frames for any reader (times, density, lower, upper) and the state for `load_geodesic`."""
-    if file.suffix != ".npz":
-        raise FileError(f"{file} does not end in .npz; a geodesic is saved as an npz file.")
-    moments, _ = check_times(times)
-    frames = path.density(moments, grid)
-    header = {"format": FORMAT, "kind": path.kind, "solver": path.solver, "notes": path.notes}
-    arrays = {
-        "times": moments.numpy(),
-        "density": frames.numpy(),
-        "lower": np.array(frames.grid.lower),
-        "upper": np.array(frames.grid.upper),
-        "geonet": np.array(json.dumps(header)),
-    }
-    for end in ("source", "target"):
-        arrays |= _density_arrays(end, getattr(path, end))
-    arrays |= {f"state/{key}": value for key, value in path._state().items()}
-    with written_atomically(file) as temporary:
-        np.savez_compressed(temporary, allow_pickle=False, **arrays)
-    return file
+@contextmanager
+def reading(file: Path, what: str) -> Iterator[None]:
+    """Turn whatever a decoder raises into a `FileError`.
 
-
-def load_geodesic(file: Path) -> Geodesic:
-    """Read what `save_geodesic` wrote."""
+    Broken files make third-party decoders raise almost anything (OSError, ValueError, SyntaxError,
+    zlib.error, struct.error, MemoryError, ...), so all is caught; keep the body to their calls.
+    """
+    _check_file(file)
     try:
-        # Opened here, because np.load leaves a broken archive open.
-        with file.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise FileError(f"Cannot read {file} as a geodesic: {error}.") from error
-    if "geonet" not in arrays:
-        raise FileError(f"{file} is an npz but not a saved geodesic; write one with path.save().")
-    header = json.loads(str(arrays["geonet"]))
-    if header.get("format") != FORMAT or header.get("kind") not in Geodesic.kinds:
+        yield
+    except GeonetError:
+        raise
+    except Exception as error:
         raise FileError(
-            f"{file} has format {header.get('format')!r} and kind {header.get('kind')!r}, which this "
-            "version does not know; load it with the version that wrote it."
-        )
-    box = (arrays["lower"].tolist(), arrays["upper"].tolist())
-    source, target = (_density_from(arrays, end, box) for end in ("source", "target"))
-    state = {k.removeprefix("state/"): v for k, v in arrays.items() if k.startswith("state/")}
-    kind = Geodesic.kinds[header["kind"]]
-    return kind._from_state(source, target, header["solver"], header["notes"], state)
+            f"Cannot read {file} as {what}: {_cause(error)}; check that it is whole and readable."
+        ) from error
 
 
-def _density_arrays(name: str, density: Density) -> dict[str, np.ndarray]:
-    given = density.values * density.mass.reshape(*density.mass.shape, *(1,) * density.grid.dimension)
-    arrays = {name: given.detach().numpy()}
-    if density.mixture is not None:
-        arrays |= {f"{name}/{key}": getattr(density.mixture, key).numpy() for key in MIXTURE}
-    return arrays
+def _cause(error: Exception) -> str:
+    """What a decoder says, in one line."""
+    if isinstance(error, UnidentifiedImageError):
+        return "no known format"
+    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(said.split()).rstrip(".")
 
 
-def _density_from(arrays: dict[str, np.ndarray], name: str, box) -> Density:
-    values, d = arrays[name], len(box[0])
-    mixture = None
-    if f"{name}/means" in arrays:
-        mixture = GaussianMixture(*(arrays[f"{name}/{key}"] for key in MIXTURE))
-    return Density(values, Grid(values.shape[values.ndim - d :], *box), mixture=mixture)
+def _check_file(file: Path) -> None:
+    try:
+        if file.is_dir():
+            raise FileError(f"{file} is a folder; give a file.")
+        size = file.stat().st_size
+    except FileNotFoundError as error:
+        raise FileError(f"There is no file {file}; check the path.") from error
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        raise FileError(f"Cannot open {file}: {error}; check path and permissions.") from error
+    if size == 0 and file.is_file():
+        raise FileError(f"{file} is empty; write it again.")

@@ -86,7 +86,7 @@ class Geodesic(ABC):
         return self._at_points(self._potential, t, points, vector=False)
 
     def trajectories(self, points: ArrayLike | Tensor, times: Times) -> Tensor:
-        """Where the flow carries particles that start at points (..., d): (batch?, times?, ..., d)."""
+        """Where the flow carries particles from points (..., d): (batch?, times?, ..., d)."""
         return self._at_points(self._trajectories, times, points, vector=True)
 
     @property
@@ -115,14 +115,14 @@ class Geodesic(ABC):
         grid: Grid | None = None,
     ) -> Path:
         """Write an npz: the frames at `times` for any reader, and all that `load` needs."""
-        from geonet.files import save_geodesic
+        from geonet.archive import save_geodesic
 
         return save_geodesic(self, Path(file), times, grid)
 
     @staticmethod
     def load(file: str | Path) -> Geodesic:
         """The path that `save` wrote, able to answer at any time again."""
-        from geonet.files import load_geodesic
+        from geonet.archive import load_geodesic
 
         return load_geodesic(Path(file))
 

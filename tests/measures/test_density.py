@@ -16,7 +16,9 @@ def test_normalises_and_keeps_the_given_mass():
     assert np.allclose(density.numpy() * density.mass.item(), given)
 
 
-@pytest.mark.parametrize("kind", ["list", "int", "bool", "float32", "torch"])
+@pytest.mark.parametrize(
+    "kind", ["list", "int", "bool", "float32", "torch", "big-endian", "long double"]
+)
 def test_accepts_what_users_hold(kind):
     array = np.ones((4, 5))
     given = {
@@ -25,6 +27,8 @@ def test_accepts_what_users_hold(kind):
         "bool": array.astype(bool),
         "float32": array.astype(np.float32),
         "torch": torch.ones(4, 5),
+        "big-endian": array.astype(">f8"),
+        "long double": array.astype(np.longdouble),
     }[kind]
     density = Density(given, GRID)
     expected = torch.float32 if kind in ("float32", "torch") else torch.float64
@@ -60,13 +64,17 @@ def changed(index, value):
         (changed((1, 2), np.inf), "1 of 20 values are infinite"),
         (changed((0, slice(None)), -1.0), "5 of 20 values are negative; clip them at zero"),
         (np.zeros((4, 5)), "The density is zero everywhere"),
-        (np.stack([np.ones((4, 5)), np.zeros((4, 5))]), "Density 1 of the batch is zero everywhere"),
+        (
+            np.stack([np.ones((4, 5)), np.zeros((4, 5))]),
+            "Density 1 of the batch is zero everywhere",
+        ),
         (np.ones(4), "Values have 1 axes but the grid has 2; give 2 axes"),
         (np.ones((1, 1, 1, 4, 5)), "Values have 5 axes but the grid has 2"),
         (np.ones((5, 4)), r"Values of shape \(5, 4\) do not match the grid's \(4, 5\)"),
         (np.ones((0, 4, 5)), "The batch is empty"),
         (np.array([["a"] * 5] * 4), "are not numbers"),
         (np.ones((4, 5), complex), "are not numbers"),
+        ([[1.0, 2.0], [3.0]], "Values are not an array"),
     ],
 )
 def test_what_is_not_a_density_is_refused(values, message):

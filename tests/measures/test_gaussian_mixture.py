@@ -20,7 +20,10 @@ def test_density_is_scipys(d, generator):
     expected = sum(
         w * multivariate_normal(m, c).pdf(points.numpy())
         for w, m, c in zip(
-            mixture.weights.tolist(), mixture.means.numpy(), mixture.covariances.numpy(), strict=True
+            mixture.weights.tolist(),
+            mixture.means.numpy(),
+            mixture.covariances.numpy(),
+            strict=True,
         )
     )
     assert torch.allclose(mixture.pdf(points), torch.as_tensor(expected).reshape(7))

@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ def test_fourth_order_everywhere_in_the_box(d, generator):
     points[:d] = torch.eye(d, dtype=torch.float64)  # corners, where the values are continued
     sizes = (16, 32) if d == 3 else (20, 40, 80)
     errors = [worst_error(d, n, points) for n in sizes]
-    orders = [math.log2(a / b) for a, b in zip(errors, errors[1:], strict=False)]
+    orders = [math.log2(a / b) for a, b in pairwise(errors)]
     assert min(orders) > 3.5, (errors, orders)
 
 

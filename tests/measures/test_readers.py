@@ -21,8 +21,8 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture
 def save_image(tmp_path):
-    def save(array, name="image.png", mode=None, **options):
-        Image.fromarray(np.asarray(array), mode).save(tmp_path / name, **options)
+    def save(array, name="image.png"):
+        Image.fromarray(np.asarray(array)).save(tmp_path / name)
         return tmp_path / name
 
     return save

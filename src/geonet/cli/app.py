@@ -50,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GeonetError as error:
         return _fail(str(error))
     except UsageError as error:
-        return _fail(f"{error.format_message()} See geonet --help.")  # pyright: ignore
+        message: str = error.format_message()  # pyright: ignore[reportAttributeAccessIssue]
+        return _fail(f"{message}{'' if message[-1:] in '.?' else '.'} See geonet --help.")
     except MemoryError:
         return _fail("There is not enough memory; ask for fewer cells or times.")
     except (BrokenPipeError, SystemExit):  # typer and rich answer a closed pipe by SystemExit

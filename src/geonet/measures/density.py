@@ -50,7 +50,7 @@ class Density:
 
     @classmethod
     def as_computed(cls, values: Tensor, grid: Grid) -> Density:
-        """A solver's answer as it is: neither checked nor normalised, so its errors stay visible."""
+        """A solver's answer as it is, neither checked nor normalised: its errors stay visible."""
         density = cls.__new__(cls)
         density.values, density.grid, density.mixture = values, grid, None
         density.mass = _integral(values, grid)
@@ -66,7 +66,7 @@ class Density:
         return self.values.detach().cpu().numpy()
 
     def at(self, points: ArrayLike | Tensor) -> Tensor:
-        """Values at points (..., d) of the box: (batch?, times?, ...); cubic, or exact for mixtures."""
+        """Values (batch?, times?, ...) at points (..., d); cubic, or exact for mixtures."""
         where = as_points(points, self.grid.dimension)
         if self.mixture is not None:
             pdf = self.mixture.pdf(where)
@@ -130,12 +130,17 @@ class Density:
 def as_tensor(values: ArrayLike | Tensor) -> Tensor:
     """NumPy, list or torch in, floating torch out; float32 and float64 are kept."""
     if not isinstance(values, Tensor):
-        array = np.asarray(values)
+        try:
+            array = np.asarray(values)
+        except ValueError as error:  # rows of different lengths
+            raise DensityError(f"Values are not an array ({error}); give equal rows.") from error
         if array.dtype.kind not in "biuf":
             raise DensityError(
                 f"Values of type {array.dtype} are not numbers; give an array of real numbers."
             )
-        values = torch.from_numpy(np.array(array, order="C"))  # a copy: the caller may write on
+        single = array.dtype.kind == "f" and array.dtype.itemsize == 4
+        # astype copies: the caller may write on into its array
+        values = torch.from_numpy(array.astype(np.float32 if single else np.float64, order="C"))
     if values.dtype not in (torch.float32, torch.float64):
         values = values.to(torch.float64)
     return values

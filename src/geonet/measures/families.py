@@ -17,7 +17,7 @@ def mixtures_1d(
     generator: torch.Generator,
     spread: tuple[float, float] = (0.5, 0.6),
 ) -> GaussianMixture:
-    """`count` mixtures on [0, 10]: 6 equal components, means U[2, 8], standard deviation in `spread`.
+    """`count` mixtures on [0, 10]: 6 equal components, means U[2, 8], std in `spread`.
 
     The paper calls the spread a variance, its published code uses it as a standard deviation; so
     do we, which is the harder task. Out of distribution: spread (0.3, 0.4).

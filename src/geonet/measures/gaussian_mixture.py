@@ -66,7 +66,7 @@ class GaussianMixture:
 
     @property
     def dimension(self) -> int:
-        """d."""
+        """d, the number of coordinates."""
         return self.means.shape[-1]
 
     @property
@@ -93,13 +93,15 @@ class GaussianMixture:
         return Density(self.pdf(grid.points()), grid, mixture=self)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n independent points, (batch?, n, d)."""
+        """N independent points, (batch?, n, d)."""
         flat = self.weights.reshape(-1, self.components)
         chosen = torch.multinomial(flat, n, replacement=True, generator=generator)  # (B, n)
         means = self.means.reshape(-1, self.components, self.dimension)
         factor = self._factor.reshape(-1, self.components, self.dimension, self.dimension)
         rows = torch.arange(len(flat))[:, None]
-        noise = torch.randn(*chosen.shape, self.dimension, 1, dtype=torch.float64, generator=generator)
+        noise = torch.randn(
+            *chosen.shape, self.dimension, 1, dtype=torch.float64, generator=generator
+        )
         points = means[rows, chosen] + (factor[rows, chosen] @ noise).squeeze(-1)
         return points.reshape(*self.means.shape[:-2], n, self.dimension)
 

@@ -36,7 +36,8 @@ class Grid:
     ):
         cells = _cell_counts(shape)
         low, high = (
-            _corner(corner, len(cells), name) for corner, name in ((lower, "lower"), (upper, "upper"))
+            _corner(corner, len(cells), name)
+            for corner, name in ((lower, "lower"), (upper, "upper"))
         )
         for axis, (a, b) in enumerate(zip(low, high, strict=True)):
             if not (math.isfinite(a) and math.isfinite(b) and a < b):

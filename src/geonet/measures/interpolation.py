@@ -54,13 +54,13 @@ class CubicSpline:
         index, weights, slopes = self._taps(points)
         value = self._contract(index, _outer(weights), points)
         gradient = [
-            self._contract(index, _outer(weights[:i] + [slopes[i]] + weights[i + 1 :]), points)
+            self._contract(index, _outer([*weights[:i], slopes[i], *weights[i + 1 :]]), points)
             for i in range(self.grid.dimension)
         ]
         return value, torch.stack(gradient, dim=-1)
 
     def _taps(self, points: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Flat indices (P, N, 4^d) of the coefficients, their weights and slopes (P, N, 4) per axis."""
+        """Flat indices (P, N, 4^d) of the coefficients, weights and slopes (P, N, 4) per axis."""
         grid, d = self.grid, self.grid.dimension
         points = points.reshape(-1, points.shape[-2], d)
         index = torch.zeros(*points.shape[:-1], 1, dtype=torch.long)

@@ -7,18 +7,18 @@ image (rows from the top) become `pixels[::-1].T`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Tensor
 
-from geonet.errors import DensityError, FileError, GeonetError, InputError
+from geonet.errors import DensityError, FileError, InputError
+from geonet.files import reading
 from geonet.measures.density import Density, as_points, as_tensor
 from geonet.measures.grid import Grid
 
@@ -193,45 +193,6 @@ def _check_inside(inside: int, count: int, grid: Grid, outside: str) -> None:
 # ---- any file
 
 
-@contextmanager
-def _reading(file: Path, what: str) -> Iterator[None]:
-    """Turn whatever a decoder raises into a `FileError`.
-
-    Broken files make third-party decoders raise almost anything (OSError, ValueError, SyntaxError,
-    zlib.error, struct.error, MemoryError, ...), so all is caught; keep the body to their calls.
-    """
-    _check_file(file)
-    try:
-        yield
-    except GeonetError:
-        raise
-    except Exception as error:
-        raise FileError(
-            f"Cannot read {file} as {what}: {_cause(error)}; check that it is whole and readable."
-        ) from error
-
-
-def _cause(error: Exception) -> str:
-    """What a decoder says, in one line."""
-    if isinstance(error, UnidentifiedImageError):
-        return "no known format"
-    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(said.split()).rstrip(".")
-
-
-def _check_file(file: Path) -> None:
-    try:
-        if file.is_dir():
-            raise FileError(f"{file} is a folder; give a file.")
-        size = file.stat().st_size
-    except FileNotFoundError as error:
-        raise FileError(f"There is no file {file}; check the path.") from error
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        raise FileError(f"Cannot open {file}: {error}; check path and permissions.") from error
-    if size == 0 and file.is_file():
-        raise FileError(f"{file} is empty; write it again.")
-
-
 def _density_from(
     file: Path, values: np.ndarray, grid: Grid | None, box: tuple[Corner, Corner] | None = None
 ) -> Density:
@@ -263,7 +224,7 @@ def _default_grid(shape: tuple[int, ...], box: tuple[Corner, Corner] | None) -> 
 
 def _image_values(file: Path, invert: bool) -> np.ndarray:
     """Brightness (or darkness) in [0, 1] times opacity, (width, height), y upwards."""
-    with _reading(file, "an image"), warnings.catch_warnings():
+    with reading(file, "an image"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # remarks on metadata
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(file) as image:
@@ -291,14 +252,14 @@ def _grey_and_opacity(image: Image.Image) -> tuple[np.ndarray, np.ndarray | floa
 
 
 def _npy_array(file: Path) -> np.ndarray:
-    with _reading(file, "an npy array"), file.open("rb") as stream:
+    with reading(file, "an npy array"), file.open("rb") as stream:
         return _without_pickle(file, lambda: np.lib.format.read_array(stream, allow_pickle=False))
 
 
 def _npz_arrays(file: Path) -> tuple[np.ndarray, tuple[Corner, Corner] | None]:
     """The values, and the corners (lower, upper) where they are given."""
     with (
-        _reading(file, "an npz archive"),
+        reading(file, "an npz archive"),
         file.open("rb") as stream,
         np.lib.npyio.NpzFile(stream, allow_pickle=False) as archive,
     ):
@@ -362,7 +323,7 @@ def _density_from_csv(file: Path, grid: Grid | None) -> Density:
 
 def _csv_lines(file: Path) -> tuple[list[str] | None, list[str]]:
     """Names of the columns if there is a header, and the lines of numbers."""
-    with _reading(file, "a csv table"):
+    with reading(file, "a csv table"):
         text = file.read_text(encoding="utf-8-sig")  # spreadsheets put a mark at the beginning
     lines = [line for line in text.splitlines() if line.strip()]
     names = None

@@ -46,6 +46,13 @@ def solver_class(name: str) -> type[Solver]:
     return getattr(import_module(module), attribute)
 
 
+def import_all() -> None:
+    """Import every solver, and the known maps, which need none."""
+    for name in _REGISTRY:
+        solver_class(name)
+    import_module("geonet.solvers.exact.known_map")
+
+
 def make_solver(name: str, **options: Any) -> Solver:
     """A solver by name, with its options as keywords."""
     cls = solver_class(name)

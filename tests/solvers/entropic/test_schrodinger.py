@@ -9,7 +9,7 @@ import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceError, SolverError, UnavailableError
 from geonet.measures.families import mixtures_1d, mixtures_2d
-from geonet.solvers.entropic.schrodinger import _Kernel, _log_kernel
+from geonet.solvers.entropic.heat_flow import HeatKernel, _log_kernel
 
 LINE = Grid(100, 0, 10)
 SQUARE = Grid((40, 40), 0, 5)
@@ -203,7 +203,7 @@ def test_kernel_in_blocks_is_the_sum_of_all_exponentials(variance, lattice):
     log_values = 500 * torch.randn(log_kernel.shape[1], 3, generator=generator).double()
     log_values[::3, 1] = log_values[1:, 2] = -math.inf
     expected = (log_kernel[:, :, None] + log_values).logsumexp(1)
-    torch.testing.assert_close(_Kernel(cells, variance, **lattice)(log_values, 0), expected)
+    torch.testing.assert_close(HeatKernel(cells, variance, **lattice)(log_values, 0), expected)
 
 
 # ---- its own equations

@@ -29,7 +29,9 @@ def test_target_is_the_pushed_forward_source(d, generator):
         return torch.sin(2 * x).sum(-1) + (x**2).prod(-1)
 
     carried = (g(image) * path.source.values.reshape(-1)).sum()
-    assert float(carried) == pytest.approx(float((g(points) * path.target.values.reshape(-1)).sum()), rel=2e-3)
+    assert float(carried) == pytest.approx(
+        float((g(points) * path.target.values.reshape(-1)).sum()), rel=2e-3
+    )
     assert float(mass_error(path.density([0.3, 0.7])).max()) < 1e-3
 
 
@@ -72,7 +74,7 @@ def test_series_derivatives_are_autograds(d, generator):
     grid = Grid((6, 5, 4)[:d], -1.0, 2.0)
     series = CosineSeries(torch.randn(grid.shape, dtype=torch.float64, generator=generator), grid)
     points = -1 + 3 * torch.rand(9, d, dtype=torch.float64, generator=generator)
-    value, gradient, hessian = series.at(points)
+    _, gradient, hessian = series.at(points)
     for n, x in enumerate(points):
         own = torch.autograd.functional.jacobian(lambda p: series.at(p[None])[0][0], x)
         assert torch.allclose(own, gradient[n])

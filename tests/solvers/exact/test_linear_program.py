@@ -38,7 +38,9 @@ def test_boxes_are_deposited_exactly_on_any_grid(n, generator):
     density = deposit(centres, mass, (0.2, 0.1), grid)
     assert float(density.sum() * grid.cell_volume) == pytest.approx(float(mass.sum()))
     mean = (density[..., None] * grid.points()).sum((0, 1)) * grid.cell_volume / mass.sum()
-    assert torch.allclose(mean, (mass[:, None] * centres).sum(0) / mass.sum(), atol=0.3 / n**2 + 1e-9)
+    assert torch.allclose(
+        mean, (mass[:, None] * centres).sum(0) / mass.sum(), atol=0.3 / n**2 + 1e-9
+    )
 
 
 def test_large_problems_are_refused_or_coarsened(pair_2d):

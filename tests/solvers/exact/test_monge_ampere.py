@@ -49,7 +49,10 @@ def test_finds_known_maps(d, n, generator):
 
 
 def test_gaussians_inside_the_box_are_bures(generator):
-    ends = GaussianMixture.isotropic([[2.2, 2.4]], 0.6), GaussianMixture.isotropic([[2.8, 2.5]], 0.7)
+    ends = (
+        GaussianMixture.isotropic([[2.2, 2.4]], 0.6),
+        GaussianMixture.isotropic([[2.8, 2.5]], 0.7),
+    )
     path = geonet.geodesic(*ends, "monge-ampere", grid=BOX_2D)
     exact = geonet.geodesic(*ends, "bures", grid=BOX_2D)
     assert float(l1(path.density(0.5), exact.density(0.5))) < 1e-2  # the box cuts off the tails
@@ -91,7 +94,9 @@ def test_zeros_are_refused_unless_a_floor_is_given():
 
 def test_says_when_it_did_not_converge():
     corner = [GaussianMixture.isotropic([[c, c]], 0.25).on(BOX_2D) for c in (1.0, 4.0)]
-    with pytest.raises(ConvergenceError, match="stopped at residual .* above its tolerance") as caught:
+    with pytest.raises(
+        ConvergenceError, match="stopped at residual .* above its tolerance"
+    ) as caught:
         geonet.geodesic(*corner, "monge-ampere", floor=0.01)
     assert caught.value.residual > 1e-3
 

@@ -38,7 +38,7 @@ def analytic_path(source, target, t, edges):
 
 
 def test_reference_of_this_file_agrees_with_brute_force(generator):
-    """20,000 cells against the analytic path of one pair, so that the next test can use the former."""
+    """20,000 cells against the analytic path of a pair, so that the next test can use them."""
     source, target = mixtures_1d(2, generator)
     fine = BOX_1D.with_shape(20_000)
     path = geonet.geodesic(source.on(fine), target.on(fine), "quantile")
@@ -76,8 +76,12 @@ def test_piecewise_constant_by_hand():
     quarter_cell = path.density(0.25).values  # [0.75, 1.75]
     expected = torch.tensor([0, 0.5, 1, 0.5, 0, 0, 0, 0], dtype=torch.float64)
     assert torch.allclose(quarter_cell, expected)
-    assert torch.allclose(path.velocity(0.5, [1.6, 2.4]).flatten(), torch.tensor([3.0, 3.0]).double())
-    assert torch.allclose(path.trajectories([0.2], [0.0, 0.5, 1.0]).flatten(), torch.tensor([0.2, 1.7, 3.2]).double())
+    assert torch.allclose(
+        path.velocity(0.5, [1.6, 2.4]).flatten(), torch.tensor([3.0, 3.0]).double()
+    )
+    assert torch.allclose(
+        path.trajectories([0.2], [0.0, 0.5, 1.0]).flatten(), torch.tensor([0.2, 1.7, 3.2]).double()
+    )
 
 
 def test_mass_splits_at_a_gap():

@@ -1,7 +1,8 @@
 """Gaussians, any dimension, closed form (Bures–Wasserstein geometry).
 
 Between N(m_0, S_0) and N(m_1, S_1) the optimal map is x ↦ m_1 + A(x − m_0) with
-A = S_0^{-1/2}(S_0^{1/2} S_1 S_0^{1/2})^{1/2} S_0^{-1/2}; with M_t = (1−t)I + tA, μ_t = N(m_t, M_t S_0 M_t).
+A = S_0^{-1/2}(S_0^{1/2} S_1 S_0^{1/2})^{1/2} S_0^{-1/2}, and μ_t = N(m_t, M_t S_0 M_t) with
+M_t = (1−t)I + tA.
 """
 
 from __future__ import annotations
@@ -138,7 +139,10 @@ def optimal_matrix(source: Tensor, target: Tensor) -> Tensor:
 
 
 def gaussian_distance(shift: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """W2² = |m_1 − m_0|² + tr(S_0 + S_1 − 2(S_0^{1/2} S_1 S_0^{1/2})^{1/2}); covariances may be singular."""
+    """W2² = |m_1 − m_0|² + tr(S_0 + S_1 − 2(S_0^{1/2} S_1 S_0^{1/2})^{1/2}).
+
+    Takes singular covariances too.
+    """
     root = _power(source, 0.5)
     cross = torch.linalg.eigvalsh(root @ target @ root).clamp(min=0).sqrt().sum(-1)
     traces = (source + target).diagonal(dim1=-2, dim2=-1).sum(-1)

@@ -1,7 +1,10 @@
 """A geodesic given by its potential at t = 0: everything else follows along straight lines.
 
-From x_0 the particle goes to x_t = x_0 + t∇u_0(x_0), u_t(x_t) = u_0(x_0) + (t/2)|∇u_0(x_0)|² (Hopf–Lax)
-and μ_t(x_t) = μ_0(x_0)/det(I + tD²u_0(x_0)) = μ_1(x_1)·det(I + D²u_0(x_0))/det(I + tD²u_0(x_0)).
+A particle goes from x_0 to x_t = x_0 + t∇u_0(x_0), and with it go
+
+    u_t(x_t) = u_0(x_0) + (t/2)|∇u_0(x_0)|²                                    (Hopf–Lax)
+    μ_t(x_t) = μ_0(x_0) / det(I + tD²u_0(x_0))
+             = μ_1(x_1) · det(I + D²u_0(x_0)) / det(I + tD²u_0(x_0)).
 """
 
 from __future__ import annotations
@@ -82,8 +85,8 @@ class Characteristics:
             step = torch.linalg.solve(identity + t * origin.hessian, miss)
             origin = self._damped(t, points, origin, step, miss.norm(dim=-1))
         raise ConvergenceError(
-            f"The particles that are on the grid at t = {t:g} were traced back only to {worst:.1e}; "
-            "the map is nearly singular: smooth the densities.",
+            f"The particles at t = {t:g} were traced back only to {worst:.1e}, since the map is "
+            "nearly singular; smooth the densities.",
             worst,
         )
 
@@ -156,7 +159,7 @@ class PotentialGeodesic(Geodesic):
 
 
 def positive_interpolant(density: Density) -> Callable[[Tensor], Tensor]:
-    """Values of a positive density at points (N, d): a mixture's formula, or exp of a spline of log."""
+    """Values of a positive density at points (N, d): its formula, or exp of a spline of log."""
     if density.mixture is not None:
         return density.at
     spline = CubicSpline(density.values.to(torch.float64).log(), density.grid)

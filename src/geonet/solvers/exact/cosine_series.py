@@ -47,9 +47,7 @@ class CosineSeries:
     def at(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """u (N,), ∇u (N, d) and D²u (N, d, d) at scattered points (N, d)."""
         d = self.grid.dimension
-        tables = [
-            _table(points[:, i] - self.grid.lower[i], self.frequencies(i)) for i in range(d)
-        ]
+        tables = [_table(points[:, i] - self.grid.lower[i], self.frequencies(i)) for i in range(d)]
         partial: dict[tuple[int, ...], Tensor] = {}
 
         def derivative(*directions: int) -> Tensor:
@@ -122,7 +120,7 @@ def cosine_transform(n: int) -> Tensor:
 
 
 def _table(x: Tensor, frequencies: Tensor) -> Tensor:
-    """cos κx, its first and its second derivative for every mode, (3, N, K)."""
+    """Cos κx, its first and its second derivative for every mode, (3, N, K)."""
     phase = x[:, None] * frequencies
     cosine, sine = torch.cos(phase), torch.sin(phase)
     return torch.stack([cosine, -frequencies * sine, -(frequencies**2) * cosine])
@@ -144,7 +142,7 @@ def _symmetric(derivative: Callable[..., Tensor], d: int, dim: int) -> Tensor:
 
 def _along(matrix: Tensor, values: Tensor, axis: int) -> Tensor:
     """Apply a matrix (m, n) along one axis of length n."""
-    return torch.tensordot(matrix, values, dims=([1], [axis])).movedim(0, axis)
+    return torch.tensordot(matrix, values, dims=([1], [axis])).movedim(0, axis)  # pyright: ignore
 
 
 def _orders(dimension: int, *derivatives: int) -> list[int]:

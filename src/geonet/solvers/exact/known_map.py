@@ -1,7 +1,8 @@
 """Pairs with a known optimal map: the truth for tests and suites, in any dimension.
 
-Choose μ_0 and a convex φ = ½|x|² + u with ∂u/∂n = 0 on the box, and set μ_1 = (∇φ)#μ_0. By Brenier's
-theorem ∇φ is the optimal map, so μ_t(x_0 + t∇u(x_0)) = μ_0(x_0)/det(I + tD²u(x_0)) without any solver.
+Choose μ_0 and a convex φ = ½|x|² + u with ∂u/∂n = 0 on the box, and set μ_1 = (∇φ)#μ_0. By
+Brenier's theorem ∇φ is the optimal map, so no solver is needed:
+μ_t(x_0 + t∇u(x_0)) = μ_0(x_0)/det(I + tD²u(x_0)).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def known_map_geodesic(source: Density, potential: CosineSeries) -> KnownMapGeod
 def random_potential(
     grid: Grid, generator: torch.Generator, modes: int = 4, strength: float = 0.6
 ) -> CosineSeries:
-    """u with random low modes, scaled so that the eigenvalues of D²u reach at most `strength` < 1."""
+    """u with random low modes, scaled so that |eigenvalues of D²u| reach `strength` < 1."""
     if not 0 < strength < 1:
         raise InputError(f"strength is {strength:g}; I + D²u > 0 needs it in (0, 1).")
     shape = (modes,) * grid.dimension
@@ -47,7 +48,9 @@ def random_potential(
         torch.meshgrid(*[torch.arange(modes, dtype=torch.float64)] * grid.dimension, indexing="ij")
     )
     decay = 1 / (1 + (frequency**2).sum(0)) ** 1.5
-    series = CosineSeries(torch.randn(shape, dtype=torch.float64, generator=generator) * decay, grid)
+    series = CosineSeries(
+        torch.randn(shape, dtype=torch.float64, generator=generator) * decay, grid
+    )
     _, hessian = series.derivatives_on(grid.with_shape(8 * modes))
     matrices = hessian.reshape(grid.dimension, grid.dimension, -1).movedim(-1, 0)
     largest = torch.linalg.eigvalsh(matrices).abs().max()

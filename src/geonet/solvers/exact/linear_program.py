@@ -120,9 +120,9 @@ class PlanGeodesic(Geodesic):
 
     @classmethod
     def _from_state(cls, source, target, solver, notes, state) -> PlanGeodesic:
-        moved = (torch.from_numpy(state[key]) for key in ("start", "end", "mass"))
+        start, end, mass = (torch.from_numpy(state[key]) for key in ("start", "end", "mass"))
         cells = source.grid.with_shape(state["cells"].tolist())
-        return cls(source, target, solver, notes, *moved, cells)
+        return cls(source, target, solver, notes, start, end, mass, cells)
 
 
 def deposit(centres: Tensor, mass: Tensor, size: tuple[float, ...], grid: Grid) -> Tensor:

@@ -5,9 +5,9 @@ reflection: faces stay in place). We solve
 
     G(u) = log μ_1(x + ∇u) + log det(I + D²u) − log μ_0(x) = constant,
 
-the logarithm of μ_1(T)·det DT = μ_0. Its linearisation tr((I + D²u)⁻¹ D²δ) + ∇log μ_1(T)·∇δ is close
-to a Laplacian, whose inverse, diagonal in cosine modes, preconditions GMRES. Coarse grids come first:
-their series, padded with zeros, starts Newton on the next one.
+the logarithm of μ_1(T)·det DT = μ_0. Its linearisation tr((I + D²u)⁻¹ D²δ) + ∇log μ_1(T)·∇δ is
+close to a Laplacian, whose inverse, diagonal in cosine modes, preconditions GMRES. Coarse grids
+come first: their series, padded with zeros, starts Newton on the next one.
 """
 
 from __future__ import annotations
@@ -59,15 +59,14 @@ class MongeAmpere(Solver):
         mixed = [end.with_floor(self.floor) for end in (source, target)]
         for name, end in zip(("source", "target"), mixed, strict=True):
             _check_positive(end, name)
-        series: CosineSeries | None = None
-        iterations = 0
-        for grid in _coarse_to_fine(source.grid):
-            problem = _Problem(*(end.resample(grid) for end in mixed))
-            start = problem.zero() if series is None else series.padded(grid.shape)
+        grids = _coarse_to_fine(source.grid)
+        problems = [_Problem(*(end.resample(grid) for end in mixed)) for grid in grids]
+        series, iterations = problems[0].zero(), 0
+        for problem in problems:
+            start = series.padded(problem.grid.shape)
             series, steps = _newton(problem, start, self.max_iterations)
             iterations += steps
-        assert series is not None
-        residual = problem.residual(series)
+        residual = problems[-1].residual(series)
         if not residual <= self.tolerance:
             raise ConvergenceError(
                 f"monge-ampere stopped at residual {residual:.1e}, above its tolerance "
@@ -173,9 +172,7 @@ def _backtrack(
 ) -> tuple[CosineSeries, _Linearisation | None]:
     size = 1.0
     while size > SMALLEST_STEP:
-        trial = CosineSeries(
-            series.coefficients + size * direction.coefficients, series.grid
-        )
+        trial = CosineSeries(series.coefficients + size * direction.coefficients, series.grid)
         at = problem.linearise(trial)
         if at is not None and at.merit < (1 - 0.1 * size) * merit:
             return trial, at
@@ -203,7 +200,7 @@ def _check_positive(density: Density, name: str) -> None:
     zeros = int((density.values <= 0).sum())
     if zeros:
         raise DensityError(
-            f"The {name} is zero in {zeros} of {density.values.numel()} cells and monge-ampere needs "
-            "positive densities; give floor=0.01 to mix in 1 % of uniform mass, or use "
+            f"The {name} is zero in {zeros} of {density.values.numel()} cells and monge-ampere "
+            "needs positive densities; give floor=0.01 to mix in 1 % of uniform mass, or use "
             "solver='linear-program'."
         )

@@ -141,7 +141,7 @@ def _bracket(knots: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, 
 
 
 def _quadratic(knots: Tensor, slopes: Tensor, values: Tensor, x: Tensor) -> Tensor:
-    """The antiderivative of the piecewise-linear `slopes`, with `values` at the knots, at x (N,)."""
+    """The antiderivative of the piecewise-linear `slopes` with `values` at the knots, at x."""
     x = x.expand(len(knots), -1).contiguous()
     lo, hi, fraction, _, _ = _bracket(knots, x)
     left, right = slopes.gather(1, lo), slopes.gather(1, hi)

@@ -1,0 +1,88 @@
+"""Geodesics in npz files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from geonet.errors import FileError
+from geonet.files import reading, written_atomically
+from geonet.geodesic import Geodesic, Times, check_times
+from geonet.measures.density import Density
+from geonet.measures.gaussian_mixture import GaussianMixture
+from geonet.measures.grid import Grid
+from geonet.solvers.registry import import_all
+
+FORMAT = 1  # of saved geodesics; a reader refuses what it does not know
+MIXTURE = ("means", "covariances", "weights")
+
+
+def save_geodesic(path: Geodesic, file: Path, times: Times, grid: Grid | None) -> Path:
+    """Write frames (times, density, lower, upper) for any reader, and the state to load."""
+    if file.suffix != ".npz":
+        raise FileError(f"{file} does not end in .npz; a geodesic is saved as an npz file.")
+    moments, _ = check_times(times)
+    frames = path.density(moments, grid)
+    header = {"format": FORMAT, "kind": path.kind, "solver": path.solver, "notes": path.notes}
+    arrays = {
+        "times": moments.numpy(),
+        "density": frames.numpy(),
+        "lower": np.array(frames.grid.lower),
+        "upper": np.array(frames.grid.upper),
+        "geonet": np.array(json.dumps(header)),
+    }
+    for end in ("source", "target"):
+        arrays |= _density_arrays(end, getattr(path, end))
+    arrays |= {f"state/{key}": value for key, value in path._state().items()}
+    with written_atomically(file) as temporary:
+        np.savez_compressed(temporary, allow_pickle=False, **arrays)
+    return file
+
+
+def load_geodesic(file: Path) -> Geodesic:
+    """Read what `save_geodesic` wrote."""
+    # np.load leaves a broken archive open, so the file is opened here.
+    with (
+        reading(file, "a saved geodesic"),
+        file.open("rb") as stream,
+        np.lib.npyio.NpzFile(stream, allow_pickle=False) as archive,
+    ):
+        arrays = {key: archive[key] for key in archive.files}
+        if "geonet" not in arrays:
+            raise FileError(f"{file} is an npz but no saved geodesic; write one with path.save().")
+        return _rebuild(file, arrays)
+
+
+def _rebuild(file: Path, arrays: dict[str, np.ndarray]) -> Geodesic:
+    header = json.loads(str(arrays["geonet"]))
+    import_all()  # every kind of path registers itself when its solver's module is imported
+    if header["format"] != FORMAT or header["kind"] not in Geodesic.kinds:
+        raise FileError(
+            f"{file} has format {header['format']!r} and kind {header['kind']!r}, which this "
+            "version does not know; load it with the version that wrote it."
+        )
+    box = (arrays["lower"].tolist(), arrays["upper"].tolist())
+    source, target = (_density_from(arrays, end, box) for end in ("source", "target"))
+    state = {k.removeprefix("state/"): v for k, v in arrays.items() if k.startswith("state/")}
+    kind = Geodesic.kinds[header["kind"]]
+    return kind._from_state(source, target, header["solver"], header["notes"], state)
+
+
+def _density_arrays(name: str, density: Density) -> dict[str, np.ndarray]:
+    given = density.values * density.mass.reshape(
+        *density.mass.shape, *(1,) * density.grid.dimension
+    )
+    arrays = {name: given.detach().numpy()}
+    if density.mixture is not None:
+        arrays |= {f"{name}/{key}": getattr(density.mixture, key).numpy() for key in MIXTURE}
+    return arrays
+
+
+def _density_from(arrays: dict[str, np.ndarray], name: str, box) -> Density:
+    values, d = arrays[name], len(box[0])
+    mixture = None
+    if f"{name}/means" in arrays:
+        mixture = GaussianMixture(*(arrays[f"{name}/{key}"] for key in MIXTURE))
+    return Density(values, Grid(values.shape[values.ndim - d :], *box), mixture=mixture)
