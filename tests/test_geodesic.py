@@ -104,7 +104,9 @@ def test_a_fresh_process_can_load(pair_2d, tmp_path, solver):
     ends = [Density(torch.stack([end.values] * 2), end.grid) for end in pair_2d]
     file = geonet.geodesic(*ends, solver).save(tmp_path / "p.npz", times=[0.0])
     code = f"import geonet; print(float(geonet.load({str(file)!r}).distance[1]))"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert float(answer.stdout) == pytest.approx(float(geonet.load(file).distance[1]))
 
 

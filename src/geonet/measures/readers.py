@@ -39,7 +39,7 @@ def from_function(function: Callable[[Tensor], ArrayLike | Tensor], grid: Grid) 
     """The density with values function(x) at the cell centres.
 
     Args:
-        function: takes points (*shape, d), a float64 tensor, and gives values (*shape), NumPy or
+        function: takes points `(*shape, d)`, a float64 tensor, and gives values `(*shape)`, NumPy or
             torch.
         grid: where to evaluate it.
     """
@@ -99,7 +99,7 @@ def read(file: str | Path, grid: Grid | None = None) -> Density:
     * images: see `from_image`;
     * .npy: values (n_1, ..., n_d), one to three axes;
     * .npz: an array `values` with optional corners `lower` and `upper` of the box, or one array;
-    * .csv with a header x[,y[,z]][,weight]: a point cloud, counted on `grid`, which it needs;
+    * .csv with a header `x[,y[,z]][,weight]`: a point cloud, counted on `grid`, which it needs;
     * .csv without header: a table of values, rows along axis 0; one row or one column is 1D.
 
     Args:
@@ -124,7 +124,7 @@ def read(file: str | Path, grid: Grid | None = None) -> Density:
 
 
 def read_points(file: str | Path) -> tuple[Tensor, Tensor | None]:
-    """Points (n, d) and weights (n,), or None, from a csv with a header x[,y[,z]][,weight]."""
+    """Points (n, d) and weights (n,), or None, from a csv with a header `x[,y[,z]][,weight]`."""
     file = Path(file)
     names, lines = _csv_lines(file)
     if names is None:

@@ -30,6 +30,7 @@ from geonet.solvers.exact.cosine_series import CosineSeries
 
 COARSEST = 16  # cells along an axis where Newton starts
 SMALLEST_STEP = 1e-2  # Newton's damping gives up below
+HOPELESS = 0.3  # ∫|G − mean G| dμ_0 left on a coarse grid above which finer ones are not tried
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,11 @@ class MongeAmpere(Solver):
         series, iterations = problems[0].zero(), 0
         for problem in problems:
             start = series.padded(problem.grid.shape)
-            series, steps = _newton(problem, start, self.max_iterations)
+            series, steps, merit = _newton(problem, start, self.max_iterations)
             iterations += steps
+            if merit > HOPELESS:
+                break
+        series = series.padded(source.grid.shape)
         residual = problems[-1].residual(series)
         if not residual <= self.tolerance:
             raise ConvergenceError(
@@ -148,8 +152,8 @@ class _Linearisation:
         return CosineSeries(series.coefficients * self.problem.inverse_laplacian, grid)
 
 
-def _newton(problem: _Problem, series: CosineSeries, limit: int) -> tuple[CosineSeries, int]:
-    """Newton with backtracking until the merit no longer falls; the caller judges the residual."""
+def _newton(problem: _Problem, series: CosineSeries, limit: int) -> tuple[CosineSeries, int, float]:
+    """Newton with backtracking until the merit no longer falls: u, the steps taken, the merit."""
     at = problem.linearise(series)
     if at is None:
         series = problem.zero()
@@ -159,12 +163,12 @@ def _newton(problem: _Problem, series: CosineSeries, limit: int) -> tuple[Cosine
         direction = at.newton_direction(accuracy=min(0.1, 0.5 * at.merit))
         trial, better = _backtrack(problem, series, direction, at.merit)
         if better is None:
-            return series, step
+            return series, step, at.merit
         converged = better.merit > 0.9 * at.merit and better.merit < 1e-3
         series, at = trial, better
         if at.merit < 1e-8 or converged:
-            return series, step + 1
-    return series, limit
+            return series, step + 1, at.merit
+    return series, limit, at.merit
 
 
 def _backtrack(
