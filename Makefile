@@ -40,7 +40,7 @@ accuracy: $(VENV)/.dev ## measure the solvers and write docs/accuracy.md; ten mi
 	$(PYTHON) benchmarks/exact_solvers.py
 
 clean: ## remove what the other targets made, but for .venv
-	rm -rf site build dist geonet-demo .pytest_cache .ruff_cache .hypothesis
+	rm -rf site build dist geonet-demo .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.dev: pyproject.toml constraints.txt
