@@ -34,7 +34,7 @@ format: $(VENV)/.dev ## format the code and mend what can be mended
 	$(PYTHON) -m ruff check --fix .
 
 docs: $(VENV)/.docs ## the documentation, in site/
-	$(PYTHON) -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 accuracy: $(VENV)/.dev ## measure the solvers and write docs/accuracy.md; ten minutes, idle machine
 	$(PYTHON) benchmarks/exact_solvers.py

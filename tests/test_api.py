@@ -75,3 +75,27 @@ def test_mixtures_need_a_grid_unless_the_solver_takes_formulas():
 def test_arrays_are_not_densities():
     with pytest.raises(InputError, match=r"not Tensor; use geonet.Density\(values, grid\)"):
         geonet.geodesic(torch.ones(8, 8), density())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("monge-ampere", {"floor": "much"}, "floor of 'monge-ampere' is 'much'; it takes a number"),
+        ("monge-ampere", {"max_iterations": 2.5}, "it takes a whole number"),
+        ("linear-program", {"coarsen": 1}, "it takes true or false"),
+        ("barycenter", {"reg": "abc"}, "it takes a number or none"),
+    ],
+)
+def test_options_of_the_wrong_type_are_refused(name, options, message):
+    with pytest.raises(SolverError, match=message):
+        geonet.solver(name, **options)
+
+
+def test_a_solver_must_be_a_name_or_a_solver():
+    with pytest.raises(SolverError, match="solver is 3; give a name"):
+        geonet.geodesic(density(), density(), 3)
+
+
+def test_a_grid_for_a_density_that_has_one_is_refused():
+    with pytest.raises(InputError, match="this density lies on 8×8 cells"):
+        geonet.geodesic(density(), density(), grid=Grid((9, 9)))

@@ -38,6 +38,11 @@ def test_a_grid_on_another_box_is_refused(path):
         path.density(0.5, Grid(100, 0, 1))
 
 
+def test_a_grid_must_be_a_grid(path):
+    with pytest.raises(GridError, match="grid is 96; give a Grid"):
+        path.density(0.5, 96)
+
+
 def test_points_of_another_dimension_are_refused(pair_2d):
     path = geonet.geodesic(*pair_2d)
     with pytest.raises(GridError, match=r"shape \(5,\) do not lie in 2D; give an array \(..., 2\)"):

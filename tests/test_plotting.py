@@ -267,7 +267,9 @@ def test_four_dimensions_are_refused(tmp_path):
 def test_bad_animations_are_refused(line, tmp_path):
     with pytest.raises(FileError, match=r"path\.mp4 does not end in \.gif"):
         line.animate(tmp_path / "path.mp4")
-    with pytest.raises(InputError, match="frames is 1; an animation needs at least 2"):
+    with pytest.raises(
+        InputError, match="frames is 1; an animation needs a whole number, at least 2"
+    ):
         line.animate(tmp_path / "path.gif", frames=1)
     with pytest.raises(FileError, match=r"folder .*nowhere does not exist"):
         line.animate(tmp_path / "nowhere" / "path.gif", frames=2)

@@ -33,6 +33,8 @@ def geodesic(
         grid: where Gaussian mixtures are evaluated; not needed for densities.
         **options: options of the named solver, such as `floor=0.01` for "monge-ampere".
     """
+    if not isinstance(solver, str | Solver):
+        raise SolverError(f"solver is {solver!r}; give a name from geonet.solvers() or a Solver.")
     if isinstance(solver, Solver):
         if options:
             raise SolverError("Options go with a solver's name; this solver already has its own.")
@@ -70,6 +72,11 @@ def _on_grid(end: End, grid: Grid | None, solver: Solver) -> Density:
         raise InputError(
             f"A Gaussian mixture has no grid and {solver.name!r} needs one; "
             "give grid=... or use mixture.on(grid)."
+        )
+    if grid is not None and isinstance(end, Density) and end.grid != grid:
+        raise InputError(
+            f"grid= says where mixtures are evaluated, and this density lies on {end.grid}; "
+            "use density.resample(grid) first."
         )
     if not isinstance(end, Density):
         raise InputError(

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from geonet.errors import FileError
+from geonet.errors import FileError, InputError
 from geonet.files import reading, written_atomically
 from geonet.geodesic import Geodesic, Times, check_times
 from geonet.measures.density import Density
@@ -16,13 +17,14 @@ from geonet.measures.grid import Grid
 from geonet.solvers.registry import import_all
 
 FORMAT = 1  # of saved geodesics; a reader refuses what it does not know
-MIXTURE = ("means", "covariances", "weights")
 
 
 def save_geodesic(path: Geodesic, file: Path, times: Times, grid: Grid | None) -> Path:
     """Write frames (times, density, lower, upper) for any reader, and the state to load."""
-    if file.suffix != ".npz":
+    if file.suffix.lower() != ".npz":
         raise FileError(f"{file} does not end in .npz; a geodesic is saved as an npz file.")
+    if not isinstance(path.source, Density):
+        raise InputError("A path without a grid cannot be saved; give both ends on a grid.")
     moments, _ = check_times(times)
     frames = path.density(moments, grid)
     header = {"format": FORMAT, "kind": path.kind, "solver": path.solver, "notes": path.notes}
@@ -71,18 +73,19 @@ def _rebuild(file: Path, arrays: dict[str, np.ndarray]) -> Geodesic:
 
 
 def _density_arrays(name: str, density: Density) -> dict[str, np.ndarray]:
-    given = density.values * density.mass.reshape(
-        *density.mass.shape, *(1,) * density.grid.dimension
-    )
-    arrays = {name: given.detach().numpy()}
+    arrays = {name: density.numpy(), f"{name}/mass": density.mass.detach().numpy()}
     if density.mixture is not None:
-        arrays |= {f"{name}/{key}": getattr(density.mixture, key).numpy() for key in MIXTURE}
+        parts = density.mixture.parts().items()
+        arrays |= {f"{name}/{key}": value.detach().numpy() for key, value in parts}
     return arrays
 
 
 def _density_from(arrays: dict[str, np.ndarray], name: str, box) -> Density:
     values, d = arrays[name], len(box[0])
-    mixture = None
+    density = Density(values, Grid(values.shape[values.ndim - d :], *box))
+    density.values = torch.from_numpy(values)  # checked; normalising again would round
+    density.mass = torch.from_numpy(arrays[f"{name}/mass"])
     if f"{name}/means" in arrays:
-        mixture = GaussianMixture(*(arrays[f"{name}/{key}"] for key in MIXTURE))
-    return Density(values, Grid(values.shape[values.ndim - d :], *box), mixture=mixture)
+        parts = ("means", "covariances", "weights")
+        density.mixture = GaussianMixture(*(arrays[f"{name}/{key}"] for key in parts))
+    return density

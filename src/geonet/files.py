@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from PIL import UnidentifiedImageError
@@ -24,7 +24,8 @@ def written_atomically(file: Path) -> Iterator[Path]:
     except OSError as error:
         raise FileError(f"Cannot write {file}: {error.strerror or error}.") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -172,11 +172,23 @@ class Geodesic(ABC):
 
     def _at_points(self, method, t: Times, points: ArrayLike | Tensor, vector: bool) -> Tensor:
         times, scalar = check_times(t)
-        where = as_points(points, self._dimension)
+        where = self._inside(as_points(points, self._dimension))
         answer = method(times, where.reshape(-1, self._dimension))
         answer = self._drop_time(answer) if scalar else answer
         leading = answer.shape[: answer.ndim - (2 if vector else 1)]
         return answer.reshape((*leading, *(where.shape if vector else where.shape[:-1])))
+
+    def _inside(self, points: Tensor) -> Tensor:
+        """Points outside the box are refused; those that rounding put there go to its face."""
+        lower, upper = self.grid.corner("lower"), self.grid.corner("upper")
+        slack = 1e-9 * (upper - lower)
+        outside = ((points < lower - slack) | (points > upper + slack)).any(-1)
+        if bool(outside.any()):
+            raise GridError(
+                f"{int(outside.sum())} of {outside.numel()} points lie outside the box of "
+                f"{self.grid}; give points inside."
+            )
+        return points.clamp(lower, upper)
 
     def _drop_time(self, answer: Tensor) -> Tensor:
         return answer.squeeze(len(self.batch))
@@ -188,6 +200,8 @@ class Geodesic(ABC):
     def _output_grid(self, grid: Grid | None) -> Grid:
         if grid is None:
             return self.grid
+        if not isinstance(grid, Grid):
+            raise GridError(f"grid is {grid!r}; give a Grid, e.g. path.grid.with_shape(128).")
         if not grid.same_box(self.grid):
             raise GridError(
                 f"The path lives on {self.grid}, the grid asked for is {grid}: the boxes differ; "
@@ -197,8 +211,8 @@ class Geodesic(ABC):
 
     def _unavailable(self, what: str) -> UnavailableError:
         return UnavailableError(
-            f"The solver {self.solver!r} gives no {what}; choose one that does "
-            "(geonet.solvers() lists what each gives)."
+            f"The solver {self.solver!r} gives no {what}; choose one that does, such as "
+            "solver='monge-ampere' or 'schrodinger' (geonet.solvers() lists what each gives)."
         )
 
 
@@ -267,15 +281,12 @@ def check_times(t: Times) -> tuple[Tensor, bool]:
 
 
 def _stack_densities(densities: Sequence[Density]) -> Density:
-    stacked = Density.as_computed(torch.stack([d.values for d in densities]), densities[0].grid)
-    stacked.mass = torch.stack([d.mass for d in densities])
-    mixtures = [d.mixture for d in densities]
-    if all(m is not None for m in mixtures):
-        parts = ("means", "covariances", "weights")
-        stacked.mixture = GaussianMixture(
-            *(torch.stack([getattr(m, part) for m in mixtures]) for part in parts)
-        )
-    return stacked
+    values, mass = (torch.stack([getattr(d, key) for d in densities]) for key in ("values", "mass"))
+    parts = [d.mixture.parts() for d in densities if d.mixture is not None]
+    mixture = None
+    if len(parts) == len(densities):
+        mixture = GaussianMixture(**{key: torch.stack([p[key] for p in parts]) for key in parts[0]})
+    return Density._of(values, densities[0].grid, mass, mixture)
 
 
 def _stack_notes(notes: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -74,8 +74,8 @@ def animate_geodesic(path: Geodesic, file: Path, frames: int, grid: Grid | None 
     """Write a GIF of `frames` moments that runs forth and back for ever."""
     if file.suffix.lower() != ".gif":
         raise FileError(f"{file} does not end in .gif; an animation is written as a GIF.")
-    if frames < 2:
-        raise InputError(f"frames is {frames}; an animation needs at least 2.")
+    if not isinstance(frames, int) or frames < 2:
+        raise InputError(f"frames is {frames}; an animation needs a whole number, at least 2.")
     moments, grid = _check(path, np.linspace(0, 1, frames), grid)
     values = path.density(moments, grid).numpy()
     if grid.dimension == 1:

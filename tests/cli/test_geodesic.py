@@ -19,6 +19,8 @@ def write(tmp_path):
         file = tmp_path / name
         if isinstance(content, str | bytes):
             file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        elif isinstance(content, dict):
+            np.savez(file, **content)
         else:
             np.save(file, content)
         return file
@@ -219,16 +221,15 @@ def test_saved_geodesic_is_no_density(refused, run, line_pair, tmp_path):
         (("--option", "floor"), "--option 'floor' is not NAME=VALUE"),
         (
             ("--solver", "monge-ampere", "--option", "floor=much"),
-            "--option floor=much: 'monge-ampere' needs a number here, such as 0.0",
+            "The option floor of 'monge-ampere' is 'much'; it takes a number",
         ),
         (
             ("--solver", "monge-ampere", "--option", "max_iterations=2.5"),
-            "needs a whole number here",
+            "it takes a whole number",
         ),
-        (("--solver", "linear-program", "--option", "coarsen=1"), "needs true or false here"),
+        (("--solver", "linear-program", "--option", "coarsen=1"), "it takes true or false"),
         (("--solver", "monge-ampere", "--option", "floor=2"), "floor is 2; give a share"),
         (("--times", "5"), "--times says what to write, and nothing is; add -o FILE"),
-        (("--resolution", "5"), "--resolution says what to write, and nothing is; add -o FILE"),
         (("--times", "0,2", "-o", "x.npz"), "--times has t = 2 outside [0, 1]"),
         (("--times", "-0.5", "-o", "x.npz"), "--times has t = -0.5 outside [0, 1]"),
         (("--times", "nan", "-o", "x.npz"), "--times has t = nan outside [0, 1]"),
@@ -256,9 +257,26 @@ def test_solver_of_the_wrong_dimension(refused, image_pair):
 
 
 def test_different_boxes_and_dimensions(refused, write, line_pair):
-    wide, tall = write("wide.npy", np.ones((4, 2))), write("tall.npy", np.ones((2, 4)))
-    assert "lie on different boxes" in refused("geodesic", wide, tall)
-    assert "lie on different boxes" in refused("geodesic", line_pair[0], wide)
+    boxes = [write(f"{n}.npz", {"values": np.ones(4), "lower": 0, "upper": n}) for n in (1, 2)]
+    assert "lie on different boxes" in refused("geodesic", *boxes)
+    plane = write("plane.npy", np.ones((4, 2)))
+    assert "lie on different boxes" in refused("geodesic", line_pair[0], plane)
+
+
+def test_pictures_of_different_proportions_are_padded_to_squares(write):
+    wide, tall = write("wide.npy", np.ones((8, 4))), write("tall.npy", np.ones((4, 8)))
+    first, second = read_pair(wide, tall, invert=False, resolution=None)
+    assert first.grid == second.grid == geonet.Grid((8, 8))
+    assert float(first.values[:, :2].sum()) == float(second.values[:2].sum()) == 0
+    assert np.allclose(first.mean(), 0.5) and np.allclose(second.mean(), 0.5)
+
+
+def test_large_pictures_are_solved_on_fewer_cells(write):
+    large = write("large.npy", np.random.default_rng(0).random((600, 300)))
+    first, _ = read_pair(large, large, invert=False, resolution=None)
+    assert first.grid.shape == (256, 128)
+    first, _ = read_pair(large, large, invert=False, resolution=40)
+    assert first.grid.shape == (40, 20)
 
 
 def test_clouds_that_do_not_fit(refused, write, line_pair):

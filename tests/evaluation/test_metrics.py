@@ -4,7 +4,7 @@ import torch
 
 import geonet
 from geonet import Density, GaussianMixture, Grid
-from geonet.errors import GridError
+from geonet.errors import GridError, InputError
 from geonet.evaluation import metrics
 
 GRID = Grid(10, 0.0, 5.0)
@@ -65,6 +65,12 @@ def test_different_grids_are_refused():
         metrics.l1(block(0, 2), block(0, 2, Grid(20, 0.0, 5.0)))
 
 
+def test_different_batches_are_refused():
+    batches = [Density(torch.ones(n, 10), GRID) for n in (2, 3)]
+    with pytest.raises(InputError, match=r"leading axes \(2,\) and \(3,\)"):
+        metrics.l1(*batches)
+
+
 def test_constant_speed_holds_for_geodesics_and_not_for_the_mixture():
     """The mixture moves half of the mass all the way instead of all of it half the way."""
     ends = block(0, 2), block(8, 10)
@@ -114,4 +120,4 @@ def test_moment_bound_is_sharp_for_gaussians_and_safe_for_points():
 def test_report_of_a_batch_lists_pairs(pair_1d):
     ends = [Density(torch.stack([end.values] * 6), end.grid) for end in pair_1d]
     report = geonet.geodesic(*ends).report
-    assert len(report.distance) == 6 and "(6 pairs)" in str(report)
+    assert len(report.distance) == 6 and "quantile (6 pairs)" in str(report)

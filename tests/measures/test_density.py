@@ -122,3 +122,52 @@ def test_a_single_density_has_no_batch():
         Density(np.ones((4, 5)), GRID)[0]
     with pytest.raises(DensityError, match="no batch axis"):
         len(Density(np.ones((4, 5)), GRID))
+
+
+def test_one_point_and_plain_coordinates():
+    plane = Density(np.ones((4, 5)), GRID)
+    assert plane.at([0.5, 0.5]).shape == ()
+    line = Density(np.ones(4), Grid(4))
+    assert line.at([0.3]).shape == (1,) and line.at([0.3, 0.4]).shape == (2,)
+    with pytest.raises(GridError, match="There are no points"):
+        plane.at(np.ones((0, 2)))
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e300])
+def test_extreme_masses_are_kept(size):
+    density = Density(np.full((4, 5), size), GRID)
+    assert torch.allclose(density.values, torch.full((4, 5), 0.5).double())
+    assert float(density.mass) == pytest.approx(2 * size)
+
+
+@pytest.mark.parametrize(
+    ("values", "grid"),
+    [
+        (np.full((8, 8), 1e308), Grid((8, 8), 0, 8)),
+        (np.ones((4, 4, 4), np.float32), Grid((4, 4, 4), 0, 1e-13)),
+    ],
+)
+def test_what_floating_point_cannot_hold_is_refused(values, grid):
+    with pytest.raises(DensityError, match="beyond the range of float.* use other units"):
+        Density(values, grid)
+
+
+def test_resampling_a_mixture_keeps_mass_and_regions():
+    narrow = GaussianMixture.isotropic([[0.31, 0.5]], 0.02).on(Grid((64, 64)))
+    coarse = narrow.resample(Grid((10, 10)))
+    assert torch.equal(coarse.mass, narrow.mass) and coarse.mixture is None
+    left = [
+        float(d.values[: d.grid.shape[0] // 2].sum() * d.grid.cell_volume) for d in (narrow, coarse)
+    ]
+    assert left[0] == pytest.approx(left[1])
+
+
+def test_numpy_takes_it():
+    density = Density(np.eye(4, 5), GRID)
+    assert np.array_equal(np.asarray(density), density.numpy())
+    assert np.asarray(density, dtype=np.float32).dtype == np.float32
+
+
+def test_a_grid_must_be_a_grid():
+    with pytest.raises(GridError, match="grid is 100; give a geonet.Grid"):
+        Density(np.ones(100), 100)

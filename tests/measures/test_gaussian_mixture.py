@@ -78,3 +78,16 @@ def test_samples_follow_the_generator():
 def test_what_is_not_a_mixture_is_refused(arguments, message):
     with pytest.raises(DensityError, match=message):
         GaussianMixture(*arguments)
+
+
+@pytest.mark.parametrize("std", [-0.5, 0.0, float("inf"), [0.1, 0.2, 0.3]])
+def test_impossible_deviations_are_refused(std):
+    with pytest.raises(DensityError, match="deviations"):
+        GaussianMixture.isotropic([[0.0], [1.0]], std)
+
+
+def test_the_callers_tensors_are_not_shared():
+    means = torch.zeros(1, 1, dtype=torch.float64)
+    mixture = GaussianMixture.isotropic(means, 1.0)
+    means += 5
+    assert float(mixture.means) == 0

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -38,6 +39,7 @@ def test_text_names_cells_and_box():
         (((),), "at least one axis"),
         (((1, 8),), "Axis 0 has 1 cells; a grid needs at least 2"),
         (((8, 2.5),), "Axis 1 has 2.5 cells"),
+        (((float("nan"),),), "Axis 0 has nan cells"),
         ((8, 1, 1), "empty along axis 0"),
         ((8, 0, float("inf")), "give finite bounds"),
         ((8, float("nan"), 1), "give finite bounds"),
@@ -51,3 +53,12 @@ def test_impossible_grids_are_refused(arguments, message):
 
 def test_points_are_double_precision():
     assert Grid((3, 3)).points().dtype == torch.float64
+
+
+def test_numpy_scalars_will_do():
+    grid = Grid(np.int64(5), np.float32(0), np.float64(2))
+    assert grid == Grid(5, 0, 2) and grid.with_shape(np.int32(6)).shape == (6,)
+
+
+def test_thin_boxes_are_told_apart():
+    assert not Grid((2, 2), 0, (1, 1e-10)).same_box(Grid((2, 2), 0, (1, 9e-10)))

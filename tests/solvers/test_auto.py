@@ -33,3 +33,13 @@ def test_each_pair_of_a_batch_gets_its_own(pair_2d):
     assert path.solver == "monge-ampere, linear-program"
     assert path.report.notes["residual"][1] is None
     assert path.density(0.5).values.shape == (2, *grid.shape)
+
+
+def test_gaussians_given_by_formula_go_to_bures():
+    grid = Grid((64, 64))
+    ends = [geonet.GaussianMixture.isotropic([[c, c]], 0.08).on(grid) for c in (0.35, 0.65)]
+    path = geonet.geodesic(*ends)
+    assert path.solver == "bures"
+    assert abs(float(path.distance) - 0.3 * 2**0.5) < 1e-12
+    outside = geonet.GaussianMixture.isotropic([[0.05, 0.5]], 0.08).on(grid)
+    assert geonet.geodesic(outside, ends[1]).solver != "bures"

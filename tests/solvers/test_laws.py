@@ -7,7 +7,7 @@ import torch
 
 import geonet
 from geonet import Density, GaussianMixture, Grid
-from geonet.errors import UnavailableError
+from geonet.errors import GridError, UnavailableError
 from geonet.evaluation.metrics import l1, mass_error, negativity
 from geonet.solvers.registry import solver_class, solver_names
 
@@ -48,22 +48,34 @@ SHAPES = {1: (40,), 2: (16, 16), 3: (8, 8, 8)}
 every_solver = pytest.mark.parametrize(("name", "d"), CASES)
 
 
+def every_solver_that_gives(*what: str, gridded: bool = False):
+    """Cases of solvers whose paths can answer all of `what`; closed forms are not `gridded`."""
+    able = [
+        (name, d)
+        for name, d in CASES
+        if set(what) <= set(solver_class(name).gives)
+        and not (gridded and solver_class(name).takes_mixtures)
+    ]
+    return pytest.mark.parametrize(("name", "d"), able)
+
+
 def slack(name: str) -> Slack:
     return SLACK.get(name, Slack())
 
 
-def batch(name: str, d: int) -> tuple[Density, Density]:
-    """Two pairs on [0, 2]^d: Gaussians inside it for solvers of formulas, else smooth waves."""
-    grid = Grid(SHAPES[d], 0.0, 2.0)
+def batch(name: str, d: int, corner: float = 0.0, scale: float = 1.0) -> tuple[Density, Density]:
+    """Two pairs on corner + scale·[0, 2]^d: Gaussians for solvers of formulas, else waves."""
+    grid = Grid(SHAPES[d], corner, corner + 2 * scale)
     if solver_class(name).takes_mixtures:
-        centres = torch.tensor([[0.9, 1.1], [1.2, 0.9]], dtype=torch.float64)
+        centres = corner + scale * torch.tensor([[0.9, 1.1], [1.2, 0.9]], dtype=torch.float64)
         ends = [
-            GaussianMixture.isotropic(end[:, None, None].expand(2, 1, d), std).on(grid)
+            GaussianMixture.isotropic(end[:, None, None].expand(2, 1, d), scale * std).on(grid)
             for end, std in zip(centres, (0.22, 0.18), strict=True)
         ]
         return ends[0], ends[1]
-    waves = torch.cos(torch.pi / 2 * grid.points()).sum(-1)  # flat at the faces
-    ripple = torch.cos(torch.pi * grid.points()).prod(-1)
+    place = Grid(SHAPES[d], 0.0, 2.0).points()
+    waves = torch.cos(torch.pi / 2 * place).sum(-1)  # flat at the faces
+    ripple = torch.cos(torch.pi * place).prod(-1)
     logs = ((0.3 * waves, -0.5 * waves), (-0.2 * waves + 0.3 * ripple, 0.4 * ripple))
     ends = [Density(torch.stack(end).exp(), grid) for end in logs]
     return ends[0], ends[1]
@@ -132,6 +144,53 @@ def test_ends_mass_and_sign(name, d, solved):
 
 
 @every_solver
+def test_mass_and_sign_on_other_grids(name, d, solved):
+    path = solved(name, d)
+    finer = path.density([0.0, 0.5, 1.0], path.grid.with_shape([2 * n for n in SHAPES[d]]))
+    assert float(mass_error(finer).max()) <= max(slack(name).mass, 1e-2)
+    assert float(negativity(finer).max()) == 0.0
+
+
+@every_solver
+@pytest.mark.parametrize(("corner", "scale"), [(0.0, 1e-6), (-3e5, 1e6), (100.0, 1.0)])
+def test_everything_scales_with_the_box(name, d, corner, scale, solved):
+    """x → corner + scale·x: W2 and v scale once, u twice, the density d times down."""
+    path, gives = solved(name, d), solver_class(name).gives
+    moved = make(name)(*batch(name, d, corner, scale))
+    plan = "linear-program" in (name, path.solver)  # of which several may be optimal
+    if not plan:
+        frames = [p.density(0.4).values for p in (path, moved)]
+        assert torch.allclose(frames[0], frames[1] * scale**d, rtol=1e-4, atol=1e-6)
+    if "distance" in gives:
+        assert torch.allclose(path.distance * scale, moved.distance, rtol=1e-5)
+    point = torch.full((1, d), 0.9, dtype=torch.float64)
+    there = corner + scale * point
+    for what, power in (("velocity", 1), ("potential", 2)):
+        if what in gives:
+            here, scaled = getattr(path, what)(0.4, point), getattr(moved, what)(0.4, there)
+            assert torch.allclose(here * scale**power, scaled, rtol=1e-4, atol=1e-6 * scale**power)
+
+
+@every_solver_that_gives(gridded=True)
+def test_single_precision_and_mixed_inputs(name, d, solved):
+    path = solved(name, d)
+    single = Density(path.source.values.float(), path.grid)
+    mixed = make(name)(single, path.target)
+    apart = float(l1(mixed.density(0.3), path.density(0.3)).max())
+    assert apart <= max(1e-4, 1e-2 * slack(name).swap if name != "linear-program" else 0.3)
+    assert mixed.report.solver == path.solver
+
+
+@every_solver_that_gives("velocity", gridded=True)
+def test_points_outside_the_box_are_refused(name, d, solved):
+    path = solved(name, d)
+    with pytest.raises(GridError, match="1 of 1 points lie outside the box"):
+        path.velocity(0.5, torch.full((1, d), 2.1))
+    corner = torch.full((1, d), 2.0 + 1e-12)  # rounding is forgiven
+    assert bool(torch.isfinite(path.velocity(0.5, corner)).all())
+
+
+@every_solver
 def test_swapped_ends_are_time_reversed(name, d, solved):
     path = solved(name, d)
     back = make(name)(path.target, path.source)
@@ -180,11 +239,9 @@ def test_gives_what_it_says_and_refuses_the_rest_clearly(name, d, solved):
                 ask()
 
 
-@every_solver
+@every_solver_that_gives("trajectories")
 def test_particles_follow_the_density(name, d, solved):
     """Carried along the flow, the source's cells have the mean of μ_t."""
-    if "trajectories" not in solver_class(name).gives:
-        return
     path = solved(name, d)
     start = path.grid.points().reshape(-1, d)
     carried = path.trajectories(start, [0.0, 0.4])
@@ -193,11 +250,9 @@ def test_particles_follow_the_density(name, d, solved):
     assert torch.allclose((mass * carried[:, 1]).sum(1), path.density(0.4).mean(), atol=5e-3)
 
 
-@every_solver
+@every_solver_that_gives("distance", "velocity", "potential")
 def test_velocity_is_the_potentials_gradient_and_hamilton_jacobi_holds(name, d, solved):
     """Not for schrodinger, whose equations carry ε: its own tests check them."""
-    if not {"velocity", "potential"} <= set(solver_class(name).gives) or name == "schrodinger":
-        return
     path, step = solved(name, d), 1e-4
     points = 0.5 + torch.rand(
         20, d, dtype=torch.float64, generator=torch.Generator().manual_seed(1)

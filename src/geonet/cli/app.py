@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Annotated
@@ -45,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a narrow terminal shows ?, it does not fail
     try:
-        code = app(arguments, prog_name="geonet", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = app(arguments, prog_name="geonet", standalone_mode=False)
         sys.stdout.flush()
     except GeonetError as error:
         return _fail(str(error))
@@ -59,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail("The reader of the output went away before all was written.")
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except (OSError, RuntimeError) as error:  # a full disk, torch out of memory
+        return _fail(str(error))
     if code == INTERRUPTED:
         return _fail("Interrupted; nothing was left half-written.", INTERRUPTED)
     return code or 0
@@ -67,6 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _fail(message: str, code: int = FAILED) -> int:
     print("error:", " ".join(message.split()), file=sys.stderr)
     return code
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    """A warning as one line, without the place in the code that Python adds."""
+    print("warning:", " ".join(str(message).split()), file=sys.stderr)
 
 
 def _close_output() -> None:

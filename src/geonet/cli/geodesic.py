@@ -39,7 +39,9 @@ def geodesic(
     resolution: Annotated[
         int | None,
         typer.Option(
-            min=2, help="Cells along the longest side; also of the grid for point clouds."
+            min=2,
+            help="Cells along the longest side, of what is written; files that are finer are "
+            "resampled first, by default to 256.",
         ),
     ] = None,
     invert: Annotated[
@@ -57,16 +59,13 @@ def geodesic(
     from geonet.cli.output import working
     from geonet.cli.pairs import output_grid, read_pair
     from geonet.cli.solver_options import parse_options
-    from geonet.measures.readers import is_cloud
 
-    options = parse_options(solver, option or [])
-    if resolution and output is None and not (is_cloud(source) and is_cloud(target)):
-        raise InputError("--resolution says what to write, and nothing is; add -o FILE.")
+    chosen = geonet.solver(solver, **parse_options(option or []))
     first, second = read_pair(source, target, invert, resolution)
     grid = output_grid(first.grid, resolution) if resolution else first.grid
     with working(f"solving on {first.grid}"):
         began = perf_counter()
-        path = geonet.geodesic(first, second, solver, **options)
+        path = geonet.geodesic(first, second, chosen)
         seconds = perf_counter() - began
     if output is not None:
         with working(f"writing {output}"):
@@ -80,10 +79,13 @@ def check_output(output: Path | None) -> None:
         return
     if output.suffix.lower() not in TIMES:
         raise FileError(f"Cannot write {output}: give a name that ends in {', '.join(TIMES)}.")
-    if not output.parent.is_dir():
-        raise FileError(f"The folder {output.parent} does not exist; create it first.")
-    if output.is_dir():
-        raise FileError(f"{output} is a folder; give the name of a file.")
+    try:
+        if not output.parent.is_dir():
+            raise FileError(f"The folder {output.parent} does not exist; create it first.")
+        if output.is_dir():
+            raise FileError(f"{output} is a folder; give the name of a file.")
+    except OSError as error:  # a name that is too long
+        raise FileError(f"Cannot write {output}: {error.strerror}; give another name.") from error
 
 
 def parse_times(text: str | None, output: Path | None) -> list[float]:

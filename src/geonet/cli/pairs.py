@@ -12,6 +12,7 @@ from geonet.measures.grid import Grid
 from geonet.measures.readers import IMAGE_SUFFIXES, from_image, is_cloud, read, read_points
 
 CLOUD_CELLS = 64  # along the longest side, where no resolution is given
+LARGEST = 256  # cells along the longest side of what is solved, where no resolution is given
 MAX_CELLS = 2**26
 MARGIN = 0.05  # of the longest side, around point clouds
 
@@ -19,11 +20,11 @@ MARGIN = 0.05  # of the longest side, around point clouds
 def read_pair(
     source: Path, target: Path, invert: bool, resolution: int | None
 ) -> tuple[Density, Density]:
-    """Read both files; point clouds are counted on a grid that both fit.
+    """Read both files onto one grid, with at most `resolution` cells along its longest side.
 
-    Two clouds share a box around both. A cloud and a density share the density's grid. Two
-    densities on the same box are brought to the finer cells; different boxes are left to the
-    solver, which refuses them.
+    Point clouds are counted: two of them on a box around both, one on the other file's grid. Two
+    densities come to the finer cells of the two; pictures of different proportions are padded to
+    squares. Boxes that differ otherwise are left to the solver, which refuses them.
     """
     clouds = [is_cloud(file) for file in (source, target)]
     if all(clouds):
@@ -31,13 +32,16 @@ def read_pair(
             raise _no_image(source)
         grid = common_grid(source, target, resolution or CLOUD_CELLS)
         return read(source, grid), read(target, grid)
+    largest = resolution or LARGEST
     if clouds[0]:
-        second = _read_density(target, invert)
+        second = _no_finer(_read_density(target, invert), largest)
         return read(source, second.grid), second
     first = _read_density(source, invert)
     if clouds[1]:
+        first = _no_finer(first, largest)
         return first, read(target, first.grid)
-    return _on_finer_cells(first, _read_density(target, invert))
+    first, second = _on_one_grid(first, _read_density(target, invert))
+    return _no_finer(first, largest), _no_finer(second, largest)
 
 
 def common_grid(source: Path, target: Path, resolution: int) -> Grid:
@@ -65,9 +69,9 @@ def common_grid(source: Path, target: Path, resolution: int) -> Grid:
 def output_grid(grid: Grid, resolution: int) -> Grid:
     """`resolution` cells along the longest side of the same box, the others in proportion."""
     longest = max(grid.lengths)
-    finer = grid.with_shape([max(2, round(resolution * n / longest)) for n in grid.lengths])
-    check_size(finer)
-    return finer
+    cells = grid.with_shape([max(2, round(resolution * n / longest)) for n in grid.lengths])
+    check_size(cells)
+    return cells
 
 
 def check_size(grid: Grid) -> None:
@@ -88,9 +92,35 @@ def _no_image(file: Path) -> InputError:
     return InputError(f"--invert is for images and {file} is none; leave it out.")
 
 
-def _on_finer_cells(first: Density, second: Density) -> tuple[Density, Density]:
+def _on_one_grid(first: Density, second: Density) -> tuple[Density, Density]:
+    """Both on the same box and on the finer cells, where that can be done."""
+    if not first.grid.same_box(second.grid) and _is_picture(first) and _is_picture(second):
+        first, second = _padded(first), _padded(second)
     if not first.grid.same_box(second.grid) or first.grid.shape == second.grid.shape:
         return first, second
     finer = [max(pair) for pair in zip(first.grid.shape, second.grid.shape, strict=True)]
     grid = first.grid.with_shape(finer)
     return first.resample(grid), second.resample(grid)
+
+
+def _is_picture(density: Density) -> bool:
+    """Equal cells in a box at zero whose longest side is one: what a file without a box gets."""
+    grid = density.grid
+    return grid == Grid(grid.shape, 0.0, [n / max(grid.shape) for n in grid.shape])
+
+
+def _padded(density: Density) -> Density:
+    """In the middle of a cube, with empty cells around."""
+    shape = density.grid.shape
+    margins = [(max(shape) - n) // 2 for n in shape]
+    values = torch.zeros((max(shape),) * len(shape), dtype=density.values.dtype)
+    inside = tuple(slice(m, m + n) for m, n in zip(margins, shape, strict=True))
+    values[inside] = density.values
+    return Density(values, Grid(values.shape, 0.0, 1.0))
+
+
+def _no_finer(density: Density, largest: int) -> Density:
+    """Resampled where it has more cells along its longest side."""
+    if max(density.grid.shape) <= largest:
+        return density
+    return density.resample(output_grid(density.grid, largest))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from geonet.api import geodesic
-from geonet.errors import GridError
+from geonet.errors import GridError, InputError
 from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
 
@@ -60,7 +60,7 @@ def sliced_w1(density: Density, truth: Density) -> Tensor:
 
 
 def w2(density: Density, truth: Density, solver: str = "auto") -> Tensor:
-    """W2(μ, ν) by an exact solver; negative values are cut off first."""
+    """W2(μ, ν), (batch?), by an exact solver; negative values are cut off first."""
     return geodesic(_cut_off(density), _cut_off(truth), solver=solver).distance
 
 
@@ -98,6 +98,11 @@ def _cut_off(density: Density) -> Density:
 
 
 def _same_grid(density: Density, truth: Density) -> None:
+    if density.leading != truth.leading:
+        raise InputError(
+            f"The densities have leading axes {density.leading} and {truth.leading}; "
+            "compare as many times and pairs on either side."
+        )
     if density.grid.shape != truth.grid.shape or not density.grid.same_box(truth.grid):
         raise GridError(
             f"The densities lie on {density.grid} and {truth.grid}; "

@@ -7,13 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
-from geonet.errors import UnavailableError
+from geonet.errors import InputError, UnavailableError
 from geonet.evaluation.metrics import end_point_errors, mass_error, negativity
 from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
 from geonet.solvers.exact.bures import gaussian_distance
 
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
+SHOWN = 5  # entries of a list in a line of text
 
 PerPair = float | list[float]
 
@@ -48,17 +49,19 @@ class Report:
 
     def rows(self) -> list[tuple[str, str]]:
         """(label, text) for each entry, for people."""
-        rows = [("solver", self.solver)]
-        if self.distance is not None:
-            rows.append(("W2 distance", _text(self.distance)))
-        rows += [
-            ("W2 at least (moments)", _text(self.distance_lower_bound)),
-            ("mass error", _text(self.mass_error)),
-            ("mass below zero", _text(self.negativity)),
-            ("L1 error at t = 0", _text(self.source_error)),
-            ("L1 error at t = 1", _text(self.target_error)),
-        ]
-        return rows + [(key, _text(value)) for key, value in self.notes.items()]
+        entries: dict[str, Any] = {
+            "solver": self.solver,
+            "W2 distance": self.distance,
+            "W2 at least (moments)": self.distance_lower_bound,
+            "mass error": self.mass_error,
+            "mass below zero": self.negativity,
+            "L1 error at t = 0": self.source_error,
+            "L1 error at t = 1": self.target_error,
+            **self.notes,
+        }
+        if isinstance(self.mass_error, list):
+            entries["solver"] = f"{self.solver} ({len(self.mass_error)} pairs)"
+        return [(label, _text(entry)) for label, entry in entries.items() if entry is not None]
 
     def __str__(self) -> str:
         width = max(len(label) for label, _ in self.rows())
@@ -67,6 +70,8 @@ class Report:
 
 def report_on(path: Geodesic) -> Report:
     """Measure a path at five times on its own grid."""
+    if not isinstance(path.source, Density):
+        raise InputError("A path without a grid has no report; give both ends on a grid.")
     frames = path.density(TIMES)
     source_error, target_error = end_point_errors(path)
     return Report(
@@ -102,6 +107,6 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list):
-        shown = ", ".join(_text(v) for v in value[:4])
-        return f"{shown}, … ({len(value)} pairs)" if len(value) > 4 else shown
+        shown = ", ".join(_text(v) for v in value[:SHOWN])
+        return f"{shown}, …" if len(value) > SHOWN else shown or "–"
     return str(value)

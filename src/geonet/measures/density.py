@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 from torch import Tensor
 
 from geonet.errors import DensityError, GridError
@@ -26,35 +26,36 @@ class Density:
     Attributes:
         values: (batch?, times?, *grid.shape), non-negative, Σ values · cell volume = 1.
         grid: where the values live.
-        mass: the mass that was given, (batch?, times?): values · mass is the input again.
-        mixture: the Gaussian mixture the values were taken from, where there is one; points off
-            the grid are then evaluated exactly instead of interpolated.
+        mass: the mass that was given, (batch?, times?), float64: values · mass is the input again.
+        mixture: the Gaussian mixture that gave the values (see `GaussianMixture.on`), or None;
+            points off the grid are then evaluated exactly instead of interpolated.
     """
 
-    def __init__(
-        self, values: ArrayLike | Tensor, grid: Grid, *, mixture: GaussianMixture | None = None
-    ):
+    def __init__(self, values: ArrayLike | Tensor, grid: Grid):
         tensor = as_tensor(values)
         _check_shape(tensor, grid)
         _check_values(tensor)
-        mass = _integral(tensor, grid)
-        if not bool((mass > 0).all()):
-            raise DensityError(
-                f"{_which(mass <= 0)} zero everywhere, so there is no mass to transport; "
-                "give at least one positive value."
-            )
-        self.values = tensor / mass.reshape(*mass.shape, *(1,) * grid.dimension)
-        self.grid = grid
-        self.mass = mass
-        self.mixture = mixture
+        normalised, mass = _normalise(tensor, grid)
+        self._set(normalised, grid, mass, None)
 
     @classmethod
     def as_computed(cls, values: Tensor, grid: Grid) -> Density:
         """A solver's answer as it is, neither checked nor normalised: its errors stay visible."""
+        return cls._of(values, grid, _integral(values, grid), None)
+
+    @classmethod
+    def _of(
+        cls, values: Tensor, grid: Grid, mass: Tensor, mixture: GaussianMixture | None
+    ) -> Density:
+        """A density from parts that are known to fit."""
         density = cls.__new__(cls)
-        density.values, density.grid, density.mixture = values, grid, None
-        density.mass = _integral(values, grid)
+        density._set(values, grid, mass, mixture)
         return density
+
+    def _set(
+        self, values: Tensor, grid: Grid, mass: Tensor, mixture: GaussianMixture | None
+    ) -> None:
+        self.values, self.grid, self.mass, self.mixture = values, grid, mass, mixture
 
     @property
     def leading(self) -> tuple[int, ...]:
@@ -65,23 +66,29 @@ class Density:
         """The values as a NumPy array."""
         return self.values.detach().cpu().numpy()
 
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
+        """np.asarray(density) gives its values."""
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
     def at(self, points: ArrayLike | Tensor) -> Tensor:
         """Values (batch?, times?, ...) at points (..., d); cubic, or exact for mixtures."""
         where = as_points(points, self.grid.dimension)
+        flat = where.reshape(-1, self.grid.dimension)
         if self.mixture is not None:
-            pdf = self.mixture.pdf(where)
-            return pdf / self.mass.reshape(*self.mass.shape, *(1,) * (where.ndim - 1))
-        flat = CubicSpline(self.values, self.grid)(where.reshape(-1, self.grid.dimension))
-        return flat.reshape(*self.leading, *where.shape[:-1])
+            values = self.mixture.pdf(flat) / self.mass[..., None]
+        else:
+            values = CubicSpline(self.values, self.grid)(flat)
+        return values.reshape((*self.leading, *where.shape[:-1]))
 
     def resample(self, grid: Grid) -> Density:
-        """The density on other cells of the same box; every cell's mass is kept exactly."""
-        if self.mixture is not None:
-            return self.mixture.on(grid)
-        resampled = Density.__new__(Density)
-        resampled.values, resampled.grid = resample(self.values, self.grid, grid), grid
-        resampled.mass, resampled.mixture = self.mass, None
-        return resampled
+        """The density on other cells of the same box; the mass of every region is kept exactly."""
+        if grid == self.grid:
+            return self
+        return Density._of(resample(self.values, self.grid, grid), grid, self.mass, None)
+
+    def detach(self) -> Density:
+        """The same density, out of reach of autograd."""
+        return Density._of(self.values.detach(), self.grid, self.mass.detach(), self.mixture)
 
     def with_floor(self, fraction: float) -> Density:
         """(1 − fraction)·μ + fraction·uniform: the explicit way to make a density positive."""
@@ -92,24 +99,20 @@ class Density:
         return Density((1 - fraction) * self.values + fraction / self.grid.volume, self.grid)
 
     def mean(self) -> Tensor:
-        """Centre of mass, (batch?, times?, d)."""
-        points = self.grid.points().to(self.values.dtype).reshape(-1, self.grid.dimension)
-        return self._weights() @ points
+        """Centre of mass, (batch?, times?, d), float64."""
+        return self._weights() @ self._centres()
 
     def covariance(self) -> Tensor:
-        """Covariance matrix, (batch?, times?, d, d)."""
-        points = self.grid.points().to(self.values.dtype).reshape(-1, self.grid.dimension)
-        centred = points - self.mean()[..., None, :]
+        """Covariance matrix, (batch?, times?, d, d), float64."""
+        centred = self._centres() - self.mean()[..., None, :]
         return (centred * self._weights()[..., None]).transpose(-1, -2) @ centred
 
     def __getitem__(self, index: int) -> Density:
         """One density of a batch."""
         if not self.leading:
             raise DensityError("This density is a single one and has no batch axis to index.")
-        part = Density.__new__(Density)
-        part.values, part.grid, part.mass = self.values[index], self.grid, self.mass[index]
-        part.mixture = None if self.mixture is None else self.mixture[index]
-        return part
+        mixture = None if self.mixture is None else self.mixture[index]
+        return Density._of(self.values[index], self.grid, self.mass[index], mixture)
 
     def __len__(self) -> int:
         if not self.leading:
@@ -124,7 +127,11 @@ class Density:
         return f"Density({leading}{self.grid}, {self.values.dtype})"
 
     def _weights(self) -> Tensor:
-        return self.values.flatten(-self.grid.dimension) * self.grid.cell_volume
+        values = self.values.to(torch.float64)
+        return values.flatten(-self.grid.dimension) * self.grid.cell_volume
+
+    def _centres(self) -> Tensor:
+        return self.grid.points().reshape(-1, self.grid.dimension)
 
 
 def as_tensor(values: ArrayLike | Tensor) -> Tensor:
@@ -141,24 +148,50 @@ def as_tensor(values: ArrayLike | Tensor) -> Tensor:
         single = array.dtype.kind == "f" and array.dtype.itemsize == 4
         # astype copies: the caller may write on into its array
         values = torch.from_numpy(array.astype(np.float32 if single else np.float64, order="C"))
+    if values.is_complex():
+        raise DensityError("Values are complex; give an array of real numbers.")
     if values.dtype not in (torch.float32, torch.float64):
         values = values.to(torch.float64)
     return values
 
 
 def as_points(points: ArrayLike | Tensor, dimension: int) -> Tensor:
-    """Points as a float64 tensor (..., d); in 1D a bare number or (n,) is taken as (..., 1)."""
+    """Points as a float64 tensor (..., d); in 1D a number or (n,) is taken as (..., 1)."""
     tensor = as_tensor(points).to(torch.float64)
-    if dimension == 1 and (tensor.ndim == 0 or tensor.shape[-1] != 1):
+    if dimension == 1 and (tensor.ndim < 2 or tensor.shape[-1] != 1):
         tensor = tensor[..., None]
     if tensor.ndim == 0 or tensor.shape[-1] != dimension:
         raise GridError(
             f"Points of shape {tuple(tensor.shape)} do not lie in {dimension}D; "
             f"give an array (..., {dimension})."
         )
+    if tensor.numel() == 0:
+        raise GridError("There are no points; give at least one.")
     if not bool(torch.isfinite(tensor).all()):
         raise GridError("Points contain NaN or infinite coordinates; remove them first.")
     return tensor
+
+
+def _normalise(values: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """Values of mass one, and the mass; through values of peak one, whose sums cannot overflow."""
+    spread = (..., *(None,) * grid.dimension)
+    axes = tuple(range(-grid.dimension, 0))
+    peak = values.to(torch.float64).amax(axes)
+    if bool((peak <= 0).any()):
+        raise DensityError(
+            f"{_which(peak <= 0)} zero everywhere, so there is no mass to transport; "
+            "give at least one positive value."
+        )
+    scaled = values.to(torch.float64) / peak[spread]
+    share = _integral(scaled, grid)
+    mass, normalised = peak * share, (scaled / share[spread]).to(values.dtype)
+    bad = ~((mass > 0) & torch.isfinite(mass) & torch.isfinite(normalised.amax(axes)))
+    if bool(bad.any()):
+        raise DensityError(
+            f"{_which(bad)} beyond the range of {str(values.dtype).removeprefix('torch.')}; "
+            "use other units for the values or for the box."
+        )
+    return normalised, mass
 
 
 def _integral(values: Tensor, grid: Grid) -> Tensor:
@@ -167,6 +200,8 @@ def _integral(values: Tensor, grid: Grid) -> Tensor:
 
 
 def _check_shape(values: Tensor, grid: Grid) -> None:
+    if not isinstance(grid, Grid):
+        raise GridError(f"grid is {grid!r}; give a geonet.Grid(shape, lower, upper).")
     d = grid.dimension
     if not d <= values.ndim <= d + LEADING_AXES:
         raise DensityError(

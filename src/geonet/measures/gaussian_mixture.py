@@ -28,8 +28,8 @@ class GaussianMixture:
         covariances: ArrayLike | Tensor,
         weights: ArrayLike | Tensor | None = None,
     ):
-        self.means = as_tensor(means).to(torch.float64)
-        self.covariances = as_tensor(covariances).to(torch.float64)
+        self.means = as_tensor(means).to(torch.float64, copy=True)  # the caller may write on
+        self.covariances = as_tensor(covariances).to(torch.float64, copy=True)
         *leading, k, d = self.means.shape if self.means.ndim in (2, 3) else (0, 0, 0)
         if weights is None:
             weights = torch.ones(*leading, k, dtype=torch.float64)
@@ -44,7 +44,8 @@ class GaussianMixture:
         if not bool((self.weights > 0).all() and torch.isfinite(self.weights).all()):
             raise DensityError("Weights of a mixture must be positive and finite.")
         factor, failed = torch.linalg.cholesky_ex(self.covariances)
-        symmetric = torch.allclose(self.covariances, self.covariances.transpose(-1, -2))
+        skew = (self.covariances - self.covariances.transpose(-1, -2)).abs().max()
+        symmetric = bool(skew <= 1e-8 * self.covariances.abs().max())
         if bool(failed.any()) or not symmetric or not bool(torch.isfinite(self.means).all()):
             raise DensityError(
                 "A mixture needs finite means and symmetric positive definite covariances."
@@ -59,9 +60,17 @@ class GaussianMixture:
         std: ArrayLike | Tensor,
         weights: ArrayLike | Tensor | None = None,
     ) -> GaussianMixture:
-        """Round components: means (batch?, k, d), standard deviations broadcast to (batch?, k)."""
+        """Round components: means (batch?, k, d), deviations (batch?, k) or one for all."""
         means = as_tensor(means).to(torch.float64)
-        std = as_tensor(std).to(torch.float64).expand(means.shape[:-1])
+        std = as_tensor(std).to(torch.float64)
+        if std.ndim and std.shape != means.shape[:-1]:
+            raise DensityError(
+                f"Standard deviations of shape {tuple(std.shape)} do not fit means of shape "
+                f"{tuple(means.shape)}; give one number, or one per component."
+            )
+        if not bool(((std > 0) & torch.isfinite(std)).all()):
+            raise DensityError("Standard deviations must be positive and finite.")
+        std = std.expand(means.shape[:-1])
         return cls(means, torch.diag_embed(std[..., None].expand(means.shape) ** 2), weights)
 
     @property
@@ -90,7 +99,13 @@ class GaussianMixture:
 
     def on(self, grid: Grid) -> Density:
         """The mixture at the cell centres, renormalised on the box; remembers its formula."""
-        return Density(self.pdf(grid.points()), grid, mixture=self)
+        density = Density(self.pdf(grid.points()), grid)
+        density.mixture = self
+        return density
+
+    def parts(self) -> dict[str, Tensor]:
+        """Means, covariances and weights, from which the mixture can be made again."""
+        return {"means": self.means, "covariances": self.covariances, "weights": self.weights}
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """N independent points, (batch?, n, d)."""

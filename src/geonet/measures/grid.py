@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from geonet.errors import GridError
+
+SCALAR = (int, float, np.integer, np.floating)
 
 
 @dataclass(frozen=True)
@@ -103,17 +106,19 @@ class Grid:
 
     def with_shape(self, shape: int | Sequence[int]) -> Grid:
         """The same box with other cells; one number serves every axis."""
-        if isinstance(shape, int):
-            shape = (shape,) * self.dimension
+        if isinstance(shape, int | np.integer):
+            shape = (int(shape),) * self.dimension
         return Grid(shape, self.lower, self.upper)
 
     def same_box(self, other: Grid) -> bool:
         """Whether the two grids cover the same box, up to rounding."""
         if self.dimension != other.dimension:
             return False
-        slack = 1e-9 * max(self.lengths)
-        ours, theirs = self.lower + self.upper, other.lower + other.upper
-        return all(abs(a - b) <= slack for a, b in zip(ours, theirs, strict=True))
+        return all(
+            abs(a - b) <= 1e-9 * length
+            for ours, theirs in ((self.lower, other.lower), (self.upper, other.upper))
+            for a, b, length in zip(ours, theirs, self.lengths, strict=True)
+        )
 
     def __str__(self) -> str:
         cells = "×".join(str(n) for n in self.shape)
@@ -122,11 +127,11 @@ class Grid:
 
 
 def _cell_counts(shape: int | Sequence[int]) -> tuple[int, ...]:
-    counts = (shape,) if isinstance(shape, int) else tuple(shape)
+    counts = (shape,) if isinstance(shape, SCALAR) else tuple(shape)
     if not counts:
         raise GridError("A grid needs at least one axis; give shape as (n,), (n, m) or (n, m, k).")
     for axis, n in enumerate(counts):
-        if int(n) != n or n < 2:
+        if not isinstance(n, SCALAR) or not n >= 2 or not math.isfinite(n) or int(n) != n:
             raise GridError(
                 f"Axis {axis} has {n} cells; a grid needs at least 2 whole cells along every axis."
             )
@@ -134,7 +139,7 @@ def _cell_counts(shape: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _corner(corner: float | Sequence[float], dimension: int, name: str) -> tuple[float, ...]:
-    values = (corner,) * dimension if isinstance(corner, int | float) else tuple(corner)
+    values = (corner,) * dimension if isinstance(corner, SCALAR) else tuple(corner)
     if len(values) != dimension:
         raise GridError(
             f"{name} has {len(values)} entries but the grid has {dimension} axes; "

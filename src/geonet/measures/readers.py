@@ -39,8 +39,8 @@ def from_function(function: Callable[[Tensor], ArrayLike | Tensor], grid: Grid) 
     """The density with values function(x) at the cell centres.
 
     Args:
-        function: takes points `(*shape, d)`, a float64 tensor, and gives values `(*shape)`, NumPy or
-            torch.
+        function: takes points `(*shape, d)`, a float64 tensor, and gives values `(*shape)`,
+            NumPy or torch.
         grid: where to evaluate it.
     """
     values = as_tensor(function(grid.points()))
@@ -68,7 +68,10 @@ def from_samples(
     """
     if outside not in ("error", "drop"):
         raise InputError(f"outside is {outside!r}; give 'error' or 'drop'.")
-    where = as_points(points, grid.dimension).reshape(-1, grid.dimension)
+    where = as_points(points, grid.dimension)
+    if where.ndim > 2:
+        raise InputError(f"Samples have shape {tuple(where.shape)}; give one cloud, (n, d).")
+    where = where.reshape(-1, grid.dimension)
     amounts = _check_weights(weights, len(where))
     lower, upper = grid.corner("lower"), grid.corner("upper")
     inside = ((where >= lower) & (where <= upper)).all(-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from geonet.errors import GridError, SolverError
+from geonet.errors import GeonetError, GridError, SolverError
 from geonet.geodesic import Geodesic, Stack
 from geonet.measures.density import Density
 
@@ -36,10 +36,18 @@ class Solver(ABC):
         return self._solve(source, target)
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
-        """Solve a checked pair or batch; by default pair by pair."""
+        """Solve a checked pair or batch; by default pair by pair and without gradients."""
+        source, target = source.detach(), target.detach()
         if not source.leading:
             return self._solve_pair(source, target)
-        return Stack([self._solve_pair(a, b) for a, b in zip(source, target, strict=True)])
+        paths = []
+        for i, (a, b) in enumerate(zip(source, target, strict=True)):
+            try:
+                paths.append(self._solve_pair(a, b))
+            except GeonetError as error:
+                error.args = (f"Pair {i} of the batch: {error}",)
+                raise
+        return Stack(paths)
 
     @abstractmethod
     def _solve_pair(self, source: Density, target: Density) -> Geodesic:

@@ -35,6 +35,8 @@ class LinearPath(Geodesic):
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         first, second = (end.resample(grid).values for end in (self.source, self.target))
+        dtype = torch.promote_types(first.dtype, second.dtype)
+        first, second = first.to(dtype), second.to(dtype)
         axis = len(self.batch)
         t = times.to(first.dtype).reshape(-1, *(1,) * grid.dimension)
         return torch.lerp(first.unsqueeze(axis), second.unsqueeze(axis), t)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from importlib import import_module
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, get_args, get_type_hints
 
 from geonet.errors import SolverError
 from geonet.solvers.base import Solver
@@ -39,7 +40,7 @@ def solver_names() -> list[str]:
 def solver_class(name: str) -> type[Solver]:
     """The class behind a name."""
     if name not in _REGISTRY:
-        close = difflib.get_close_matches(name, _REGISTRY, n=1, cutoff=0.4)
+        close = difflib.get_close_matches(name, _REGISTRY, n=1, cutoff=0.6)
         hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(_REGISTRY)}."
         raise SolverError(f"There is no solver {name!r}; {hint}")
     module, attribute = _REGISTRY[name].split(":")
@@ -61,4 +62,23 @@ def make_solver(name: str, **options: Any) -> Solver:
     if unknown:
         takes = f"it takes {', '.join(known)}" if known else "it takes none"
         raise SolverError(f"The solver {name!r} has no option {unknown[0]!r}; {takes}.")
+    hints = get_type_hints(cls)
+    for option, value in options.items():
+        wanted = get_args(hints[option]) or (hints[option],)
+        if not any(_fits(value, kind) for kind in wanted):
+            kinds = " or ".join(_KINDS[kind] for kind in wanted)
+            raise SolverError(f"The option {option} of {name!r} is {value!r}; it takes {kinds}.")
     return cls(**options)
+
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a name"}
+_KINDS[type(None)] = "none"
+
+
+def _fits(value: Any, kind: type) -> bool:
+    """isinstance, but a whole number is a number, and true is neither."""
+    if isinstance(value, bool):
+        return kind is bool
+    if kind in (int, float):
+        return isinstance(value, Integral if kind is int else Real)
+    return isinstance(value, kind)

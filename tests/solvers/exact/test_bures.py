@@ -77,3 +77,17 @@ def test_a_gridded_density_is_refused(pair_2d):
     plain = [geonet.Density(end.values, end.grid) for end in pair_2d]
     with pytest.raises(SolverError, match="bures needs Gaussians, this is a density on a grid"):
         geonet.geodesic(*plain, "bures")
+
+
+def test_without_a_grid_it_prints_and_says_what_it_lacks(tmp_path):
+    path = geonet.geodesic(FIRST, SECOND, "bures")
+    assert repr(path) == "BuresGeodesic(2D, solver='bures')"
+    with pytest.raises(InputError, match="without a grid has no report"):
+        _ = path.report
+    with pytest.raises(InputError, match="without a grid cannot be saved"):
+        path.save(tmp_path / "p.npz", grid=Grid((8, 8), 0, 5))
+
+
+def test_what_the_box_cuts_off_is_reported():
+    path = geonet.geodesic(FIRST, SECOND, "bures", grid=Grid((40, 40), 0, 5))
+    assert 0 < path.report.notes["mass outside the box"] < 1e-3

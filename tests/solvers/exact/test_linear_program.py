@@ -63,3 +63,14 @@ def test_empty_cells_cost_nothing(pair_2d):
 def test_stopping_early_is_an_error(pair_2d):
     with pytest.raises(ConvergenceError, match="stopped early .* raise max_iterations"):
         geonet.geodesic(*pair_2d, "linear-program", max_iterations=3)
+
+
+@pytest.mark.parametrize("options", [{"max_cells": 0}, {"max_iterations": 2**40}])
+def test_impossible_options_are_refused(options):
+    with pytest.raises(SolverError, match="both must be positive"):
+        geonet.solver("linear-program", **options)
+
+
+def test_no_grid_is_coarse_enough(pair_2d):
+    with pytest.raises(SolverError, match="more than linear-program's max_cells=3"):
+        geonet.geodesic(*pair_2d, "linear-program", max_cells=3, coarsen=True)

@@ -105,3 +105,45 @@ def test_says_when_it_did_not_converge():
 def test_impossible_options_are_refused(options):
     with pytest.raises(SolverError, match="needs tolerance > 0 and max_iterations"):
         geonet.solver("monge-ampere", **options)
+
+
+def test_what_overshoots_between_the_cells_is_refused():
+    """A dark line one cell wide: the cubic through its logarithm gains mass between the cells."""
+    grid = Grid((8, 8))
+    values = torch.ones(8, 8, dtype=torch.float64)
+    values[1] = 1e-2
+    with pytest.raises(ConvergenceError):
+        geonet.geodesic(*[Density(values, grid)] * 2, "monge-ampere")
+
+
+def test_what_is_answered_holds_between_the_cells(generator):
+    """Rough random fields: each is refused, or its path keeps mass and sign on a finer grid."""
+    grid = Grid((24, 24))
+    x = grid.axes()[0]
+    waves = torch.stack([torch.cos(k * torch.pi * x + k) for k in range(5)], 1)
+    answered = 0
+    for strength in torch.linspace(0.5, 2.5, 16).tolist():
+        noise = torch.randn(2, 5, 5, dtype=torch.float64, generator=generator)
+        ends = [Density((strength / 5 * waves @ part @ waves.T).exp(), grid) for part in noise]
+        try:
+            path = geonet.geodesic(*ends, "monge-ampere")
+        except ConvergenceError:
+            continue
+        answered += 1
+        frames = path.density([0.0, 0.5, 1.0], grid.with_shape(72))
+        assert float((frames.mass - 1).abs().max()) < 0.03
+        assert float(frames.values.min()) > 0
+    assert answered >= 4
+
+
+def test_a_batch_names_the_pair_that_failed(pair_2d):
+    hole = pair_2d[0].values.clone()
+    hole[0, 0] = 0
+    ends = [Density(torch.stack([end.values, hole]), end.grid) for end in pair_2d]
+    with pytest.raises(DensityError, match="Pair 1 of the batch: The source is zero in 1 of 1024"):
+        geonet.geodesic(*ends, "monge-ampere")
+
+
+def test_gradients_are_cut_and_not_an_error(pair_2d):
+    ends = [Density(end.values.requires_grad_(), end.grid) for end in pair_2d]
+    assert not geonet.geodesic(*ends, "monge-ampere").distance.requires_grad

@@ -164,7 +164,8 @@ class BarycenterPath(Geodesic):
         return masses, float(log["err"][-1]) if log["err"] else math.inf
 
     def _warn(self, t: float, error: float) -> None:
-        self.notes["stopped early at t"].append(t)
+        if t not in self.notes["stopped early at t"]:  # a loaded path may have it already
+            self.notes["stopped early at t"].append(t)
         warnings.warn(
             f"POT's barycenter at t = {t:g} stopped at an error of {error:.1e} (tolerance "
             f"{self._options.tolerance:g}) after {self._options.max_iterations} iterations; "

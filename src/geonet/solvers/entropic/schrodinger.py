@@ -86,8 +86,10 @@ class Schrodinger(Solver):
                 error,
             )
         shift = (_mean(second, log_g) - _mean(first, log_f)) / 2
-        to_density = -math.log(source.grid.cell_volume) / 2
-        log_f, log_g = log_f + shift + to_density, log_g - shift + to_density
+        # In the unit box, where the constant of u does not depend on units; then f·g is a density.
+        per_cell = -math.log(source.grid.cell_volume / source.grid.volume) / 2
+        log_f, log_g = log_f + shift + per_cell, log_g - shift + per_cell
+        log_g = log_g - math.log(source.grid.volume)
         notes = {"epsilon": epsilon, "iterations": iterations, "marginal error": error}
         return SchrodingerBridge(source, target, self.name, notes, epsilon, log_f, log_g)
 
@@ -113,11 +115,11 @@ class SchrodingerBridge(Geodesic):
     particles of `trajectories` move with it, not along straight lines. There is no `distance`: the
     bridge does not know W2; `transport_cost` is what its plan costs, which is more.
 
-    u has a free constant; here E_{μ_0}[log f_0] = E_{μ_1}[log g_1]. Where the density falls by more
-    than a factor e⁴ from a cell to the next (off the support, say), u, drift and velocity continue
-    log μ with that slope: the true u is infinite at t = 0 where μ_0 = 0. At the least epsilon
-    the grid resolves, a single cell whose mass is torn over many is not resolved near the end it
-    stands at; the mass of those frames, which is not forced to one, shows it.
+    u has a free constant; here E_{μ_0}[log f_0] = E_{μ_1}[log g_1] in the unit box. Where the
+    density falls by more than a factor e⁴ from a cell to the next (off the support, say), u, drift
+    and velocity continue log μ with that slope: the true u is infinite at t = 0 where μ_0 = 0. At
+    the least epsilon the grid resolves, a single cell whose mass is torn over many is not resolved
+    near the end it stands at; the mass of those frames, which is not forced to one, shows it.
 
     Attributes:
         epsilon: ε, in units of the box's coordinates squared.

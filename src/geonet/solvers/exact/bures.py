@@ -42,7 +42,11 @@ class Bures(Solver):
             raise SolverError("Give both Gaussians on a grid, or both without.")
 
     def _solve(self, source: Density, target: Density) -> BuresGeodesic:
-        return BuresGeodesic(source, target, self.name, {})
+        notes = {}
+        if isinstance(source, Density):  # the path is that on R^d, so say what the box cuts off
+            cut = 1 - torch.minimum(source.mass, target.mass)
+            notes["mass outside the box"] = cut.clamp(min=0).tolist()
+        return BuresGeodesic(source, target, self.name, notes)
 
     _solve_pair = _solve
 
@@ -114,6 +118,13 @@ class BuresGeodesic(Geodesic):
     def _rate(self, t: float) -> Tensor:
         """(A − I)M_t⁻¹; the two commute, so it is symmetric."""
         return torch.linalg.solve(self._moved(t), self._map - self._identity())
+
+    def _inside(self, points: Tensor) -> Tensor:
+        return points  # the formulas hold on all of R^d
+
+    def __repr__(self) -> str:
+        where = f"{self._dimension}D" if isinstance(self.source, GaussianMixture) else self.grid
+        return f"BuresGeodesic({where}, solver={self.solver!r})"
 
     @property
     def _dimension(self) -> int:

@@ -51,6 +51,10 @@ class Characteristics:
         finer = self.grid.with_shape([2 * n for n in series.coefficients.shape])
         self.potential_at = series.at if few else series.sampled(finer)
         self._corners = self.grid.corner("lower"), self.grid.corner("upper")
+        rounding = (
+            8 * torch.finfo(torch.float64).eps * float(torch.stack(self._corners).abs().max())
+        )
+        self._accuracy = ACCURACY * max(self.grid.lengths) + rounding
 
     def origins(self, times: Tensor, points: Tensor) -> list[Origin]:
         """For each t, the origins of the particles that are at `points` (N, d) then."""
@@ -80,7 +84,7 @@ class Characteristics:
         for _ in range(MAX_STEPS):
             miss = origin.point + t * origin.gradient - points
             worst = float(miss.abs().max())
-            if worst <= ACCURACY * max(self.grid.lengths):
+            if worst <= self._accuracy:
                 return origin
             step = torch.linalg.solve(identity + t * origin.hessian, miss)
             origin = self._damped(t, points, origin, step, miss.norm(dim=-1))

@@ -44,29 +44,44 @@ class LinearProgram(Solver):
     coarsen: bool = False
     max_iterations: int = 10_000_000
 
+    def __post_init__(self) -> None:
+        if self.max_cells < 1 or not 1 <= self.max_iterations < 2**31:
+            raise SolverError(
+                f"max_cells is {self.max_cells} and max_iterations {self.max_iterations}; "
+                "both must be positive, and iterations below 2^31."
+            )
+
     def _solve_pair(self, source: Density, target: Density) -> PlanGeodesic:
-        coarse = [source, target]
-        grid = source.grid
-        while (occupied := max(_occupied(end) for end in coarse)) > self.max_cells:
-            if not self.coarsen:
-                raise SolverError(
-                    f"{occupied} non-empty cells are more than linear-program's max_cells="
-                    f"{self.max_cells}; resample to a coarser grid, raise max_cells (memory grows "
-                    "with its square) or give coarsen=True."
-                )
-            shrink = (self.max_cells / occupied) ** (1 / grid.dimension)
-            grid = grid.with_shape([max(2, min(n - 1, int(n * shrink))) for n in grid.shape])
-            coarse = [end.resample(grid) for end in (source, target)]
-        start, end, mass = self._plan(coarse[0], coarse[1])
+        grid = self._affordable_grid(source, target)
+        start, end, mass = self._plan(source.resample(grid), target.resample(grid))
         notes: dict[str, Any] = {"plan entries": len(mass)}
         if grid != source.grid:
             notes["solved on"] = str(grid)
         return PlanGeodesic(source, target, self.name, notes, start, end, mass, grid)
 
+    def _affordable_grid(self, source: Density, target: Density) -> Grid:
+        """The finest grid on which both ends have at most `max_cells` non-empty cells."""
+        grid = source.grid
+        while (occupied := max(_occupied(end.resample(grid)) for end in (source, target))) > (
+            self.max_cells
+        ):
+            shrink = (self.max_cells / occupied) ** (1 / grid.dimension)
+            coarser = grid.with_shape([max(2, min(n - 1, int(n * shrink))) for n in grid.shape])
+            if not self.coarsen or coarser == grid:
+                raise SolverError(
+                    f"{occupied} non-empty cells are more than linear-program's max_cells="
+                    f"{self.max_cells}; resample to a coarser grid, raise max_cells (memory grows "
+                    "with its square) or give coarsen=True."
+                )
+            grid = coarser
+        return grid
+
     def _plan(self, source: Density, target: Density) -> tuple[Tensor, Tensor, Tensor]:
         """Start and end points (P, d) and masses (P,) of the plan's entries."""
         (x, a), (y, b) = _atoms(source), _atoms(target)
-        cost = ot.dist(x, y, metric="sqeuclidean")
+        # In a unit box at zero: POT's tolerances are absolute, and ot.dist expands the square.
+        corner, length = np.array(source.grid.lower), max(source.grid.lengths)
+        cost = ot.dist((x - corner) / length, (y - corner) / length, metric="sqeuclidean")
         with warnings.catch_warnings():  # POT warns where it stops early; that is an error below
             warnings.simplefilter("ignore")
             plan, log = ot.emd(a, b, cost, numItermax=self.max_iterations, log=True)
