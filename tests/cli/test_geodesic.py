@@ -273,7 +273,8 @@ def test_pictures_of_different_proportions_are_padded_to_squares(write):
 
 def test_large_pictures_are_solved_on_fewer_cells(write):
     large = write("large.npy", np.random.default_rng(0).random((600, 300)))
-    first, _ = read_pair(large, large, invert=False, resolution=None)
+    with pytest.warns(UserWarning, match=r"600×300 cells .* are solved on 256×128 cells"):
+        first, _ = read_pair(large, large, invert=False, resolution=None)
     assert first.grid.shape == (256, 128)
     first, _ = read_pair(large, large, invert=False, resolution=40)
     assert first.grid.shape == (40, 20)

@@ -1,3 +1,5 @@
+import dataclasses
+
 import ot
 import pytest
 import torch
@@ -121,3 +123,10 @@ def test_report_of_a_batch_lists_pairs(pair_1d):
     ends = [Density(torch.stack([end.values] * 6), end.grid) for end in pair_1d]
     report = geonet.geodesic(*ends).report
     assert len(report.distance) == 6 and "quantile (6 pairs)" in str(report)
+
+
+def test_report_marks_a_distance_that_cannot_be_right(pair_1d):
+    report = geonet.geodesic(*pair_1d).report
+    assert "below the bound" not in str(report)
+    wrong = dataclasses.replace(report, distance=0.99 * report.distance_lower_bound)
+    assert "(below the bound for 1 of 1)" in str(wrong)

@@ -27,15 +27,13 @@ class Slack:
 
 
 SLACK = {
-    "auto": Slack(mass=2e-3, swap=2e-3),  # monge-ampere's in 2D
-    "monge-ampere": Slack(mass=2e-3, swap=2e-3),
-    "linear-program": Slack(swap=0.3),  # on a lattice many plans are optimal
+    "auto": Slack(mass=3e-4, swap=4e-4),  # monge-ampere's
+    "monge-ampere": Slack(mass=3e-4, swap=4e-4),
+    "linear-program": Slack(swap=0.15),  # on a lattice many plans are optimal
     # Entropic barycenters blur their ends too: that bias is what they are here to show.
-    "barycenter": Slack(ends=0.5, mass=1e-2, swap=1e-2, still=0.5),
-    "debiased-barycenter": Slack(
-        ends=0.02, mass=1e-2, swap=1e-2, still=0.02, options={"reg": 0.05}
-    ),
-    "schrodinger": Slack(ends=1e-6, mass=1e-3, swap=1e-5, still=0.5),
+    "barycenter": Slack(ends=0.04, mass=1e-7, still=0.04),
+    "debiased-barycenter": Slack(ends=0.02, mass=1e-5, still=0.02, options={"reg": 0.05}),
+    "schrodinger": Slack(ends=1e-7, mass=1e-3, swap=1e-7, still=1e-3),
 }
 CASES = [
     (name, d)
@@ -147,7 +145,7 @@ def test_ends_mass_and_sign(name, d, solved):
 def test_mass_and_sign_on_other_grids(name, d, solved):
     path = solved(name, d)
     finer = path.density([0.0, 0.5, 1.0], path.grid.with_shape([2 * n for n in SHAPES[d]]))
-    assert float(mass_error(finer).max()) <= max(slack(name).mass, 1e-2)
+    assert float(mass_error(finer).max()) <= slack(name).mass
     assert float(negativity(finer).max()) == 0.0
 
 
@@ -177,7 +175,7 @@ def test_single_precision_and_mixed_inputs(name, d, solved):
     single = Density(path.source.values.float(), path.grid)
     mixed = make(name)(single, path.target)
     apart = float(l1(mixed.density(0.3), path.density(0.3)).max())
-    assert apart <= max(1e-4, 1e-2 * slack(name).swap if name != "linear-program" else 0.3)
+    assert apart <= (slack(name).swap if name == "linear-program" else 1e-4)  # plans may change
     assert mixed.report.solver == path.solver
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import torch
@@ -32,16 +33,15 @@ def read_pair(
             raise _no_image(source)
         grid = common_grid(source, target, resolution or CLOUD_CELLS)
         return read(source, grid), read(target, grid)
-    largest = resolution or LARGEST
     if clouds[0]:
-        second = _no_finer(_read_density(target, invert), largest)
+        second = _no_finer(_read_density(target, invert), resolution)
         return read(source, second.grid), second
     first = _read_density(source, invert)
     if clouds[1]:
-        first = _no_finer(first, largest)
+        first = _no_finer(first, resolution)
         return first, read(target, first.grid)
     first, second = _on_one_grid(first, _read_density(target, invert))
-    return _no_finer(first, largest), _no_finer(second, largest)
+    return _no_finer(first, resolution), _no_finer(second, resolution)
 
 
 def common_grid(source: Path, target: Path, resolution: int) -> Grid:
@@ -119,8 +119,11 @@ def _padded(density: Density) -> Density:
     return Density(values, Grid(values.shape, 0.0, 1.0))
 
 
-def _no_finer(density: Density, largest: int) -> Density:
-    """Resampled where it has more cells along its longest side."""
-    if max(density.grid.shape) <= largest:
+def _no_finer(density: Density, resolution: int | None) -> Density:
+    """Resampled where it has more cells along its longest side; said if nobody asked for it."""
+    if max(density.grid.shape) <= (resolution or LARGEST):
         return density
-    return density.resample(output_grid(density.grid, largest))
+    coarser = output_grid(density.grid, resolution or LARGEST)
+    if resolution is None:
+        warnings.warn(f"{density.grid} are solved on {coarser}; see --resolution.", stacklevel=2)
+    return density.resample(coarser)

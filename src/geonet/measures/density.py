@@ -96,7 +96,8 @@ class Density:
             raise DensityError(f"floor is {fraction:g}; give a share of the mass in [0, 1).")
         if fraction == 0:
             return self
-        return Density((1 - fraction) * self.values + fraction / self.grid.volume, self.grid)
+        mixed = (1 - fraction) * self.values + fraction / self.grid.volume
+        return Density._of(mixed, self.grid, self.mass, None)
 
     def mean(self) -> Tensor:
         """Centre of mass, (batch?, times?, d), float64."""

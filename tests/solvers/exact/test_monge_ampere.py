@@ -147,3 +147,15 @@ def test_a_batch_names_the_pair_that_failed(pair_2d):
 def test_gradients_are_cut_and_not_an_error(pair_2d):
     ends = [Density(end.values.requires_grad_(), end.grid) for end in pair_2d]
     assert not geonet.geodesic(*ends, "monge-ampere").distance.requires_grad
+
+
+def test_faces_stay_in_place(pair_2d):
+    """No velocity through the faces, so no particle leaves the box."""
+    path = geonet.geodesic(*pair_2d, "monge-ampere")
+    along = torch.linspace(0, 5, 50, dtype=torch.float64)
+    for face in (0.0, 5.0):
+        points = torch.stack([torch.full_like(along, face), along], -1)
+        assert float(path.velocity([0.0, 0.5], points)[..., 0].abs().max()) < 1e-6
+    inside = path.grid.with_shape(100).points()
+    carried = path.trajectories(inside, 1.0)
+    assert float(carried.min()) >= 0 and float(carried.max()) <= 5

@@ -12,6 +12,8 @@ from torch import Tensor
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
 
+MARGIN = 12  # cells after which a cubic spline has forgotten its end (0.27^12 < 1e-6)
+
 
 class CosineSeries:
     """u(x) = Σ_k c_k Π_i cos(k_i π (x_i − a_i)/L_i) on the box [a, a + L].
@@ -35,7 +37,7 @@ class CosineSeries:
         return cls(values, grid)
 
     def derivatives_on(self, grid: Grid) -> tuple[Tensor, Tensor]:
-        """∇u (d, *grid.shape) and D²u (d, d, *grid.shape) on a grid of the same box."""
+        """∇u (d, *grid.shape) and D²u (d, d, *grid.shape) at the cell centres of a grid."""
         d = self.grid.dimension
         gradient = torch.stack([self._on(grid, i) for i in range(d)])
         return gradient, _symmetric(lambda i, j: self._on(grid, i, j), d, dim=0)
@@ -61,9 +63,13 @@ class CosineSeries:
         return derivative(), gradient, _symmetric(derivative, d, dim=-1)
 
     def sampled(self, grid: Grid) -> Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]:
-        """`at` for series of many modes: u, ∇u and D²u taken on a grid once, then cubic splines."""
+        """`at` for series of many modes: u, ∇u and D²u taken on a grid once, then cubic splines.
+
+        The grid goes on beyond the faces, where the series is even: so ∂u/∂n = 0 on them stays.
+        """
         d = self.grid.dimension
         rows, columns = torch.triu_indices(d, d)
+        grid = _continued(grid)
         gradient, hessian = self.derivatives_on(grid)
         fields = torch.cat([self.values_on(grid)[None], gradient, hessian[rows, columns]])
         spline = CubicSpline(fields, grid)
@@ -92,7 +98,8 @@ class CosineSeries:
         values = self.coefficients
         for axis, order in enumerate(_orders(grid.dimension, *directions)):
             cells, modes = grid.shape[axis], self.coefficients.shape[axis]
-            table = _centre_table(cells, modes, grid.lengths[axis])
+            start = grid.lower[axis] - self.grid.lower[axis]
+            table = _centre_table(cells, modes, self.grid.lengths[axis], start, grid.spacing[axis])
             values = _along(table[order], values, axis)
         return values
 
@@ -127,9 +134,9 @@ def _table(x: Tensor, frequencies: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _centre_table(cells: int, modes: int, length: float) -> Tensor:
+def _centre_table(cells: int, modes: int, length: float, start: float, spacing: float) -> Tensor:
     """The table at the cell centres of an axis; cached, since GMRES asks for it at every step."""
-    centres = (torch.arange(cells, dtype=torch.float64) + 0.5) * (length / cells)
+    centres = start + (torch.arange(cells, dtype=torch.float64) + 0.5) * spacing
     return _table(centres, torch.arange(modes, dtype=torch.float64) * (math.pi / length))
 
 
@@ -138,6 +145,16 @@ def _symmetric(derivative: Callable[..., Tensor], d: int, dim: int) -> Tensor:
     upper = {(i, j): derivative(i, j) for i in range(d) for j in range(i, d)}
     rows = [torch.stack([upper[min(i, j), max(i, j)] for j in range(d)], dim) for i in range(d)]
     return torch.stack(rows, dim if dim == 0 else dim - 1)
+
+
+def _continued(grid: Grid) -> Grid:
+    """The same cells with MARGIN more beyond every face."""
+    beyond = [MARGIN * h for h in grid.spacing]
+    return Grid(
+        [n + 2 * MARGIN for n in grid.shape],
+        [a - m for a, m in zip(grid.lower, beyond, strict=True)],
+        [b + m for b, m in zip(grid.upper, beyond, strict=True)],
+    )
 
 
 def _along(matrix: Tensor, values: Tensor, axis: int) -> Tensor:

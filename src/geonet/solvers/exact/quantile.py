@@ -34,10 +34,7 @@ class Quantile(Solver):
 
 
 class QuantileGeodesic(Geodesic):
-    """Segments of mass whose ends move from (start_left, start_right) to (end_left, end_right).
-
-    All of shape (B, K): `levels` (B, K + 1) are the merged levels of both distribution functions.
-    """
+    """Segments of mass between the merged levels of F_0 and F_1, whose ends move straight."""
 
     kind = "quantile"
 
@@ -45,10 +42,10 @@ class QuantileGeodesic(Geodesic):
         super().__init__(source, target, solver, {})
         edges = self.grid.edges()[0]
         first, second = (_distribution(end) for end in (source, target))
-        inner = torch.cat([first[:, :-1], second[:, 1:]], dim=-1).sort(dim=-1).values
-        self._levels = inner
-        self._start = _segment_ends(first, edges, inner)  # (B, K, 2): left and right end at t = 0
-        self._end = _segment_ends(second, edges, inner)
+        self._levels = torch.cat([first[:, :-1], second[:, 1:]], dim=-1).sort(dim=-1).values
+        # (B, K, 2): left and right end of each segment at t = 0 and at t = 1
+        self._start = _segment_ends(first, edges, self._levels)
+        self._end = _segment_ends(second, edges, self._levels)
 
     def _distance(self) -> Tensor:
         """W2² = Σ_j m_j ∫_0^1 ((1−λ)a_j + λb_j)² dλ for displacements a_j, b_j of the ends."""
@@ -64,13 +61,13 @@ class QuantileGeodesic(Geodesic):
         return values.reshape(*self.batch, len(times), *grid.shape)
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
-        speed = self._interleaved(self._end - self._start)
-        frames = [self._interpolate(self._knots(float(t)), speed, points[:, 0]) for t in times]
+        speed = (self._end - self._start).flatten(-2)
+        frames = [_interpolate(self._knots(float(t)), speed, points[:, 0]) for t in times]
         return torch.stack(frames, dim=1).reshape(*self.batch, len(times), *points.shape)
 
     def _potential(self, times: Tensor, points: Tensor) -> Tensor:
         """u_t = ∫ v_t, piecewise quadratic; the constant follows from ∂_t u + ½v² = 0."""
-        speed = self._interleaved(self._end - self._start)
+        speed = (self._end - self._start).flatten(-2)
         frames = []
         for t in times:
             knots = self._knots(float(t))
@@ -83,24 +80,15 @@ class QuantileGeodesic(Geodesic):
 
     def _knots(self, t: float) -> Tensor:
         """Ends of all segments at time t in increasing order, (B, 2K)."""
-        knots = self._interleaved(torch.lerp(self._start, self._end, t))
+        knots = torch.lerp(self._start, self._end, t).flatten(-2)
         return knots.cummax(dim=-1).values  # rounding may swap touching ends by 1e-16
 
     def _distribution_at(self, t: float, x: Tensor) -> Tensor:
         """F_t at x (B, N)."""
-        levels = self._interleaved(torch.stack([self._levels[:, :-1], self._levels[:, 1:]], -1))
+        levels = torch.stack([self._levels[:, :-1], self._levels[:, 1:]], -1).flatten(-2)
         lo, hi, fraction, below, above = _bracket(self._knots(t), x)
         value = torch.lerp(levels.gather(1, lo), levels.gather(1, hi), fraction)
         return value.masked_fill(below, 0.0).masked_fill(above, 1.0)
-
-    def _interpolate(self, knots: Tensor, values: Tensor, x: Tensor) -> Tensor:
-        """Piecewise linear through (knots, values), constant beyond; x (N,) gives (B, N)."""
-        lo, hi, fraction, _, _ = _bracket(knots, x.expand(len(knots), -1).contiguous())
-        return torch.lerp(values.gather(1, lo), values.gather(1, hi), fraction)
-
-    @staticmethod
-    def _interleaved(ends: Tensor) -> Tensor:
-        return ends.flatten(-2)
 
     @classmethod
     def _from_state(cls, source, target, solver, notes, state) -> QuantileGeodesic:
@@ -138,6 +126,12 @@ def _bracket(knots: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, 
     left, right = knots.gather(1, lo), knots.gather(1, hi)
     fraction = ((x - left) / (right - left).clamp(min=1e-300)).clamp(0, 1)
     return lo, hi, fraction, x < knots[:, :1], x >= knots[:, -1:]
+
+
+def _interpolate(knots: Tensor, values: Tensor, x: Tensor) -> Tensor:
+    """Piecewise linear through (knots, values), constant beyond; x (N,) gives (B, N)."""
+    lo, hi, fraction, _, _ = _bracket(knots, x.expand(len(knots), -1).contiguous())
+    return torch.lerp(values.gather(1, lo), values.gather(1, hi), fraction)
 
 
 def _quadratic(knots: Tensor, slopes: Tensor, values: Tensor, x: Tensor) -> Tensor:
