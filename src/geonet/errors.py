@@ -25,6 +25,10 @@ class SolverError(InputError):
     """An unknown solver, a wrong option, or a problem the solver does not take."""
 
 
+class ConfigError(InputError):
+    """A configuration with an unknown key, a wrong type or a value that makes no sense."""
+
+
 class UnavailableError(GeonetError):
     """A quantity that the solver behind a geodesic cannot give."""
 
@@ -39,6 +43,10 @@ class ConvergenceError(GeonetError, RuntimeError):
     def __init__(self, message: str, residual: float):
         super().__init__(message)
         self.residual = residual
+
+
+class TrainingError(GeonetError, RuntimeError):
+    """A training that cannot go on, such as one whose loss is no longer finite."""
 
 
 class ConvergenceWarning(UserWarning):

@@ -1,0 +1,1 @@
+"""Networks that map pairs of densities to functions of (x, t)."""

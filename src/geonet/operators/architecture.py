@@ -1,0 +1,78 @@
+"""The settings of a model: what has to be known to build its networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from geonet.settings import require
+
+LARGEST = 1 << 20  # of any width or count: beyond it is a slip of the keyboard
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A branch: sensor values of one density to `rank` numbers."""
+
+    network: Literal["mlp", "modified-mlp"] = "modified-mlp"
+    width: int = 150
+    depth: int = 7
+
+    def __post_init__(self) -> None:
+        _check_size(self.width, self.depth)
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """A trunk: (x, t) in the unit box to `rank` numbers.
+
+    Attributes:
+        network: "mlp" and "modified-mlp" see x and t together; "separable" multiplies a stack for
+            x with a stack for t (the paper's Fourier-feature trunk).
+        features: what the network is given: "coordinates"; "cosines" cos(kπx_i), k ≤ `modes`, even
+            at every face of the box; "fourier": cos and sin of `modes` random frequencies with
+            standard deviation `sigma`, in periods per box, frozen.
+    """
+
+    network: Literal["mlp", "modified-mlp", "separable"] = "modified-mlp"
+    width: int = 100
+    depth: int = 7
+    features: Literal["coordinates", "cosines", "fourier"] = "coordinates"
+    modes: int = 8
+    sigma: float = 2.5
+
+    def __post_init__(self) -> None:
+        _check_size(self.width, self.depth)
+        require(0 < self.modes <= LARGEST, f"modes is {self.modes}; give at least 1.")
+        require(self.sigma > 0, f"sigma is {self.sigma}; give a positive number.")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """GeONet: for the density C and the potential H each two branches and a trunk.
+
+    Attributes:
+        dimension: d.
+        sensors: cells along each axis where the branches read the densities.
+        rank: p, the number of terms in the sum over k.
+        swap_symmetry: what to build in by averaging with the swapped pair: "density" has
+            C(μ0,μ1)(x,t) = C(μ1,μ0)(x,1−t), "both" also H(μ0,μ1)(x,t) = −H(μ1,μ0)(x,1−t), which
+            holds for geodesics but not for Schrödinger bridges.
+    """
+
+    dimension: int = 1
+    sensors: int = 100
+    rank: int = 800
+    swap_symmetry: Literal["none", "density", "both"] = "none"
+    branch: Branch = field(default_factory=Branch)
+    trunk: Trunk = field(default_factory=Trunk)
+
+    def __post_init__(self) -> None:
+        require(self.dimension in (1, 2, 3), f"dimension is {self.dimension}; give 1, 2 or 3.")
+        require(2 <= self.sensors <= 4096, f"sensors is {self.sensors}; give 2 to 4096.")
+        require(0 < self.rank <= LARGEST, f"rank is {self.rank}; give at least 1.")
+
+
+def _check_size(width: int, depth: int) -> None:
+    require(0 < width <= LARGEST, f"width is {width}; give at least 1.")
+    require(2 <= depth <= 100, f"depth is {depth}; give 2 to 100 layers.")

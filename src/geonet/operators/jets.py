@@ -1,0 +1,193 @@
+"""Derivatives in (x, t) carried along with the values, so that one pass through a network has all.
+
+A jet of a function of (x, t) holds on its leading axis the channels
+
+    value | ∂x_1 … ∂x_d, ∂t | second derivatives in x: none, the Laplacian, or the Hessian's i ≤ j
+
+and every operation below maps jets to jets by the chain rule. The same operations take plain
+tensors, so a network is written once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import Linear
+
+Second = Literal["none", "laplacian", "hessian"]
+
+
+@dataclass(frozen=True)
+class Jet:
+    """Values and derivatives, data (channels, ...), of functions of x ∈ R^dimension and t."""
+
+    data: Tensor
+    dimension: int
+    second: Second
+
+    @property
+    def value(self) -> Tensor:
+        """f, (...)."""
+        return self.data[0]
+
+    @property
+    def gradient(self) -> Tensor:
+        """∇f in x, (d, ...)."""
+        return self.data[1 : self.dimension + 1]
+
+    @property
+    def rate(self) -> Tensor:
+        """∂t f, (...)."""
+        return self.data[self.dimension + 1]
+
+    @property
+    def laplacian(self) -> Tensor:
+        """Δf in x, (...)."""
+        if self.second == "laplacian":
+            return self.data[-1]
+        return self.hessian.diagonal().sum(-1)
+
+    @property
+    def hessian(self) -> Tensor:
+        """D²f in x, (d, d, ...); only of jets that carry it."""
+        assert self.second == "hessian"
+        place = torch.zeros(self.dimension, self.dimension, dtype=torch.long)
+        rows, columns = torch.triu_indices(self.dimension, self.dimension)
+        place[rows, columns] = place[columns, rows] = torch.arange(len(rows))
+        return self.data[self.dimension + 2 :][place]
+
+    def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Value, ∇, ∂t and second derivatives, each with its channel axis.
+
+        One split, whose derivative is one concatenation; slices would each fill a tensor of zeros.
+        """
+        d = self.dimension
+        value, gradient, rate, seconds = self.data.split([1, d, 1, len(self.data) - d - 2])
+        return value, gradient, rate, seconds
+
+    def like(self, data: Tensor) -> Jet:
+        """Other data with the same channels."""
+        return Jet(data, self.dimension, self.second)
+
+    def cross(self, a: Tensor, b: Tensor) -> Tensor:
+        """½(a_i b_j + a_j b_i) in the layout of the second derivatives, from gradients a and b."""
+        if self.second == "laplacian":
+            return (a * b).sum(0, keepdim=True)
+        rows, columns = torch.triu_indices(self.dimension, self.dimension)
+        if a is b:
+            return a[rows] * a[columns]
+        return 0.5 * (a[rows] * b[columns] + a[columns] * b[rows])
+
+    def __add__(self, other: Jet) -> Jet:
+        return self.like(self.data + other.data)
+
+    def __sub__(self, other: Jet) -> Jet:
+        return self.like(self.data - other.data)
+
+    def __mul__(self, other: Jet) -> Jet:
+        """(ab)' = a'b + ab', (ab)_ij = a_ij b + a_i b_j + a_j b_i + a b_ij."""
+        a, a_x, a_t, a_xx = self.parts()
+        b, b_x, b_t, b_xx = other.parts()
+        parts = [a * b, torch.addcmul(a_x * b, a, b_x), torch.addcmul(a_t * b, a, b_t)]
+        if self.second != "none":
+            outer = torch.addcmul(a_xx * b, a, b_xx)
+            parts.append(outer + 2 * self.cross(a_x, b_x))
+        return self.like(torch.cat(parts))
+
+
+Z = TypeVar("Z", Tensor, Jet)
+
+
+def variables(points: Tensor, times: Tensor, second: Second) -> Jet:
+    """The jet of (x, t) itself: points (N, d) and times (N,) to data (channels, N, d + 1)."""
+    n, d = points.shape
+    value = torch.cat([points, times[:, None]], dim=1)
+    first = torch.eye(d + 1, dtype=value.dtype)[:, None].expand(d + 1, n, d + 1)
+    count = {"none": 0, "laplacian": 1, "hessian": d * (d + 1) // 2}[second]
+    return Jet(torch.cat([value[None], first, value.new_zeros(count, n, d + 1)]), d, second)
+
+
+def affine(layer: Linear, z: Z) -> Z:
+    """Wz + b; derivatives do not see b."""
+    if isinstance(z, Tensor):
+        return layer(z)
+    data = z.data @ layer.weight.T
+    if layer.bias is None:
+        return z.like(data)
+    return z.like(torch.cat([data[:1] + layer.bias, data[1:]]))
+
+
+def tanh_layer(layer: Linear, z: Z) -> Z:
+    """σ(Wz + b) with σ = tanh: σ' = 1 − σ², σ'' = −2σσ'."""
+    if isinstance(z, Tensor):
+        return torch.tanh(layer(z))
+    image = z.like(z.data @ layer.weight.T)
+    parts = image.parts()
+    value = torch.tanh(parts[0] + layer.bias)
+    slope = 1 - value * value
+    return _chain(image, parts, value, slope, -2 * value * slope)
+
+
+def cosine(z: Z) -> Z:
+    """Cos of every entry."""
+    if isinstance(z, Tensor):
+        return torch.cos(z)
+    parts = z.parts()
+    value = torch.cos(parts[0])
+    return _chain(z, parts, value, -torch.sin(parts[0]), -value)
+
+
+def sine(z: Z) -> Z:
+    """Sin of every entry."""
+    if isinstance(z, Tensor):
+        return torch.sin(z)
+    parts = z.parts()
+    value = torch.sin(parts[0])
+    return _chain(z, parts, value, torch.cos(parts[0]), -value)
+
+
+def columns(z: Z, start: int, stop: int | None = None) -> Z:
+    """Some of the last axis's entries."""
+    if isinstance(z, Tensor):
+        return z[..., start:stop]
+    return z.like(z.data[..., start:stop])
+
+
+def joined(parts: list[Z]) -> Z:
+    """Side by side on the last axis."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat(parts, dim=-1)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return parts[0].like(torch.cat([part.data for part in parts], dim=-1))
+
+
+def with_constant(z: Z) -> Z:
+    """One more column: the function 1."""
+    if isinstance(z, Tensor):
+        return torch.cat([z, torch.ones_like(z[..., :1])], dim=-1)
+    one = torch.zeros_like(z.data[..., :1])
+    one[0] = 1
+    return z.like(torch.cat([z.data, one], dim=-1))
+
+
+def backwards(z: Z) -> Z:
+    """(x, t) to (x, 1 − t), in the jet of `variables` or in rows (N, d + 1)."""
+    if isinstance(z, Tensor):
+        return torch.cat([z[..., :-1], 1 - z[..., -1:]], dim=-1)
+    data = torch.cat([z.data[..., :-1], -z.data[..., -1:]], dim=-1)
+    shift = torch.zeros_like(data[:, :1])
+    shift[0, :, -1] = 1
+    return z.like(data + shift)
+
+
+def _chain(
+    z: Jet, parts: tuple[Tensor, ...], value: Tensor, slope: Tensor, curvature: Tensor
+) -> Jet:
+    """f(z) from f, f', f'' at z's value: (f∘z)_ij = f' z_ij + f'' z_i z_j."""
+    _, z_x, z_t, z_xx = parts
+    new = [value, slope * z_x, slope * z_t]
+    if z.second != "none":
+        new.append(torch.addcmul(slope * z_xx, curvature, z.cross(z_x, z_x)))
+    return z.like(torch.cat(new))

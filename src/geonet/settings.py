@@ -1,0 +1,127 @@
+"""Frozen dataclasses from and to TOML: unknown keys, wrong types and missing ones are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from geonet.errors import ConfigError
+from geonet.files import reading
+
+T = TypeVar("T")
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    with reading(file, "TOML"):
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def from_table(cls: type[T], table: Any, where: str = "") -> T:
+    """A dataclass from nested tables; `where` is the path of keys that led here."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} is {table!r}; give a table of {', '.join(_names(cls))}.")
+    known, hints = _names(cls), get_type_hints(cls)
+    for key in table:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(known)}."
+            raise ConfigError(f"Unknown key {_path(where, key)}; {hint}")
+    values = {key: _value(hints[key], value, _path(where, key)) for key, value in table.items()}
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        required = (
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        )
+        if required and field.name not in values:
+            raise ConfigError(f"The key {_path(where, field.name)} is missing; add it.")
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{where + ': ' if where else ''}{error}") from None
+
+
+def to_table(settings: Any) -> dict[str, Any]:
+    """Nested tables from a dataclass, ready for JSON and TOML; what is None is left out."""
+    table = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            table[field.name] = to_table(value)
+        elif value is not None:
+            table[field.name] = list(value) if isinstance(value, tuple) else value
+    return table
+
+
+def to_toml(table: dict[str, Any], prefix: str = "") -> str:
+    """TOML text of nested tables of numbers, strings, booleans and lists of these."""
+    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
+    lines = [f"{key} = {_literal(value)}" for key, value in table.items() if key not in inner]
+    text = "".join(line + "\n" for line in lines)
+    for key, value in inner.items():
+        name = f"{prefix}{key}"
+        text += f"\n[{name}]\n" + to_toml(value, f"{name}.")
+    return text
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuse a setting with one sentence."""
+    if not condition:
+        raise ConfigError(message)
+
+
+def _names(cls: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+
+
+def _path(where: str, key: Any) -> str:
+    return f"{where}.{key}" if where else str(key)
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    """`value` as the type `hint`, or an error that names the place."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is UnionType:
+        hint = next(kind for kind in arguments if kind is not NoneType)  # T | None, from TOML: T
+        return _value(hint, value, where)
+    if dataclasses.is_dataclass(hint):
+        return from_table(hint, value, where)  # type: ignore[arg-type]
+    if origin is Literal:
+        if value in arguments:
+            return value
+        raise ConfigError(f"{where} is {value!r}; choose from {', '.join(map(repr, arguments))}.")
+    if origin is tuple:
+        return _tuple(arguments, value, where)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not hint:
+        raise ConfigError(f"{where} is {value!r}; give {_KINDS[hint]}.")
+    return value
+
+
+def _tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise ConfigError(f"{where} is {value!r}; give a list.")
+    if arguments[-1] is Ellipsis:
+        arguments = (arguments[0],) * len(value)
+    if len(arguments) != len(value):
+        raise ConfigError(f"{where} has {len(value)} entries; give {len(arguments)}.")
+    items = enumerate(zip(arguments, value, strict=True))
+    return tuple(_value(kind, item, f"{where}[{i}]") for i, (kind, item) in items)
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{quoted}"'
+    if isinstance(value, list):
+        return "[" + ", ".join(_literal(item) for item in value) + "]"
+    return repr(value)
+
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}

@@ -1,0 +1,227 @@
+"""Trained GeONet models as solvers: one pass through the branches, one matmul per grid."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from geonet.errors import SolverError
+from geonet.geodesic import Geodesic
+from geonet.measures.density import Density
+from geonet.measures.grid import Grid
+from geonet.measures.interpolation import CubicSpline
+from geonet.operators.architecture import Architecture
+from geonet.operators.deeponet import GeONet, build, cartesian
+from geonet.operators.jets import variables
+from geonet.settings import from_table, to_table
+from geonet.solvers.base import Solver
+from geonet.solvers.learned.model_file import Header, load_model
+
+PRETRAINED = Path(__file__).with_name("pretrained")
+CACHED = 8  # bases of (grid, times) kept per model
+DISTANCE_TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+class Operator:
+    """A trained model on a box of any size, in float32, with the bases it was asked for lately.
+
+    Attributes:
+        model: C and H in the unit box.
+        epsilon: the entropic regularisation it was trained with, in the unit box.
+    """
+
+    def __init__(self, model: GeONet, epsilon: float = 0.0):
+        self.model = model
+        self.epsilon = epsilon
+        self.basis_on = lru_cache(CACHED)(self._basis_on)
+
+    @torch.no_grad()
+    def coefficients(self, source: Density, target: Density) -> tuple[Tensor, Tensor]:
+        """Coefficients (B, functions) of C and H for a batch of pairs."""
+        return self.model.coefficients(self._sensed(source), self._sensed(target))
+
+    @torch.no_grad()
+    def _basis_on(self, grid: Grid, times: tuple[float, ...]) -> Tensor:
+        """C's functions at all times and cells, (T · cells, functions)."""
+        points = unit_points(grid.points().reshape(-1, grid.dimension), grid)
+        rows = [torch.cat([points, torch.full_like(points[:, :1], t)], 1) for t in times]
+        return self.model.density.basis(torch.cat(rows))
+
+    @torch.no_grad()
+    def jets(self, coefficients: tuple[Tensor, Tensor], points: Tensor, t: float, box: Grid):
+        """Jets (channels, B, N) of C and H at one time at points (N, d) of `box`."""
+        unit = unit_points(points, box)
+        z = variables(unit, torch.full_like(unit[:, 0], t), "none")
+        return (
+            cartesian(coefficients[0], self.model.density.basis(z)),
+            cartesian(coefficients[1], self.model.potential.basis(z)),
+        )
+
+    def _sensed(self, density: Density) -> Tensor:
+        """The density relative to uniform on the cube, at the sensors, (B, m)."""
+        grid, settings = density.grid, self.model.settings
+        length = max(grid.lengths)
+        sensors = Grid((settings.sensors,) * grid.dimension).points().reshape(-1, grid.dimension)
+        places = grid.corner("lower") + length * sensors
+        values = density.values.to(torch.float64).reshape(-1, *grid.shape)
+        sensed = CubicSpline(values, grid)(places) * length**grid.dimension
+        inside = (places <= grid.corner("upper")).all(-1)  # a box that is no cube lies in one
+        return (sensed * inside).float()
+
+
+class GeONetPath(Geodesic):
+    """C and H of a batch of pairs, given by their coefficients."""
+
+    kind = "geonet"
+
+    def __init__(
+        self,
+        source: Density,
+        target: Density,
+        solver: str,
+        notes: dict[str, Any],
+        operator: Operator,
+        coefficients: tuple[Tensor, Tensor],
+    ):
+        super().__init__(source, target, solver, notes)
+        self.operator = operator
+        self.coefficients = coefficients
+
+    def _density(self, times: Tensor, grid: Grid) -> Tensor:
+        """C on the grid; as the network has it, so mass and sign are only nearly right."""
+        basis = self.operator.basis_on(grid, tuple(times.tolist()))
+        values = cartesian(self.coefficients[0], basis) / max(grid.lengths) ** grid.dimension
+        return values.reshape(*self.batch, len(times), *grid.shape).to(torch.float64)
+
+    def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
+        """∇H; with entropy the current velocity ∇H + ε∇log C, which carries the density."""
+        length = max(self.grid.lengths)
+        answers = []
+        for t in times.tolist():
+            density, potential = self._jets(points, t)
+            velocity = potential.gradient
+            if self.operator.epsilon:
+                floor = 1e-3  # of the uniform density: C may come near zero, or below
+                scores = density.gradient / density.value.clamp(min=floor)
+                velocity = velocity + self.operator.epsilon * scores
+            answers.append(velocity.movedim(0, -1) * length)
+        return self._shaped(torch.stack(answers, dim=1))
+
+    def _potential(self, times: Tensor, points: Tensor) -> Tensor:
+        scale = max(self.grid.lengths) ** 2
+        values = [self._jets(points, t)[1].value * scale for t in times.tolist()]
+        return self._shaped(torch.stack(values, dim=1))
+
+    def _distance(self) -> Tensor:
+        """W2² = ∫|∇H_0|² dμ0 = ∫|∇H_1|² dμ1: the mean of both, since each end is known."""
+        if self.operator.epsilon:
+            raise self._unavailable("distance")
+        points = self.grid.points().reshape(-1, self._dimension)
+        squares = []
+        for t, end in ((0.0, self.source), (1.0, self.target)):
+            speed = (self._velocity(torch.tensor([t]), points).squeeze(-3) ** 2).sum(-1)
+            mass = end.values.reshape(*self.batch, -1) * self.grid.cell_volume
+            squares.append((speed * mass).sum(-1))
+        return (0.5 * (squares[0] + squares[1])).sqrt()
+
+    def _jets(self, points: Tensor, t: float):
+        return self.operator.jets(self.coefficients, points, t, self.grid)
+
+    def _shaped(self, answer: Tensor) -> Tensor:
+        """(B, T, ...) without B for a single pair, in double precision."""
+        answer = answer.to(torch.float64)
+        return answer if self.batch else answer[0]
+
+    def _state(self) -> dict[str, np.ndarray]:
+        """Coefficients and trunks: what is needed at any (x, t)."""
+        model = self.operator.model
+        weights = {k: v for k, v in model.state_dict().items() if ".trunk." in k}
+        header = {"architecture": to_table(model.settings), "epsilon": self.operator.epsilon}
+        return {
+            "header": np.array(json.dumps(header)),
+            "density": self.coefficients[0].numpy(),
+            "potential": self.coefficients[1].numpy(),
+            **{f"weights/{name}": value.numpy() for name, value in weights.items()},
+        }
+
+    @classmethod
+    def _from_state(cls, source, target, solver, notes, state) -> GeONetPath:
+        header = json.loads(str(state["header"]))
+        model = build(from_table(Architecture, header["architecture"]), seed=0)
+        weights = {
+            name.removeprefix("weights/"): torch.from_numpy(value)
+            for name, value in state.items()
+            if name.startswith("weights/")
+        }
+        model.load_state_dict(weights, strict=False)  # the branches have done their work
+        coefficients = tuple(torch.from_numpy(state[key]) for key in ("density", "potential"))
+        operator = Operator(model.eval().requires_grad_(False), header["epsilon"])
+        return cls(source, target, solver, notes, operator, coefficients)  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True)
+class GeONetSolver(Solver):
+    """A trained model from a file.
+
+    Attributes:
+        file: the model, as `geonet train` writes it.
+    """
+
+    name = "geonet"
+    summary = "a GeONet model from a file that `geonet train` wrote"
+    dimensions = (1, 2, 3)
+
+    file: str
+    _loaded: list = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def _solve(self, source: Density, target: Density) -> GeONetPath:
+        operator, header = self._operator()
+        if source.grid.dimension != operator.model.settings.dimension:
+            raise SolverError(
+                f"The model {self.file} takes {operator.model.settings.dimension}D densities, "
+                f"these are {source.grid.dimension}D; choose another model or solver='auto'."
+            )
+        source, target = source.detach(), target.detach()
+        coefficients = operator.coefficients(source, target)
+        notes = {"model": header.get("name", Path(self.file).stem)}
+        if operator.epsilon:
+            notes["epsilon"] = operator.epsilon * max(source.grid.lengths) ** 2
+        return GeONetPath(source, target, self.name, notes, operator, coefficients)
+
+    _solve_pair = _solve
+
+    def _operator(self) -> tuple[Operator, Header]:
+        """The model, read from its file at the first call."""
+        if not self._loaded:
+            model, header = load_model(Path(self.file))
+            self._loaded.append((Operator(model, float(header.get("epsilon", 0.0))), header))
+        return self._loaded[0]
+
+
+@dataclass(frozen=True)
+class GeONet1D(GeONetSolver):
+    """The paper's operator, trained on 1D mixtures."""
+
+    name = "geonet-1d"
+    summary = "1D, the paper's neural operator, trained on its Gaussian mixtures; milliseconds"
+    dimensions = (1,)
+
+    file: str = str(PRETRAINED / "geonet-1d.safetensors")
+
+
+@dataclass(frozen=True)
+class GeONet2D(GeONetSolver):
+    """The paper's operator, trained on 2D mixtures."""
+
+    name = "geonet-2d"
+    summary = "2D, the paper's neural operator, trained on its Gaussian mixtures; milliseconds"
+    dimensions = (2,)
+
+    file: str = str(PRETRAINED / "geonet-2d.safetensors")

@@ -1,0 +1,85 @@
+"""Trained models in files: safetensors with a JSON header, no pickle, and a checksum over both."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from geonet.errors import ConfigError, FileError
+from geonet.files import reading, written_atomically
+from geonet.operators.architecture import Architecture
+from geonet.operators.deeponet import GeONet
+from geonet.settings import from_table, to_table
+
+FORMAT = 1
+SUFFIX = ".safetensors"
+Header = dict[str, Any]
+
+
+def save_model(file: Path, model: GeONet, header: Header) -> Path:
+    """Write the weights, and beside them the architecture and whatever `header` has to say."""
+    header = {"format": FORMAT, "kind": "geonet", "architecture": to_table(model.settings), **header}
+    tensors = {name: value.detach() for name, value in model.state_dict().items()}
+    return write_tensors(file, tensors, header)
+
+
+def load_model(file: Path) -> tuple[GeONet, Header]:
+    """The model that `save_model` wrote, and its header."""
+    tensors, header = read_tensors(file, "a geonet model")
+    if header.get("format") != FORMAT or header.get("kind") != "geonet":
+        raise FileError(
+            f"{file} has format {header.get('format')!r} and kind {header.get('kind')!r}, which "
+            "this version does not know; load it with the version that wrote it."
+        )
+    try:
+        settings = from_table(Architecture, header.get("architecture"))
+    except ConfigError as error:
+        raise FileError(f"{file} describes no model: {error}") from error
+    with torch.device("meta"):  # shapes only: a header cannot ask for more memory than its file has
+        model = GeONet(settings)
+    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    if expected != {name: tuple(value.shape) for name, value in tensors.items()}:
+        raise FileError(f"The weights in {file} do not fit its architecture; get the file again.")
+    for name, value in tensors.items():
+        if not bool(torch.isfinite(value).all()):
+            raise FileError(f"The weights {name} in {file} are not finite; get the file again.")
+    model.load_state_dict({k: v.float() for k, v in tensors.items()}, assign=True)
+    return model.eval().requires_grad_(False), header
+
+
+def write_tensors(file: Path, tensors: dict[str, Tensor], header: Header) -> Path:
+    """Tensors and a header with their checksum, whole or not at all."""
+    tensors = {name: value.contiguous().cpu() for name, value in tensors.items()}
+    text = json.dumps(header, ensure_ascii=False)
+    with written_atomically(file) as temporary:
+        save_file(tensors, temporary, {"geonet": text, "sha256": _digest(tensors, text)})
+    return file
+
+
+def read_tensors(file: Path, what: str) -> tuple[dict[str, Tensor], Header]:
+    """What `write_tensors` wrote; anything else is refused."""
+    with reading(file, what), safe_open(file, "pt") as archive:
+        metadata = archive.metadata() or {}
+        if not {"geonet", "sha256"} <= set(metadata):
+            raise FileError(f"{file} holds tensors but is not {what}; `geonet train` writes one.")
+        tensors = {name: archive.get_tensor(name) for name in archive.keys()}
+        if _digest(tensors, metadata["geonet"]) != metadata["sha256"]:
+            raise FileError(f"{file} was changed after it was written; get the file again.")
+        header = json.loads(metadata["geonet"])
+    return tensors, header
+
+
+def _digest(tensors: dict[str, Tensor], text: str) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Training operators on pairs of densities alone: no geodesic is ever shown."""

@@ -1,0 +1,35 @@
+"""Weights of the terms by the norms of their gradients (Wang et al., 2023)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from geonet.training.processes import Processes
+
+MEMORY = 0.9  # of the weights before
+
+
+def balanced_weights(
+    terms: dict[str, Tensor],
+    weights: dict[str, float],
+    given: dict[str, float],
+    parameters: list[Tensor],
+    processes: Processes,
+) -> dict[str, float]:
+    """Move the weights towards equal gradients: w_i ∝ 1/|∇L_i|, scaled to keep Σ w_i|∇L_i|.
+
+    `given` are the weights of the config; a term keeps its share in proportion to nothing but its
+    gradient, so only which terms are present counts.
+    """
+    norms = []
+    for term in terms.values():
+        gradients = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
+        squares = [(g**2).sum() for g in gradients if g is not None]
+        norms.append(torch.stack(squares).sum().sqrt())
+    size = processes.mean(torch.stack(norms)).clamp(min=1e-12)
+    total = sum(given[name] * float(n) for name, n in zip(terms, size, strict=True))
+    return {
+        name: MEMORY * weights[name] + (1 - MEMORY) * total / (len(terms) * float(n))
+        for name, n in zip(terms, size, strict=True)
+    }

@@ -1,0 +1,143 @@
+"""The settings of a training, read from a TOML file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from geonet.operators.architecture import Architecture
+from geonet.settings import from_table, read_toml, require
+from geonet.training.loss import LossSettings
+
+
+@dataclass(frozen=True)
+class ProblemSettings:
+    """What to train on: a family, or a file of pairs (npz with `source` and `target`)."""
+
+    family: Literal["mixtures-1d", "mixtures-2d"] | None = None
+    file: str | None = None
+
+    def __post_init__(self) -> None:
+        require(
+            (self.family is None) != (self.file is None),
+            "give either a family or a file of pairs.",
+        )
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """What one step sees.
+
+    Attributes:
+        scheme: "cartesian": every pair at every point; "triples": the paper's, each pair at one.
+        pairs: new pairs a step.
+        points: points (x, t) a step; with triples as many as pairs.
+        places: points where the ends are compared; with triples as many as pairs.
+    """
+
+    scheme: Literal["cartesian", "triples"] = "cartesian"
+    pairs: int = 64
+    points: int = 512
+    places: int = 128
+
+    def __post_init__(self) -> None:
+        for name in ("pairs", "points", "places"):
+            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; give at least 1.")
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """How the weights move.
+
+    Attributes:
+        name: "soap" or "adam".
+        learning_rate: at the top of the schedule.
+        schedule: "cosine" or "exponential", both down to `final` of it, or "constant".
+        final: share of the learning rate that is left at the end.
+        warmup: steps over which it rises from zero.
+        balance_every: rescale the weights of the terms so that their gradients have equal norms,
+            every so many steps; 0 for never.
+    """
+
+    name: Literal["soap", "adam"] = "soap"
+    learning_rate: float = 3e-3
+    schedule: Literal["cosine", "exponential", "constant"] = "cosine"
+    final: float = 0.01
+    warmup: int = 200
+    balance_every: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}; give > 0.")
+        require(0 < self.final <= 1, f"final is {self.final}; give a share in (0, 1].")
+        require(self.warmup >= 0, f"warmup is {self.warmup}; give ≥ 0.")
+        require(self.balance_every >= 0, f"balance_every is {self.balance_every}; give ≥ 0.")
+
+
+@dataclass(frozen=True)
+class ValidationSettings:
+    """Pairs that training never sees, solved exactly once at the start; 0 pairs for none."""
+
+    pairs: int = 32
+    every: int = 500
+    seed: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        require(self.pairs >= 0, f"pairs is {self.pairs}; give ≥ 0.")
+        require(self.every > 0, f"every is {self.every}; give at least 1.")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """One training, complete: the same config gives the same weights on the same machine.
+
+    Attributes:
+        name: of the model; the run's folder is called so too.
+        steps: in all.
+        seed: of weights, pairs and points.
+        checkpoint_every: steps between checkpoints.
+        log_every: steps between lines of the log.
+    """
+
+    name: str
+    problem: ProblemSettings
+    steps: int
+    seed: int = 0
+    checkpoint_every: int = 500
+    log_every: int = 50
+    model: Architecture = field(default_factory=Architecture)
+    loss: LossSettings = field(default_factory=LossSettings)
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    validation: ValidationSettings = field(default_factory=ValidationSettings)
+
+    def __post_init__(self) -> None:
+        require(
+            re.fullmatch(r"[\w.-]+", self.name) is not None and not self.name.startswith("."),
+            f"name is {self.name!r}; use letters, digits, '-', '_' and '.'.",
+        )
+        require(0 <= self.seed < 2**31, f"seed is {self.seed}; give 0 to 2³¹ − 1.")
+        for name in ("steps", "checkpoint_every", "log_every"):
+            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; give at least 1.")
+        family = self.problem.family
+        if family is not None:
+            d = int(family[-2])
+            require(
+                self.model.dimension == d,
+                f"model.dimension is {self.model.dimension}, but {family} is {d}D; make them agree.",
+            )
+        require(
+            not (self.loss.epsilon and self.model.swap_symmetry == "both"),
+            "with loss.epsilon > 0 the potential has no swap symmetry; "
+            'set model.swap_symmetry = "density".',
+        )
+
+
+def read_config(file: Path) -> TrainingConfig:
+    """The config in a TOML file; a relative path to pairs counts from that file's folder."""
+    table = read_toml(file)
+    problem = table.get("problem")
+    if isinstance(problem, dict) and isinstance(problem.get("file"), str):
+        problem["file"] = str(file.parent / problem["file"])
+    return from_table(TrainingConfig, table)

@@ -1,0 +1,265 @@
+"""The training loop, from top to bottom."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from geonet.errors import ConfigError, FileError, TrainingError
+from geonet.files import written_atomically
+from geonet.operators.deeponet import build
+from geonet.settings import to_table, to_toml
+from geonet.solvers.learned.model_file import save_model
+from geonet.training.balance import balanced_weights
+from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from geonet.training.config import TrainingConfig
+from geonet.training.loss import Objective
+from geonet.training.problem import FAMILIES, Problem, Recorded
+from geonet.training.processes import Processes, joined_processes
+from geonet.training.run_log import RunLog
+from geonet.training.sampling import Batch, cartesian_batch, sensor_points, triples_batch
+from geonet.training.schedule import learning_rate, make_optimizer
+from geonet.training.validation import Validation
+
+CHECKPOINT, MODEL, CONFIG = "checkpoint.safetensors", "model.safetensors", "config.toml"
+STREAMS_APART = 1_000_003  # between the seeds of two processes
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a training ended.
+
+    Attributes:
+        model: the file of the model with the lowest validation error; None before the first.
+        step: steps done in all.
+        reason: "finished", "time limit", "interrupted" or "stopped".
+        best: lowest validation error in percent, mean over the quarters.
+    """
+
+    model: Path | None
+    step: int
+    reason: str
+    best: float
+
+
+def train(
+    config: TrainingConfig,
+    folder: Path,
+    *,
+    resume: bool = False,
+    time_limit: float | None = None,
+    stop_at: int | None = None,
+) -> Outcome:
+    """Train into `folder`: config.toml, log.jsonl, checkpoint.safetensors, model.safetensors.
+
+    Args:
+        config: what to train, and how.
+        folder: made if need be.
+        resume: go on from the checkpoint there, bit for bit as if there had been no break.
+        time_limit: seconds after which to save and stop.
+        stop_at: the step after which to save and stop.
+    """
+    with joined_processes() as processes, asked_to_stop() as interrupted:
+        run = Run(config, folder, processes)
+        if resume:
+            run.load()
+        elif processes.writes:
+            _prepare(folder, config)
+        began, last = perf_counter(), min(config.steps, stop_at or config.steps)
+        progress, reason = run.progress, None
+        log = RunLog(folder, config.steps, progress.step) if processes.writes else None
+        with log or nullcontext():
+            while progress.step < last and reason is None:
+                loss, terms = run.take_step()
+                late = time_limit is not None and perf_counter() - began > time_limit
+                broken, late, stop = processes.any(not math.isfinite(loss), late, interrupted())
+                if broken:
+                    raise _diverged(progress.step, terms, folder)
+                reason = "interrupted" if stop else "time limit" if late else None
+                run.after_step(log, loss, terms, final=reason is not None or progress.step == last)
+        done = "finished" if progress.step == config.steps else "stopped"
+        model = folder / MODEL
+        return Outcome(
+            model if model.exists() else None, progress.step, reason or done, progress.best
+        )
+
+
+class Run:
+    """The state of a training and what is done to it."""
+
+    def __init__(self, config: TrainingConfig, folder: Path, processes: Processes):
+        self.config, self.folder, self.processes = config, folder, processes
+        self.problem = make_problem(config)
+        self.model = build(config.model, config.seed)
+        self.objective = Objective(self.model, config.loss, self.problem.box)
+        self.shared = processes.shared(self.objective)
+        self.optimizer = make_optimizer(config.optimizer, self.model.parameters())
+        self.generator = torch.Generator().manual_seed(
+            config.seed + STREAMS_APART * (processes.rank + 1)
+        )
+        self.sensors = sensor_points(config.model.sensors, config.model.dimension)
+        self.progress = Progress(0, math.inf, 0.0, dict(self.objective.weights))
+        validates = processes.writes and config.validation.pairs
+        self.validation = Validation(config, self.problem) if validates else None
+
+    def load(self) -> None:
+        """Go back to the checkpoint."""
+        file = self.folder / CHECKPOINT
+        self.progress, streams = load_checkpoint(file, self.config, self.model, self.optimizer)
+        if len(streams) != self.processes.count:
+            raise ConfigError(
+                f"{file} was trained by {len(streams)} processes, here are "
+                f"{self.processes.count}; resume with as many."
+            )
+        self.generator.set_state(streams[self.processes.rank])
+
+    def take_step(self) -> tuple[float, dict[str, float]]:
+        """One step; gives the loss and its weighted terms, before the step."""
+        config, progress, began = self.config, self.progress, perf_counter()
+        rate = learning_rate(config.optimizer, progress.step, config.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        terms = self.shared(self.batch())
+        every = config.optimizer.balance_every
+        if every and progress.step % every == 0:
+            moving = [p for p in self.model.parameters() if p.requires_grad]
+            progress.weights = balanced_weights(
+                terms, progress.weights, self.objective.weights, moving, self.processes
+            )
+        loss = self.objective.total(terms, progress.weights)
+        self.optimizer.zero_grad()
+        loss.backward()
+        if bool(torch.isfinite(loss)):
+            self.optimizer.step()
+        progress.step += 1
+        progress.seconds += perf_counter() - began
+        weighted = {name: progress.weights[name] * float(term) for name, term in terms.items()}
+        return float(loss), weighted
+
+    def batch(self) -> Batch:
+        """New pairs and points."""
+        sampling = self.config.sampling
+        if sampling.scheme == "triples":
+            return triples_batch(self.problem, self.sensors, sampling.pairs, self.generator)
+        counts = (sampling.pairs, sampling.points, sampling.places)
+        return cartesian_batch(self.problem, self.sensors, *counts, self.generator)
+
+    def after_step(
+        self, log: RunLog | None, loss: float, terms: dict[str, float], final: bool
+    ) -> None:
+        """Log, validate and save, where it is time to; all of them after the last step."""
+        config, step = self.config, self.progress.step
+        if log is not None:
+            log.advance(step)
+            if final or step % config.log_every == 0:
+                rate = self.optimizer.param_groups[0]["lr"]
+                seconds = round(self.progress.seconds, 3)
+                log.losses(step, loss, terms, learning_rate=rate, seconds=seconds)
+            if final or step % config.validation.every == 0:
+                self.validate(log)
+        if final or step % config.checkpoint_every == 0:
+            self.save()
+
+    def validate(self, log: RunLog) -> None:
+        """Measure the error on unseen pairs; keep the model if it is the best so far."""
+        if self.validation is None:  # no truth: the last model is kept
+            self.save_model({})
+            return
+        errors = [round(e, 4) for e in self.validation.errors(self.model).tolist()]
+        log.validation(self.progress.step, errors, round(self.progress.seconds, 1))
+        mean = sum(errors) / len(errors)
+        if mean < self.progress.best:
+            self.progress.best = mean
+            self.save_model({"validation_l1_percent": errors})
+
+    def save_model(self, measured: dict[str, Any]) -> None:
+        """Write the model file."""
+        header = {
+            "name": self.config.name,
+            "epsilon": self.objective.epsilon,
+            "training": to_table(self.config),
+            "steps": self.progress.step,
+            "seconds": round(self.progress.seconds, 1),
+            "measured": measured,
+        }
+        save_model(self.folder / MODEL, self.model, header)
+
+    def save(self) -> None:
+        """Write the checkpoint, unless the weights are no longer finite."""
+        streams = self.processes.gathered(self.generator.get_state())
+        if not self.processes.writes:
+            return
+        if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
+            raise _diverged(self.progress.step, {}, self.folder)
+        file = self.folder / CHECKPOINT
+        save_checkpoint(file, self.config, self.progress, self.model, self.optimizer, streams)
+
+
+def make_problem(config: TrainingConfig) -> Problem:
+    """The family or the file that the config names."""
+    settings = config.problem
+    if settings.file is None:
+        assert settings.family is not None
+        return FAMILIES[settings.family]()
+    problem = Recorded(Path(settings.file))
+    if problem.box.dimension != config.model.dimension:
+        raise ConfigError(
+            f"model.dimension is {config.model.dimension}, but the pairs in {settings.file} are "
+            f"{problem.box.dimension}D; make them agree."
+        )
+    return problem
+
+
+@contextmanager
+def asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM set a flag, so that a step is never cut; a second Ctrl-C is an interrupt."""
+    asked = threading.Event()
+
+    def handle(number: int, _: object) -> None:
+        if asked.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set  # signals belong to the main thread
+        return
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _prepare(folder: Path, config: TrainingConfig) -> None:
+    """Make the folder; a training that is there is never overwritten."""
+    if (folder / CHECKPOINT).exists():
+        raise FileError(
+            f"{folder} holds a training already; go on with --resume, or give another --folder."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"Cannot make the folder {folder}: {error.strerror}.") from error
+    with written_atomically(folder / CONFIG) as temporary:
+        temporary.write_text(to_toml(to_table(config)), encoding="utf-8")
+
+
+def _diverged(step: int, terms: dict[str, float], folder: Path) -> TrainingError:
+    bad = [name for name, value in terms.items() if not math.isfinite(value)]
+    cause = f"the term {' and '.join(bad)} of the loss is" if bad else "weights are"
+    kept = "the last good checkpoint is kept; " if (folder / CHECKPOINT).exists() else ""
+    return TrainingError(
+        f"At step {step} {cause} no longer finite; {kept}lower the learning rate, or lengthen the "
+        "warm-up."
+    )

@@ -1,0 +1,144 @@
+"""Pairs of densities to train on, in the unit box: random families, or the user's own."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from geonet.errors import DensityError, FileError
+from geonet.files import reading
+from geonet.measures.density import Density
+from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
+from geonet.measures.gaussian_mixture import GaussianMixture
+from geonet.measures.grid import Grid
+from geonet.measures.interpolation import CubicSpline
+
+Ends = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
+
+
+class Problem(ABC):
+    """A source of random pairs on one box.
+
+    Attributes:
+        box: the box in the units of its densities; the cells do not matter.
+    """
+
+    box: Grid
+
+    @abstractmethod
+    def draw(self, count: int, generator: torch.Generator) -> Ends:
+        """`count` pairs: two functions of points in the unit box, (N, d) or (count, N, d).
+
+        Each gives the densities there relative to the uniform one, (count, N), float32.
+        """
+
+    @abstractmethod
+    def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
+        """`count` pairs as densities on a grid, for a solver to answer."""
+
+
+class Mixtures(Problem):
+    """One of the paper's families of Gaussian mixtures, new ones at every draw."""
+
+    def __init__(self, family: Callable[..., GaussianMixture], box: Grid):
+        self.family, self.box = family, box
+
+    def draw(self, count: int, generator: torch.Generator) -> Ends:
+        """Mixtures cut to the box; both ends are independent."""
+        mixture = self.family(2 * count, generator)
+        logs = log_quadratics(mixture, self.box)
+        cells = Grid((32,) * self.box.dimension).points().reshape(-1, self.box.dimension)
+        mass = evaluate(logs, cells.float()).mean(1)[:, None, None]  # per density, on the box
+        logs = torch.cat([logs[..., :1] - mass.log()[..., :1], logs[..., 1:]], dim=-1)
+        first, second = logs.chunk(2)
+        return (lambda points: evaluate(first, points)), (lambda points: evaluate(second, points))
+
+    def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
+        """Mixtures on the family's own grid."""
+        mixture = self.family(2 * count, generator)
+        ends = (slice(count), slice(count, None))
+        return tuple(
+            GaussianMixture(mixture.means[k], mixture.covariances[k]).on(self.box) for k in ends
+        )  # pyright: ignore[reportReturnType]
+
+
+class Recorded(Problem):
+    """Pairs in an npz: `source` and `target` (n, *cells), and the box's `lower` and `upper`."""
+
+    def __init__(self, file: Path):
+        with reading(file, "an npz of pairs"), np.load(file, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+        for key in ("source", "target"):
+            if key not in arrays:
+                raise FileError(f"{file} has no array {key!r}; give source and target, (n, cells).")
+        source, target = arrays["source"], arrays["target"]
+        if source.shape != target.shape or not 2 <= source.ndim <= 4:
+            raise FileError(
+                f"{file} has source {source.shape} and target {target.shape}; "
+                "give two arrays (n, cells…) of one shape, in 1D to 3D."
+            )
+        box = [arrays.get(key, np.float64(k)).tolist() for k, key in enumerate(("lower", "upper"))]
+        self.box = Grid(source.shape[1:], *box)
+        try:
+            self.source, self.target = (Density(end, self.box) for end in (source, target))
+        except DensityError as error:
+            raise FileError(f"{file}: {error}") from error
+
+    def draw(self, count: int, generator: torch.Generator) -> Ends:
+        """Random pairs of the file, with repeats, as splines through their cells."""
+        chosen = torch.randint(len(self.source), (count,), generator=generator)
+        unit = Grid(self.box.shape)
+        splines = [
+            CubicSpline(end.values[chosen].float() * self.box.volume, unit)
+            for end in (self.source, self.target)
+        ]
+        return splines[0], splines[1]
+
+    def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
+        """Random pairs of the file, with repeats."""
+        chosen = torch.randint(len(self.source), (count,), generator=generator)
+        return tuple(
+            Density(end.values[chosen], self.box) for end in (self.source, self.target)
+        )  # pyright: ignore[reportReturnType]
+
+
+FAMILIES: dict[str, Callable[[], Problem]] = {
+    "mixtures-1d": lambda: Mixtures(mixtures_1d, BOX_1D),
+    "mixtures-2d": lambda: Mixtures(mixtures_2d, BOX_2D),
+}
+
+
+def log_quadratics(mixture: GaussianMixture, box: Grid) -> Tensor:
+    """The logarithm of each component as a polynomial of degree 2 in the unit box, (B, k, terms).
+
+    Evaluating a polynomial is one matmul, an order of magnitude faster than solving with each
+    covariance, and single precision suffices: coordinates are centred first.
+    """
+    d = box.dimension
+    length = torch.tensor(box.lengths, dtype=torch.float64)
+    middle = (box.corner("lower") + box.corner("upper")) / 2
+    mean = (mixture.means - middle) / length
+    precision = torch.linalg.inv(mixture.covariances) * length[:, None] * length
+    half_log_det = 0.5 * torch.logdet(precision)
+    bent = (precision @ mean[..., None]).squeeze(-1)
+    height = mixture.weights.log() + half_log_det - 0.5 * d * math.log(math.tau)
+    constant = height - 0.5 * (mean * bent).sum(-1)
+    rows, columns = torch.triu_indices(d, d)
+    twice = torch.where(rows == columns, 1.0, 2.0)
+    quadratic = -0.5 * precision[..., rows, columns] * twice
+    return torch.cat([constant[..., None], bent, quadratic], dim=-1).float()
+
+
+def evaluate(logs: Tensor, points: Tensor) -> Tensor:
+    """Σ_k exp(polynomial_k) at points (N, d) or (B, N, d) of the unit box: (B, N)."""
+    centred = points - 0.5
+    rows, columns = torch.triu_indices(points.shape[-1], points.shape[-1])
+    one = torch.ones_like(centred[..., :1])
+    terms = torch.cat([one, centred, centred[..., rows] * centred[..., columns]], dim=-1)
+    return (logs @ terms.transpose(-1, -2)).exp_().sum(-2)

@@ -1,0 +1,68 @@
+"""One process or several: who writes, and what they have to agree on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process's place among `count`; `torchrun` starts them."""
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def writes(self) -> bool:
+        """Whether this is the one that logs, shows and saves."""
+        return self.rank == 0
+
+    def shared(self, module: Module) -> Module:
+        """The module with gradients averaged over all processes, weights from the first."""
+        return module if self.count == 1 else DistributedDataParallel(module)
+
+    def any(self, *flags: bool) -> list[bool]:
+        """Each flag, true if it is for any process."""
+        if self.count == 1:
+            return list(flags)
+        raised = torch.tensor(flags, dtype=torch.uint8)
+        dist.all_reduce(raised, dist.ReduceOp.MAX)
+        return raised.bool().tolist()
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The average over processes."""
+        if self.count > 1:
+            dist.all_reduce(values)
+            values /= self.count
+        return values
+
+    def gathered(self, state: Tensor) -> list[Tensor]:
+        """Everyone's tensor, in the order of ranks."""
+        if self.count == 1:
+            return [state]
+        states = [torch.empty_like(state) for _ in range(self.count)]
+        dist.all_gather(states, state)
+        return states
+
+
+@contextmanager
+def joined_processes() -> Iterator[Processes]:
+    """The group that `torchrun` started, gloo on CPUs and NCCL on GPUs; otherwise this one alone."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1:
+        yield Processes()
+        return
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield Processes(dist.get_rank(), count)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,78 @@
+"""Random pairs and random points, in two schemes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from geonet.measures.grid import Grid
+from geonet.training.problem import Problem
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step of training sees, all in the unit box, float32.
+
+    Cartesian: every one of B pairs at every one of Q points. Triples: pair n at point n only.
+
+    Attributes:
+        source: μ0 at the sensors, (B, m).
+        target: μ1 at the sensors, (B, m).
+        points: where the equations are asked for, (Q, d).
+        times: and when, (Q,).
+        places: where the ends are compared, (P, d).
+        source_there: μ0 at the places, (B, P); triples (B,).
+        target_there: μ1 at the places, likewise.
+        paired: whether these are triples.
+    """
+
+    source: Tensor
+    target: Tensor
+    points: Tensor
+    times: Tensor
+    places: Tensor
+    source_there: Tensor
+    target_there: Tensor
+    paired: bool
+
+
+def sensor_points(sensors: int, dimension: int) -> Tensor:
+    """Where the branches read: the centres of sensors^d cells of the unit box, (m, d), float32."""
+    return Grid((sensors,) * dimension).points().reshape(-1, dimension).float()
+
+
+def cartesian_batch(
+    problem: Problem,
+    sensors: Tensor,
+    pairs: int,
+    points: int,
+    places: int,
+    generator: torch.Generator,
+) -> Batch:
+    """`pairs` new pairs, each to be asked at the same `points` and `places`."""
+    d = problem.box.dimension
+    ends = problem.draw(pairs, generator)
+    where = torch.rand(points, d + 1, generator=generator)
+    there = torch.rand(places, d, generator=generator)
+    asked = torch.cat([sensors, there])
+    (source, source_there), (target, target_there) = (
+        end(asked).split([len(sensors), places], dim=1) for end in ends
+    )
+    return Batch(
+        source, target, where[:, :d], where[:, d], there, source_there, target_there, False
+    )
+
+
+def triples_batch(
+    problem: Problem, sensors: Tensor, count: int, generator: torch.Generator
+) -> Batch:
+    """The paper's: `count` pairs, each with a point and a place of its own (algorithm 1)."""
+    d = problem.box.dimension
+    ends = problem.draw(count, generator)
+    where = torch.rand(count, d + 1, generator=generator)
+    there = torch.rand(count, d, generator=generator)
+    values = [(end(sensors), end(there[:, None])[:, 0]) for end in ends]
+    (source, source_there), (target, target_there) = values
+    return Batch(source, target, where[:, :d], where[:, d], there, source_there, target_there, True)
