@@ -7,15 +7,13 @@ nearly all of them spent in POT's debiased barycenter.
 
 from __future__ import annotations
 
-import platform
-import re
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 import torch
+from pages import ROOT, Row, machine, percent, put, seeded, table
 from rich.progress import track
 
 import geonet
@@ -27,10 +25,8 @@ from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.measures.interpolation import resample
 from geonet.solvers.exact.known_map import known_map_geodesic, random_potential
 
-ROOT = Path(__file__).resolve().parent.parent
 QUARTERS = [0.25, 0.5, 0.75]
 SEED = 7_000
-Row = tuple[str, ...]
 
 
 def quantile_accuracy(pairs: int = 50) -> list[Row]:
@@ -180,11 +176,6 @@ def solve(source, target, grid: Grid, name: str) -> Geodesic:
     return geonet.geodesic(*(Density(end.on(grid).values, grid) for end in (source, target)), name)
 
 
-def seeded(seed: int) -> torch.Generator:
-    """A generator of its own for every draw."""
-    return torch.Generator().manual_seed(seed)
-
-
 def timed(work: Callable):
     """What `work` gives, and the seconds it took."""
     began = perf_counter()
@@ -192,30 +183,10 @@ def timed(work: Callable):
     return answer, perf_counter() - began
 
 
-def percent(value) -> str:
-    """A share as per cent with three digits."""
-    return f"{100 * float(value):.3g} %"
-
-
 def spread(values, form: str = "{:.3%}") -> str:
     """Mean and worst."""
     values = torch.as_tensor(values)
     return f"{form.format(float(values.mean()))} mean, {form.format(float(values.max()))} worst"
-
-
-def table(header: Row, rows: list[Row]) -> str:
-    """A Markdown table."""
-    lines = [header, tuple("---" for _ in header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def put(file: Path, name: str, text: str) -> None:
-    """Replace what stands between the markers <!-- name --> and <!-- /name -->."""
-    pattern = re.compile(f"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
-    content, found = pattern.subn(lambda m: m[1] + text + m[2], file.read_text(encoding="utf-8"))
-    if found != 1:
-        raise SystemExit(f"{file} has {found} places marked {name}; it needs one.")
-    file.write_text(content, encoding="utf-8")
 
 
 def main() -> None:
@@ -228,8 +199,7 @@ def main() -> None:
         "quantile": table(("`quantile`", "error"), quantile_accuracy()),
         "monge-ampere": table(("`monge-ampere`", "measured"), monge_ampere_accuracy()),
         "schrodinger": table(("`schrodinger`", "error"), schrodinger_accuracy()),
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, "
-        f"Python {platform.python_version()}, torch {torch.__version__}",
+        "machine": machine(),
     }
     for name, text in sections.items():
         print(f"\n{name}\n{text}")

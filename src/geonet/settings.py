@@ -7,7 +7,7 @@ import difflib
 import tomllib
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from geonet.errors import ConfigError
 from geonet.files import reading
@@ -84,7 +84,7 @@ def _path(where: str, key: Any) -> str:
 def _value(hint: Any, value: Any, where: str) -> Any:
     """`value` as the type `hint`, or an error that names the place."""
     origin, arguments = get_origin(hint), get_args(hint)
-    if origin is UnionType:
+    if origin in (Union, UnionType):
         hint = next(kind for kind in arguments if kind is not NoneType)  # T | None, from TOML: T
         return _value(hint, value, where)
     if dataclasses.is_dataclass(hint):

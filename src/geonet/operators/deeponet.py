@@ -94,7 +94,7 @@ def paired(coefficients: Tensor, basis: Jet) -> Jet:
 
 
 def build(settings: Architecture, seed: int) -> GeONet:
-    """A model with random weights, the same for the same seed; torch's own stream is not touched."""
+    """A model with random weights, the same for the same seed; torch's stream stays as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return GeONet(settings)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from itertools import pairwise
+
 from torch.nn import Linear, Module, ModuleList
 from torch.nn.init import xavier_normal_, zeros_
 
-from geonet.operators.jets import Jet, Z, affine, tanh_layer
+from geonet.operators.jets import Z, affine, tanh_layer
 
 
 class MLP(Module):
@@ -15,9 +16,7 @@ class MLP(Module):
     def __init__(self, inputs: int, width: int, depth: int, outputs: int):
         super().__init__()
         sides = [inputs] + [width] * (depth - 1)
-        self.layers = ModuleList(
-            linear(i, o) for i, o in zip(sides[:-1], sides[1:], strict=True)
-        )
+        self.layers = ModuleList(linear(i, o) for i, o in pairwise(sides))
         self.output = linear(sides[-1], outputs)
 
     def features(self, z: Z) -> Z:
@@ -26,7 +25,7 @@ class MLP(Module):
             z = tanh_layer(layer, z)  # pyright: ignore[reportArgumentType]
         return z
 
-    def forward(self, z: Tensor | Jet) -> Tensor | Jet:
+    def forward(self, z: Z) -> Z:
         """(..., inputs) to (..., outputs)."""
         return affine(self.output, self.features(z))
 
@@ -54,7 +53,7 @@ class ModifiedMLP(Module):
             h = u + tanh_layer(layer, h) * between  # pyright: ignore[reportArgumentType]
         return h
 
-    def forward(self, z: Tensor | Jet) -> Tensor | Jet:
+    def forward(self, z: Z) -> Z:
         """(..., inputs) to (..., outputs)."""
         return affine(self.output, self.features(z))
 

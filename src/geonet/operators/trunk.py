@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Linear, Module
 
 from geonet.operators.architecture import Trunk
-from geonet.operators.jets import Jet, Z, affine, columns, cosine, joined, sine
+from geonet.operators.jets import Z, affine, columns, cosine, joined, sine
 from geonet.operators.mlp import MLP, ModifiedMLP, linear
 
 TRUNKS = {"mlp": MLP, "modified-mlp": ModifiedMLP}
@@ -56,6 +56,9 @@ class RandomFourier(Module):
         return joined([cosine(phases), sine(phases)])
 
 
+Features = Coordinates | Cosines | RandomFourier
+
+
 class JointTrunk(Module):
     """A network of the features of x, and of t."""
 
@@ -78,7 +81,7 @@ class JointTrunk(Module):
             joined([self.space(columns(z, 0, d)), self.time(columns(z, d))])
         )
 
-    def forward(self, z: Tensor | Jet) -> Tensor | Jet:
+    def forward(self, z: Z) -> Z:
         """(..., d + 1) to (..., rank)."""
         return affine(self.output, self.features(z))
 
@@ -102,7 +105,7 @@ class SeparableTrunk(Module):
         space, time = self.stacks
         return space(self.space(columns(z, 0, d))) * time(self.time(columns(z, d)))
 
-    def forward(self, z: Tensor | Jet) -> Tensor | Jet:
+    def forward(self, z: Z) -> Z:
         """(..., d + 1) to (..., rank)."""
         return affine(self.output, self.features(z))
 
@@ -113,14 +116,13 @@ def make_trunk(settings: Trunk, dimension: int, rank: int) -> JointTrunk | Separ
     return kind(settings, dimension, rank)
 
 
-def _features(settings: Trunk, dimension: int) -> tuple[Module, Module]:
+def _features(settings: Trunk, dimension: int) -> tuple[Features, Features]:
     """Features of x and of t."""
     if settings.features == "cosines":
         return Cosines(dimension, settings.modes), Coordinates(1)
     if settings.features == "fourier":
-        return tuple(  # pyright: ignore[reportReturnType]
-            RandomFourier(count, settings.modes, settings.sigma) for count in (dimension, 1)
-        )
+        modes, sigma = settings.modes, settings.sigma
+        return RandomFourier(dimension, modes, sigma), RandomFourier(1, modes, sigma)
     return Coordinates(dimension), Coordinates(1)
 
 

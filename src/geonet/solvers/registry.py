@@ -21,6 +21,8 @@ _REGISTRY: dict[str, str] = {
     "schrodinger": "geonet.solvers.entropic.schrodinger:Schrodinger",
     "barycenter": "geonet.solvers.entropic.barycenter:Barycenter",
     "debiased-barycenter": "geonet.solvers.entropic.barycenter:DebiasedBarycenter",
+    "geonet-1d": "geonet.solvers.learned.geonet:GeONet1D",
+    "geonet-2d": "geonet.solvers.learned.geonet:GeONet2D",
     "linear": "geonet.solvers.linear:Linear",
 }
 
@@ -43,7 +45,11 @@ def solver_class(name: str) -> type[Solver]:
         close = difflib.get_close_matches(name, _REGISTRY, n=1, cutoff=0.6)
         hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(_REGISTRY)}."
         raise SolverError(f"There is no solver {name!r}; {hint}")
-    module, attribute = _REGISTRY[name].split(":")
+    return _class_at(_REGISTRY[name])
+
+
+def _class_at(location: str) -> type[Solver]:
+    module, attribute = location.split(":")
     return getattr(import_module(module), attribute)
 
 
@@ -55,9 +61,13 @@ def import_all() -> None:
 
 
 def make_solver(name: str, **options: Any) -> Solver:
-    """A solver by name, with its options as keywords."""
-    cls = solver_class(name)
-    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    """A solver by name or by a trained model's file, with its options as keywords."""
+    if name.endswith(".safetensors"):
+        cls: type[Solver] = _class_at("geonet.solvers.learned.geonet:GeONetSolver")
+        options = {"file": name, **options}
+    else:
+        cls = solver_class(name)
+    known = [field.name for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
     unknown = [key for key in options if key not in known]
     if unknown:
         takes = f"it takes {', '.join(known)}" if known else "it takes none"

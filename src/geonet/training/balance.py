@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,7 @@ def balanced_weights(
     terms: dict[str, Tensor],
     weights: dict[str, float],
     given: dict[str, float],
-    parameters: list[Tensor],
+    parameters: Sequence[Tensor],
     processes: Processes,
 ) -> dict[str, float]:
     """Move the weights towards equal gradients: w_i ∝ 1/|∇L_i|, scaled to keep Σ w_i|∇L_i|.

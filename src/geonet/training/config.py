@@ -98,6 +98,7 @@ class TrainingConfig:
         seed: of weights, pairs and points.
         checkpoint_every: steps between checkpoints.
         log_every: steps between lines of the log.
+        compile: compile the loss; a minute at the start, steps a third faster.
     """
 
     name: str
@@ -106,6 +107,7 @@ class TrainingConfig:
     seed: int = 0
     checkpoint_every: int = 500
     log_every: int = 50
+    compile: bool = False
     model: Architecture = field(default_factory=Architecture)
     loss: LossSettings = field(default_factory=LossSettings)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
@@ -125,7 +127,7 @@ class TrainingConfig:
             d = int(family[-2])
             require(
                 self.model.dimension == d,
-                f"model.dimension is {self.model.dimension}, but {family} is {d}D; make them agree.",
+                f"model.dimension is {self.model.dimension}, but {family} is {d}D; let them agree.",
             )
         require(
             not (self.loss.epsilon and self.model.swap_symmetry == "both"),

@@ -13,7 +13,6 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from geonet.errors import ConfigError, FileError, TrainingError
 from geonet.files import written_atomically
@@ -103,6 +102,8 @@ class Run:
         self.model = build(config.model, config.seed)
         self.objective = Objective(self.model, config.loss, self.problem.box)
         self.shared = processes.shared(self.objective)
+        if config.compile:
+            self.shared = torch.compile(self.shared)
         self.optimizer = make_optimizer(config.optimizer, self.model.parameters())
         self.generator = torch.Generator().manual_seed(
             config.seed + STREAMS_APART * (processes.rank + 1)
@@ -139,12 +140,12 @@ class Run:
         loss = self.objective.total(terms, progress.weights)
         self.optimizer.zero_grad()
         loss.backward()
-        if bool(torch.isfinite(loss)):
+        if bool(torch.isfinite(loss.detach())):
             self.optimizer.step()
         progress.step += 1
         progress.seconds += perf_counter() - began
-        weighted = {name: progress.weights[name] * float(term) for name, term in terms.items()}
-        return float(loss), weighted
+        weighted = {name: progress.weights[name] * float(t.detach()) for name, t in terms.items()}
+        return float(loss.detach()), weighted
 
     def batch(self) -> Batch:
         """New pairs and points."""
@@ -222,7 +223,7 @@ def make_problem(config: TrainingConfig) -> Problem:
 
 @contextmanager
 def asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM set a flag, so that a step is never cut; a second Ctrl-C is an interrupt."""
+    """Ctrl-C and SIGTERM set a flag, so that no step is cut; a second Ctrl-C is an interrupt."""
     asked = threading.Event()
 
     def handle(number: int, _: object) -> None:

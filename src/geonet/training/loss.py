@@ -53,8 +53,8 @@ class LossSettings:
     def in_unit_box(self, box: Grid) -> dict[str, float]:
         """The weights of the terms in the unit box, relative to the paper's times L^2d.
 
-        x → x/L turns μ into μ·L^d and u into u/L², so the residual of continuity scales like μ, that
-        of Hamilton–Jacobi like u, and derivatives in x gain 1/L: α2 becomes α2·L^(2d+4).
+        x → x/L turns μ into μ·L^d and u into u/L²; the residual of continuity scales like μ, that
+        of Hamilton–Jacobi like u, and derivatives in x gain 1/L. So α2 becomes α2·L^(2d+4).
         """
         d, length = box.dimension, max(box.lengths)
         potential = length ** (2 * d + 4)
@@ -104,8 +104,8 @@ class Objective(Module):
         terms, slopes = {}, []
         for direction in torch.eye(batch.points.shape[1]):
             # Forward mode: a point's derivative for every pair at once, which reverse would add up.
-            values, along = jvp(
-                lambda points: self._residuals(coefficients, batch, points)[:2],
+            values, along = jvp(  # pyright: ignore[reportAssignmentType]
+                lambda points: self._residuals(coefficients, batch, points),
                 (batch.points,),
                 (direction.expand_as(batch.points),),
             )

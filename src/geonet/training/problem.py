@@ -103,9 +103,7 @@ class Recorded(Problem):
     def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
         """Random pairs of the file, with repeats."""
         chosen = torch.randint(len(self.source), (count,), generator=generator)
-        return tuple(
-            Density(end.values[chosen], self.box) for end in (self.source, self.target)
-        )  # pyright: ignore[reportReturnType]
+        return tuple(Density(end.values[chosen], self.box) for end in (self.source, self.target))  # pyright: ignore[reportReturnType]
 
 
 FAMILIES: dict[str, Callable[[], Problem]] = {

@@ -56,7 +56,7 @@ class Processes:
 
 @contextmanager
 def joined_processes() -> Iterator[Processes]:
-    """The group that `torchrun` started, gloo on CPUs and NCCL on GPUs; otherwise this one alone."""
+    """The group that `torchrun` started, gloo on CPUs, NCCL on GPUs; else this one alone."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield Processes()

@@ -67,9 +67,9 @@ def _update(state: State, grads: Tensor, group: dict) -> Tensor:
     mean.lerp_(grads, 1 - beta)
     rotated = _rotate(grads, state)
     square.mul_(beta).addcmul_(rotated, rotated, value=1 - beta)
-    step = _rotate(mean, state).div_(square.sqrt().add_(group["eps"]))
+    step = _rotate(mean, state) / square.sqrt().add_(group["eps"])
     correction = 1 - beta**steps  # of both moments: sqrt(correction) / correction
-    update = _rotate(step, state, back=True).mul_(group["lr"] / correction**0.5)
+    update = _rotate(step, state, back=True) * (group["lr"] / correction**0.5)
     for side in _sides(grads, group["largest"]):
         state[f"gram_{side}"].lerp_(_gram(grads, side), 1 - beta)
         if steps % group["every"] == 0:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ from geonet.solvers.learned.model_file import Header, load_model
 
 PRETRAINED = Path(__file__).with_name("pretrained")
 CACHED = 8  # bases of (grid, times) kept per model
-DISTANCE_TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Operator:
@@ -74,6 +73,11 @@ class Operator:
         sensed = CubicSpline(values, grid)(places) * length**grid.dimension
         inside = (places <= grid.corner("upper")).all(-1)  # a box that is no cube lies in one
         return (sensed * inside).float()
+
+
+def unit_points(points: Tensor, box: Grid) -> Tensor:
+    """Points (N, d) of a box in the unit cube around it, float32."""
+    return ((points - box.corner("lower")) / max(box.lengths)).float()
 
 
 class GeONetPath(Geodesic):

@@ -25,7 +25,12 @@ Header = dict[str, Any]
 
 def save_model(file: Path, model: GeONet, header: Header) -> Path:
     """Write the weights, and beside them the architecture and whatever `header` has to say."""
-    header = {"format": FORMAT, "kind": "geonet", "architecture": to_table(model.settings), **header}
+    header = {
+        "format": FORMAT,
+        "kind": "geonet",
+        "architecture": to_table(model.settings),
+        **header,
+    }
     tensors = {name: value.detach() for name, value in model.state_dict().items()}
     return write_tensors(file, tensors, header)
 
@@ -69,7 +74,7 @@ def read_tensors(file: Path, what: str) -> tuple[dict[str, Tensor], Header]:
         metadata = archive.metadata() or {}
         if not {"geonet", "sha256"} <= set(metadata):
             raise FileError(f"{file} holds tensors but is not {what}; `geonet train` writes one.")
-        tensors = {name: archive.get_tensor(name) for name in archive.keys()}
+        tensors = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
         if _digest(tensors, metadata["geonet"]) != metadata["sha256"]:
             raise FileError(f"{file} was changed after it was written; get the file again.")
         header = json.loads(metadata["geonet"])
