@@ -10,7 +10,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format docs accuracy clean
+.PHONY: help demo test test-all lint format docs accuracy training-step variants models clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -38,6 +38,15 @@ docs: $(VENV)/.docs ## the documentation, in site/
 
 accuracy: $(VENV)/.dev ## measure the solvers and write docs/accuracy.md; ten minutes, idle machine
 	$(PYTHON) benchmarks/exact_solvers.py
+
+training-step: $(VENV)/.dev ## measure what a step of training costs; a minute, idle machine
+	$(PYTHON) benchmarks/training_step.py
+
+variants: $(VENV)/.dev ## measure what each choice in training is worth; a quarter of an hour, idle machine
+	$(PYTHON) benchmarks/training_variants.py
+
+models: $(VENV)/.dev ## measure the trained models and write docs/models.md; some minutes
+	$(PYTHON) benchmarks/learned_solvers.py
 
 clean: ## remove what the other targets made, but for .venv
 	rm -rf site build dist geonet-demo .pytest_cache .ruff_cache

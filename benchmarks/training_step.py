@@ -3,7 +3,8 @@
 Both train the paper's 1D (or 2D) networks on the paper's losses. The paper's algorithm draws 2,000
 triples (pair, point, boundary point) and differentiates by nested autograd; ours draws 64 pairs and
 512 points and meets them all. Prints the time per step and per residual, medians of interleaved
-repetitions. Run it by `make training-step` on an otherwise idle machine.
+repetitions, and writes them into docs/training.md. Run it by `make training-step` on an otherwise
+idle machine.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from statistics import median
 from time import perf_counter
 
 import torch
+from pages import ROOT, Row, put, table
 from torch import Tensor
 
 from geonet.operators.architecture import Architecture, Branch, Trunk
@@ -114,13 +116,18 @@ def measure(dimension: int, repetitions: int = 15) -> list[tuple[str, float, flo
 
 
 def main() -> None:
-    """Print a table for 1D and 2D."""
+    """Measure 1D and 2D, print the table and write it into the page."""
+    rows: list[Row] = []
     for dimension in (1, 2):
-        rows = measure(dimension)
-        print(f"\n| {dimension}D, one step | ms | µs per residual | of the paper's |")
-        print("|---|---|---|---|")
-        for name, step, residual in rows:
-            print(f"| {name} | {step:.0f} | {residual:.2f} | 1/{rows[0][2] / residual:.0f} |")
+        measured = measure(dimension)
+        paper = measured[0][2]
+        rows += [
+            (f"{dimension}D, {name}", f"{step:.0f}", f"{residual:.2f}", f"1/{paper / residual:.1f}")
+            for name, step, residual in measured
+        ]
+    text = table(("one step", "ms", "µs per residual", "of the paper's"), rows)
+    print(text)
+    put(ROOT / "docs" / "training.md", "step", text)
 
 
 if __name__ == "__main__":

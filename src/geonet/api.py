@@ -29,7 +29,7 @@ def geodesic(
     Args:
         source: μ_0, one density or a batch.
         target: μ_1, on the same grid.
-        solver: a name (see `solvers`) or a `Solver`.
+        solver: a name (see `solvers`), a trained model's file (*.safetensors), or a `Solver`.
         grid: where Gaussian mixtures are evaluated; not needed for densities.
         **options: options of the named solver, such as `floor=0.01` for "monge-ampere".
     """

@@ -9,7 +9,9 @@ import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import GridError, UnavailableError
 from geonet.evaluation.metrics import l1, mass_error, negativity
+from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.solvers.registry import solver_class, solver_names
+from geonet.training.problem import Mixtures
 
 TIMES = [0.0, 0.3, 1.0]
 GIVES = ("velocity", "potential", "trajectories")
@@ -23,9 +25,24 @@ class Slack:
     mass: float = 1e-9
     swap: float = 1e-9
     still: float = 1e-9  # L1 change along the path between equal ends
+    sign: float = 0.0  # mass below zero
+    rounding: float = 1e-9
+    still_distance: float = 1e-6
+    particles: float = 5e-3  # between the mean of carried particles and of the density
     options: dict = dataclasses.field(default_factory=dict)  # keeps entropic solvers quick
 
 
+# Trained operators: errors of some percent everywhere, in single precision.
+LEARNED = Slack(
+    ends=0.12,
+    mass=0.05,
+    swap=1e-5,
+    still=0.2,
+    sign=0.03,
+    rounding=1e-5,
+    still_distance=0.1,
+    particles=0.03,
+)
 SLACK = {
     "auto": Slack(mass=3e-4, swap=4e-4),  # monge-ampere's
     "monge-ampere": Slack(mass=3e-4, swap=4e-4),
@@ -33,6 +50,7 @@ SLACK = {
     # Entropic barycenters blur their ends too: that bias is what they are here to show.
     "barycenter": Slack(ends=0.04, mass=1e-7, still=0.04),
     "debiased-barycenter": Slack(ends=0.02, mass=1e-5, still=0.02, options={"reg": 0.05}),
+    **dict.fromkeys(("geonet-1d", "geonet-2d", "er-geonet-1d"), LEARNED),
     "schrodinger": Slack(ends=1e-7, mass=1e-3, swap=1e-7, still=1e-3),
 }
 CASES = [
@@ -42,17 +60,25 @@ CASES = [
     if d in (solver_class(name).dimensions or (1, 2, 3))
 ]
 SHAPES = {1: (40,), 2: (16, 16), 3: (8, 8, 8)}
+FAMILY = {
+    1: (mixtures_1d, BOX_1D.with_shape(SHAPES[1])),
+    2: (mixtures_2d, BOX_2D.with_shape(SHAPES[2])),
+}
 
 every_solver = pytest.mark.parametrize(("name", "d"), CASES)
 
 
-def every_solver_that_gives(*what: str, gridded: bool = False):
-    """Cases of solvers whose paths can answer all of `what`; closed forms are not `gridded`."""
+def every_solver_that_gives(*what: str, gridded: bool = False, exact: bool = False):
+    """Cases of solvers whose paths can answer all of `what`.
+
+    Closed forms are not `gridded`, trained operators are not `exact`.
+    """
     able = [
         (name, d)
         for name, d in CASES
         if set(what) <= set(solver_class(name).gives)
         and not (gridded and solver_class(name).takes_mixtures)
+        and not (exact and slack(name) is LEARNED)
     ]
     return pytest.mark.parametrize(("name", "d"), able)
 
@@ -62,8 +88,15 @@ def slack(name: str) -> Slack:
 
 
 def batch(name: str, d: int, corner: float = 0.0, scale: float = 1.0) -> tuple[Density, Density]:
-    """Two pairs on corner + scale·[0, 2]^d: Gaussians for solvers of formulas, else waves."""
+    """Two pairs on corner + scale·[0, 2]^d: Gaussians for solvers of formulas, else waves.
+
+    Trained operators get what they were trained on.
+    """
     grid = Grid(SHAPES[d], corner, corner + 2 * scale)
+    if slack(name) is LEARNED:
+        generator = torch.Generator().manual_seed(4)
+        pairs = Mixtures(*FAMILY[d]).densities(2, generator)
+        return tuple(Density(end.values, grid) for end in pairs)
     if solver_class(name).takes_mixtures:
         centres = corner + scale * torch.tensor([[0.9, 1.1], [1.2, 0.9]], dtype=torch.float64)
         ends = [
@@ -125,7 +158,9 @@ def test_a_batch_is_its_pairs_one_by_one(name, d, solved):
     together = solved(name, d)
     source, target = batch(name, d)
     alone = make(name)(source[1], target[1])
-    assert torch.allclose(together.density(0.3).values[1], alone.density(0.3).values, atol=1e-9)
+    assert torch.allclose(
+        together.density(0.3).values[1], alone.density(0.3).values, atol=slack(name).rounding
+    )
     if "distance" in solver_class(name).gives:
         assert torch.allclose(together.distance[1], alone.distance)
         assert alone.distance.shape == ()
@@ -138,7 +173,7 @@ def test_ends_mass_and_sign(name, d, solved):
     assert float(l1(path.density(1.0), path.target).max()) <= allowed.ends
     frames = path.density([0.0, 0.25, 0.5, 0.75, 1.0])
     assert float(mass_error(frames).max()) <= allowed.mass
-    assert float(negativity(frames).max()) == 0.0
+    assert float(negativity(frames).max()) <= allowed.sign
 
 
 @every_solver
@@ -146,7 +181,7 @@ def test_mass_and_sign_on_other_grids(name, d, solved):
     path = solved(name, d)
     finer = path.density([0.0, 0.5, 1.0], path.grid.with_shape([2 * n for n in SHAPES[d]]))
     assert float(mass_error(finer).max()) <= slack(name).mass
-    assert float(negativity(finer).max()) == 0.0
+    assert float(negativity(finer).max()) <= slack(name).sign
 
 
 @every_solver
@@ -203,7 +238,7 @@ def test_equal_ends_stand_still(name, d):
     path = make(name)(source[0], source[0])
     assert float(l1(path.density(0.5), source[0])) <= slack(name).still
     if "distance" in solver_class(name).gives:
-        assert float(path.distance) == pytest.approx(0, abs=1e-6)
+        assert float(path.distance) == pytest.approx(0, abs=slack(name).still_distance)
 
 
 @every_solver
@@ -245,10 +280,12 @@ def test_particles_follow_the_density(name, d, solved):
     carried = path.trajectories(start, [0.0, 0.4])
     assert torch.allclose(carried[:, 0], start.expand(2, -1, -1), atol=1e-9)
     mass = path.source.values.reshape(2, -1, 1) * path.grid.cell_volume
-    assert torch.allclose((mass * carried[:, 1]).sum(1), path.density(0.4).mean(), atol=5e-3)
+    assert torch.allclose(
+        (mass * carried[:, 1]).sum(1), path.density(0.4).mean(), atol=slack(name).particles
+    )
 
 
-@every_solver_that_gives("distance", "velocity", "potential")
+@every_solver_that_gives("distance", "velocity", "potential", exact=True)
 def test_velocity_is_the_potentials_gradient_and_hamilton_jacobi_holds(name, d, solved):
     """Not for schrodinger, whose equations carry ε: its own tests check them."""
     path, step = solved(name, d), 1e-4

@@ -23,6 +23,7 @@ _REGISTRY: dict[str, str] = {
     "debiased-barycenter": "geonet.solvers.entropic.barycenter:DebiasedBarycenter",
     "geonet-1d": "geonet.solvers.learned.geonet:GeONet1D",
     "geonet-2d": "geonet.solvers.learned.geonet:GeONet2D",
+    "er-geonet-1d": "geonet.solvers.learned.geonet:ERGeONet1D",
     "linear": "geonet.solvers.linear:Linear",
 }
 

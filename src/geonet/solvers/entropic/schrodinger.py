@@ -13,7 +13,6 @@ f and g span hundreds of orders of magnitude, so only their logarithms are kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +28,7 @@ from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline, resample
 from geonet.solvers.base import Solver
 from geonet.solvers.entropic.heat_flow import RESOLVED, Flow, carried_factors, heat_flow
+from geonet.solvers.flow import runge_kutta
 
 DEFAULT_EPSILON = 1e-3  # of the box's longest side squared
 STEEPEST = 4.0  # slope of log μ per cell that a spline can follow
@@ -189,7 +189,7 @@ class SchrodingerBridge(Geodesic):
         frames = torch.empty(len(times), *points.shape, dtype=torch.float64)
         where, now = points, 0.0
         for index in clock.argsort().tolist():
-            where = _runge_kutta(speed, where, now, float(clock[index]))
+            where = runge_kutta(speed, where, now, float(clock[index]), STEPS)
             where, now = torch.minimum(torch.maximum(where, lower), upper), float(clock[index])
             frames[index] = where
         return frames
@@ -301,22 +301,3 @@ def _limit_slope(log_density: Tensor) -> Tensor:
         from_right = (columns - ramp).flip(-1).cummax(-1).values.flip(-1) + ramp
         log_density = torch.maximum(from_left, from_right).movedim(-1, axis)
     return log_density
-
-
-def _runge_kutta(speed: Callable[[float], Flow], where: Tensor, start: float, end: float) -> Tensor:
-    """Classical fourth order from start to end; speed(s) is the field at s."""
-    count = math.ceil((end - start) * STEPS)
-    step = (end - start) / max(count, 1)
-    at_end = speed(start)
-    for k in range(count):
-        at_start, halfway, at_end = (
-            at_end,
-            speed(start + (k + 0.5) * step),
-            speed(start + (k + 1) * step),
-        )
-        first = at_start(where)
-        second = halfway(where + step / 2 * first)
-        third = halfway(where + step / 2 * second)
-        fourth = at_end(where + step * third)
-        where = where + step / 6 * (first + 2 * second + 2 * third + fourth)
-    return where

@@ -19,12 +19,15 @@ from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
 from geonet.operators.architecture import Architecture
 from geonet.operators.deeponet import GeONet, build, cartesian
-from geonet.operators.jets import variables
+from geonet.operators.jets import Jet, variables
 from geonet.settings import from_table, to_table
 from geonet.solvers.base import Solver
+from geonet.solvers.flow import runge_kutta
 from geonet.solvers.learned.model_file import Header, load_model
 
 PRETRAINED = Path(__file__).with_name("pretrained")
+STEPS = 16  # of Runge–Kutta from t = 0 to 1
+LEAST = 1e-3  # density, relative to uniform, by which a gradient is divided
 CACHED = 8  # bases of (grid, times) kept per model
 
 
@@ -54,14 +57,21 @@ class Operator:
         return self.model.density.basis(torch.cat(rows))
 
     @torch.no_grad()
-    def jets(self, coefficients: tuple[Tensor, Tensor], points: Tensor, t: float, box: Grid):
-        """Jets (channels, B, N) of C and H at one time at points (N, d) of `box`."""
-        unit = unit_points(points, box)
+    def jets(
+        self, coefficients: tuple[Tensor, Tensor], points: Tensor, t: float, box: Grid
+    ) -> list[Jet]:
+        """Jets (channels, B, N) of C and H at t, at points (N, d) or each pair's own (B, N, d)."""
+        unit = unit_points(points.reshape(-1, box.dimension), box)
         z = variables(unit, torch.full_like(unit[:, 0], t), "none")
-        return (
-            cartesian(coefficients[0], self.model.density.basis(z)),
-            cartesian(coefficients[1], self.model.potential.basis(z)),
-        )
+        jets = []
+        for own, net in zip(coefficients, (self.model.density, self.model.potential), strict=True):
+            basis = net.basis(z)
+            if points.ndim == 2:
+                jets.append(cartesian(own, basis))
+            else:
+                data = basis.data.unflatten(1, points.shape[:2])  # (channels, B, N, functions)
+                jets.append(basis.like((own[:, None] * data).sum(-1)))
+        return jets
 
     def _sensed(self, density: Density) -> Tensor:
         """The density relative to uniform on the cube, at the sensors, (B, m)."""
@@ -105,18 +115,29 @@ class GeONetPath(Geodesic):
         return values.reshape(*self.batch, len(times), *grid.shape).to(torch.float64)
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
+        return self._shaped(torch.stack([self._flow(points, t) for t in times.tolist()], dim=1))
+
+    def _flow(self, points: Tensor, t: float) -> Tensor:
         """∇H; with entropy the current velocity ∇H + ε∇log C, which carries the density."""
-        length = max(self.grid.lengths)
-        answers = []
-        for t in times.tolist():
-            density, potential = self._jets(points, t)
-            velocity = potential.gradient
-            if self.operator.epsilon:
-                floor = 1e-3  # of the uniform density: C may come near zero, or below
-                scores = density.gradient / density.value.clamp(min=floor)
-                velocity = velocity + self.operator.epsilon * scores
-            answers.append(velocity.movedim(0, -1) * length)
-        return self._shaped(torch.stack(answers, dim=1))
+        density, potential = self._jets(points, t)
+        velocity = potential.gradient
+        if self.operator.epsilon:  # C may come near zero, or below
+            scores = density.gradient / density.value.clamp(min=LEAST)
+            velocity = velocity + self.operator.epsilon * scores
+        return velocity.movedim(0, -1).to(torch.float64) * max(self.grid.lengths)
+
+    def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
+        """Along the learned velocity, which is straight only as far as H solves its equation."""
+        lower, upper = self.grid.corner("lower"), self.grid.corner("upper")
+        where, now = points.expand(len(self.coefficients[0]), *points.shape), 0.0
+        frames: list[Tensor] = [where] * len(times)
+        for k in times.argsort().tolist():
+            end = float(times[k])
+            where = runge_kutta(
+                lambda t: lambda x: self._flow(x.clamp(lower, upper), t), where, now, end, STEPS
+            ).clamp(lower, upper)
+            frames[k], now = where, end
+        return self._shaped(torch.stack(frames, dim=1))
 
     def _potential(self, times: Tensor, points: Tensor) -> Tensor:
         scale = max(self.grid.lengths) ** 2
@@ -135,7 +156,7 @@ class GeONetPath(Geodesic):
             squares.append((speed * mass).sum(-1))
         return (0.5 * (squares[0] + squares[1])).sqrt()
 
-    def _jets(self, points: Tensor, t: float):
+    def _jets(self, points: Tensor, t: float) -> list[Jet]:
         return self.operator.jets(self.coefficients, points, t, self.grid)
 
     def _shaped(self, answer: Tensor) -> Tensor:
@@ -229,3 +250,15 @@ class GeONet2D(GeONetSolver):
     dimensions = (2,)
 
     file: str = str(PRETRAINED / "geonet-2d.safetensors")
+
+
+@dataclass(frozen=True)
+class ERGeONet1D(GeONetSolver):
+    """The paper's entropic variant, trained on 1D mixtures: a Schrödinger bridge."""
+
+    name = "er-geonet-1d"
+    summary = "1D, the paper's entropic operator: a Schrödinger bridge on its Gaussian mixtures"
+    dimensions = (1,)
+    gives = ("velocity", "potential", "trajectories")
+
+    file: str = str(PRETRAINED / "er-geonet-1d.safetensors")
