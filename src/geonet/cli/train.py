@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from geonet.training.loop import Outcome
+
+INTERRUPTED = 130
 
 
 def train(
@@ -35,22 +41,12 @@ def train(
     where = folder or Path("runs") / settings.name
     seconds = None if time_limit is None else 60 * time_limit
     outcome = run(settings, where, resume=resume, time_limit=seconds, stop_at=stop_at)
-    rank = _rank()
-    if rank == 0:
+    if os.environ.get("RANK", "0") == "0":  # torchrun numbers its processes; the first one talks
         _print(outcome, where, settings.steps)
     return INTERRUPTED if outcome.reason == "interrupted" else 0
 
 
-INTERRUPTED = 130
-
-
-def _rank() -> int:
-    import os
-
-    return int(os.environ.get("RANK", "0"))
-
-
-def _print(outcome, where: Path, steps: int) -> None:
+def _print(outcome: Outcome, where: Path, steps: int) -> None:
     typer.echo(f"{outcome.reason} at step {outcome.step} of {steps}, in {where}")
     if outcome.model is not None:
         typer.echo(f"model: {outcome.model}, validation L1 {outcome.best:.2f} %")

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -110,8 +111,11 @@ class Run:
         )
         self.sensors = sensor_points(config.model.sensors, config.model.dimension)
         self.progress = Progress(0, math.inf, 0.0, dict(self.objective.weights))
-        validates = processes.writes and config.validation.pairs
-        self.validation = Validation(config, self.problem) if validates else None
+
+    @cached_property
+    def validation(self) -> Validation | None:
+        """Unseen pairs with their exact paths, solved when first asked for."""
+        return Validation(self.config, self.problem) if self.config.validation.pairs else None
 
     def load(self) -> None:
         """Go back to the checkpoint."""

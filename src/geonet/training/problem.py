@@ -69,7 +69,10 @@ class Mixtures(Problem):
 
 
 class Recorded(Problem):
-    """Pairs in an npz: `source` and `target` (n, *cells), and the box's `lower` and `upper`."""
+    """Pairs in an npz: `source` and `target` (n, *cells), and the box's `lower` and `upper`.
+
+    The last tenth of the pairs is held out for validation.
+    """
 
     def __init__(self, file: Path):
         with reading(file, "an npz of pairs"), np.load(file, allow_pickle=False) as archive:
@@ -85,6 +88,11 @@ class Recorded(Problem):
             )
         box = [arrays.get(key, np.float64(k)).tolist() for k, key in enumerate(("lower", "upper"))]
         self.box = Grid(source.shape[1:], *box)
+        if max(self.box.lengths) > min(self.box.lengths) * (1 + 1e-9):
+            raise FileError(
+                f"The box in {file} has sides {self.box.lengths}; pad the densities to a cube."
+            )
+        self.seen = max(1, len(source) - math.ceil(len(source) / 10))
         try:
             self.source, self.target = (Density(end, self.box) for end in (source, target))
         except DensityError as error:
@@ -92,7 +100,7 @@ class Recorded(Problem):
 
     def draw(self, count: int, generator: torch.Generator) -> Ends:
         """Random pairs of the file, with repeats, as splines through their cells."""
-        chosen = torch.randint(len(self.source), (count,), generator=generator)
+        chosen = torch.randint(self.seen, (count,), generator=generator)
         unit = Grid(self.box.shape)
         splines = [
             CubicSpline(end.values[chosen].float() * self.box.volume, unit)
@@ -101,8 +109,9 @@ class Recorded(Problem):
         return splines[0], splines[1]
 
     def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
-        """Random pairs of the file, with repeats."""
-        chosen = torch.randint(len(self.source), (count,), generator=generator)
+        """Random pairs that were held out, with repeats."""
+        first = min(self.seen, len(self.source) - 1)
+        chosen = torch.randint(first, len(self.source), (count,), generator=generator)
         return tuple(Density(end.values[chosen], self.box) for end in (self.source, self.target))  # pyright: ignore[reportReturnType]
 
 

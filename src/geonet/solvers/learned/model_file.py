@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from geonet.errors import ConfigError, FileError
@@ -64,7 +64,7 @@ def write_tensors(file: Path, tensors: dict[str, Tensor], header: Header) -> Pat
     tensors = {name: value.contiguous().cpu() for name, value in tensors.items()}
     text = json.dumps(header, ensure_ascii=False)
     with written_atomically(file) as temporary:
-        save_file(tensors, temporary, {"geonet": text, "sha256": _digest(tensors, text)})
+        temporary.write_bytes(save(tensors, {"geonet": text, "sha256": _digest(tensors, text)}))
     return file
 
 

@@ -1,0 +1,312 @@
+"""`geonet train CONFIG`: what it prints, how it stops, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from geonet.solvers.learned.model_file import read_tensors
+from geonet.training.run_log import read_log
+
+TINY = """
+name = "tiny"
+steps = 12
+checkpoint_every = 3
+log_every = 1
+
+[problem]
+family = "mixtures-1d"
+
+[model]
+dimension = 1
+sensors = 12
+rank = 6
+
+[model.branch]
+width = 8
+depth = 3
+
+[model.trunk]
+width = 8
+depth = 3
+
+[sampling]
+pairs = 4
+points = 6
+places = 5
+
+[optimizer]
+warmup = 2
+
+[validation]
+pairs = 2
+every = 1000
+"""
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """A config in the folder where commands run."""
+    monkeypatch.chdir(tmp_path)
+    return _write(tmp_path)
+
+
+def _write(folder, old: str = "", new: str = ""):
+    """The tiny config with one change."""
+    assert old in TINY
+    file = folder / "tiny.toml"
+    file.write_text(TINY.replace(old, new, 1) if old else TINY)
+    return file
+
+
+def _step(folder) -> int:
+    return read_tensors(folder / "checkpoint.safetensors", "a checkpoint")[1]["progress"]["step"]
+
+
+def _assert_same_state(first, second) -> None:
+    states = [
+        read_tensors(f / "checkpoint.safetensors", "a checkpoint")[0] for f in (first, second)
+    ]
+    assert states[0].keys() == states[1].keys()
+    assert [name for name in states[0] if not torch.equal(states[0][name], states[1][name])] == []
+
+
+# ---- what it prints and writes
+
+
+def test_a_training_from_start_to_use(run, config, line_pair, tmp_path):
+    code, out, err = run("train", config)
+    model = "runs/tiny/model.safetensors"
+    assert code == 0
+    assert err.startswith("step 12  ") and err.count("\n") == 1
+    first, second, third = out.splitlines()
+    assert first == "finished at step 12 of 12, in runs/tiny"
+    assert second.startswith(f"model: {model}, validation L1 ") and second.endswith(" %")
+    assert third == f"use it: geonet.geodesic(source, target, solver='{model}')"
+    code, out, err = run("geodesic", *line_pair, "--solver", model, "--json")
+    assert (code, err) == (0, "")
+    answer = json.loads(out)
+    assert answer["solver"] == "geonet"
+    assert answer["report"]["notes"]["model"] == "tiny"
+
+
+def test_stop_at_and_resume(run, config, tmp_path):
+    code, out, _ = run("train", config, "--folder", "parts", "--stop-at", 5)
+    assert code == 0
+    assert out.startswith("stopped at step 5 of 12, in parts\n")
+    assert out.endswith("go on: the same command with --resume\n")
+    assert run("train", config, "--folder", "parts", "--resume").code == 0
+    assert run("train", config, "--folder", "whole").code == 0
+    _assert_same_state(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_time_limit_is_in_minutes(run, config, tmp_path):
+    code, out, _ = run("train", config, "--time-limit", 0)
+    assert code == 0
+    assert out.startswith("time limit at step 1 of 12, in runs/tiny\n")
+    assert _step(tmp_path / "runs" / "tiny") == 1
+    _, out, _ = run("train", config, "--resume", "--time-limit", 10)
+    assert out.startswith("finished at step 12 of 12")
+
+
+def test_without_validation_no_error_is_claimed(run, tmp_path, config):
+    _write(tmp_path, "pairs = 2", "pairs = 0")
+    code, out, err = run("train", config)
+    assert (code, err) == (0, "")
+    assert "model: runs/tiny/model.safetensors" in out
+    assert "inf" not in out.replace("finished", "")
+
+
+def test_it_is_in_the_help(run):
+    assert "train" in run("--help").out
+    text = run("train", "--help").out
+    for option in ("--folder", "--resume", "--time-limit", "--stop-at"):
+        assert option in text
+
+
+# ---- signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_resume_goes_on(run, tmp_path, config, number):
+    """Sent to `python -m geonet train` once a checkpoint and a line of the log are there."""
+    _write(tmp_path, "steps = 12", "steps = 1000000")
+    folder = tmp_path / "run"
+    command = ["-m", "geonet", "train", "tiny.toml", "--folder", "run"]
+    with subprocess.Popen(
+        [sys.executable, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    ) as process:
+        try:
+            _wait_for(folder / "checkpoint.safetensors", folder / "log.jsonl")
+            process.send_signal(number)
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    step = _step(folder)
+    assert process.returncode == 130
+    assert out.startswith(f"interrupted at step {step} of 1000000, in run\n")
+    assert out.endswith("go on: the same command with --resume\n")
+    progress, error = err.splitlines()
+    assert progress.startswith(f"step {step} ")
+    assert error == "error: Interrupted; nothing was left half-written."
+    assert read_log(folder / "log.jsonl")[-1]["step"] == step
+    assert not list(folder.glob(".*"))
+
+    later = step + 3
+    assert run("train", config, "--folder", folder, "--resume", "--stop-at", later).code == 0
+    assert run("train", config, "--folder", tmp_path / "whole", "--stop-at", later).code == 0
+    _assert_same_state(folder, tmp_path / "whole")
+
+
+def _wait_for(*files) -> None:
+    until = time.monotonic() + 60
+    while not all(file.exists() and file.stat().st_size for file in files):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+# ---- what it refuses
+
+
+def test_no_config_file(refused, tmp_path, config):
+    assert "There is no file nowhere.toml; check the path." in refused("train", "nowhere.toml")
+    assert "is a folder; give a file." in refused("train", tmp_path)
+    assert "Missing argument 'config'" in refused("train")
+    assert list(tmp_path.iterdir()) == [config]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"name = \n", "Cannot read tiny.toml as TOML: Invalid value (at line 1"),
+        (b"\xff\xfe\x00", "Cannot read tiny.toml as TOML"),
+        (b"", "tiny.toml is empty; write it again."),
+        (b"# nothing\n", "The key name is missing; add it."),
+        (b'name = "a"\nsteps = 1\n', "The key problem is missing; add it."),
+        (b'name = "a"\nsteps = 1\nproblem = 3\n', "problem is 3; give a table of family, file."),
+        (
+            b'name = "a"\nsteps = 1\n[problem]\n',
+            "problem: give either a family or a file of pairs.",
+        ),
+    ],
+)
+def test_a_config_that_cannot_be_read(refused, tmp_path, config, content, message):
+    config.write_bytes(content)
+    assert message in refused("train", "tiny.toml")
+    assert list(tmp_path.iterdir()) == [config]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("steps = 12", "step = 12", "Unknown key step; did you mean 'steps'?"),
+        ("rank = 6", "rnak = 6", "Unknown key model.rnak; did you mean 'rank'?"),
+        ("width = 8", "size = 8", "Unknown key model.branch.size; it takes network, width, depth"),
+        ("steps = 12", 'steps = "many"', "steps is 'many'; give a whole number."),
+        ("steps = 12", "steps = 2.5", "steps is 2.5; give a whole number."),
+        ("steps = 12", "steps = true", "steps is True; give a whole number."),
+        ("steps = 12", "steps = 0", "steps is 0; give at least 1."),
+        ("steps = 12", "steps = [12]", "steps is [12]; give a whole number."),
+        ("width = 8", "width = -8", "model.branch: width is -8; give at least 1."),
+        ("depth = 3", "depth = 1", "model.branch: depth is 1; give 2 to 100 layers."),
+        ("rank = 6", "rank = 0", "model: rank is 0; give at least 1."),
+        ("sensors = 12", "sensors = 1", "model: sensors is 1; give 2 to 4096."),
+        ("dimension = 1", "dimension = 2", "model.dimension is 2, but mixtures-1d is 1D"),
+        ('"mixtures-1d"', '"mixtures-4d"', "problem.family is 'mixtures-4d'; choose from"),
+        ('"mixtures-1d"', '"mixtures-1d"\nfile = "a.npz"', "either a family or a file"),
+        ('family = "mixtures-1d"', 'file = "a.npz"', "There is no file a.npz; check the path."),
+        ('name = "tiny"', 'name = "../tiny"', "name is '../tiny'; use letters, digits"),
+        ("pairs = 4", "pairs = -4", "sampling: pairs is -4; give at least 1."),
+        ("warmup = 2", "warmup = -2", "optimizer: warmup is -2; give ≥ 0."),
+        ("warmup = 2", 'name = "sgd"', "optimizer.name is 'sgd'; choose from 'soap', 'adam'."),
+        ("warmup = 2", "learning_rate = nan", "optimizer: learning_rate is nan; give > 0."),
+        ("every = 1000", "every = 0", "validation: every is 0; give at least 1."),
+        ("[sampling]", "[loss]\nsource = -1\n[sampling]", "loss: source is -1.0; give ≥ 0."),
+        (
+            "[model.branch]",
+            'swap_symmetry = "both"\n[loss]\nepsilon = 0.1\n[model.branch]',
+            'set model.swap_symmetry = "density".',
+        ),
+    ],
+)
+def test_a_wrong_setting(refused, tmp_path, config, old, new, message):
+    _write(tmp_path, old, new)
+    assert message in refused("train", "tiny.toml")
+    assert list(tmp_path.iterdir()) == [config]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--stop-at", "0"), "--stop-at"),
+        (("--time-limit", "-1"), "--time-limit"),
+        (("--time-limit", "soon"), "--time-limit"),
+        (("--folder", "tiny.toml"), "Cannot make the folder tiny.toml: File exists."),
+        (("--folder", "tiny.toml/run"), "Cannot make the folder tiny.toml/run: Not a directory."),
+        (("--resume",), "There is no file runs/tiny/checkpoint.safetensors"),
+    ],
+)
+def test_wrong_options(refused, tmp_path, config, arguments, message):
+    assert message in refused("train", "tiny.toml", *arguments)
+    assert list(tmp_path.iterdir()) == [config]
+
+
+def test_a_folder_that_holds_a_training(refused, run, tmp_path, config):
+    run("train", config, "--stop-at", 2)
+    before = _contents(tmp_path)
+    line = refused("train", config)
+    assert "runs/tiny holds a training already; go on with --resume, or give another" in line
+    assert _contents(tmp_path) == before
+
+
+def test_resume_with_a_changed_config(refused, run, tmp_path, config):
+    run("train", config, "--stop-at", 2)
+    before = _contents(tmp_path / "runs")
+    _write(tmp_path, "width = 8", "width = 9")
+    line = refused("train", config, "--resume")
+    assert (
+        "model.branch.width is 9, but runs/tiny/checkpoint.safetensors was trained with 8" in line
+    )
+    assert _contents(tmp_path / "runs") == before
+
+
+def test_resume_from_a_broken_checkpoint(refused, run, tmp_path, config):
+    run("train", config, "--stop-at", 2)
+    file = tmp_path / "runs" / "tiny" / "checkpoint.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    before = _contents(tmp_path)
+    line = refused("train", config, "--resume")
+    assert "Cannot read runs/tiny/checkpoint.safetensors as a checkpoint" in line
+    assert _contents(tmp_path) == before
+
+
+def test_pairs_that_are_no_densities(refused, tmp_path, config):
+    np.savez(tmp_path / "pairs.npz", source=np.ones((2, 8)), target=np.zeros((2, 8)))
+    _write(tmp_path, 'family = "mixtures-1d"', 'file = "pairs.npz"')
+    assert "Density 0 of the batch is zero everywhere" in refused("train", "tiny.toml")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["pairs.npz", "tiny.toml"]
+
+
+def test_a_loss_that_is_no_longer_finite(refused, run, tmp_path, config):
+    _write(tmp_path, "warmup = 2", "warmup = 0\nlearning_rate = 1e20")
+    line = refused("train", "tiny.toml")
+    assert line.startswith("error: At step ") and "of the loss is no longer finite" in line
+    assert "lower the learning rate" in line
+
+
+def _contents(folder) -> dict[str, bytes]:
+    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}

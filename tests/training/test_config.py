@@ -1,0 +1,154 @@
+import tomllib
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+from geonet.errors import ConfigError
+from geonet.settings import from_table, to_table, to_toml
+from geonet.training.config import TrainingConfig, read_config
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = sorted((ROOT / "experiments").glob("*.toml"))
+SMALLEST = {"name": "small", "steps": 10, "problem": {"family": "mixtures-1d"}}
+
+
+def changed(changes):
+    """The smallest config with some keys, given by their dotted paths, set; None takes one away."""
+    table = deepcopy(SMALLEST)
+    for path, value in changes.items():
+        *tables, key = path.split(".")
+        place = table
+        for name in tables:
+            place = place.setdefault(name, {})
+        if value is None:
+            del place[key]
+        else:
+            place[key] = value
+    return table
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.name)
+def test_experiments_load(file):
+    config = read_config(file)
+    assert from_table(TrainingConfig, tomllib.loads(to_toml(to_table(config)))) == config
+
+
+def test_there_are_experiments():
+    assert EXPERIMENTS
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"seed": 2**31 - 1, "compile": True, "name": "a.b-c_1"},
+        {"problem": {"file": "some where/pairs.npz"}, "model.dimension": 3},
+        {"problem.family": "mixtures-2d", "model.dimension": 2},
+        {"loss.epsilon": 0.01, "model.swap_symmetry": "density"},
+        {"loss.weigh_by_density": True, "model.swap_symmetry": "both"},
+        {"model.trunk.features": "fourier", "model.trunk.sigma": 3},
+        {"optimizer.name": "adam", "sampling.scheme": "triples", "validation.pairs": 0},
+    ],
+)
+def test_toml_round_trip(changes):
+    config = from_table(TrainingConfig, changed(changes))
+    assert from_table(TrainingConfig, tomllib.loads(to_toml(to_table(config)))) == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        # unknown, missing, of a wrong type
+        ({"modle": {}}, "Unknown key modle; did you mean 'model'?"),
+        ({"model.trunk.witdh": 3}, "Unknown key model.trunk.witdh; did you mean 'width'?"),
+        ({"problem": None}, "The key problem is missing; add it."),
+        ({"steps": None}, "The key steps is missing; add it."),
+        ({"steps": 10.5}, "steps is 10.5; give a whole number."),
+        ({"compile": "yes"}, "compile is 'yes'; give true or false."),
+        (
+            {"model": 3},
+            "model is 3; give a table of dimension, sensors, rank, swap_symmetry, branch, trunk.",
+        ),
+        (
+            {"problem.family": "mixtures-3d"},
+            "problem.family is 'mixtures-3d'; choose from 'mixtures-1d', 'mixtures-2d'.",
+        ),
+        (
+            {"model.branch.network": "separable"},
+            "model.branch.network is 'separable'; choose from 'mlp', 'modified-mlp'.",
+        ),
+        # out of range
+        ({"model.trunk.width": -3}, "model.trunk: width is -3; give at least 1."),
+        ({"model.branch.width": 0}, "model.branch: width is 0; give at least 1."),
+        ({"model.trunk.depth": 1}, "model.trunk: depth is 1; give 2 to 100 layers."),
+        ({"model.trunk.modes": 0}, "model.trunk: modes is 0; give at least 1."),
+        ({"model.trunk.sigma": 0.0}, "model.trunk: sigma is 0.0; give a positive number."),
+        ({"model.dimension": 4}, "model: dimension is 4; give 1, 2 or 3."),
+        ({"model.sensors": 1}, "model: sensors is 1; give 2 to 4096."),
+        ({"model.rank": 0}, "model: rank is 0; give at least 1."),
+        ({"loss.source": -1}, "loss: source is -1.0; give ≥ 0."),
+        ({"sampling.places": 0}, "sampling: places is 0; give at least 1."),
+        ({"optimizer.learning_rate": 0}, "optimizer: learning_rate is 0.0; give > 0."),
+        ({"optimizer.final": 1.5}, "optimizer: final is 1.5; give a share in (0, 1]."),
+        ({"optimizer.warmup": -1}, "optimizer: warmup is -1; give ≥ 0."),
+        ({"optimizer.balance_every": -1}, "optimizer: balance_every is -1; give ≥ 0."),
+        ({"validation.pairs": -1}, "validation: pairs is -1; give ≥ 0."),
+        ({"validation.every": 0}, "validation: every is 0; give at least 1."),
+        ({"steps": 0}, "steps is 0; give at least 1."),
+        ({"log_every": 0}, "log_every is 0; give at least 1."),
+        ({"checkpoint_every": -1}, "checkpoint_every is -1; give at least 1."),
+        ({"seed": -1}, "seed is -1; give 0 to 2³¹ − 1."),
+        ({"seed": 2**31}, "seed is 2147483648; give 0 to 2³¹ − 1."),
+        # of no use together
+        ({"problem": {}}, "problem: give either a family or a file of pairs."),
+        ({"problem.file": "a.npz"}, "problem: give either a family or a file of pairs."),
+        (
+            {"model.dimension": 2},
+            "model.dimension is 2, but mixtures-1d is 1D; let them agree.",
+        ),
+        (
+            {"problem.family": "mixtures-2d"},
+            "model.dimension is 1, but mixtures-2d is 2D; let them agree.",
+        ),
+        (
+            {"loss.epsilon": 0.01, "model.swap_symmetry": "both"},
+            "with loss.epsilon > 0 the potential has no swap symmetry; "
+            'set model.swap_symmetry = "density".',
+        ),
+    ],
+)
+def test_wrong_configs_are_refused(changes, expected):
+    with pytest.raises(ConfigError) as error:
+        from_table(TrainingConfig, changed(changes))
+    assert str(error.value) == expected
+
+
+@pytest.mark.parametrize("name", ["", "two words", ".hidden", "..", "a/b", "a\\b", "line\n"])
+def test_bad_names_are_refused(name):
+    with pytest.raises(ConfigError) as error:
+        from_table(TrainingConfig, SMALLEST | {"name": name})
+    assert str(error.value) == f"name is {name!r}; use letters, digits, '-', '_' and '.'."
+
+
+def write(file, settings):
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(to_toml(settings), encoding="utf-8")
+
+
+def test_a_file_of_pairs_counts_from_the_config(tmp_path):
+    write(tmp_path / "config.toml", SMALLEST | {"problem": {"file": "pairs.npz"}})
+    assert read_config(tmp_path / "config.toml").problem.file == str(tmp_path / "pairs.npz")
+    elsewhere = str(tmp_path.parent / "pairs.npz")
+    write(tmp_path / "config.toml", SMALLEST | {"problem": {"file": elsewhere}})
+    assert read_config(tmp_path / "config.toml").problem.file == elsewhere
+
+
+def test_a_config_written_to_another_folder_names_the_same_file(tmp_path, monkeypatch):
+    """As a run's config.toml does, which can be trained from again."""
+    monkeypatch.chdir(tmp_path)
+    write(Path("experiments/config.toml"), SMALLEST | {"problem": {"file": "pairs.npz"}})
+    config = read_config(Path("experiments/config.toml"))
+    write(Path("runs/config.toml"), to_table(config))
+    again = read_config(Path("runs/config.toml"))
+    assert Path(again.problem.file).resolve() == tmp_path / "experiments" / "pairs.npz"

@@ -1,0 +1,374 @@
+"""Training: a break changes nothing, a stop saves, what is not finite is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import geonet
+from geonet import Density, GaussianMixture, Grid
+from geonet.errors import ConfigError, FileError, TrainingError
+from geonet.settings import to_table, to_toml
+from geonet.solvers.learned.model_file import load_model, read_tensors
+from geonet.training.config import read_config
+from geonet.training.loop import Outcome, Run, train
+from geonet.training.loss import Objective
+from geonet.training.processes import Processes
+
+VARIANTS = {
+    "soap": {},
+    "adam": {"optimizer": {"name": "adam"}},
+    "soap, balanced": {"optimizer": {"balance_every": 4}},
+    "adam, balanced": {"optimizer": {"name": "adam", "balance_every": 4}},
+    "soap, symmetric": {"model": {"swap_symmetry": "both"}},
+    "adam, symmetric": {"optimizer": {"name": "adam"}, "model": {"swap_symmetry": "both"}},
+    "soap, triples": {"sampling": {"scheme": "triples"}},
+    "adam, triples, symmetric": {
+        "optimizer": {"name": "adam"},
+        "model": {"swap_symmetry": "both"},
+        "sampling": {"scheme": "triples"},
+    },
+    "gradient-enhanced, balanced": {
+        "loss": {"continuity_gradient": 0.1, "hamilton_jacobi_gradient": 0.1},
+        "optimizer": {"balance_every": 4},
+    },
+    "entropic": {
+        "loss": {"epsilon": 0.5},
+        "model": {"swap_symmetry": "density"},
+        "validation": {"pairs": 0},
+    },
+    "random features": {"model": {"trunk": {"width": 8, "depth": 3, "features": "fourier"}}},
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return tmp_path / "run" / "checkpoint.safetensors"
+
+
+@pytest.fixture
+def spoil(monkeypatch):
+    """Make one term of the loss NaN at the n-th step from here on."""
+
+    def at(step: int, name: str) -> None:
+        whole, calls = Objective.forward, []
+
+        def forward(self, batch):
+            terms = whole(self, batch)
+            calls.append(batch)
+            return {**terms, name: terms[name] * float("nan")} if len(calls) == step else terms
+
+        monkeypatch.setattr(Objective, "forward", forward)
+
+    return at
+
+
+# ---- a break changes nothing
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # by jvp
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_half_and_half_is_the_whole(tiny, tmp_path, assert_same_state, logged, variant):
+    """12 steps cross a refresh of SOAP's bases, and one of the weights after the break."""
+    config = tiny(**VARIANTS[variant])
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    finished = train(config, whole)
+    assert train(config, parts, stop_at=6).reason == "stopped"
+    resumed = train(config, parts, resume=True)
+    assert (resumed.reason, resumed.step, resumed.best) == ("finished", 12, finished.best)
+    assert_same_state(whole, parts)
+    assert logged(whole) == logged(parts)
+    ours, theirs = (load_model(f / "model.safetensors")[0].state_dict() for f in (whole, parts))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_breaks_anywhere_change_no_weight(tiny, tmp_path, assert_same_state, logged):
+    """Stops between two checkpoints, where no validation is due either."""
+    config = tiny(validation={"pairs": 0}, optimizer={"balance_every": 2})
+    train(config, tmp_path / "whole")
+    train(config, tmp_path / "parts", stop_at=1)
+    for step in (4, 5, 11, 12):
+        assert train(config, tmp_path / "parts", resume=True, stop_at=step).step == step
+    assert_same_state(tmp_path / "whole", tmp_path / "parts")
+    assert logged(tmp_path / "whole") == logged(tmp_path / "parts")
+
+
+def test_the_comparison_can_fail(tiny, tmp_path, assert_same_state):
+    """One step more, or another seed, is another state."""
+    train(tiny(), tmp_path / "first", stop_at=4)
+    train(tiny(), tmp_path / "longer", stop_at=5)
+    train(tiny(seed=1), tmp_path / "other", stop_at=4)
+    for name in ("longer", "other"):
+        with pytest.raises(AssertionError):
+            assert_same_state(tmp_path / "first", tmp_path / name)
+
+
+def test_the_same_config_gives_the_same_training(tiny, tmp_path, assert_same_state):
+    torch.manual_seed(1)
+    train(tiny(), tmp_path / "first")
+    torch.manual_seed(2)
+    train(tiny(), tmp_path / "second")
+    assert_same_state(tmp_path / "first", tmp_path / "second")
+
+
+def test_training_lowers_the_loss(tiny, tmp_path, logged):
+    config = tiny(
+        steps=150, log_every=10, sampling={"pairs": 16, "points": 16}, validation={"every": 50}
+    )
+    train(config, tmp_path)
+    entries = logged(tmp_path)
+    losses = [entry["loss"] for entry in entries if "loss" in entry]
+    errors = [entry["validation"] for entry in entries if "validation" in entry]
+    assert losses[-1] < 0.5 * losses[0]
+    assert sum(errors[-1]) < sum(errors[0])
+
+
+def test_every_step_sees_other_pairs_and_points(tiny, tmp_path):
+    run = Run(tiny(), tmp_path, Processes())
+    first, second = run.batch(), run.batch()
+    for name in ("source", "target", "points", "times", "places"):
+        assert not torch.equal(getattr(first, name), getattr(second, name))
+
+
+def test_resuming_a_finished_training_does_nothing(tiny, tmp_path, checkpoint):
+    first = train(tiny(), tmp_path / "run")
+    before = checkpoint.read_bytes()
+    assert train(tiny(), tmp_path / "run", resume=True) == first
+    assert checkpoint.read_bytes() == before
+
+
+# ---- what is written, and where
+
+
+def test_a_run_leaves_four_files(tiny, tmp_path):
+    outcome = train(tiny(), tmp_path / "deep" / "run")
+    names = {file.name for file in (tmp_path / "deep" / "run").iterdir()}
+    assert names >= {"checkpoint.safetensors", "config.toml", "log.jsonl", "model.safetensors"}
+    assert not [name for name in names if name.startswith(".")]
+    assert read_config(tmp_path / "deep" / "run" / "config.toml") == tiny()
+    assert outcome.model == tmp_path / "deep" / "run" / "model.safetensors"
+
+
+def test_a_training_is_never_overwritten(tiny, tmp_path):
+    train(tiny(), tmp_path, stop_at=2)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(FileError, match="holds a training already; go on with --resume"):
+        train(tiny(), tmp_path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_resuming_without_a_checkpoint(tiny, tmp_path):
+    with pytest.raises(FileError, match="There is no file .*checkpoint.safetensors"):
+        train(tiny(), tmp_path / "run", resume=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_resuming_with_another_config(tiny, tmp_path, checkpoint):
+    train(tiny(), tmp_path / "run", stop_at=2)
+    before = checkpoint.read_bytes()
+    for changes, message in (
+        ({"steps": 20}, "steps is 20, but .* was trained with 12"),
+        ({"optimizer": {"name": "adam"}}, "optimizer.name is 'adam', but .* with 'soap'"),
+        ({"model": {"branch": {"width": 9, "depth": 3}}}, "model.branch.width is 9, but .* 8"),
+        ({"validation": {"every": 7}}, "validation.every is 7, but .* with 6"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            train(tiny(**changes), tmp_path / "run", resume=True)
+    assert checkpoint.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["continuity", "hamilton_jacobi", "source", "target"])
+def test_a_term_may_have_no_weight(tiny, tmp_path, name, logged):
+    train(tiny(steps=2, loss={name: 0.0}), tmp_path)
+    assert all(np.isfinite(entry["loss"]) for entry in logged(tmp_path) if "loss" in entry)
+
+
+# ---- stops
+
+
+def test_stop_at(tiny, tmp_path):
+    outcome = train(tiny(), tmp_path, stop_at=4)
+    assert (outcome.step, outcome.reason) == (4, "stopped")
+    assert _step(tmp_path) == 4
+    assert train(tiny(), tmp_path, resume=True, stop_at=99).reason == "finished"
+
+
+def test_time_limit_saves_and_stops(tiny, tmp_path, assert_same_state):
+    outcome = train(tiny(), tmp_path / "run", time_limit=0)
+    assert (outcome.step, outcome.reason) == (1, "time limit")
+    assert _step(tmp_path / "run") == 1
+    assert train(tiny(), tmp_path / "run", resume=True, time_limit=3600).reason == "finished"
+    train(tiny(), tmp_path / "whole")
+    assert_same_state(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_step_end_and_saves(tiny, tmp_path, monkeypatch, number):
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    _signal_during_step(monkeypatch, 5, [number])
+    outcome = train(tiny(), tmp_path)
+    assert (outcome.step, outcome.reason) == (5, "interrupted")
+    assert _step(tmp_path) == 5
+    assert {n: signal.getsignal(n) for n in before} == before
+
+
+def test_a_second_interrupt_does_not_wait(tiny, tmp_path, monkeypatch, assert_same_state):
+    _signal_during_step(monkeypatch, 5, [signal.SIGINT, signal.SIGINT])
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny(), tmp_path / "run")
+    assert _step(tmp_path / "run") == 3
+    monkeypatch.undo()
+    train(tiny(), tmp_path / "run", resume=True)
+    train(tiny(), tmp_path / "whole")
+    assert_same_state(tmp_path / "run", tmp_path / "whole")
+
+
+def _signal_during_step(monkeypatch, step: int, numbers: list[signal.Signals]) -> None:
+    whole = Run.take_step
+
+    def take_step(self):
+        if self.progress.step == step - 1:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+        return whole(self)
+
+    monkeypatch.setattr(Run, "take_step", take_step)
+
+
+def _step(folder) -> int:
+    return read_tensors(folder / "checkpoint.safetensors", "a checkpoint")[1]["progress"]["step"]
+
+
+# ---- what is no longer finite
+
+
+@pytest.mark.parametrize("term", ["continuity", "hamilton_jacobi", "source", "target"])
+def test_a_term_that_is_not_finite_is_named(tiny, tmp_path, checkpoint, spoil, term):
+    train(tiny(), tmp_path / "run", stop_at=3)
+    before = checkpoint.read_bytes()
+    spoil(2, term)
+    message = f"At step 5 the term {term} of the loss is no longer finite; the last good checkpoint"
+    with pytest.raises(TrainingError, match=message):
+        train(tiny(), tmp_path / "run", resume=True)
+    assert checkpoint.read_bytes() == before
+
+
+def test_after_a_nan_training_goes_on_from_the_checkpoint(
+    tiny, tmp_path, monkeypatch, spoil, assert_same_state, logged
+):
+    spoil(8, "source")
+    with pytest.raises(TrainingError, match="At step 8 the term source"):
+        train(tiny(), tmp_path / "run")
+    assert _step(tmp_path / "run") == 6
+    monkeypatch.undo()
+    train(tiny(), tmp_path / "run", resume=True)
+    train(tiny(), tmp_path / "whole")
+    assert_same_state(tmp_path / "run", tmp_path / "whole")
+    assert logged(tmp_path / "run") == logged(tmp_path / "whole")
+
+
+def test_a_nan_at_the_first_step_leaves_no_checkpoint(tiny, tmp_path, checkpoint, spoil):
+    spoil(1, "target")
+    with pytest.raises(TrainingError, match="At step 1 the term target .* finite; lower the"):
+        train(tiny(), tmp_path / "run")
+    assert not checkpoint.exists()
+
+
+@pytest.mark.parametrize("name", ["soap", "adam"])
+def test_a_huge_learning_rate_is_refused(tiny, tmp_path, name):
+    config = tiny(optimizer={"name": name, "learning_rate": 1e20, "warmup": 0})
+    with pytest.raises(TrainingError, match=r"At step \d the term .* lower the learning rate"):
+        train(config, tmp_path)
+
+
+@pytest.mark.parametrize("pairs", [0, 2])
+def test_weights_that_are_not_finite_are_never_saved(
+    tiny, tmp_path, monkeypatch, checkpoint, pairs
+):
+    """The loss was still finite, the step after it was not: model and checkpoint stay as they were.
+
+    Without pairs to validate, the last model is kept, so it would be written at every validation.
+    """
+    config = tiny(checkpoint_every=1, validation={"pairs": pairs, "every": 1})
+    train(config, tmp_path / "run", stop_at=3)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "run").glob("*.safetensors")}
+    whole = Run.take_step
+
+    def take_step(self):
+        answer = whole(self)
+        self.model.density.trunk.output.bias.data.fill_(float("nan"))
+        return answer
+
+    monkeypatch.setattr(Run, "take_step", take_step)
+    with pytest.raises(TrainingError, match="At step 4 weights are no longer finite"):
+        train(config, tmp_path / "run", resume=True)
+    after = {file.name: file.read_bytes() for file in (tmp_path / "run").glob("*.safetensors")}
+    assert [name for name in before if after[name] != before[name]] == []
+
+
+# ---- pairs from a file
+
+
+def _write_pairs(file, d: int) -> tuple[Density, Density]:
+    """Five pairs of bumps on [0, 3]^d."""
+    grid = Grid((16,) * d, 0.0, 3.0)
+    centres = torch.rand(2, 5, 1, d, generator=torch.Generator().manual_seed(0)).double() + 1
+    source, target = (GaussianMixture.isotropic(ends, 0.4).on(grid) for ends in centres)
+    arrays = {"source": source.numpy(), "target": target.numpy()}
+    np.savez(file, **arrays, lower=grid.lower, upper=grid.upper)
+    return source, target
+
+
+@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize("scheme", ["cartesian", "triples"])
+def test_pairs_from_a_file(tiny, tmp_path, logged, assert_same_state, d, scheme):
+    source, target = _write_pairs(tmp_path / "pairs.npz", d)
+    config = tiny(
+        problem={"file": str(tmp_path / "pairs.npz")},
+        steps=4,
+        model={"dimension": d},
+        sampling={"scheme": scheme},
+        validation={"pairs": 2 if d == 1 else 0},
+    )
+    outcome = train(config, tmp_path / "whole")
+    assert outcome.reason == "finished"
+    assert [e["step"] for e in logged(tmp_path / "whole") if "loss" in e] == [1, 2, 3, 4]
+    train(config, tmp_path / "parts", stop_at=2)
+    train(config, tmp_path / "parts", resume=True)
+    assert_same_state(tmp_path / "whole", tmp_path / "parts")
+    path = geonet.geodesic(source, target, solver=str(outcome.model))
+    assert path.density(0.5).values.shape == (5, *source.grid.shape)
+
+
+def test_a_file_is_sought_beside_the_config(tiny, tmp_path, monkeypatch):
+    """And the config that a run keeps still finds it."""
+    monkeypatch.chdir(tmp_path)
+    _write_pairs("pairs.npz", 1)
+    table = to_table(tiny(steps=2)) | {"problem": {"file": "pairs.npz"}}
+    (tmp_path / "tiny.toml").write_text(to_toml(table))
+    (tmp_path / "elsewhere").mkdir()
+    for place, config in (("elsewhere", "../tiny.toml"), (".", "tiny.toml")):
+        monkeypatch.chdir(tmp_path / place)
+        train(read_config(Path(config)), tmp_path / "run")
+        kept = read_config(tmp_path / "run" / "config.toml")
+        assert (tmp_path / kept.problem.file).resolve() == tmp_path / "pairs.npz"
+        shutil.rmtree(tmp_path / "run")
+
+
+def test_pairs_of_another_dimension_are_refused(tiny, tmp_path):
+    _write_pairs(tmp_path / "pairs.npz", 2)
+    config = tiny(problem={"file": str(tmp_path / "pairs.npz")})
+    with pytest.raises(ConfigError, match=r"model.dimension is 1, but the pairs in .* are 2D"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_outcome_before_any_validation(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(Run, "after_step", lambda *arguments, **options: None)
+    assert train(tiny(), tmp_path, stop_at=1) == Outcome(None, 1, "stopped", float("inf"))

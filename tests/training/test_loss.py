@@ -1,0 +1,264 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.func import grad, hessian, jacrev, vmap
+
+from geonet import Grid
+from geonet.errors import ConfigError
+from geonet.operators.architecture import Architecture, Branch, Trunk
+from geonet.operators.deeponet import build
+from geonet.training.loss import LossSettings, Objective
+from geonet.training.sampling import Batch
+
+# At its first jvp torch warns of itself.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+
+TERMS = ("continuity", "hamilton_jacobi", "source", "target")
+SLOPES = ("continuity_gradient", "hamilton_jacobi_gradient")
+ALL = LossSettings(0.5, 0.25, 1.5, 2.0, 0.3, 0.7)
+PAIRS, POINTS, PLACES = 2, 3, 4
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def model_of(d, symmetry="density", network="modified-mlp", features="coordinates"):
+    settings = Architecture(
+        d, 2, 5, symmetry, Branch("mlp", 5, 3), Trunk(network, 4, 3, features, 2, 0.5)
+    )
+    model = build(settings, 1)
+    noise = torch.Generator().manual_seed(2)
+    with torch.no_grad():  # biases of a new network are zero, and its potential is small
+        for p in model.parameters():
+            if p.requires_grad:
+                p += 0.5 * torch.randn(p.shape, generator=noise)
+    return model
+
+
+def batch_of(d, paired=False, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    points, places = (PAIRS, PAIRS) if paired else (POINTS, PLACES)
+    there = (PAIRS,) if paired else (PAIRS, PLACES)
+    shapes = [(PAIRS, 2**d)] * 2 + [(points, d), (points,), (places, d), there, there]
+    return Batch(*(torch.rand(*shape, generator=generator) for shape in shapes), paired)
+
+
+def residuals_in_the_box(model, batch, box, epsilon):
+    """Residuals (pairs, points) and their gradients (pairs, points, d), all by autograd.
+
+    In the units of the box: μ(x, t) = C(y, t)/L^d and u(x, t) = L²H(y, t) with x = lower + Ly.
+    """
+    d, length, lower = box.dimension, max(box.lengths), box.corner("lower")
+    coefficients = model.coefficients(batch.source, batch.target)
+    answers = []
+    for c, h in zip(*coefficients, strict=True):
+
+        def row(x, t):
+            return torch.cat([(x - lower) / length, t[None]])
+
+        def density(x, t, c=c):
+            return c @ model.density.basis(row(x, t)) / length**d
+
+        def potential(x, t, h=h):
+            return h @ model.potential.basis(row(x, t)) * length**2
+
+        def flux(x, t, density=density, potential=potential):
+            return density(x, t) * grad(potential)(x, t) + epsilon * grad(density)(x, t)
+
+        def continuity(x, t, density=density, flux=flux):
+            return grad(density, 1)(x, t) + jacrev(flux)(x, t).trace()
+
+        def hamilton_jacobi(x, t, potential=potential):
+            velocity = grad(potential)(x, t)
+            spreading = epsilon * hessian(potential)(x, t).trace()
+            return grad(potential, 1)(x, t) + 0.5 * velocity @ velocity - spreading
+
+        points = lower + length * batch.points
+        functions = (continuity, hamilton_jacobi, jacrev(continuity), jacrev(hamilton_jacobi))
+        answers.append([vmap(f)(points, batch.times) for f in functions])
+    return [torch.stack(found) for found in zip(*answers, strict=True)]
+
+
+def density_at(model, batch, where, times):
+    """C in the unit box at (x, t): (pairs, points)."""
+    basis = model.density.basis(torch.cat([where, times[:, None]], dim=1))
+    return model.coefficients(batch.source, batch.target)[0] @ basis.T
+
+
+def terms_in_the_box(model, batch, box, epsilon):
+    residuals = residuals_in_the_box(model, batch, box, epsilon)
+    squares = [(r**2).mean() if r.ndim == 2 else (r**2).sum(-1).mean() for r in residuals]
+    terms = dict(zip(("continuity", "hamilton_jacobi", *SLOPES), squares, strict=True))
+    volume = max(box.lengths) ** box.dimension
+    for name, t, given in (("source", 0, batch.source_there), ("target", 1, batch.target_there)):
+        there = density_at(model, batch, batch.places, torch.full((PLACES,), float(t)))
+        terms[name] = (((there - given) / volume) ** 2).mean()
+    return terms
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.parametrize(("lower", "upper"), [(0.0, 1.0), (-1.0, 2.0)])
+@pytest.mark.parametrize("epsilon", [0.0, 0.8])
+def test_the_loss_is_the_paper_s_in_the_units_of_the_box(d, lower, upper, epsilon):
+    """Up to L^2d in front of all; with the gradients of every pair's residual."""
+    model, batch, box = model_of(d), batch_of(d), Grid((4,) * d, lower, upper)
+    settings = replace(ALL, epsilon=epsilon)
+    objective = Objective(model, settings, box)
+    terms, expected = objective(batch), terms_in_the_box(model, batch, box, epsilon)
+    factor = (upper - lower) ** (2 * d)
+    assert terms.keys() == expected.keys() == {*TERMS, *SLOPES}
+    for name, term in terms.items():
+        wanted = factor * getattr(settings, name) * expected[name]
+        assert (objective.weights[name] * term).item() == pytest.approx(wanted.item(), rel=1e-9)
+        assert wanted > 1e-6
+    total = factor * sum(getattr(settings, name) * expected[name] for name in terms)
+    assert objective.total(terms).item() == pytest.approx(total.item(), rel=1e-9)
+
+
+@pytest.mark.parametrize(("d", "length"), [(1, 10.0), (2, 5.0), (3, 2.0)])
+def test_weights_in_the_unit_box(d, length):
+    weights = ALL.in_unit_box(Grid((4,) * d, 1.0, 1.0 + length))
+    assert weights == pytest.approx(
+        {
+            "continuity": 0.5,
+            "hamilton_jacobi": 0.25 * length ** (2 * d + 4),
+            "source": 1.5,
+            "target": 2.0,
+            "continuity_gradient": 0.3 / length**2,
+            "hamilton_jacobi_gradient": 0.7 * length ** (2 * d + 2),
+        }
+    )
+
+
+def test_epsilon_scales_like_length_squared():
+    model, batch = model_of(2), batch_of(2)
+    small = Objective(model, replace(ALL, epsilon=0.1), Grid((4, 4), 0, 1))
+    large = Objective(model, replace(ALL, epsilon=2.5), Grid((4, 4), 0, 5))
+    other = Objective(model, replace(ALL, epsilon=0.1), Grid((4, 4), 0, 5))
+    assert large.epsilon == pytest.approx(small.epsilon)
+    a, b, c = (objective(batch) for objective in (small, large, other))
+    assert all(torch.allclose(a[name], b[name]) for name in a)
+    assert not torch.allclose(a["continuity"], c["continuity"])
+    assert not torch.allclose(a["hamilton_jacobi"], c["hamilton_jacobi"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, {*TERMS}),
+        ({"continuity_gradient": 0.1}, {*TERMS, "continuity_gradient"}),
+        ({"hamilton_jacobi_gradient": 0.1}, {*TERMS, "hamilton_jacobi_gradient"}),
+        ({"continuity_gradient": 0.1, "hamilton_jacobi_gradient": 0.1}, {*TERMS, *SLOPES}),
+    ],
+)
+@pytest.mark.parametrize("paired", [False, True])
+def test_names_of_the_terms(changes, names, paired):
+    objective = Objective(model_of(1), LossSettings(**changes), Grid(4))
+    terms = objective(batch_of(1, paired))
+    assert set(terms) == names == set(objective.weights)
+    assert all(term.shape == () and term > 0 for term in terms.values())
+
+
+def test_gradient_terms_leave_the_others_as_they_are():
+    model, batch = model_of(2), batch_of(2)
+    plain = Objective(model, LossSettings(), Grid((4, 4)))(batch)
+    enhanced = Objective(model, ALL, Grid((4, 4)))(batch)
+    assert all(torch.allclose(plain[name], enhanced[name], rtol=1e-12) for name in plain)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.parametrize("weigh", [False, True])
+@pytest.mark.parametrize("epsilon", [0.0, 0.2])
+def test_triples_are_the_diagonal(d, weigh, epsilon):
+    """Each pair with its own point alone, as a batch of the other kind."""
+    settings = replace(ALL, weigh_by_density=weigh, epsilon=epsilon)
+    objective = Objective(model_of(d), settings, Grid((4,) * d))
+    batch = batch_of(d, paired=True)
+    together = objective(batch)
+    alone = [
+        objective(
+            Batch(
+                *(values[n : n + 1] for values in (batch.source, batch.target)),
+                *(values[n : n + 1] for values in (batch.points, batch.times, batch.places)),
+                *(values[n : n + 1, None] for values in (batch.source_there, batch.target_there)),
+                False,
+            )
+        )
+        for n in range(PAIRS)
+    ]
+    for name, term in together.items():
+        assert torch.allclose(term, torch.stack([terms[name] for terms in alone]).mean()), name
+
+
+def test_weighing_by_density():
+    """Squares times max(C, 0) + floor; a weight, so that it is not differentiated in x."""
+    model, batch, box = model_of(2), batch_of(2), Grid((4, 4))
+    plain = Objective(model, ALL, box)(batch)
+    terms = Objective(model, replace(ALL, weigh_by_density=True, floor=0.2), box)(batch)
+    _, residual, _, slope = residuals_in_the_box(model, batch, box, 0.0)
+    density = density_at(model, batch, batch.points, batch.times)
+    assert density.min() < 0 < density.max()
+    weight = density.clamp(min=0) + 0.2
+    assert torch.allclose(terms["hamilton_jacobi"], (weight * residual**2).mean())
+    expected = (weight * (slope**2).sum(-1)).mean()
+    assert torch.allclose(terms["hamilton_jacobi_gradient"], expected)
+    for name in {*TERMS, *SLOPES} - {"hamilton_jacobi", "hamilton_jacobi_gradient"}:
+        assert torch.equal(terms[name], plain[name])
+
+
+def test_the_density_does_not_flee_its_weight():
+    """No gradient of the Hamilton–Jacobi term reaches C."""
+    model = model_of(1)
+    terms = Objective(model, replace(ALL, weigh_by_density=True), Grid(4))(batch_of(1))
+    moving = [p for p in model.density.parameters() if p.requires_grad]
+    for name in ("hamilton_jacobi", "hamilton_jacobi_gradient"):
+        gradients = torch.autograd.grad(terms[name], moving, retain_graph=True, allow_unused=True)
+        assert not any(g is not None and g.any() for g in gradients)
+
+
+@pytest.mark.parametrize("network", ["mlp", "modified-mlp", "separable"])
+@pytest.mark.parametrize("features", ["coordinates", "cosines", "fourier"])
+@pytest.mark.parametrize("symmetry", ["none", "density", "both"])
+@pytest.mark.parametrize(("paired", "settings"), [(False, LossSettings()), (True, ALL)])
+def test_gradients_reach_every_weight(network, features, symmetry, paired, settings):
+    model = model_of(1, symmetry, network, features)
+    objective = Objective(model, settings, Grid(4))
+    objective.total(objective(batch_of(1, paired))).backward()
+    constant = model.potential.trunk.output.bias  # no equation sees it
+    for name, p in model.named_parameters():
+        if not p.requires_grad:
+            assert p.grad is None, name
+        elif p is constant:
+            assert not p.grad.any()
+        else:
+            assert p.grad is not None and p.grad.abs().max() > 1e-12, name
+
+
+def test_total_takes_other_weights():
+    objective = Objective(model_of(1), ALL, Grid(4))
+    terms = {name: torch.tensor(10.0**k) for k, name in enumerate(objective.weights)}
+    other = {name: float(k) for k, name in enumerate(objective.weights)}
+    assert objective.total(terms, other).item() == 543210
+    assert objective.total(terms).item() == pytest.approx(0.5 + 2.5 + 150 + 2000 + 3000 + 70000)
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_a_term_may_have_no_weight(name):
+    objective = Objective(model_of(1), replace(LossSettings(), **{name: 0.0}), Grid(4))
+    terms = objective(batch_of(1))
+    expected = sum(weight * terms[key] for key, weight in objective.weights.items())
+    assert torch.allclose(objective.total(terms), expected)
+
+
+@pytest.mark.parametrize("name", [*TERMS, *SLOPES, "epsilon", "floor"])
+@pytest.mark.parametrize("value", [-1.0, float("nan")])
+def test_negative_weights_are_refused(name, value):
+    with pytest.raises(ConfigError) as error:
+        LossSettings(**{name: value})
+    assert str(error.value) == f"{name} is {value}; give ≥ 0."

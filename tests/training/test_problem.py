@@ -1,0 +1,218 @@
+import numpy as np
+import pytest
+import torch
+
+from geonet import GaussianMixture, Grid
+from geonet.errors import FileError
+from geonet.operators.architecture import Architecture, Branch, Trunk
+from geonet.operators.deeponet import build
+from geonet.solvers.learned.geonet import Operator
+from geonet.training.problem import FAMILIES, Mixtures, Recorded, evaluate, log_quadratics
+from geonet.training.sampling import sensor_points
+
+
+def seeded(seed=3):
+    return torch.Generator().manual_seed(seed)
+
+
+def in_box(unit, box):
+    return box.corner("lower") + unit.double() * torch.tensor(box.lengths).double()
+
+
+def lopsided(count, generator):
+    """Mixtures of two Gaussians, one three times the other."""
+    means = 1 + 3 * torch.rand(count, 2, 1, dtype=torch.float64, generator=generator)
+    weights = torch.tensor([0.25, 0.75]).expand(count, 2)
+    return GaussianMixture.isotropic(means, 0.5, weights)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_polynomials_are_the_mixture(d, generator):
+    """Any weights and covariances, on a box with sides of its own."""
+    factor = torch.randn(2, 3, d, d, dtype=torch.float64, generator=generator)
+    covariances = 0.3 * factor @ factor.mT + 0.3 * torch.eye(d)
+    means = 2 * torch.randn(2, 3, d, dtype=torch.float64, generator=generator)
+    mixture = GaussianMixture(means, covariances, torch.tensor([[1.0, 2.0, 3.0], [1.0, 1.0, 0.1]]))
+    box = Grid((8,) * d, (-3.0, -2.0, -4.0)[:d], (3.0, 5.0, 4.0)[:d])
+    unit = torch.rand(50, d, generator=generator)
+    computed = evaluate(log_quadratics(mixture, box), unit)
+    assert computed.dtype == torch.float32
+    expected = mixture.pdf(in_box(unit, box)) * box.volume
+    assert torch.allclose(computed.double(), expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_drawn_mixtures_are_those_of_the_family_normalised_on_the_box(name, generator):
+    problem = FAMILIES[name]()
+    d, count = problem.box.dimension, 3
+    mixture = problem.family(2 * count, seeded())
+    mass = mixture.pdf(problem.box.points()).flatten(1).sum(1) * problem.box.cell_volume
+    unit = torch.rand(40, d, generator=generator)
+    expected = mixture.pdf(in_box(unit, problem.box)) * problem.box.volume / mass[:, None]
+    for end, wanted in zip(problem.draw(count, seeded()), expected.chunk(2), strict=True):
+        computed = end(unit)
+        assert computed.shape == (count, 40) and computed.dtype == torch.float32
+        assert torch.allclose(computed.double(), wanted, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_drawn_mixtures_have_mean_one(name):
+    problem = FAMILIES[name]()
+    d = problem.box.dimension
+    cells = Grid((50,) * d).points().reshape(-1, d).float()
+    for end in problem.draw(20, seeded()):
+        assert torch.allclose(end(cells).mean(1), torch.ones(20), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_each_mixture_can_have_its_own_points(name, generator):
+    problem = FAMILIES[name]()
+    own = torch.rand(4, 6, problem.box.dimension, generator=generator)
+    for end in problem.draw(4, seeded()):
+        one_by_one = torch.stack([end(points)[k] for k, points in enumerate(own)])
+        assert torch.allclose(end(own), one_by_one, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "problem", [*(make() for make in FAMILIES.values()), Mixtures(lopsided, Grid(80, 0, 5))]
+)
+def test_densities_are_the_pairs_of_the_same_draw(problem):
+    """On the problem's grid; validation must measure what training learns."""
+    unit = Grid(problem.box.shape).points().reshape(-1, problem.box.dimension).float()
+    ends = problem.draw(3, seeded())
+    densities = problem.densities(3, seeded())
+    for end, density in zip(ends, densities, strict=True):
+        assert density.grid == problem.box
+        relative = density.values.flatten(1) * problem.box.volume
+        assert torch.allclose(end(unit).double(), relative, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_both_ends_and_every_draw_differ(name):
+    problem, generator = FAMILIES[name](), seeded()
+    unit = torch.full((1, problem.box.dimension), 0.4)
+    draws = torch.stack([end(unit) for _ in range(2) for end in problem.draw(5, generator)])
+    assert len(draws.unique()) == draws.numel()
+
+
+@pytest.fixture
+def record(tmp_path, generator):
+    """Writes pairs with these cells; other arrays and changes by name, None to leave one out."""
+
+    def write(shape, **changes):
+        values = torch.rand(2, *shape, dtype=torch.float64, generator=generator).numpy()
+        arrays = {"source": values[0], "target": values[1]} | changes
+        file = tmp_path / "pairs.npz"
+        np.savez(file, **{k: v for k, v in arrays.items() if v is not None})
+        return file, arrays
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("shape", "lower", "upper"),
+    [
+        ((4, 9), None, None),
+        ((4, 9), -1.0, 4.0),
+        ((2, 5, 6), None, None),
+        ((2, 5, 6), 0.0, 3.0),
+        ((2, 5, 6), [0.0, 1.0], [2.0, 3.0]),
+        ((2, 4, 4, 3), None, None),
+    ],
+)
+def test_recorded_pairs_take_their_values_at_the_cells(shape, lower, upper, record):
+    file, arrays = record(shape, lower=lower, upper=upper)
+    problem, d = Recorded(file), len(shape) - 1
+    assert problem.box == Grid(shape[1:], 0.0 if lower is None else lower, upper or 1.0)
+    cells = Grid(shape[1:]).points().reshape(-1, d).float()
+    source, target = (end(cells) for end in problem.draw(20, seeded()))
+    wanted = [arrays[key].reshape(len(arrays[key]), -1) for key in ("source", "target")]
+    relative = [torch.from_numpy(w / w.mean(1, keepdims=True)).float() for w in wanted]
+    seen = set()
+    for one, other in zip(source, target, strict=True):  # the pair stays together
+        (k,) = (k for k in range(shape[0]) if torch.allclose(one, relative[0][k], atol=1e-4))
+        assert torch.allclose(other, relative[1][k], atol=1e-4)
+        seen.add(k)
+    assert seen == set(range(shape[0]))
+    drawn = problem.densities(20, seeded())
+    assert torch.allclose(
+        drawn[0].values.flatten(1).float() * problem.box.volume, source, atol=1e-4
+    )
+    assert torch.allclose(
+        drawn[1].values.flatten(1).float() * problem.box.volume, target, atol=1e-4
+    )
+
+
+def test_each_recorded_pair_can_have_its_own_points(record, generator):
+    problem = Recorded(record((3, 5, 6))[0])
+    own = torch.rand(4, 7, 2, generator=generator)
+    for end in problem.draw(4, seeded()):
+        one_by_one = torch.stack([end(points)[k] for k, points in enumerate(own)])
+        assert torch.allclose(end(own), one_by_one, atol=1e-5)
+
+
+@pytest.mark.parametrize("upper", [(1.0, 1.0), (3.0, 3.0), (1.0, 2.0)])
+def test_training_and_solver_read_the_same_sensors(upper, record):
+    """Also on a box that is no cube, which the solver puts into one."""
+    settings = Architecture(2, 6, 4, "none", Branch("mlp", 4, 2), Trunk("mlp", 4, 2))
+    model = build(settings, 0).requires_grad_(False)
+    file, _ = record((1, 8, 16), lower=np.zeros(2), upper=np.array(upper))
+    problem = Recorded(file)
+    ends = [end(sensor_points(6, 2)) for end in problem.draw(1, seeded())]
+    trained = model.coefficients(*ends)
+    solved = Operator(model).coefficients(*problem.densities(1, seeded()))
+    for a, b in zip(trained, solved, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": None}, " has no array 'source'; give source and target, (n, cells)."),
+        ({"target": None}, " has no array 'target'; give source and target, (n, cells)."),
+        (
+            {"target": np.ones((3, 7))},
+            " has source (3, 8) and target (3, 7); "
+            "give two arrays (n, cells…) of one shape, in 1D to 3D.",
+        ),
+        (
+            {"source": np.ones(8), "target": np.ones(8)},
+            " has source (8,) and target (8,); "
+            "give two arrays (n, cells…) of one shape, in 1D to 3D.",
+        ),
+        (
+            {"source": -np.eye(3, 8)},
+            ": 3 of 24 values are negative; clip them at zero if they are noise.",
+        ),
+        ({"target": np.full((3, 8), np.nan)}, ": 24 of 24 values are NaN; fill or remove"),
+        ({"source": np.zeros((3, 8))}, ": Density 0 of the batch is zero everywhere, so there"),
+        ({"source": np.array([["a"] * 8] * 3)}, ": Values of type <U1 are not numbers; give"),
+        ({"lower": 2.0}, ": The box is empty along axis 0: lower 2, upper 1; give finite"),
+        ({"upper": np.ones(3)}, ": upper has 3 entries but the grid has 1 axes; give one"),
+        ({"upper": "wide"}, ": "),
+        ({"source": np.ones((3, 1)), "target": np.ones((3, 1))}, ": Axis 0 has 1 cells; a grid"),
+    ],
+)
+def test_wrong_arrays_are_refused(changes, message, record):
+    file, _ = record((3, 8), **changes)
+    with pytest.raises(FileError) as error:
+        Recorded(file)
+    assert str(error.value).startswith(f"{file}{message}")
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(FileError, match=r"There is no file .*none.npz; check the path\."):
+        Recorded(tmp_path / "none.npz")
+
+
+def test_a_single_array_is_refused(tmp_path):
+    np.save(tmp_path / "single.npy", np.ones((3, 8)))
+    with pytest.raises(FileError, match=r"Cannot read .*single.npy as an npz of pairs: "):
+        Recorded(tmp_path / "single.npy")
+
+
+def test_a_broken_file_is_refused_and_closed(tmp_path):
+    """An open file would be a warning, which is an error in tests."""
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(FileError, match=r"Cannot read .*broken.npz as an npz of pairs: "):
+        Recorded(tmp_path / "broken.npz")

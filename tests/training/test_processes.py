@@ -1,0 +1,244 @@
+"""Two processes: one writer, equal weights, different batches, averaged gradients."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import pytest
+import torch
+
+from geonet.errors import ConfigError
+from geonet.settings import to_table, to_toml
+from geonet.solvers.learned.model_file import load_model, read_tensors
+from geonet.training.loop import Run, train
+from geonet.training.processes import Processes, joined_processes
+
+# Started once in each of two processes; what it finds goes into rank0.pt and rank1.pt.
+SCRIPT = """
+import os, signal, sys
+from pathlib import Path
+
+import torch
+from geonet.errors import TrainingError
+from geonet.training.config import read_config
+from geonet.training.loop import Run, train
+from geonet.training.loss import Objective
+from geonet.training.processes import joined_processes
+
+folder, *ports = sys.argv[1:]
+folder, rank = Path(folder), int(os.environ["RANK"])
+config, found = read_config(folder / "tiny.toml"), {}
+
+def go(name, **options):  # every group of processes meets at a port of its own
+    os.environ["MASTER_PORT"] = ports.pop()
+    outcome = train(config, folder / name, **options)
+    return [outcome.reason, outcome.step]
+
+os.environ["MASTER_PORT"] = ports.pop()
+with joined_processes() as processes:
+    found["place"] = [processes.rank, processes.count, processes.writes]
+    found["any"] = processes.any(rank == 0, rank == 1, False)
+    found["mean"] = processes.mean(torch.tensor([1.0 + 2 * rank]))
+    found["gathered"] = processes.gathered(torch.tensor([rank]))
+    run = Run(config, folder, processes)
+    batch = run.batch()
+    found["batch"] = [batch.source, batch.points, batch.places]
+    terms = run.shared(batch)
+    run.objective.total(terms).backward()
+    found["gradients"] = [p.grad for p in run.model.parameters() if p.requires_grad]
+    for _ in range(5):
+        run.take_step()
+    found["weights"] = run.model.state_dict()
+    found["balance"] = run.progress.weights
+
+found["whole"] = go("whole")
+found["half"] = go("parts", stop_at=5)
+found["resumed"] = go("parts", resume=True)
+
+take_step = Run.take_step
+def signalled(self):
+    if rank == 1 and self.progress.step == 2:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return take_step(self)
+Run.take_step = signalled
+found["signalled"] = go("signalled")
+Run.take_step = take_step
+
+total = Objective.total
+def spoilt(self, terms, weights=None):
+    loss = total(self, terms, weights)
+    spoilt.calls += 1
+    return loss * float("nan") if rank == 1 and spoilt.calls == 4 else loss
+spoilt.calls = 0
+Objective.total = spoilt
+try:
+    go("spoilt")
+except TrainingError as error:
+    found["spoilt"] = str(error)
+
+torch.save(found, folder / f"rank{rank}.pt")
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tiny):
+    return tiny(optimizer={"balance_every": 3}, checkpoint_every=2)
+
+
+@pytest.fixture(scope="module")
+def pair(config, tmp_path_factory):
+    """The folder of the script, and what each of its two processes found."""
+    folder = tmp_path_factory.mktemp("pair")
+    (folder / "tiny.toml").write_text(to_toml(to_table(config)))
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    ports = _free_ports(6)
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(folder), *ports],
+            env=os.environ | group | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        errors = [process.communicate(timeout=60)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    assert [process.returncode for process in started] == [0, 0], "\n".join(errors)
+    return folder, [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
+
+
+def _free_ports(count: int) -> list[str]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [str(each.getsockname()[1]) for each in sockets]
+
+
+# ---- what processes agree on
+
+
+def test_one_process_agrees_with_itself():
+    with joined_processes() as processes:
+        assert processes == Processes(0, 1)
+        assert processes.writes
+        assert processes.any(True, False) == [True, False]
+        assert processes.mean(torch.tensor(2.0)) == 2
+        assert processes.gathered(torch.tensor(2)) == [torch.tensor(2)]
+        module = torch.nn.Linear(1, 1)
+        assert processes.shared(module) is module
+
+
+def test_two_processes_know_their_place(pair):
+    first, second = pair[1]
+    assert (first["place"], second["place"]) == ([0, 2, True], [1, 2, False])
+    for found in (first, second):
+        assert found["any"] == [True, True, False]
+        assert found["mean"].tolist() == [2.0]
+        assert [int(x) for x in found["gathered"]] == [0, 1]
+
+
+def test_their_batches_differ(pair):
+    first, second = pair[1]
+    for ours, theirs in zip(first["batch"], second["batch"], strict=True):
+        assert ours.shape == theirs.shape
+        assert float((ours - theirs).abs().max()) > 0.1
+
+
+def test_gradients_are_those_of_both_batches_together(pair, config, tmp_path):
+    """The mean over the losses of both ranks' batches, computed here in one process."""
+    runs = [Run(config, tmp_path, Processes(rank, 1)) for rank in range(2)]  # their streams
+    batches = [run.batch() for run in runs]
+    model, objective = runs[0].model, runs[0].objective
+    loss = sum(objective.total(objective(batch)) for batch in batches) / 2
+    moving = [p for p in model.parameters() if p.requires_grad]
+    expected = torch.autograd.grad(loss, moving)
+    largest = max(float(gradient.abs().max()) for gradient in expected)
+    for found, batch in zip(pair[1], batches, strict=True):
+        own = (batch.source, batch.points, batch.places)
+        assert all(torch.equal(a, b) for a, b in zip(found["batch"], own, strict=True))
+        for gradient, wanted in zip(found["gradients"], expected, strict=True):
+            assert torch.allclose(gradient, wanted, rtol=1e-4, atol=1e-6 * largest)
+
+
+def test_their_weights_stay_equal(pair, config, tmp_path):
+    first, second = pair[1]
+    start = Run(config, tmp_path, Processes()).model.state_dict()
+    for name, value in first["weights"].items():
+        assert torch.equal(value, second["weights"][name]), name
+    assert not all(torch.equal(value, start[name]) for name, value in first["weights"].items())
+    assert first["balance"] == second["balance"]
+
+
+# ---- whole trainings
+
+
+def test_two_processes_resume_bit_for_bit(pair, assert_same_state):
+    folder, found = pair
+    for each in found:
+        assert each["whole"] == each["resumed"] == ["finished", 12]
+        assert each["half"] == ["stopped", 5]
+    assert_same_state(folder / "whole", folder / "parts")
+    tensors, _ = read_tensors(folder / "whole" / "checkpoint.safetensors", "a checkpoint")
+    assert not torch.equal(tensors["stream/0"], tensors["stream/1"])
+    assert "stream/2" not in tensors
+
+
+def test_two_processes_are_not_one(pair, config, tmp_path, logged):
+    train(config, tmp_path)
+    assert logged(tmp_path)[-1] != logged(pair[0] / "whole")[-1]
+
+
+def test_a_signal_to_one_stops_both_at_one_step(pair):
+    folder, found = pair
+    assert [each["signalled"] for each in found] == [["interrupted", 3]] * 2
+    _, header = read_tensors(folder / "signalled" / "checkpoint.safetensors", "a checkpoint")
+    assert header["progress"]["step"] == 3
+
+
+def test_a_nan_in_one_stops_both(pair):
+    folder, found = pair
+    for each in found:
+        assert each["spoilt"].startswith("At step 4 ")
+    _, header = read_tensors(folder / "spoilt" / "checkpoint.safetensors", "a checkpoint")
+    assert header["progress"]["step"] == 2
+
+
+def test_resuming_with_another_number_of_processes(pair, config):
+    checkpoint = pair[0] / "whole" / "checkpoint.safetensors"
+    before = checkpoint.read_bytes()
+    with pytest.raises(ConfigError, match="was trained by 2 processes, here are 1; resume with as"):
+        train(config, pair[0] / "whole", resume=True)
+    assert checkpoint.read_bytes() == before
+
+
+def test_torchrun(config, tmp_path, logged):
+    """`torchrun --nproc-per-node 2 -m geonet train tiny.toml` finishes, and one process writes."""
+    (tmp_path / "tiny.toml").write_text(to_toml(to_table(config)))
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
+    command = ["-m", "geonet", "train", "tiny.toml", "--folder", "run"]
+    done = subprocess.run(
+        [sys.executable, *torchrun, *_free_ports(1), *command],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("finished at step 12 of 12, in run") == 1
+    assert done.stdout.count("\n") == 3
+    steps = [entry["step"] for entry in logged(tmp_path / "run") if "loss" in entry]
+    assert steps == list(range(1, 13))
+    tensors, _ = read_tensors(tmp_path / "run" / "checkpoint.safetensors", "a checkpoint")
+    assert "stream/1" in tensors
+    assert load_model(tmp_path / "run" / "model.safetensors")[1]["steps"] in (6, 12)
+    assert not list((tmp_path / "run").glob(".*"))

@@ -1,0 +1,118 @@
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+
+from geonet.training.problem import FAMILIES, Recorded
+from geonet.training.sampling import cartesian_batch, sensor_points, triples_batch
+
+SENSORS, PAIRS, POINTS, PLACES = 4, 6, 7, 5
+
+
+def seeded(seed=3):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(params=["mixtures-1d", "mixtures-2d", "recorded-1d", "recorded-2d", "recorded-3d"])
+def problem(request, tmp_path, generator):
+    if request.param in FAMILIES:
+        return FAMILIES[request.param]()
+    d = int(request.param[-2])
+    source, target = torch.rand(2, 9, *(5,) * d, generator=generator).numpy()
+    np.savez(tmp_path / "pairs.npz", source=source, target=target)
+    return Recorded(tmp_path / "pairs.npz")
+
+
+def cartesian(problem, generator):
+    sensors = sensor_points(SENSORS, problem.box.dimension)
+    return cartesian_batch(problem, sensors, PAIRS, POINTS, PLACES, generator)
+
+
+def triples(problem, generator):
+    sensors = sensor_points(SENSORS, problem.box.dimension)
+    return triples_batch(problem, sensors, PAIRS, generator)
+
+
+def tensors(batch):
+    found = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    del found["paired"]
+    return found
+
+
+def shapes(batch):
+    return {name: tuple(tensor.shape) for name, tensor in tensors(batch).items()}
+
+
+def test_sensors_are_cell_centres():
+    assert sensor_points(4, 1).flatten().tolist() == [0.125, 0.375, 0.625, 0.875]
+    places = sensor_points(2, 2)
+    assert places.dtype == torch.float32
+    assert places.tolist() == [[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75]]
+    assert sensor_points(3, 3).shape == (27, 3)
+
+
+def test_cartesian_shapes(problem):
+    d = problem.box.dimension
+    batch = cartesian(problem, seeded())
+    assert not batch.paired
+    assert shapes(batch) == {
+        "source": (PAIRS, SENSORS**d),
+        "target": (PAIRS, SENSORS**d),
+        "points": (POINTS, d),
+        "times": (POINTS,),
+        "places": (PLACES, d),
+        "source_there": (PAIRS, PLACES),
+        "target_there": (PAIRS, PLACES),
+    }
+
+
+def test_triples_shapes(problem):
+    d = problem.box.dimension
+    batch = triples(problem, seeded())
+    assert batch.paired
+    assert shapes(batch) == {
+        "source": (PAIRS, SENSORS**d),
+        "target": (PAIRS, SENSORS**d),
+        "points": (PAIRS, d),
+        "times": (PAIRS,),
+        "places": (PAIRS, d),
+        "source_there": (PAIRS,),
+        "target_there": (PAIRS,),
+    }
+
+
+@pytest.mark.parametrize("scheme", [cartesian, triples])
+def test_all_in_the_unit_box_and_single_precision(scheme, problem):
+    batch = scheme(problem, seeded())
+    assert {tensor.dtype for tensor in tensors(batch).values()} == {torch.float32}
+    for where in (batch.points, batch.times, batch.places):
+        assert float(where.min()) >= 0 and float(where.max()) <= 1
+
+
+@pytest.mark.parametrize("scheme", [cartesian, triples])
+def test_the_same_seed_gives_the_same_batches(scheme, problem):
+    first, second = seeded(), seeded()
+    for _ in range(2):
+        a, b = (tensors(scheme(problem, generator)) for generator in (first, second))
+        assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("scheme", [cartesian, triples])
+def test_every_draw_is_new(scheme, problem):
+    generator = seeded()
+    a, b = (tensors(scheme(problem, generator)) for _ in range(2))
+    assert [name for name in a if torch.equal(a[name], b[name])] == []
+
+
+@pytest.mark.parametrize("scheme", [cartesian, triples])
+def test_ends_are_the_densities_at_sensors_and_places(scheme, problem):
+    batch = scheme(problem, seeded())
+    sensors = sensor_points(SENSORS, problem.box.dimension)
+    ends = problem.draw(PAIRS, seeded())  # drawn first, so these are the same pairs
+    found = ((batch.source, batch.source_there), (batch.target, batch.target_there))
+    for end, (sensed, there) in zip(ends, found, strict=True):
+        at_places = end(batch.places)
+        expected = at_places.diagonal() if batch.paired else at_places
+        assert torch.allclose(sensed, end(sensors), rtol=1e-4, atol=1e-5)
+        assert torch.allclose(there, expected, rtol=1e-4, atol=1e-5)

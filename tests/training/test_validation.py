@@ -1,0 +1,112 @@
+"""Validation: errors against exact solutions, and which model is kept for them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import geonet
+from geonet.evaluation.metrics import l1
+from geonet.solvers.learned.model_file import load_model, save_model
+from geonet.training.loop import Run, train
+from geonet.training.processes import Processes
+from geonet.training.run_log import read_log
+from geonet.training.validation import TIMES, Validation, exact_path
+
+
+@pytest.fixture
+def run(tiny, tmp_path):
+    return Run(tiny(), tmp_path, Processes())
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Let validation find these errors, one after the other."""
+
+    def let(*errors: float) -> None:
+        answers = iter(errors)
+        monkeypatch.setattr(Validation, "errors", lambda *_: torch.full((5,), next(answers)))
+
+    return let
+
+
+def test_errors_are_those_of_the_solver_against_the_exact_path(run, tmp_path):
+    errors = run.validation.errors(run.model)
+    file = save_model(tmp_path / "model.safetensors", run.model, {})
+    source, target = run.validation.source, run.validation.target
+    learned = geonet.geodesic(source, target, solver=str(file)).density(TIMES)
+    exact = geonet.geodesic(source, target, solver="quantile").density(TIMES)
+    assert errors.shape == (5,)
+    assert torch.allclose(errors, 100 * l1(learned, exact).mean(0), rtol=1e-5)
+    assert bool((errors > 1).all())
+
+
+def test_the_truth_has_the_given_ends(run):
+    truth, pair = run.validation.truth, (run.validation.source, run.validation.target)
+    for k, end in zip((0, -1), pair, strict=True):
+        assert torch.allclose(truth.values[:, k], end.values, atol=1e-6)
+
+
+def test_with_entropy_the_truth_is_the_bridge(run):
+    source, target = run.validation.source, run.validation.target
+    bridge = geonet.geodesic(source, target, solver="schrodinger", epsilon=0.5).density(TIMES)
+    truth = exact_path(source, target, 0.5)
+    assert torch.allclose(truth.values, bridge.values)
+    plain = exact_path(source, target, 0.0)
+    assert not torch.allclose(truth.values[:, 2], plain.values[:, 2], atol=1e-3)
+
+
+def test_pairs_are_the_same_every_time_and_not_those_of_training(tiny, tmp_path, run):
+    again = Run(tiny(seed=7), tmp_path, Processes()).validation
+    other = Run(tiny(validation={"seed": 3}), tmp_path, Processes()).validation
+    assert torch.equal(run.validation.source.values, again.source.values)
+    assert not torch.equal(run.validation.source.values, other.source.values)
+    drawn = [run.batch().source for _ in range(3)]
+    sensed = run.validation.source.at(10 * run.sensors.double()).float() * 10
+    assert float((torch.cat(drawn)[:, None] - sensed).abs().amax(-1).min()) > 0.01
+
+
+def test_the_best_model_is_kept(tiny, tmp_path, measured):
+    measured(5.0, 3.0, 4.0, 3.0)
+    outcome = train(tiny(validation={"every": 3}), tmp_path)
+    _, header = load_model(tmp_path / "model.safetensors")
+    assert header["steps"] == 6
+    assert header["measured"] == {"validation_l1_percent": [3.0] * 5}
+    assert outcome.best == 3.0
+    found = [e["validation"][0] for e in read_log(tmp_path / "log.jsonl") if "validation" in e]
+    assert found == [5.0, 3.0, 4.0, 3.0]
+
+
+def test_the_best_so_far_survives_a_break(tiny, tmp_path, measured):
+    config = tiny(validation={"every": 3})
+    measured(5.0, 3.0)
+    train(config, tmp_path, stop_at=6)
+    measured(4.0, 3.5)
+    assert train(config, tmp_path, resume=True).best == 3.0
+    assert load_model(tmp_path / "model.safetensors")[1]["steps"] == 6
+
+
+def test_errors_that_are_not_finite_are_never_the_best(tiny, tmp_path, measured):
+    measured(math.nan, 3.0, math.nan, math.inf)
+    assert train(tiny(validation={"every": 3}), tmp_path).best == 3.0
+    assert load_model(tmp_path / "model.safetensors")[1]["steps"] == 6
+
+
+def test_without_pairs_the_last_model_is_kept(tiny, tmp_path):
+    outcome = train(tiny(validation={"pairs": 0}), tmp_path)
+    assert outcome.model == tmp_path / "model.safetensors"
+    assert load_model(outcome.model)[1]["steps"] == 12
+    assert all("validation" not in entry for entry in read_log(tmp_path / "log.jsonl"))
+
+
+def test_validation_does_not_change_the_training(tiny, tmp_path):
+    """No random number of training is spent on it, no weight moved."""
+    train(tiny(validation={"every": 1}), tmp_path / "often")
+    train(tiny(validation={"pairs": 0}), tmp_path / "never")
+    often, never = (
+        [e["loss"] for e in read_log(tmp_path / name / "log.jsonl") if "loss" in e]
+        for name in ("often", "never")
+    )
+    assert often == never
