@@ -1,6 +1,6 @@
 """From a finished run to a shipped model: the weights with their card, and the curve of the loss.
 
-    python benchmarks/ship_model.py runs/geonet-1d
+    python benchmarks/ship_model.py runs/geonet-1d ["what to say about its training time"]
 
 measures the errors on 50 pairs that neither training nor validation saw, and writes
 src/geonet/solvers/learned/pretrained/NAME.safetensors and NAME.md, and docs/images/NAME-loss.png.
@@ -17,7 +17,7 @@ from learned_solvers import QUARTERS, TEST_SEED, errors_of
 from pages import ROOT, machine, table
 
 from geonet.files import written_atomically
-from geonet.settings import to_toml
+from geonet.settings import read_toml, to_toml
 from geonet.solvers.learned.geonet import PRETRAINED, GeONetSolver
 from geonet.solvers.learned.model_file import load_model, save_model
 from geonet.training.loop import MODEL
@@ -34,6 +34,14 @@ def thinned(entries: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     return having[::stride]
 
 
+def config_of(name: str) -> str:
+    """The config in experiments/ that has this name."""
+    for file in sorted((ROOT / "experiments").glob("*.toml")):
+        if read_toml(file)["name"] == name:
+            return str(file.relative_to(ROOT))
+    raise SystemExit(f"No config in experiments/ is named {name}; a shipped model needs one.")
+
+
 def card(header: dict[str, Any], weights: int) -> str:
     """The model's card, in Markdown."""
     measured, training = header["measured"], header["training"]
@@ -42,8 +50,9 @@ def card(header: dict[str, Any], weights: int) -> str:
     errors = table(columns, [tuple(str(cell) for cell in row) for row in rows])
     return f"""# {header["name"]}
 
-{weights:,} weights, trained by `geonet train experiments/` with seed {training.get("seed", 0)}:
-{header["steps"]:,} steps in {header["seconds"] / 60:.0f} minutes on {header["machine"]}.
+{weights:,} weights, trained by `geonet train {config_of(training["name"])}`, seed
+{training["seed"]}: {header["steps"]:,} steps in {header["seconds"] / 60:.0f} minutes,
+{header["remark"]}. Measured on {header["machine"]}.
 
 50 pairs that neither training nor validation saw (seed {TEST_SEED}), against exact solutions:
 
@@ -76,13 +85,13 @@ def plot_losses(header: dict[str, Any], file: Path) -> None:
         figure.savefig(temporary, dpi=110, format="png")
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, remark: str) -> None:
     """Measure, and write weights, card and picture."""
     model, header = load_model(folder / MODEL)
     log = read_log(folder / "log.jsonl")
     test = errors_of(GeONetSolver(str(folder / MODEL)), model.settings.dimension, header["epsilon"])
     header["measured"]["test"] = test
-    header["machine"] = machine()
+    header["machine"], header["remark"] = machine(), remark
     header["history"], header["validations"] = thinned(log, "terms"), thinned(log, "validation")
     name = header["name"]
     PRETRAINED.mkdir(exist_ok=True)
@@ -98,4 +107,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "on an otherwise idle machine")

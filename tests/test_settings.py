@@ -48,7 +48,7 @@ def message(table, cls=Network):
         Network("two\nlines and a\ttab"),
         Network("n", layer=Layer(1, 1e300)),
         Network("n", layer=Layer(10**12, -0.1 - 0.2)),
-        Network("n", layer=Layer(1, float("inf"))),
+        Network("n", layer=Layer(1, 1e300)),
         Network("true", note=""),
     ],
 )
@@ -102,8 +102,12 @@ def test_whole_numbers_serve_as_numbers():
         ({"name": "n", "layer": {"width": 2.0}}, "layer.width is 2.0; give a whole number."),
         ({"name": "n", "layer": {"width": True}}, "layer.width is True; give a whole number."),
         ({"name": "n", "layer": {"width": "3"}}, "layer.width is '3'; give a whole number."),
-        ({"name": "n", "layer": {"scale": "x"}}, "layer.scale is 'x'; give a number."),
-        ({"name": "n", "layer": {"scale": True}}, "layer.scale is True; give a number."),
+        ({"name": "n", "layer": {"scale": "x"}}, "layer.scale is 'x'; give a finite number."),
+        ({"name": "n", "layer": {"scale": True}}, "layer.scale is True; give a finite number."),
+        (
+            {"name": "n", "layer": {"scale": float("inf")}},
+            "layer.scale is inf; give a finite number.",
+        ),
         ({"name": "n", "layer": {"width": -3}}, "layer: width is -3; give at least 1."),
         ({"name": "n", "layer": 3}, "layer is 3; give a table of width, scale."),
         ({"name": "n", "layer": [{}]}, "layer is [{}]; give a table of width, scale."),
@@ -115,7 +119,7 @@ def test_whole_numbers_serve_as_numbers():
         ({"name": "n", "box": 1.0}, "box is 1.0; give a list."),
         ({"name": "n", "box": [1.0]}, "box has 1 entries; give 2."),
         ({"name": "n", "box": [1.0, 2.0, 3.0]}, "box has 3 entries; give 2."),
-        ({"name": "n", "box": [1.0, "a"]}, "box[1] is 'a'; give a number."),
+        ({"name": "n", "box": [1.0, "a"]}, "box[1] is 'a'; give a finite number."),
         ({"name": "n", "sizes": [1, 2, 2.5]}, "sizes[2] is 2.5; give a whole number."),
     ],
 )

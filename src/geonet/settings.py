@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
+import math
 import tomllib
 from pathlib import Path
 from types import NoneType, UnionType
@@ -97,7 +99,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return _tuple(arguments, value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if type(value) is not hint:
+    if type(value) is not hint or (hint is float and not math.isfinite(value)):
         raise ConfigError(f"{where} is {value!r}; give {_KINDS[hint]}.")
     return value
 
@@ -117,11 +119,10 @@ def _literal(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        quoted = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{quoted}"'
+        return json.dumps(value, ensure_ascii=False)  # TOML escapes as JSON does
     if isinstance(value, list):
         return "[" + ", ".join(_literal(item) for item in value) + "]"
     return repr(value)
 
 
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+_KINDS = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a string"}

@@ -36,7 +36,7 @@ TINY: dict[str, Any] = {
 
 @pytest.fixture(scope="session")
 def tiny() -> Callable[..., TrainingConfig]:
-    """Makes the tiny config; keywords change its keys: tiny(steps=8, optimizer={"name": "adam"})."""
+    """Makes the tiny config; keywords change its keys, such as optimizer={"name": "adam"}."""
 
     def make(**changes: Any) -> TrainingConfig:
         table = copy.deepcopy(TINY)

@@ -125,22 +125,36 @@ def test_recorded_pairs_take_their_values_at_the_cells(shape, lower, upper, reco
     problem, d = Recorded(file), len(shape) - 1
     assert problem.box == Grid(shape[1:], 0.0 if lower is None else lower, upper or 1.0)
     cells = Grid(shape[1:]).points().reshape(-1, d).float()
-    source, target = (end(cells) for end in problem.draw(20, seeded()))
-    wanted = [arrays[key].reshape(len(arrays[key]), -1) for key in ("source", "target")]
-    relative = [torch.from_numpy(w / w.mean(1, keepdims=True)).float() for w in wanted]
-    seen = set()
-    for one, other in zip(source, target, strict=True):  # the pair stays together
-        (k,) = (k for k in range(shape[0]) if torch.allclose(one, relative[0][k], atol=1e-4))
-        assert torch.allclose(other, relative[1][k], atol=1e-4)
-        seen.add(k)
-    assert seen == set(range(shape[0]))
-    drawn = problem.densities(20, seeded())
-    assert torch.allclose(
-        drawn[0].values.flatten(1).float() * problem.box.volume, source, atol=1e-4
-    )
-    assert torch.allclose(
-        drawn[1].values.flatten(1).float() * problem.box.volume, target, atol=1e-4
-    )
+    drawn = [end(cells) for end in problem.draw(40, seeded())]
+    assert rows_of(drawn, arrays) <= set(range(shape[0]))
+    held = [end.values * problem.box.volume for end in problem.densities(40, seeded())]
+    assert rows_of(held, arrays) <= set(range(shape[0]))
+
+
+@pytest.mark.parametrize(
+    ("count", "trained", "held_out"),
+    [(30, range(27), range(27, 30)), (11, range(9), range(9, 11)), (2, [0], [1]), (1, [0], [0])],
+)
+def test_the_last_tenth_of_recorded_pairs_is_held_out(count, trained, held_out, record):
+    file, arrays = record((count, 9))
+    problem = Recorded(file)
+    drawn = [end(Grid(9).points().float()) for end in problem.draw(400, seeded())]
+    assert rows_of(drawn, arrays) == set(trained)
+    held = [end.values for end in problem.densities(400, seeded())]
+    assert rows_of(held, arrays) == set(held_out)
+
+
+def rows_of(ends, arrays):
+    """Which of the file's pairs these are, given relative to uniform; both ends from one row."""
+    found = set()
+    for values, key in zip(ends, ("source", "target"), strict=True):
+        recorded = torch.from_numpy(arrays[key]).flatten(1)
+        relative = recorded / recorded.mean(1, keepdim=True)
+        off = (values.double().flatten(1)[:, None] - relative).abs().amax(-1)
+        assert float(off.amin(1).max()) < 1e-4
+        found.add(tuple(off.argmin(1).tolist()))
+    (rows,) = found
+    return set(rows)
 
 
 def test_each_recorded_pair_can_have_its_own_points(record, generator):
@@ -151,9 +165,16 @@ def test_each_recorded_pair_can_have_its_own_points(record, generator):
         assert torch.allclose(end(own), one_by_one, atol=1e-5)
 
 
-@pytest.mark.parametrize("upper", [(1.0, 1.0), (3.0, 3.0), (1.0, 2.0)])
+def test_a_box_that_is_no_cube_is_refused(record):
+    file, _ = record((2, 8, 16), lower=np.zeros(2), upper=np.array([1.0, 2.0]))
+    with pytest.raises(FileError) as error:
+        Recorded(file)
+    expected = f"The box in {file} has sides (1.0, 2.0); pad the densities to a cube."
+    assert str(error.value) == expected
+
+
+@pytest.mark.parametrize("upper", [(1.0, 1.0), (3.0, 3.0)])
 def test_training_and_solver_read_the_same_sensors(upper, record):
-    """Also on a box that is no cube, which the solver puts into one."""
     settings = Architecture(2, 6, 4, "none", Branch("mlp", 4, 2), Trunk("mlp", 4, 2))
     model = build(settings, 0).requires_grad_(False)
     file, _ = record((1, 8, 16), lower=np.zeros(2), upper=np.array(upper))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from geonet.settings import to_table, to_toml
 from geonet.solvers.learned.model_file import load_model, read_tensors
 from geonet.training.loop import Run, train
 from geonet.training.processes import Processes, joined_processes
+
+PATIENCE = 240  # seconds, on a machine that has other work
 
 # Started once in each of two processes; what it finds goes into rank0.pt and rank1.pt.
 SCRIPT = """
@@ -95,24 +98,37 @@ def pair(config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")
     (folder / "tiny.toml").write_text(to_toml(to_table(config)))
     group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-    ports = _free_ports(6)
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(folder), *ports],
-            env=os.environ | group | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        errors = [process.communicate(timeout=60)[1] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
-    assert [process.returncode for process in started] == [0, 0], "\n".join(errors)
+    arguments = ["-c", SCRIPT, str(folder), *_free_ports(6)]
+    places = [group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    for code, _, err in _run(*((arguments, place) for place in places)):
+        assert code == 0, err
     return folder, [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
+
+
+def _run(*commands: tuple[list[str], dict[str, str]]) -> list[tuple[int, str, str]]:
+    """Python with arguments and an environment, side by side: exit codes and output of each."""
+    with ExitStack() as stack:
+        started = []
+        for arguments, environment in commands:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                env=os.environ | environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+            stack.callback(_kill, process)
+            started.append(process)
+        output = [process.communicate(timeout=PATIENCE) for process in started]
+        return [(p.returncode, *texts) for p, texts in zip(started, output, strict=True)]
+
+
+def _kill(process: subprocess.Popen) -> None:
+    """End a process and those it started, if they are not through."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
 
 
 def _free_ports(count: int) -> list[str]:
@@ -224,18 +240,12 @@ def test_torchrun(config, tmp_path, logged):
     """`torchrun --nproc-per-node 2 -m geonet train tiny.toml` finishes, and one process writes."""
     (tmp_path / "tiny.toml").write_text(to_toml(to_table(config)))
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
-    command = ["-m", "geonet", "train", "tiny.toml", "--folder", "run"]
-    done = subprocess.run(
-        [sys.executable, *torchrun, *_free_ports(1), *command],
-        cwd=tmp_path,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("finished at step 12 of 12, in run") == 1
-    assert done.stdout.count("\n") == 3
+    command = ["-m", "geonet", "train", str(tmp_path / "tiny.toml"), "--folder"]
+    arguments = [*torchrun, *_free_ports(1), *command, str(tmp_path / "run")]
+    ((code, out, err),) = _run((arguments, {"OMP_NUM_THREADS": "1"}))
+    assert code == 0, err
+    assert out.count(f"finished at step 12 of 12, in {tmp_path / 'run'}\n") == 1
+    assert out.count("\n") == 3
     steps = [entry["step"] for entry in logged(tmp_path / "run") if "loss" in entry]
     assert steps == list(range(1, 13))
     tensors, _ = read_tensors(tmp_path / "run" / "checkpoint.safetensors", "a checkpoint")

@@ -19,7 +19,7 @@ class Branch:
     depth: int = 7
 
     def __post_init__(self) -> None:
-        _check_size(self.width, self.depth)
+        _check_size(self.network, self.width, self.depth)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Trunk:
     sigma: float = 2.5
 
     def __post_init__(self) -> None:
-        _check_size(self.width, self.depth)
+        _check_size(self.network, self.width, self.depth)
         require(0 < self.modes <= LARGEST, f"modes is {self.modes}; give at least 1.")
         require(self.sigma > 0, f"sigma is {self.sigma}; give a positive number.")
 
@@ -73,6 +73,7 @@ class Architecture:
         require(0 < self.rank <= LARGEST, f"rank is {self.rank}; give at least 1.")
 
 
-def _check_size(width: int, depth: int) -> None:
+def _check_size(network: str, width: int, depth: int) -> None:
+    least = 2 if network == "mlp" else 3  # below, gates or stacks would be empty
     require(0 < width <= LARGEST, f"width is {width}; give at least 1.")
-    require(2 <= depth <= 100, f"depth is {depth}; give 2 to 100 layers.")
+    require(least <= depth <= 100, f"depth is {depth}; give {least} to 100 layers to {network}.")

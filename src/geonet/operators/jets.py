@@ -105,7 +105,8 @@ def variables(points: Tensor, times: Tensor, second: Second) -> Jet:
     """The jet of (x, t) itself: points (N, d) and times (N,) to data (channels, N, d + 1)."""
     n, d = points.shape
     value = torch.cat([points, times[:, None]], dim=1)
-    first = torch.eye(d + 1, dtype=value.dtype)[:, None].expand(d + 1, n, d + 1)
+    first = torch.eye(d + 1, dtype=value.dtype, device=value.device)[:, None]
+    first = first.expand(d + 1, n, d + 1)
     count = {"none": 0, "laplacian": 1, "hessian": d * (d + 1) // 2}[second]
     return Jet(torch.cat([value[None], first, value.new_zeros(count, n, d + 1)]), d, second)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from geonet.training.processes import Processes
 
 MEMORY = 0.9  # of the weights before
+LEAST = 1e-3  # of the largest norm: a term that is solved is not blown up
 
 
 def balanced_weights(
@@ -29,7 +30,8 @@ def balanced_weights(
         gradients = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
         squares = [(g**2).sum() for g in gradients if g is not None]
         norms.append(torch.stack(squares).sum().sqrt())
-    size = processes.mean(torch.stack(norms)).clamp(min=1e-12)
+    size = processes.mean(torch.stack(norms))
+    size = size.clamp(min=float(LEAST * size.max()) or 1.0)
     total = sum(given[name] * float(n) for name, n in zip(terms, size, strict=True))
     return {
         name: MEMORY * weights[name] + (1 - MEMORY) * total / (len(terms) * float(n))

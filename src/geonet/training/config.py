@@ -86,6 +86,7 @@ class ValidationSettings:
     def __post_init__(self) -> None:
         require(self.pairs >= 0, f"pairs is {self.pairs}; give ≥ 0.")
         require(self.every > 0, f"every is {self.every}; give at least 1.")
+        require(0 <= self.seed < 2**31, f"seed is {self.seed}; give 0 to 2³¹ − 1.")
 
 
 @dataclass(frozen=True)
@@ -141,5 +142,5 @@ def read_config(file: Path) -> TrainingConfig:
     table = read_toml(file)
     problem = table.get("problem")
     if isinstance(problem, dict) and isinstance(problem.get("file"), str):
-        problem["file"] = str(file.parent / problem["file"])
+        problem["file"] = str((file.parent / problem["file"]).resolve())
     return from_table(TrainingConfig, table)

@@ -100,7 +100,7 @@ class Run:
     def __init__(self, config: TrainingConfig, folder: Path, processes: Processes):
         self.config, self.folder, self.processes = config, folder, processes
         self.problem = make_problem(config)
-        self.model = build(config.model, config.seed)
+        self.model = build(config.model, config.seed).to(processes.device)
         self.objective = Objective(self.model, config.loss, self.problem.box)
         self.shared = processes.shared(self.objective)
         if config.compile:
@@ -134,7 +134,7 @@ class Run:
         rate = learning_rate(config.optimizer, progress.step, config.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        terms = self.shared(self.batch())
+        terms = self.shared(self.batch().to(self.processes.device))
         every = config.optimizer.balance_every
         if every and progress.step % every == 0:
             moving = [p for p in self.model.parameters() if p.requires_grad]
@@ -177,6 +177,7 @@ class Run:
 
     def validate(self, log: RunLog) -> None:
         """Measure the error on unseen pairs; keep the model if it is the best so far."""
+        self._check_finite()
         if self.validation is None:  # no truth: the last model is kept
             self.save_model({})
             return
@@ -200,14 +201,17 @@ class Run:
         save_model(self.folder / MODEL, self.model, header)
 
     def save(self) -> None:
-        """Write the checkpoint, unless the weights are no longer finite."""
+        """Write the checkpoint."""
+        self._check_finite()
         streams = self.processes.gathered(self.generator.get_state())
-        if not self.processes.writes:
-            return
+        if self.processes.writes:
+            file = self.folder / CHECKPOINT
+            save_checkpoint(file, self.config, self.progress, self.model, self.optimizer, streams)
+
+    def _check_finite(self) -> None:
+        """A step from a finite loss can still break the weights; such weights are never saved."""
         if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
             raise _diverged(self.progress.step, {}, self.folder)
-        file = self.folder / CHECKPOINT
-        save_checkpoint(file, self.config, self.progress, self.model, self.optimizer, streams)
 
 
 def make_problem(config: TrainingConfig) -> Problem:

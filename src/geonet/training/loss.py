@@ -49,6 +49,8 @@ class LossSettings:
     def __post_init__(self) -> None:
         for name in vars(self):
             require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; give ≥ 0.")
+        weights = self.in_unit_box(Grid(2)).values()
+        require(any(weight > 0 for weight in weights), "all weights are zero; give at least one.")
 
     def in_unit_box(self, box: Grid) -> dict[str, float]:
         """The weights of the terms in the unit box, relative to the paper's times L^2d.
@@ -90,7 +92,7 @@ class Objective(Module):
             moment = torch.full_like(batch.places[:, 0], t)
             computed = self._density(coefficients[0], batch, moment)
             terms[name] = (boundary(computed, given) ** 2).mean()
-        return terms
+        return {name: term for name, term in terms.items() if name in self.weights}
 
     def total(self, terms: Terms, weights: dict[str, float] | None = None) -> Tensor:
         """Σ weight · term."""
@@ -102,7 +104,7 @@ class Objective(Module):
         if not self.enhanced:
             return _mean_squares(*self._residuals(coefficients, batch, batch.points))
         terms, slopes = {}, []
-        for direction in torch.eye(batch.points.shape[1]):
+        for direction in torch.eye(batch.points.shape[1], device=batch.points.device):
             # Forward mode: a point's derivative for every pair at once, which reverse would add up.
             values, along = jvp(  # pyright: ignore[reportAssignmentType]
                 lambda points: self._residuals(coefficients, batch, points),

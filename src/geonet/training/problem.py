@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from geonet.errors import DensityError, FileError
+from geonet.errors import FileError, InputError
 from geonet.files import reading
 from geonet.measures.density import Density
 from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
@@ -64,7 +64,10 @@ class Mixtures(Problem):
         mixture = self.family(2 * count, generator)
         ends = (slice(count), slice(count, None))
         return tuple(
-            GaussianMixture(mixture.means[k], mixture.covariances[k]).on(self.box) for k in ends
+            GaussianMixture(mixture.means[k], mixture.covariances[k], mixture.weights[k]).on(
+                self.box
+            )
+            for k in ends
         )  # pyright: ignore[reportReturnType]
 
 
@@ -75,11 +78,7 @@ class Recorded(Problem):
     """
 
     def __init__(self, file: Path):
-        with reading(file, "an npz of pairs"), np.load(file, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-        for key in ("source", "target"):
-            if key not in arrays:
-                raise FileError(f"{file} has no array {key!r}; give source and target, (n, cells).")
+        arrays = _read_arrays(file)
         source, target = arrays["source"], arrays["target"]
         if source.shape != target.shape or not 2 <= source.ndim <= 4:
             raise FileError(
@@ -87,16 +86,16 @@ class Recorded(Problem):
                 "give two arrays (n, cells…) of one shape, in 1D to 3D."
             )
         box = [arrays.get(key, np.float64(k)).tolist() for k, key in enumerate(("lower", "upper"))]
-        self.box = Grid(source.shape[1:], *box)
+        try:
+            self.box = Grid(source.shape[1:], *box)
+            self.source, self.target = (Density(end, self.box) for end in (source, target))
+        except (InputError, ValueError) as error:
+            raise FileError(f"{file}: {error}") from error
         if max(self.box.lengths) > min(self.box.lengths) * (1 + 1e-9):
             raise FileError(
                 f"The box in {file} has sides {self.box.lengths}; pad the densities to a cube."
             )
         self.seen = max(1, len(source) - math.ceil(len(source) / 10))
-        try:
-            self.source, self.target = (Density(end, self.box) for end in (source, target))
-        except DensityError as error:
-            raise FileError(f"{file}: {error}") from error
 
     def draw(self, count: int, generator: torch.Generator) -> Ends:
         """Random pairs of the file, with repeats, as splines through their cells."""
@@ -113,6 +112,20 @@ class Recorded(Problem):
         first = min(self.seen, len(self.source) - 1)
         chosen = torch.randint(first, len(self.source), (count,), generator=generator)
         return tuple(Density(end.values[chosen], self.box) for end in (self.source, self.target))  # pyright: ignore[reportReturnType]
+
+
+def _read_arrays(file: Path) -> dict[str, np.ndarray]:
+    # np.load leaves a broken archive open, so the file is opened here.
+    with (
+        reading(file, "an npz of pairs"),
+        file.open("rb") as stream,
+        np.lib.npyio.NpzFile(stream, allow_pickle=False) as archive,
+    ):
+        arrays = {key: archive[key] for key in archive.files}
+    for key in ("source", "target"):
+        if key not in arrays:
+            raise FileError(f"{file} has no array {key!r}; give source and target, (n, cells).")
+    return arrays
 
 
 FAMILIES: dict[str, Callable[[], Problem]] = {

@@ -16,10 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 @dataclass(frozen=True)
 class Processes:
-    """This process's place among `count`; `torchrun` starts them."""
+    """This process's place among `count`, and its device; `torchrun` starts them."""
 
     rank: int = 0
     count: int = 1
+    device: str = "cpu"
 
     @property
     def writes(self) -> bool:
@@ -34,7 +35,7 @@ class Processes:
         """Each flag, true if it is for any process."""
         if self.count == 1:
             return list(flags)
-        raised = torch.tensor(flags, dtype=torch.uint8)
+        raised = torch.tensor(flags, dtype=torch.uint8, device=self.device)
         dist.all_reduce(raised, dist.ReduceOp.MAX)
         return raised.bool().tolist()
 
@@ -49,20 +50,23 @@ class Processes:
         """Everyone's tensor, in the order of ranks."""
         if self.count == 1:
             return [state]
+        state = state.to(self.device)
         states = [torch.empty_like(state) for _ in range(self.count)]
         dist.all_gather(states, state)
-        return states
+        return [s.cpu() for s in states]
 
 
 @contextmanager
 def joined_processes() -> Iterator[Processes]:
     """The group that `torchrun` started, gloo on CPUs, NCCL on GPUs; else this one alone."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
+    graphics = torch.cuda.is_available()
+    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if graphics else "cpu"
     if count == 1:
-        yield Processes()
+        yield Processes(device=device)
         return
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    dist.init_process_group("nccl" if graphics else "gloo")
     try:
-        yield Processes(dist.get_rank(), count)
+        yield Processes(dist.get_rank(), count, device)
     finally:
         dist.destroy_process_group()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -36,6 +36,11 @@ class Batch:
     source_there: Tensor
     target_there: Tensor
     paired: bool
+
+    def to(self, device: str) -> Batch:
+        """The same on a device."""
+        tensors = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **tensors)
 
 
 def sensor_points(sensors: int, dimension: int) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import torch
 from torch import Tensor
 
@@ -28,6 +30,7 @@ class Validation:
 
     def errors(self, model: GeONet) -> Tensor:
         """Mean L1 error in percent at t = 0, ¼, ½, ¾, 1."""
+        model = model if next(model.parameters()).is_cpu else deepcopy(model).cpu()
         operator = Operator(model, self.epsilon / max(self.source.grid.lengths) ** 2)
         coefficients = operator.coefficients(self.source, self.target)
         path = GeONetPath(self.source, self.target, "geonet", {}, operator, coefficients)

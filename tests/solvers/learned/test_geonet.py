@@ -88,12 +88,12 @@ def _blobs(grid: Grid, count: int = 2) -> tuple[Density, Density]:
 # ---- one pair and many
 
 
-def test_one_pair_and_a_batch(model, pairs):
+def test_one_pair_and_a_batch(model, pairs, generator):
     many = geonet.geodesic(*pairs, solver=model)
     assert (many.solver, many.notes) == ("geonet", {"model": "tiny"})
     assert many.density(TIMES).values.shape == (3, 3, 100)
     assert many.distance.shape == (3,)
-    points = torch.rand(4, 1) * 10
+    points = 10 * torch.rand(4, 1, generator=generator)
     for k in range(3):
         one = geonet.geodesic(pairs[0][k], pairs[1][k], solver=model)
         assert one.density(TIMES).values.shape == (3, 100)
@@ -111,7 +111,7 @@ def test_one_pair_and_a_batch(model, pairs):
     assert float(apart) > 1e-4  # the pairs are not all answered alike
 
 
-def test_a_report_and_a_figure(model, pairs):
+def test_a_report(model, pairs):
     path = geonet.geodesic(*pairs, solver=model)
     report = path.report
     assert report.distance == path.distance.tolist()
@@ -128,11 +128,11 @@ def test_gradients_and_single_precision_do_not_matter(model, pairs):
     assert torch.allclose(frames, expected, atol=1e-6)
 
 
-def test_swap_symmetry_is_built_in(plane_model):
+def test_swap_symmetry_is_built_in(plane_model, generator):
     ends = _blobs(Grid((12, 12)))
     forth, back = (geonet.geodesic(*pair, solver=plane_model) for pair in (ends, ends[::-1]))
     assert torch.allclose(forth.density(0.3).values, back.density(0.7).values, atol=1e-6)
-    points = torch.rand(5, 2)
+    points = torch.rand(5, 2, generator=generator)
     assert torch.allclose(forth.velocity(0.3, points), -back.velocity(0.7, points), atol=1e-6)
     assert torch.allclose(forth.distance, back.distance, rtol=1e-4)
 
@@ -167,7 +167,7 @@ def test_everything_scales_with_the_box(model, pairs, corner, scale):
 
 
 @pytest.mark.parametrize("upper", [(2.0, 1.0), (1.0, 2.0)])
-def test_a_box_that_is_no_cube_lies_in_one(plane_model, upper):
+def test_a_box_that_is_no_cube_lies_in_one(plane_model, upper, generator):
     """The answer is that of the same densities in the cube, with nothing in the rest of it."""
     shape = tuple(int(20 * length) for length in upper)
     box, cube = Grid(shape, 0.0, upper), Grid((40, 40), 0.0, 2.0)
@@ -183,7 +183,7 @@ def test_a_box_that_is_no_cube_lies_in_one(plane_model, upper):
     assert frames.shape == (2, 3, *shape)
     scale = float(expected.abs().max())
     assert torch.allclose(frames, expected[:, :, inside[0], inside[1]], atol=1e-4 * scale)
-    points = 0.9 * torch.rand(6, 2, dtype=torch.float64)
+    points = 0.9 * torch.rand(6, 2, generator=generator)
     assert torch.allclose(path.velocity(0.3, points), other.velocity(0.3, points), atol=1e-3)
     assert torch.allclose(path.distance, other.distance, rtol=1e-3)
 
@@ -192,10 +192,10 @@ def test_a_box_that_is_no_cube_lies_in_one(plane_model, upper):
 
 
 @pytest.mark.parametrize("d", [1, 2])
-def test_velocity_is_the_gradient_of_the_potential(model, plane_model, pairs, d):
+def test_velocity_is_the_gradient_of_the_potential(model, plane_model, pairs, d, generator):
     ends, length = (pairs, 10.0) if d == 1 else (_blobs(Grid((12, 12), 0.0, 3.0)), 3.0)
     path = geonet.geodesic(*ends, solver=model if d == 1 else plane_model)
-    points = length * (0.1 + 0.8 * torch.rand(20, d, dtype=torch.float64))
+    points = length * (0.1 + 0.8 * torch.rand(20, d, generator=generator).double())
     velocity, step = path.velocity(TIMES, points), 5e-3 * length
     for i in range(d):
         shift = step * torch.eye(d, dtype=torch.float64)[i]
