@@ -71,27 +71,38 @@ def train(
     """
     with joined_processes() as processes, asked_to_stop() as interrupted:
         run = Run(config, folder, processes)
-        if resume:
-            run.load()
-        elif processes.writes:
-            _prepare(folder, config)
-        began, last = perf_counter(), min(config.steps, stop_at or config.steps)
-        progress, reason = run.progress, None
-        log = RunLog(folder, config.steps, progress.step) if processes.writes else None
-        with log or nullcontext():
-            while progress.step < last and reason is None:
-                loss, terms = run.take_step()
-                late = time_limit is not None and perf_counter() - began > time_limit
-                broken, late, stop = processes.any(not math.isfinite(loss), late, interrupted())
-                if broken:
-                    raise _diverged(progress.step, terms, folder)
-                reason = "interrupted" if stop else "time limit" if late else None
-                run.after_step(log, loss, terms, final=reason is not None or progress.step == last)
-        done = "finished" if progress.step == config.steps else "stopped"
-        model = folder / MODEL
-        return Outcome(
-            model if model.exists() else None, progress.step, reason or done, progress.best
-        )
+        try:
+            if resume:
+                run.load()
+            elif processes.writes:
+                _prepare(folder, config)
+            reason = _steps(
+                run, interrupted, time_limit, min(config.steps, stop_at or config.steps)
+            )
+        finally:
+            run.leave()
+        done = "finished" if run.progress.step == config.steps else "stopped"
+        model = folder / MODEL if (folder / MODEL).exists() else None
+        return Outcome(model, run.progress.step, reason or done, run.progress.best)
+
+
+def _steps(
+    run: Run, interrupted: Callable[[], bool], time_limit: float | None, last: int
+) -> str | None:
+    """Step until `last`, or until there is a reason to stop before, which is what it gives."""
+    began, progress, processes = perf_counter(), run.progress, run.processes
+    reason = None
+    log = RunLog(run.folder, run.config.steps, progress.step) if processes.writes else None
+    with log or nullcontext():
+        while progress.step < last and reason is None:
+            loss, terms = run.take_step()
+            late = time_limit is not None and perf_counter() - began > time_limit
+            broken, late, stop = processes.any(not math.isfinite(loss), late, interrupted())
+            if broken:
+                raise _diverged(progress.step, terms, run.folder)
+            reason = "interrupted" if stop else "time limit" if late else None
+            run.after_step(log, loss, terms, final=reason is not None or progress.step == last)
+    return reason
 
 
 class Run:
@@ -207,6 +218,10 @@ class Run:
         if self.processes.writes:
             file = self.folder / CHECKPOINT
             save_checkpoint(file, self.config, self.progress, self.model, self.optimizer, streams)
+
+    def leave(self) -> None:
+        """Let go of the other processes: freed after their group, the wrapper can wait forever."""
+        self.shared = self.objective
 
     def _check_finite(self) -> None:
         """A step from a finite loss can still break the weights; such weights are never saved."""
