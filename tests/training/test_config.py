@@ -81,7 +81,10 @@ def test_toml_round_trip(changes):
         # out of range
         ({"model.trunk.width": -3}, "model.trunk: width is -3; give at least 1."),
         ({"model.branch.width": 0}, "model.branch: width is 0; give at least 1."),
-        ({"model.trunk.depth": 1}, "model.trunk: depth is 1; give 3 to 100 layers to modified-mlp."),
+        (
+            {"model.trunk.depth": 1},
+            "model.trunk: depth is 1; give 3 to 100 layers to modified-mlp.",
+        ),
         ({"model.trunk.modes": 0}, "model.trunk: modes is 0; give at least 1."),
         ({"model.trunk.sigma": 0.0}, "model.trunk: sigma is 0.0; give a positive number."),
         ({"model.dimension": 4}, "model: dimension is 4; give 1, 2 or 3."),

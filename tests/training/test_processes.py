@@ -57,6 +57,7 @@ with joined_processes() as processes:
         run.take_step()
     found["weights"] = run.model.state_dict()
     found["balance"] = run.progress.weights
+    run.leave()
 
 found["whole"] = go("whole")
 found["half"] = go("parts", stop_at=5)

@@ -68,7 +68,7 @@ def make_solver(name: str, **options: Any) -> Solver:
         options = {"file": name, **options}
     else:
         cls = solver_class(name)
-    known = [field.name for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
+    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     unknown = [key for key in options if key not in known]
     if unknown:
         takes = f"it takes {', '.join(known)}" if known else "it takes none"

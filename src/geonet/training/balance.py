@@ -20,10 +20,9 @@ def balanced_weights(
     parameters: Sequence[Tensor],
     processes: Processes,
 ) -> dict[str, float]:
-    """Move the weights towards equal gradients: w_i ∝ 1/|∇L_i|, scaled to keep Σ w_i|∇L_i|.
+    """Move the weights of the terms L_i towards equal gradients, w_i ∝ 1/|∇L_i|.
 
-    `given` are the weights of the config; a term keeps its share in proportion to nothing but its
-    gradient, so only which terms are present counts.
+    Their scale is such that Σ w_i|∇L_i| is what it would be with the `given` weights.
     """
     norms = []
     for term in terms.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ from geonet.solvers.learned.model_file import Header, load_model
 PRETRAINED = Path(__file__).with_name("pretrained")
 STEPS = 16  # of Runge–Kutta from t = 0 to 1
 LEAST = 1e-3  # density, relative to uniform, by which a gradient is divided
-CACHED = 8  # bases of (grid, times) kept per model
+CACHED_BYTES = 2**28  # of the bases on grids that a model keeps
+CACHED_MODELS = 8
 
 
 class Operator:
@@ -42,7 +43,7 @@ class Operator:
     def __init__(self, model: GeONet, epsilon: float = 0.0):
         self.model = model
         self.epsilon = epsilon
-        self.basis_on = lru_cache(CACHED)(self._basis_on)
+        self._bases: dict[tuple[Grid, float], Tensor] = {}
 
     @torch.no_grad()
     def coefficients(self, source: Density, target: Density) -> tuple[Tensor, Tensor]:
@@ -50,11 +51,17 @@ class Operator:
         return self.model.coefficients(self._sensed(source), self._sensed(target))
 
     @torch.no_grad()
-    def _basis_on(self, grid: Grid, times: tuple[float, ...]) -> Tensor:
-        """C's functions at all times and cells, (T · cells, functions)."""
-        points = unit_points(grid.points().reshape(-1, grid.dimension), grid)
-        rows = [torch.cat([points, torch.full_like(points[:, :1], t)], 1) for t in times]
-        return self.model.density.basis(torch.cat(rows))
+    def basis_on(self, grid: Grid, t: float) -> Tensor:
+        """C's functions at all cells at time t, (cells, functions); the latest ones are kept."""
+        basis = self._bases.pop((grid, t), None)
+        if basis is None:
+            points = unit_points(grid.points().reshape(-1, grid.dimension), grid)
+            rows = torch.cat([points, torch.full_like(points[:, :1], t)], dim=1)
+            basis = self.model.density.basis(rows)
+        self._bases[grid, t] = basis  # the last place is the latest
+        while sum(kept.nbytes for kept in self._bases.values()) > CACHED_BYTES:
+            self._bases.pop(next(iter(self._bases)))
+        return basis
 
     @torch.no_grad()
     def jets(
@@ -110,8 +117,10 @@ class GeONetPath(Geodesic):
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         """C on the grid; as the network has it, so mass and sign are only nearly right."""
-        basis = self.operator.basis_on(grid, tuple(times.tolist()))
-        values = cartesian(self.coefficients[0], basis) / max(grid.lengths) ** grid.dimension
+        frames = [
+            cartesian(self.coefficients[0], self.operator.basis_on(grid, t)) for t in times.tolist()
+        ]
+        values = torch.stack(frames, dim=1) / max(grid.lengths) ** grid.dimension
         return values.reshape(*self.batch, len(times), *grid.shape).to(torch.float64)
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
@@ -204,10 +213,9 @@ class GeONetSolver(Solver):
     dimensions = (1, 2, 3)
 
     file: str
-    _loaded: list = field(default_factory=list, init=False, repr=False, compare=False)
 
     def _solve(self, source: Density, target: Density) -> GeONetPath:
-        operator, header = self._operator()
+        operator, header = opened(Path(self.file))
         if source.grid.dimension != operator.model.settings.dimension:
             raise SolverError(
                 f"The model {self.file} takes {operator.model.settings.dimension}D densities, "
@@ -222,12 +230,20 @@ class GeONetSolver(Solver):
 
     _solve_pair = _solve
 
-    def _operator(self) -> tuple[Operator, Header]:
-        """The model, read from its file at the first call."""
-        if not self._loaded:
-            model, header = load_model(Path(self.file))
-            self._loaded.append((Operator(model, float(header.get("epsilon", 0.0))), header))
-        return self._loaded[0]
+
+def opened(file: Path) -> tuple[Operator, Header]:
+    """The model in a file and its header; kept, with its bases, until the file changes."""
+    try:
+        state = file.stat()
+    except OSError:  # reading it says what is wrong
+        return _opened(file, 0, 0)
+    return _opened(file, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(CACHED_MODELS)
+def _opened(file: Path, changed: int, size: int) -> tuple[Operator, Header]:
+    model, header = load_model(file)
+    return Operator(model, float(header.get("epsilon", 0.0))), header
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,57 @@
+"""The shipped models: small, whole, described, and as good as they say."""
+
+import pytest
+import torch
+
+import geonet
+from geonet.evaluation.metrics import l1
+from geonet.solvers.learned.geonet import PRETRAINED
+from geonet.solvers.learned.model_file import load_model
+from geonet.training.problem import FAMILIES
+
+TIMES = [0.0, 0.25, 0.5, 0.75, 1.0]
+# What the authors' published weights reach on the same families, L1 in percent.
+PUBLISHED = {1: [3.0, 6.5, 7.7, 6.8, 3.0], 2: [4.8, 5.5, 6.2, 5.8, 4.8]}
+NAMES = ("geonet-1d", "geonet-2d", "er-geonet-1d")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files(name):
+    file = PRETRAINED / f"{name}.safetensors"
+    assert file.stat().st_size <= 5_000_000
+    _, header = load_model(file)
+    assert (header["name"], header["training"]["name"]) == (name, name)
+    assert len(header["measured"]["test"]["mean"]) == len(TIMES)
+    card = (PRETRAINED / f"{name}.md").read_text(encoding="utf-8")
+    assert card.startswith(f"# {name}\n")
+    assert all(str(error) in card for error in header["measured"]["test"]["mean"])
+
+
+@pytest.mark.parametrize(("d", "pairs", "truth"), [(1, 50, "quantile"), (2, 4, "monge-ampere")])
+def test_better_than_the_published_weights(d, pairs, truth):
+    source, target = FAMILIES[f"mixtures-{d}d"]().densities(
+        pairs, torch.Generator().manual_seed(31 + d)
+    )
+    exact = geonet.geodesic(source, target, truth).density(TIMES)
+    answer = geonet.geodesic(source, target, f"geonet-{d}d").density(TIMES)
+    errors = 100 * l1(answer, exact).mean(0)
+    assert bool((errors <= torch.tensor(PUBLISHED[d])).all()), errors
+
+
+def test_distance_is_near_the_exact_one():
+    source, target = FAMILIES["mixtures-1d"]().densities(20, torch.Generator().manual_seed(8))
+    exact = geonet.geodesic(source, target, "quantile").distance
+    learned = geonet.geodesic(source, target, "geonet-1d").distance
+    assert float((learned - exact).abs().mean() / exact.mean()) < 0.05
+
+
+def test_entropic_model_answers_with_a_bridge():
+    """It is nearer to the bridge at its ε than to the geodesic."""
+    source, target = FAMILIES["mixtures-1d"]().densities(10, torch.Generator().manual_seed(9))
+    path = geonet.geodesic(source, target, "er-geonet-1d")
+    bridge = geonet.geodesic(source, target, "schrodinger", epsilon=path.notes["epsilon"])
+    exact = geonet.geodesic(source, target, "quantile").density(0.5)
+    to_bridge, to_geodesic = (
+        float(l1(path.density(0.5), end).mean()) for end in (bridge.density(0.5), exact)
+    )
+    assert to_bridge < 0.1 < to_geodesic
