@@ -73,16 +73,18 @@ found["signalled"] = go("signalled")
 Run.take_step = take_step
 
 total = Objective.total
-def spoilt(self, terms, weights=None):
-    loss = total(self, terms, weights)
-    spoilt.calls += 1
-    return loss * float("nan") if rank == 1 and spoilt.calls == 4 else loss
-spoilt.calls = 0
-Objective.total = spoilt
-try:
-    go("spoilt")
-except TrainingError as error:
-    found["spoilt"] = str(error)
+def spoil(step):
+    steps = iter(range(1, 100))
+    def spoilt(self, terms, weights=None):
+        loss = total(self, terms, weights)
+        return loss * float("nan") if next(steps) == step and rank == 1 else loss
+    Objective.total = spoilt
+for step in (4, 1):
+    spoil(step)
+    try:
+        go(f"spoilt{step}")
+    except (TrainingError, RuntimeError) as error:
+        found[f"spoilt{step}"] = [type(error).__name__, str(error)]
 
 torch.save(found, folder / f"rank{rank}.pt")
 """
@@ -99,7 +101,7 @@ def pair(config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")
     (folder / "tiny.toml").write_text(to_toml(to_table(config)))
     group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-    arguments = ["-c", SCRIPT, str(folder), *_free_ports(6)]
+    arguments = ["-c", SCRIPT, str(folder), *_free_ports(7)]
     places = [group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
     for code, _, err in _run(*((arguments, place) for place in places)):
         assert code == 0, err
@@ -221,12 +223,18 @@ def test_a_signal_to_one_stops_both_at_one_step(pair):
     assert header["progress"]["step"] == 3
 
 
-def test_a_nan_in_one_stops_both(pair):
+@pytest.mark.parametrize("step", [1, 4])
+def test_a_nan_in_one_stops_both(pair, step):
+    """The gradients are everyone's, so the other process has a finite loss and must not step."""
     folder, found = pair
     for each in found:
-        assert each["spoilt"].startswith("At step 4 ")
-    _, header = read_tensors(folder / "spoilt" / "checkpoint.safetensors", "a checkpoint")
-    assert header["progress"]["step"] == 2
+        name, message = each[f"spoilt{step}"]
+        assert name == "TrainingError"
+        assert message.startswith(f"At step {step} ")
+    checkpoint = folder / f"spoilt{step}" / "checkpoint.safetensors"
+    assert checkpoint.exists() == (step == 4)
+    if step == 4:
+        assert read_tensors(checkpoint, "a checkpoint")[1]["progress"]["step"] == 2
 
 
 def test_resuming_with_another_number_of_processes(pair, config):

@@ -244,7 +244,8 @@ def test_a_saved_path_of_a_plane_and_of_a_bridge(plane_model, entropic_model, pa
 
 @pytest.fixture
 def counted(model, pairs, monkeypatch):
-    """A solver, and the list of what its density's trunk was asked."""
+    """A solver with an empty cache, and the list of what its density's trunk is asked."""
+    learned._opened.cache_clear()
     solver = geonet.solver(model)
     trunk = solver(*pairs).operator.model.density.trunk
     whole, asked = trunk.features, []
@@ -257,39 +258,48 @@ def counted(model, pairs, monkeypatch):
     return solver, asked
 
 
-def test_a_second_pair_does_not_ask_the_trunk_again(counted, pairs):
+def test_a_second_pair_does_not_ask_the_trunk_again(counted, model, pairs):
     solver, asked = counted
     first = solver(*pairs)
     frames = first.density(TIMES)
-    assert len(asked) == 1
+    assert len(asked) == len(TIMES)
     second = solver(*pairs[::-1])
     assert not torch.equal(second.density(TIMES).values, frames.values)
     assert torch.equal(first.density(TIMES).values, frames.values)
-    assert len(asked) == 1
+    third = geonet.geodesic(*pairs, solver=model)  # by the name of the file, too
+    assert torch.equal(third.density(TIMES).values, frames.values)
+    assert len(asked) == len(TIMES)
 
 
-def test_another_grid_or_other_times_are_asked_for(counted, pairs):
+def test_another_grid_or_another_time_is_asked_for(counted, pairs):
     solver, asked = counted
     path = solver(*pairs)
-    path.density(TIMES)
-    path.density(TIMES, BOX_1D.with_shape(50))
-    path.density([0.0, 0.4, 1.0])
+    path.density(0.0)
+    path.density(0.0, BOX_1D.with_shape(50))
+    path.density([0.0, 0.4])
     moved = solver(*(Density(end.values, Grid(100, 1.0, 11.0)) for end in pairs))
-    moved.density(TIMES)
+    moved.density(0.0)
     assert len(asked) == 4
-    path.density(TIMES)
-    path.density([0.0, 0.4, 1.0])
+    path.density([0.4, 0.0])
     assert len(asked) == 4
 
 
-def test_the_cache_is_bounded(counted, pairs):
+def test_the_cache_is_bounded(counted, pairs, monkeypatch):
     solver, asked = counted
     path = solver(*pairs)
-    for k in range(learned.CACHED + 1):
-        path.density(k / 10)
-    assert len(asked) == learned.CACHED + 1
-    path.density(0.0)  # the oldest is gone
-    assert len(asked) == learned.CACHED + 2
+    path.density(0.0)
+    one = path.operator.basis_on(BOX_1D, 0.0).nbytes
+    monkeypatch.setattr(learned, "CACHED_BYTES", 3 * one)
+    path.density([0.1, 0.2])
+    path.density(0.0)  # the oldest is now 0.1
+    path.density(0.3)
+    assert len(asked) == 4
+    path.density([0.0, 0.2, 0.3])
+    assert len(asked) == 4
+    path.density(0.1)
+    assert len(asked) == 5
+    monkeypatch.setattr(learned, "CACHED_BYTES", 0)
+    path.density(TIMES)  # nothing can be kept, and it still answers
 
 
 def test_answers_are_no_part_of_the_cache(counted, pairs):
@@ -356,7 +366,21 @@ def test_options_are_refused(model):
 
 
 def test_the_file_is_read_once(model, pairs, monkeypatch):
-    solver = geonet.solver(model)
-    before = solver(*pairs).density(0.5).values
+    before = geonet.geodesic(*pairs, solver=model).density(0.5).values
     monkeypatch.setattr(learned, "load_model", lambda *_: pytest.fail("read again"))
-    assert torch.equal(solver(*pairs).density(0.5).values, before)
+    assert torch.equal(geonet.geodesic(*pairs, solver=model).density(0.5).values, before)
+
+
+def test_another_model_under_the_same_name_is_read(pairs, tmp_path):
+    """As after a training that went on: the old path keeps its model, a new one has the new."""
+    settings = from_table(TrainingConfig, TINY).model
+    file = tmp_path / "model.safetensors"
+    paths, frames = [], []
+    for seed in (0, 1):
+        save_model(file, build(settings, seed), {})
+        paths.append(geonet.geodesic(*pairs, solver=str(file)))
+        frames.append(paths[-1].density(0.5).values)
+    assert not torch.allclose(frames[0], frames[1])
+    assert torch.equal(paths[0].density(0.5).values, frames[0])
+    finer = BOX_1D.with_shape(300)
+    assert torch.allclose(paths[0].density(0.5, finer).values[..., 1::3], frames[0], atol=1e-6)

@@ -243,7 +243,7 @@ def opened(file: Path) -> tuple[Operator, Header]:
 @lru_cache(CACHED_MODELS)
 def _opened(file: Path, changed: int, size: int) -> tuple[Operator, Header]:
     model, header = load_model(file)
-    return Operator(model, float(header.get("epsilon", 0.0))), header
+    return Operator(model, float(header["epsilon"])), header
 
 
 @dataclass(frozen=True)

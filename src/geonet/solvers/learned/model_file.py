@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,9 @@ def load_model(file: Path) -> tuple[GeONet, Header]:
         settings = from_table(Architecture, header.get("architecture"))
     except ConfigError as error:
         raise FileError(f"{file} describes no model: {error}") from error
+    epsilon = header.setdefault("epsilon", 0.0)
+    if not isinstance(epsilon, int | float) or not 0 <= epsilon < math.inf:
+        raise FileError(f"{file} has epsilon = {epsilon!r}, which is no length²; get it again.")
     with torch.device("meta"):  # shapes only: a header cannot ask for more memory than its file has
         model = GeONet(settings)
     expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
@@ -74,10 +78,12 @@ def read_tensors(file: Path, what: str) -> tuple[dict[str, Tensor], Header]:
         metadata = archive.metadata() or {}
         if not {"geonet", "sha256"} <= set(metadata):
             raise FileError(f"{file} holds tensors but is not {what}; `geonet train` writes one.")
-        tensors = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
+        tensors = {name: archive.get_tensor(name).clone() for name in archive.keys()}  # noqa: SIM118
         if _digest(tensors, metadata["geonet"]) != metadata["sha256"]:
             raise FileError(f"{file} was changed after it was written; get the file again.")
         header = json.loads(metadata["geonet"])
+    if not isinstance(header, dict):
+        raise FileError(f"The header of {file} is no table; get the file again.")
     return tensors, header
 
 
