@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,7 +50,8 @@ def train(
 def _print(outcome: Outcome, where: Path, steps: int) -> None:
     typer.echo(f"{outcome.reason} at step {outcome.step} of {steps}, in {where}")
     if outcome.model is not None:
-        typer.echo(f"model: {outcome.model}, validation L1 {outcome.best:.2f} %")
+        error = f", validation L1 {outcome.best:.2f} %" if math.isfinite(outcome.best) else ""
+        typer.echo(f"model: {outcome.model}{error}")
         typer.echo(f"use it: geonet.geodesic(source, target, solver='{outcome.model}')")
     if outcome.step < steps:
         typer.echo("go on: the same command with --resume")

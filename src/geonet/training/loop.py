@@ -97,8 +97,8 @@ def _steps(
         while progress.step < last and reason is None:
             loss, terms = run.take_step()
             late = time_limit is not None and perf_counter() - began > time_limit
-            broken, late, stop = processes.any(not math.isfinite(loss), late, interrupted())
-            if broken:
+            late, stop = processes.any(late, interrupted())
+            if not math.isfinite(loss):
                 raise _diverged(progress.step, terms, run.folder)
             reason = "interrupted" if stop else "time limit" if late else None
             run.after_step(log, loss, terms, final=reason is not None or progress.step == last)
@@ -140,7 +140,10 @@ class Run:
         self.generator.set_state(streams[self.processes.rank])
 
     def take_step(self) -> tuple[float, dict[str, float]]:
-        """One step; gives the loss and its weighted terms, before the step."""
+        """One step; gives the loss and its weighted terms, before the step.
+
+        Where the loss of any process, or its gradient, is not finite, nothing moves; all give NaN.
+        """
         config, progress, began = self.config, self.progress, perf_counter()
         rate = learning_rate(config.optimizer, progress.step, config.steps)
         for group in self.optimizer.param_groups:
@@ -155,12 +158,21 @@ class Run:
         loss = self.objective.total(terms, progress.weights)
         self.optimizer.zero_grad()
         loss.backward()
-        if bool(torch.isfinite(loss.detach())):
-            self.optimizer.step()
+        value = float(loss.detach())
+        if self.processes.any(not math.isfinite(value))[0] or not self._moved():
+            value = math.nan
         progress.step += 1
         progress.seconds += perf_counter() - began
         weighted = {name: progress.weights[name] * float(t.detach()) for name, t in terms.items()}
-        return float(loss.detach()), weighted
+        return value, weighted
+
+    def _moved(self) -> bool:
+        """Let the optimizer step; SOAP cannot where the gradient is not finite."""
+        try:
+            self.optimizer.step()
+        except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
+            return False
+        return True
 
     def batch(self) -> Batch:
         """New pairs and points."""
@@ -226,7 +238,7 @@ class Run:
     def _check_finite(self) -> None:
         """A step from a finite loss can still break the weights; such weights are never saved."""
         if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
-            raise _diverged(self.progress.step, {}, self.folder)
+            raise _diverged(self.progress.step, {}, self.folder, "weights are")
 
 
 def make_problem(config: TrainingConfig) -> Problem:
@@ -279,9 +291,14 @@ def _prepare(folder: Path, config: TrainingConfig) -> None:
         temporary.write_text(to_toml(to_table(config)), encoding="utf-8")
 
 
-def _diverged(step: int, terms: dict[str, float], folder: Path) -> TrainingError:
+def _diverged(
+    step: int,
+    terms: dict[str, float],
+    folder: Path,
+    otherwise: str = "the gradient, or the loss of another process, is",
+) -> TrainingError:
     bad = [name for name, value in terms.items() if not math.isfinite(value)]
-    cause = f"the term {' and '.join(bad)} of the loss is" if bad else "weights are"
+    cause = f"the term {' and '.join(bad)} of the loss is" if bad else otherwise
     kept = "the last good checkpoint is kept; " if (folder / CHECKPOINT).exists() else ""
     return TrainingError(
         f"At step {step} {cause} no longer finite; {kept}lower the learning rate, or lengthen the "
