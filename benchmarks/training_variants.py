@@ -78,15 +78,16 @@ def variants() -> dict[str, TrainingConfig]:
     }
 
 
-def steps_within(config: TrainingConfig, seconds: float, folder: Path, sample: int = 12) -> int:
-    """How many steps fit into the time, from a sample after some to warm up."""
+def steps_within(config: TrainingConfig, seconds: float, folder: Path) -> int:
+    """How many steps fit into the time, from a tenth of it after some steps to warm up."""
     run = Run(replace(config, validation=ValidationSettings(pairs=0)), folder, Processes())
     for _ in range(3):
         run.take_step()
-    began = perf_counter()
-    for _ in range(sample):
+    began, taken = perf_counter(), 0
+    while perf_counter() - began < seconds / 10:
         run.take_step()
-    return max(1, round(seconds * sample / (perf_counter() - began)))
+        taken += 1
+    return max(1, round(seconds * taken / (perf_counter() - began)))
 
 
 def measure(config: TrainingConfig, seconds: float) -> tuple[int, float, list[float]]:

@@ -20,6 +20,7 @@ from geonet.training.config import read_config
 from geonet.training.loop import Outcome, Run, train
 from geonet.training.loss import Objective
 from geonet.training.processes import Processes
+from geonet.training.validation import Validation
 
 VARIANTS = {
     "soap": {},
@@ -310,6 +311,18 @@ def test_weights_that_are_not_finite_are_never_saved(
         train(config, tmp_path / "run", resume=True)
     after = {file.name: file.read_bytes() for file in (tmp_path / "run").glob("*.safetensors")}
     assert [name for name in before if after[name] != before[name]] == []
+
+
+def test_an_answer_that_is_not_finite_is_never_saved(tiny, tmp_path, monkeypatch):
+    """Weights may be finite and still too large to answer with."""
+    config = tiny(checkpoint_every=1, validation={"every": 1})
+    train(config, tmp_path, stop_at=3)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    monkeypatch.setattr(Validation, "errors", lambda *_: torch.full((5,), float("inf")))
+    with pytest.raises(TrainingError, match="At step 4 the answer on unseen pairs is no longer"):
+        train(config, tmp_path, resume=True)
+    for name in ("checkpoint.safetensors", "model.safetensors"):
+        assert (tmp_path / name).read_bytes() == before[name]
 
 
 # ---- pairs from a file

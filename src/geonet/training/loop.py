@@ -205,6 +205,8 @@ class Run:
             self.save_model({})
             return
         errors = [round(e, 4) for e in self.validation.errors(self.model).tolist()]
+        if not all(map(math.isfinite, errors)):
+            raise _diverged(self.progress.step, {}, self.folder, "the answer on unseen pairs is")
         log.validation(self.progress.step, errors, round(self.progress.seconds, 1))
         mean = sum(errors) / len(errors)
         if mean < self.progress.best:
