@@ -92,9 +92,10 @@ def test_closed_pipe_is_one_line(arguments):
 
 def test_interrupt_is_one_line():
     code = (
-        "import sys, time\n"
+        "import signal, sys, time\n"
         "from geonet.solvers import registry\n"
         "from geonet.cli import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # jobs of a shell ignore it
         "def names():\n"
         "    print('ready', flush=True)\n"
         "    time.sleep(60)\n"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import geonet
+from geonet.errors import TrainingError
 from geonet.evaluation.metrics import l1
 from geonet.solvers.learned.model_file import load_model, save_model
 from geonet.training.loop import Run, train
@@ -88,10 +89,12 @@ def test_the_best_so_far_survives_a_break(tiny, tmp_path, measured):
     assert load_model(tmp_path / "model.safetensors")[1]["steps"] == 6
 
 
-def test_errors_that_are_not_finite_are_never_the_best(tiny, tmp_path, measured):
-    measured(math.nan, 3.0, math.nan, math.inf)
-    assert train(tiny(validation={"every": 3}), tmp_path).best == 3.0
-    assert load_model(tmp_path / "model.safetensors")[1]["steps"] == 6
+@pytest.mark.parametrize("error", [math.nan, math.inf])
+def test_errors_that_are_not_finite_are_never_the_best(tiny, tmp_path, measured, error):
+    measured(3.0, error)
+    with pytest.raises(TrainingError, match="At step 6 the answer on unseen pairs is no longer"):
+        train(tiny(validation={"every": 3}), tmp_path)
+    assert load_model(tmp_path / "model.safetensors")[1]["steps"] == 3
 
 
 def test_without_pairs_the_last_model_is_kept(tiny, tmp_path):
