@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import signal
 import threading
@@ -234,8 +235,10 @@ class Run:
             save_checkpoint(file, self.config, self.progress, self.model, self.optimizer, streams)
 
     def leave(self) -> None:
-        """Let go of the other processes: freed after their group, the wrapper can wait forever."""
+        """Let go of the other processes: freed after their group, the wrapper hangs or aborts."""
         self.shared = self.objective
+        if self.processes.count > 1:
+            gc.collect()  # it is part of a cycle
 
     def _check_finite(self) -> None:
         """A step from a finite loss can still break the weights; such weights are never saved."""
