@@ -99,7 +99,7 @@ class TrainingConfig:
         seed: of weights, pairs and points.
         checkpoint_every: steps between checkpoints.
         log_every: steps between lines of the log.
-        compile: compile the loss; a minute at the start, steps a third faster.
+        compile: compile the loss: a slow start, then faster steps.
     """
 
     name: str
