@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from geonet.errors import SolverError
+from geonet.evaluation.metrics import l1
 from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
@@ -30,6 +31,7 @@ STEPS = 16  # of Runge–Kutta from t = 0 to 1
 LEAST = 1e-3  # density, relative to uniform, by which a gradient is divided
 CACHED_BYTES = 2**28  # of the bases on grids that a model keeps
 CACHED_MODELS = 8
+UNUSUAL = 4.0
 
 
 class Operator:
@@ -226,9 +228,24 @@ class GeONetSolver(Solver):
         notes = {"model": header.get("name", Path(self.file).stem)}
         if operator.epsilon:
             notes["epsilon"] = operator.epsilon * max(source.grid.lengths) ** 2
-        return GeONetPath(source, target, self.name, notes, operator, coefficients)
+        path = GeONetPath(source, target, self.name, notes, operator, coefficients)
+        if "test" in header.get("measured", {}):
+            notes["in distribution"] = in_distribution(path, header["measured"]["test"])
+        return path
 
     _solve_pair = _solve
+
+
+def in_distribution(path: GeONetPath, measured: dict[str, list[float]]) -> bool | list[bool]:
+    """Whether both ends, which are known, come out as well as they did in the model's own tests.
+
+    As well: an L1 error of at most the mean and `UNUSUAL` standard deviations there, per pair.
+    """
+    usual = torch.ones(max(path.batch, default=1), dtype=torch.bool).reshape(path.batch)
+    for t, end in ((0, path.source), (-1, path.target)):
+        limit = (measured["mean"][t] + UNUSUAL * measured["sd"][t]) / 100
+        usual &= l1(path.density(float(-t)), end) <= limit
+    return usual.tolist()
 
 
 def opened(file: Path) -> tuple[Operator, Header]:
