@@ -14,7 +14,7 @@ import pytorch_optimizer
 import torch
 from pages import ROOT, Row, table
 
-from geonet.operators.deeponet import build
+from geonet.operators.build import build
 from geonet.training.config import read_config
 from geonet.training.loop import make_problem
 from geonet.training.loss import Objective

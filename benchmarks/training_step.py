@@ -18,7 +18,8 @@ from pages import ROOT, Row, put, table
 from torch import Tensor
 
 from geonet.operators.architecture import Architecture, Branch, Trunk
-from geonet.operators.deeponet import DeepONet, build
+from geonet.operators.build import build
+from geonet.operators.deeponet import DeepONet
 from geonet.training.config import OptimizerSettings
 from geonet.training.loss import LossSettings, Objective
 from geonet.training.problem import FAMILIES

@@ -87,7 +87,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     """`value` as the type `hint`, or an error that names the place."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        hint = next(kind for kind in arguments if kind is not NoneType)  # T | None, from TOML: T
+        kinds = [kind for kind in arguments if kind is not NoneType]  # T | None, from TOML: T
+        hint = kinds[0] if len(kinds) == 1 else _by_kind(kinds, value, where)
         return _value(hint, value, where)
     if dataclasses.is_dataclass(hint):
         return from_table(hint, value, where)  # type: ignore[arg-type]
@@ -102,6 +103,16 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if type(value) is not hint or (hint is float and not math.isfinite(value)):
         raise ConfigError(f"{where} is {value!r}; give {_KINDS[hint]}.")
     return value
+
+
+def _by_kind(kinds: list[type], value: Any, where: str) -> type:
+    """Of several dataclasses the one whose `kind` the table names; the first if it names none."""
+    named = {get_args(get_type_hints(cls)["kind"])[0]: cls for cls in kinds}
+    name = value.get("kind", next(iter(named))) if isinstance(value, dict) else next(iter(named))
+    if name not in named:
+        choices = ", ".join(map(repr, named))
+        raise ConfigError(f"{_path(where, 'kind')} is {name!r}; choose from {choices}.")
+    return named[name]
 
 
 def _tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from torch.func import grad, hessian, jacrev, vmap
 from geonet import Grid
 from geonet.errors import ConfigError
 from geonet.operators.architecture import Architecture, Branch, Trunk
-from geonet.operators.deeponet import build
+from geonet.operators.build import build
 from geonet.training.loss import LossSettings, Objective
 from geonet.training.sampling import Batch
 

@@ -5,7 +5,7 @@ import torch
 from geonet import GaussianMixture, Grid
 from geonet.errors import FileError
 from geonet.operators.architecture import Architecture, Branch, Trunk
-from geonet.operators.deeponet import build
+from geonet.operators.build import build
 from geonet.solvers.learned.geonet import Operator
 from geonet.training.problem import FAMILIES, Mixtures, Recorded, evaluate, log_quadratics
 from geonet.training.sampling import sensor_points

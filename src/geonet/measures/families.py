@@ -10,6 +10,7 @@ from geonet.measures.grid import Grid
 
 BOX_1D = Grid(100, 0.0, 10.0)
 BOX_2D = Grid((64, 64), 0.0, 5.0)
+BOX_3D = Grid((24, 24, 24), 0.0, 5.0)
 
 
 def mixtures_1d(
@@ -36,11 +37,33 @@ def mixtures_2d(
 
     Means U[0.8, 4.2]², covariance U[−0.1, 0.1]. Out of distribution: (0.25, 0.3), (0.65, 0.8).
     """
-    means = _uniform((count, 12, 2), 0.8, 4.2, generator)
-    variances = [_uniform((count, 6, 2), *bounds, generator) for bounds in (narrow, wide)]
+    return _anisotropic(2, count, generator, narrow, wide)
+
+
+def mixtures_3d(
+    count: int,
+    generator: torch.Generator,
+    narrow: tuple[float, float] = (0.35, 0.4),
+    wide: tuple[float, float] = (0.75, 0.9),
+) -> GaussianMixture:
+    """`count` mixtures on [0, 5]³, made as those in 2D; the paper has none in 3D."""
+    return _anisotropic(3, count, generator, narrow, wide)
+
+
+def _anisotropic(
+    d: int,
+    count: int,
+    generator: torch.Generator,
+    narrow: tuple[float, float],
+    wide: tuple[float, float],
+) -> GaussianMixture:
+    """Means U[0.8, 4.2]^d, 6 components with variances in `narrow`, 6 in `wide`, covariances."""
+    means = _uniform((count, 12, d), 0.8, 4.2, generator)
+    variances = [_uniform((count, 6, d), *bounds, generator) for bounds in (narrow, wide)]
     covariance = torch.diag_embed(torch.cat(variances, dim=1))
-    mixed = _uniform((count, 12), -0.1, 0.1, generator)
-    covariance[..., 0, 1] = covariance[..., 1, 0] = mixed
+    rows, columns = torch.triu_indices(d, d, offset=1)
+    mixed = _uniform((count, 12, len(rows)), -0.1, 0.1, generator)
+    covariance[..., rows, columns] = covariance[..., columns, rows] = mixed
     return GaussianMixture(means, covariance)
 
 

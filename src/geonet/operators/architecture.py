@@ -60,6 +60,7 @@ class Architecture:
             holds for geodesics but not for Schrödinger bridges.
     """
 
+    kind: Literal["geonet"] = "geonet"
     dimension: int = 1
     sensors: int = 100
     rank: int = 800
@@ -68,9 +69,51 @@ class Architecture:
     trunk: Trunk = field(default_factory=Trunk)
 
     def __post_init__(self) -> None:
-        require(self.dimension in (1, 2, 3), f"dimension is {self.dimension}; give 1, 2 or 3.")
-        require(2 <= self.sensors <= 4096, f"sensors is {self.sensors}; give 2 to 4096.")
+        _check_sensors(self.dimension, self.sensors)
         require(0 < self.rank <= LARGEST, f"rank is {self.rank}; give at least 1.")
+
+
+@dataclass(frozen=True)
+class Transport:
+    """The transport form: both densities to the potential at t = ½, as cosine series.
+
+    Attributes:
+        dimension: d.
+        sensors: cells along each axis where the densities are read.
+        seen: modes of each density along each axis that the network sees, an even number.
+        modes: of the potential along each axis, an even number.
+        width: features in each of the 2^(d+1) classes of symmetry.
+        depth: residual blocks.
+    """
+
+    kind: Literal["transport"] = "transport"
+    dimension: int = 1
+    sensors: int = 100
+    seen: int = 32
+    modes: int = 48
+    width: int = 128
+    depth: int = 3
+
+    def __post_init__(self) -> None:
+        _check_sensors(self.dimension, self.sensors)
+        for name in ("seen", "modes"):
+            count = getattr(self, name)
+            require(
+                count > 0 and count % 2 == 0 and count**self.dimension <= LARGEST,
+                f"{name} is {count}; give an even number of modes, at most 2^20 in all.",
+            )
+        require(
+            self.seen <= self.sensors,
+            f"{self.sensors} sensors cannot tell {self.seen} modes apart; "
+            f"give seen ≤ {self.sensors}.",
+        )
+        require(0 < self.width <= LARGEST, f"width is {self.width}; give at least 1.")
+        require(0 < self.depth <= 100, f"depth is {self.depth}; give 1 to 100 blocks.")
+
+
+def _check_sensors(dimension: int, sensors: int) -> None:
+    require(dimension in (1, 2, 3), f"dimension is {dimension}; give 1, 2 or 3.")
+    require(2 <= sensors <= 4096, f"sensors is {sensors}; give 2 to 4096.")
 
 
 def _check_size(network: str, width: int, depth: int) -> None:

@@ -92,9 +92,3 @@ def paired(coefficients: Tensor, basis: Jet) -> Jet:
     """Pair n at point n only: (N, functions) and (channels, N, functions) to (channels, N)."""
     return basis.like((coefficients * basis.data).sum(-1))
 
-
-def build(settings: Architecture, seed: int) -> GeONet:
-    """A model with random weights, the same for the same seed; torch's stream stays as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return GeONet(settings)

@@ -28,6 +28,8 @@ class Auto(Solver):
     dimensions = (1, 2, 3)
     gives = ("distance",)  # what every one of them gives
 
+    learned: bool = True
+
     def _solve(self, source: Density, target: Density) -> Geodesic:
         if source.grid.dimension == 1:
             return Quantile()(source, target)

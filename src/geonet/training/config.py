@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from geonet.operators.architecture import Architecture
+from geonet.operators.architecture import Architecture, Transport
 from geonet.settings import from_table, read_toml, require
 from geonet.training.loss import LossSettings
 
@@ -16,7 +16,7 @@ from geonet.training.loss import LossSettings
 class ProblemSettings:
     """What to train on: a family, or a file of pairs (npz with `source` and `target`)."""
 
-    family: Literal["mixtures-1d", "mixtures-2d"] | None = None
+    family: Literal["mixtures-1d", "mixtures-2d", "mixtures-3d"] | None = None
     file: str | None = None
 
     def __post_init__(self) -> None:
@@ -34,7 +34,8 @@ class SamplingSettings:
         scheme: "cartesian": every pair at every point; "triples": the paper's, each pair at one.
         pairs: new pairs a step.
         points: points (x, t) a step; with triples as many as pairs.
-        places: points where the ends are compared; with triples as many as pairs.
+        places: points where the ends are compared; with triples as many as pairs. The transport
+            form has none: its ends are exact.
     """
 
     scheme: Literal["cartesian", "triples"] = "cartesian"
@@ -109,7 +110,7 @@ class TrainingConfig:
     checkpoint_every: int = 500
     log_every: int = 50
     compile: bool = False
-    model: Architecture = field(default_factory=Architecture)
+    model: Architecture | Transport = field(default_factory=Architecture)
     loss: LossSettings = field(default_factory=LossSettings)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
@@ -130,11 +131,25 @@ class TrainingConfig:
                 self.model.dimension == d,
                 f"model.dimension is {self.model.dimension}, but {family} is {d}D; let them agree.",
             )
+        if isinstance(self.model, Transport):
+            self._check_transport()
+            return
         require(
             not (self.loss.epsilon and self.model.swap_symmetry == "both"),
             "with loss.epsilon > 0 the potential has no swap symmetry; "
             'set model.swap_symmetry = "density".',
         )
+
+    def _check_transport(self) -> None:
+        require(
+            self.loss == LossSettings(floor=self.loss.floor),
+            "the transport form has one term, so of loss it takes only floor; remove the others.",
+        )
+        require(
+            self.sampling.scheme == "cartesian",
+            'the transport form takes sampling.scheme = "cartesian" only.',
+        )
+        require(not self.compile, "the transport form is not compiled; remove compile.")
 
 
 def read_config(file: Path) -> TrainingConfig:

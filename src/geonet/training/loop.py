@@ -15,16 +15,18 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from geonet.errors import ConfigError, FileError, TrainingError
 from geonet.files import written_atomically
-from geonet.operators.deeponet import build
+from geonet.operators.build import build
+from geonet.operators.transport import TransportNet
 from geonet.settings import to_table, to_toml
 from geonet.solvers.learned.model_file import save_model
 from geonet.training.balance import balanced_weights
 from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from geonet.training.config import TrainingConfig
-from geonet.training.loss import Objective
+from geonet.training.loss import make_objective
 from geonet.training.problem import FAMILIES, Problem, Recorded
 from geonet.training.processes import Processes, joined_processes
 from geonet.training.run_log import RunLog
@@ -34,6 +36,7 @@ from geonet.training.validation import Validation
 
 CHECKPOINT, MODEL, CONFIG = "checkpoint.safetensors", "model.safetensors", "config.toml"
 STREAMS_APART = 1_000_003  # between the seeds of two processes
+TYPICAL = 1000  # densities whose modes tell the transport form what is usual
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,10 @@ class Run:
         self.config, self.folder, self.processes = config, folder, processes
         self.problem = make_problem(config)
         self.model = build(config.model, config.seed).to(processes.device)
-        self.objective = Objective(self.model, config.loss, self.problem.box)
+        self.sensors = sensor_points(config.model.sensors, config.model.dimension)
+        if isinstance(self.model, TransportNet):
+            self.model.standardise(self._typical().to(processes.device))
+        self.objective = make_objective(self.model, config.loss, self.problem.box)
         self.shared = processes.shared(self.objective)
         if config.compile:
             self.shared = torch.compile(self.shared)
@@ -121,7 +127,6 @@ class Run:
         self.generator = torch.Generator().manual_seed(
             config.seed + STREAMS_APART * (processes.rank + 1)
         )
-        self.sensors = sensor_points(config.model.sensors, config.model.dimension)
         self.progress = Progress(0, math.inf, 0.0, dict(self.objective.weights))
 
     @cached_property
@@ -180,8 +185,15 @@ class Run:
         sampling = self.config.sampling
         if sampling.scheme == "triples":
             return triples_batch(self.problem, self.sensors, sampling.pairs, self.generator)
-        counts = (sampling.pairs, sampling.points, sampling.places)
+        places = 0 if isinstance(self.model, TransportNet) else sampling.places
+        counts = (sampling.pairs, sampling.points, places)
         return cartesian_batch(self.problem, self.sensors, *counts, self.generator)
+
+    def _typical(self) -> Tensor:
+        """Densities of the problem at the sensors, (TYPICAL, m), the same in every process."""
+        generator = torch.Generator().manual_seed(self.config.seed)
+        source, _ = self.problem.draw(TYPICAL, generator)
+        return source(self.sensors)
 
     def after_step(
         self, log: RunLog | None, loss: float, terms: dict[str, float], final: bool

@@ -12,8 +12,9 @@ from torch.nn import Module
 from geonet.measures.grid import Grid
 from geonet.operators.deeponet import GeONet, cartesian, paired
 from geonet.operators.jets import Jet, variables
+from geonet.operators.transport import TransportNet
 from geonet.settings import require
-from geonet.training.residuals import boundary, continuity, hamilton_jacobi
+from geonet.training.residuals import both_sides, boundary, continuity, hamilton_jacobi
 from geonet.training.sampling import Batch
 
 Terms = dict[str, Tensor]
@@ -33,7 +34,8 @@ class LossSettings:
         epsilon: ε, the entropic regularisation, in the box's units of length²; 0 for geodesics.
         weigh_by_density: multiply the squared Hamilton–Jacobi residual by C + `floor`, relative
             to the uniform density, so that it counts where the mass is.
-        floor: of that weight.
+        floor: of that weight; the transport form, which has no other setting here, divides its
+            mismatch by ρ0 + ρ1 + `floor`.
     """
 
     continuity: float = 0.5
@@ -70,8 +72,25 @@ class LossSettings:
         }
 
 
-class Objective(Module):
-    """The model and its loss, as one module: a batch in, the terms out."""
+class Loss(Module):
+    """A model and its loss, as one module: a batch in, the terms out.
+
+    Attributes:
+        weights: of the terms, in the unit box.
+        epsilon: the entropic regularisation, in the unit box.
+    """
+
+    weights: dict[str, float]
+    epsilon: float = 0.0
+
+    def total(self, terms: Terms, weights: dict[str, float] | None = None) -> Tensor:
+        """Σ weight · term."""
+        weights = weights or self.weights
+        return torch.stack([weights[name] * term for name, term in terms.items()]).sum()
+
+
+class Objective(Loss):
+    """GeONet's: the squares of both equations and both ends."""
 
     def __init__(self, model: GeONet, settings: LossSettings, box: Grid):
         super().__init__()
@@ -93,11 +112,6 @@ class Objective(Module):
             computed = self._density(coefficients[0], batch, moment)
             terms[name] = (boundary(computed, given) ** 2).mean()
         return {name: term for name, term in terms.items() if name in self.weights}
-
-    def total(self, terms: Terms, weights: dict[str, float] | None = None) -> Tensor:
-        """Σ weight · term."""
-        weights = weights or self.weights
-        return torch.stack([weights[name] * term for name, term in terms.items()]).sum()
 
     def _interior(self, coefficients: tuple[Tensor, Tensor], batch: Batch) -> Terms:
         """The equations' terms, and with gradient enhancement those of their x-derivatives."""
@@ -139,6 +153,36 @@ class Objective(Module):
         if batch.paired:
             return (coefficients * basis).sum(-1)
         return cartesian(coefficients, basis)
+
+
+class TransportObjective(Loss):
+    """The transport form's one term: what both ends bring to t = ½ should agree.
+
+    mean (ρ0 − ρ1)² / (ρ0 + ρ1 + floor), the denominator without gradient: by Cauchy and Schwarz it
+    bounds the square of ∫|ρ0 − ρ1|, while the plain square sees little but the peaks.
+    """
+
+    def __init__(self, model: TransportNet, settings: LossSettings):
+        super().__init__()
+        self.model = model
+        self.floor = settings.floor
+        self.weights = {"mismatch": 1.0}
+
+    def forward(self, batch: Batch) -> Terms:
+        """The mean over all pairs at all points."""
+        z = variables(batch.points, torch.zeros_like(batch.times), "hessian")
+        coefficients = self.model.coefficients(batch.source, batch.target)
+        potential = cartesian(coefficients, self.model.basis(z))
+        source, target = both_sides(potential, batch.points, batch.ends)
+        scale = (source + target).detach().abs() + self.floor
+        return {"mismatch": ((source - target) ** 2 / scale).mean()}
+
+
+def make_objective(model: GeONet | TransportNet, settings: LossSettings, box: Grid) -> Loss:
+    """The loss of a model of either form."""
+    if isinstance(model, TransportNet):
+        return TransportObjective(model, settings)
+    return Objective(model, settings, box)
 
 
 def _mean_squares(continuity_residual: Tensor, hamilton_jacobi_residual: Tensor) -> Terms:

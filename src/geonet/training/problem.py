@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,20 @@ from torch import Tensor
 from geonet.errors import FileError, InputError
 from geonet.files import reading
 from geonet.measures.density import Density
-from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
+from geonet.measures.families import (
+    BOX_1D,
+    BOX_2D,
+    BOX_3D,
+    mixtures_1d,
+    mixtures_2d,
+    mixtures_3d,
+)
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
 
 Ends = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
+QUADRATURE = {1: 32, 2: 12, 3: 10}  # Gauss–Legendre nodes per axis for the mass of a mixture
 
 
 class Problem(ABC):
@@ -53,11 +62,14 @@ class Mixtures(Problem):
         """Mixtures cut to the box; both ends are independent."""
         mixture = self.family(2 * count, generator)
         logs = log_quadratics(mixture, self.box)
-        cells = Grid((32,) * self.box.dimension).points().reshape(-1, self.box.dimension)
-        mass = evaluate(logs, cells.float()).mean(1)[:, None, None]  # per density, on the box
+        nodes, weights = quadrature(self.box.dimension)
+        mass = (evaluate(logs, nodes) @ weights)[:, None, None]  # per density, on the box
         logs = torch.cat([logs[..., :1] - mass.log()[..., :1], logs[..., 1:]], dim=-1)
         first, second = logs.chunk(2)
-        return (lambda points: evaluate(first, points)), (lambda points: evaluate(second, points))
+        return (
+            lambda points: evaluate(first.to(points.device), points),
+            lambda points: evaluate(second.to(points.device), points),
+        )
 
     def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
         """Mixtures on the family's own grid."""
@@ -131,7 +143,17 @@ def _read_arrays(file: Path) -> dict[str, np.ndarray]:
 FAMILIES: dict[str, Callable[[], Problem]] = {
     "mixtures-1d": lambda: Mixtures(mixtures_1d, BOX_1D),
     "mixtures-2d": lambda: Mixtures(mixtures_2d, BOX_2D),
+    "mixtures-3d": lambda: Mixtures(mixtures_3d, BOX_3D),
 }
+
+
+@lru_cache(maxsize=4)
+def quadrature(dimension: int) -> tuple[Tensor, Tensor]:
+    """Gauss–Legendre nodes (n, d) in the unit box and their weights (n,), float32."""
+    x, w = (torch.from_numpy(a) / 2 for a in np.polynomial.legendre.leggauss(QUADRATURE[dimension]))
+    nodes = torch.cartesian_prod(*[x + 0.5] * dimension).reshape(-1, dimension)
+    weights = torch.cartesian_prod(*[w] * dimension).reshape(-1, dimension).prod(-1)
+    return nodes.float(), weights.float()
 
 
 def log_quadratics(mixture: GaussianMixture, box: Grid) -> Tensor:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from geonet.operators import packed
 from geonet.operators.jets import Jet
+from geonet.training.problem import Ends
 
 
 def continuity(density: Jet, potential: Jet, epsilon: float = 0.0) -> Tensor:
@@ -26,3 +28,18 @@ def hamilton_jacobi(potential: Jet, epsilon: float = 0.0) -> Tensor:
 def boundary(computed: Tensor, given: Tensor) -> Tensor:
     """C(x, 0) − μ0(x), or C(x, 1) − μ1(x)."""
     return computed - given
+
+
+def both_sides(potential: Jet, points: Tensor, ends: Ends) -> tuple[Tensor, Tensor]:
+    """ρ0 and ρ1 at t = ½, each (B, Q), which are equal on a geodesic.
+
+    ρ0(y) = μ0(y − ½∇u)·det(I − ½D²u) is what the source brings along the straight lines of u to
+    the points y (Q, d), and ρ1(y) = μ1(y + ½∇u)·det(I + ½D²u) what the target sends back.
+    """
+    gradient, hessian = potential.gradient.movedim(0, -1), potential.parts()[3]
+    spread = packed.invariants(hessian)
+    source, target = (
+        end(points + s * gradient) * packed.characteristic(spread, s)
+        for end, s in zip(ends, (-0.5, 0.5), strict=True)
+    )
+    return source, target

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from geonet.measures.grid import Grid
-from geonet.training.problem import Problem
+from geonet.training.problem import Ends, Problem
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Batch:
         places: where the ends are compared, (P, d).
         source_there: μ0 at the places, (B, P); triples (B,).
         target_there: μ1 at the places, likewise.
+        ends: μ0 and μ1 of every pair as functions.
         paired: whether these are triples.
     """
 
@@ -35,6 +36,7 @@ class Batch:
     places: Tensor
     source_there: Tensor
     target_there: Tensor
+    ends: Ends
     paired: bool
 
     def to(self, device: str) -> Batch:
@@ -66,7 +68,7 @@ def cartesian_batch(
         end(asked).split([len(sensors), places], dim=1) for end in ends
     )
     return Batch(
-        source, target, where[:, :d], where[:, d], there, source_there, target_there, False
+        source, target, where[:, :d], where[:, d], there, source_there, target_there, ends, False
     )
 
 
@@ -80,4 +82,6 @@ def triples_batch(
     there = torch.rand(count, d, generator=generator)
     values = [(end(sensors), end(there[:, None])[:, 0]) for end in ends]
     (source, source_there), (target, target_there) = values
-    return Batch(source, target, where[:, :d], where[:, d], there, source_there, target_there, True)
+    return Batch(
+        source, target, where[:, :d], where[:, d], there, source_there, target_there, ends, True
+    )

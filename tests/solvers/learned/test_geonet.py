@@ -13,7 +13,7 @@ from geonet import Density, GaussianMixture, Grid
 from geonet.errors import SolverError, UnavailableError
 from geonet.measures.families import BOX_1D, mixtures_1d
 from geonet.operators.architecture import Architecture, Branch, Trunk
-from geonet.operators.deeponet import build
+from geonet.operators.build import build
 from geonet.settings import from_table
 from geonet.solvers.learned import geonet as learned
 from geonet.solvers.learned.model_file import save_model

@@ -19,7 +19,7 @@ import geonet
 from geonet.cli import main
 from geonet.errors import FileError
 from geonet.operators.architecture import Architecture, Branch, Trunk
-from geonet.operators.deeponet import build
+from geonet.operators.build import build
 from geonet.settings import to_table
 from geonet.solvers.learned.model_file import load_model, save_model, write_tensors
 

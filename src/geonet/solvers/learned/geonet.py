@@ -12,25 +12,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from geonet.errors import SolverError
 from geonet.evaluation.metrics import l1
 from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
-from geonet.measures.interpolation import CubicSpline
 from geonet.operators.architecture import Architecture
-from geonet.operators.deeponet import GeONet, build, cartesian
+from geonet.operators.deeponet import GeONet, cartesian
 from geonet.operators.jets import Jet, variables
 from geonet.settings import from_table, to_table
 from geonet.solvers.base import Solver
 from geonet.solvers.flow import runge_kutta
-from geonet.solvers.learned.model_file import Header, load_model
+from geonet.solvers.learned.lookup import sensed
+from geonet.solvers.learned.opened import CACHED_MODELS, PRETRAINED, opened
 
-PRETRAINED = Path(__file__).with_name("pretrained")
 STEPS = 16  # of Runge–Kutta from t = 0 to 1
 LEAST = 1e-3  # density, relative to uniform, by which a gradient is divided
 CACHED_BYTES = 2**28  # of the bases on grids that a model keeps
-CACHED_MODELS = 8
 UNUSUAL = 4.0
 
 
@@ -83,15 +80,8 @@ class Operator:
         return jets
 
     def _sensed(self, density: Density) -> Tensor:
-        """The density relative to uniform on the cube, at the sensors, (B, m)."""
-        grid, settings = density.grid, self.model.settings
-        length = max(grid.lengths)
-        sensors = Grid((settings.sensors,) * grid.dimension).points().reshape(-1, grid.dimension)
-        places = grid.corner("lower") + length * sensors
-        values = density.values.to(torch.float64).reshape(-1, *grid.shape)
-        sensed = CubicSpline(values, grid)(places) * length**grid.dimension
-        inside = (places <= grid.corner("upper")).all(-1)  # a box that is no cube lies in one
-        return (sensed * inside).float()
+        grid = density.grid
+        return sensed(density.values.reshape(-1, *grid.shape), grid, self.model.settings.sensors)
 
 
 def unit_points(points: Tensor, box: Grid) -> Tensor:
@@ -217,12 +207,8 @@ class GeONetSolver(Solver):
     file: str
 
     def _solve(self, source: Density, target: Density) -> GeONetPath:
-        operator, header = opened(Path(self.file))
-        if source.grid.dimension != operator.model.settings.dimension:
-            raise SolverError(
-                f"The model {self.file} takes {operator.model.settings.dimension}D densities, "
-                f"these are {source.grid.dimension}D; choose another model or solver='auto'."
-            )
+        model, header = opened(Path(self.file), GeONet, source.grid.dimension)
+        operator = _operator(model, float(header["epsilon"]))
         source, target = source.detach(), target.detach()
         coefficients = operator.coefficients(source, target)
         notes = {"model": header.get("name", Path(self.file).stem)}
@@ -248,19 +234,10 @@ def in_distribution(path: GeONetPath, measured: dict[str, list[float]]) -> bool 
     return usual.tolist()
 
 
-def opened(file: Path) -> tuple[Operator, Header]:
-    """The model in a file and its header; kept, with its bases, until the file changes."""
-    try:
-        state = file.stat()
-    except OSError:  # reading it says what is wrong
-        return _opened(file, 0, 0)
-    return _opened(file, state.st_mtime_ns, state.st_size)
-
-
 @lru_cache(CACHED_MODELS)
-def _opened(file: Path, changed: int, size: int) -> tuple[Operator, Header]:
-    model, header = load_model(file)
-    return Operator(model, float(header["epsilon"])), header
+def _operator(model: GeONet, epsilon: float) -> Operator:
+    """One for each model that is open: it keeps its bases."""
+    return Operator(model, epsilon)
 
 
 @dataclass(frozen=True)

@@ -15,20 +15,24 @@ from torch import Tensor
 
 from geonet.errors import ConfigError, FileError
 from geonet.files import reading, written_atomically
-from geonet.operators.architecture import Architecture
-from geonet.operators.deeponet import GeONet
+from geonet.operators.architecture import Architecture, Transport
+from geonet.operators.build import Model, untrained
 from geonet.settings import from_table, to_table
 
 FORMAT = 1
+KINDS: dict[str, type[Architecture] | type[Transport]] = {
+    "geonet": Architecture,
+    "transport": Transport,
+}
 SUFFIX = ".safetensors"
 Header = dict[str, Any]
 
 
-def save_model(file: Path, model: GeONet, header: Header) -> Path:
+def save_model(file: Path, model: Model, header: Header) -> Path:
     """Write the weights, and beside them the architecture and whatever `header` has to say."""
     header = {
         "format": FORMAT,
-        "kind": "geonet",
+        "kind": model.settings.kind,
         "architecture": to_table(model.settings),
         **header,
     }
@@ -36,23 +40,23 @@ def save_model(file: Path, model: GeONet, header: Header) -> Path:
     return write_tensors(file, tensors, header)
 
 
-def load_model(file: Path) -> tuple[GeONet, Header]:
+def load_model(file: Path) -> tuple[Model, Header]:
     """The model that `save_model` wrote, and its header."""
     tensors, header = read_tensors(file, "a geonet model")
-    if header.get("format") != FORMAT or header.get("kind") != "geonet":
+    if header.get("format") != FORMAT or header.get("kind") not in KINDS:
         raise FileError(
             f"{file} has format {header.get('format')!r} and kind {header.get('kind')!r}, which "
             "this version does not know; load it with the version that wrote it."
         )
     try:
-        settings = from_table(Architecture, header.get("architecture"))
+        settings = from_table(KINDS[header["kind"]], header.get("architecture"))
     except ConfigError as error:
         raise FileError(f"{file} describes no model: {error}") from error
     epsilon = header.setdefault("epsilon", 0.0)
     if not isinstance(epsilon, int | float) or not 0 <= epsilon < math.inf:
         raise FileError(f"{file} has epsilon = {epsilon!r}, which is no length²; get it again.")
     with torch.device("meta"):  # shapes only: a header cannot ask for more memory than its file has
-        model = GeONet(settings)
+        model = untrained(settings)
     expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     if expected != {name: tuple(value.shape) for name, value in tensors.items()}:
         raise FileError(f"The weights in {file} do not fit its architecture; get the file again.")

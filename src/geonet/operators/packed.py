@@ -1,0 +1,99 @@
+"""Small symmetric matrices A, d ≤ 3, packed by their upper triangle along the leading axis.
+
+    d = 1: [a]      d = 2: [a11, a12, a22]      d = 3: [a11, a12, a13, a22, a23, a33]
+
+Written out entry by entry: calls of LAPACK on a million 2 × 2 matrices take a hundred times as long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Packed = Tensor | Sequence[Tensor]
+
+
+def determinant(a: Packed, s: float | Tensor) -> Tensor:
+    """det(I + sA), (...)."""
+    return characteristic(invariants(a), s)
+
+
+def invariants(a: Packed) -> list[Tensor]:
+    """The trace, the sum of the principal 2 × 2 minors and the determinant, as far as d goes."""
+    if len(a) == 1:
+        return [a[0]]
+    if len(a) == 3:
+        return [a[0] + a[2], torch.addcmul(a[0] * a[2], a[1], a[1], value=-1)]
+    minors = a[0] * (a[3] + a[5]) + a[3] * a[5] - a[1] ** 2 - a[2] ** 2 - a[4] ** 2
+    return [a[0] + a[3] + a[5], minors, _determinant3(a)]
+
+
+def characteristic(invariants: list[Tensor], s: float | Tensor) -> Tensor:
+    """det(I + sA) = 1 + s·trace + s²·minors + s³·determinant."""
+    *rest, value = invariants
+    for lower in reversed(rest):
+        value = lower + s * value
+    return 1 + s * value
+
+
+def solve(a: Packed, s: float | Tensor, right: Packed) -> list[Tensor]:
+    """(I + sA)⁻¹ right, with right and answer d of (...), by Cramer's rule."""
+    det = determinant(a, s)
+    if len(a) == 1:
+        return [right[0] / det]
+    diagonal = {3: (0, 2), 6: (0, 3, 5)}[len(a)]
+    b = [s * entry + 1 if k in diagonal else s * entry for k, entry in enumerate(a)]
+    if len(a) == 3:
+        adjugate = [b[2], -b[1], b[0]]
+    else:
+        adjugate = [
+            b[3] * b[5] - b[4] ** 2,
+            b[2] * b[4] - b[1] * b[5],
+            b[1] * b[4] - b[2] * b[3],
+            b[0] * b[5] - b[2] ** 2,
+            b[1] * b[2] - b[0] * b[4],
+            b[0] * b[3] - b[1] ** 2,
+        ]
+    return [row / det for row in product(adjugate, right)]
+
+
+def product(a: Packed, right: Packed) -> list[Tensor]:
+    """A·right, d of (...)."""
+    d, place = len(right), _places(len(right))
+    return [sum(a[place[i][j]] * right[j] for j in range(d)) for i in range(d)]  # pyright: ignore
+
+
+def spectral_radius(a: Packed) -> Tensor:
+    """The largest absolute value of an eigenvalue, (...)."""
+    if len(a) == 1:
+        return a[0].abs()
+    if len(a) == 3:
+        middle, half = (a[0] + a[2]) / 2, (a[0] - a[2]) / 2
+        return middle.abs() + (half**2 + a[1] ** 2).sqrt()
+    # Eigenvalues m + 2p·cos(θ + 2πk/3) with m the mean and det((A − mI)/p) = 2·cos 3θ.
+    mean = (a[0] + a[3] + a[5]) / 3
+    off = torch.stack([a[0] - mean, a[1], a[2], a[3] - mean, a[4], a[5] - mean])
+    squares = (off**2).sum(0) + (off[[1, 2, 4]] ** 2).sum(0)
+    p = (squares / 6).sqrt()
+    half_determinant = 0.5 * _determinant3(off / p.clamp(min=torch.finfo(a.dtype).tiny))
+    angle = half_determinant.clamp(-1, 1).acos() / 3
+    top, bottom = mean + 2 * p * angle.cos(), mean + 2 * p * (angle + math.tau / 3).cos()
+    return torch.maximum(top.abs(), bottom.abs())
+
+
+def _determinant3(a: Packed) -> Tensor:
+    return (
+        a[0] * (a[3] * a[5] - a[4] ** 2)
+        + a[1] * (a[2] * a[4] - a[1] * a[5])
+        + a[2] * (a[1] * a[4] - a[2] * a[3])
+    )
+
+
+def _places(d: int) -> list[list[int]]:
+    """Where the entry (i, j) is."""
+    rows, columns = torch.triu_indices(d, d).tolist()
+    where = {pair: k for k, pair in enumerate(zip(rows, columns, strict=True))}
+    return [[where[min(i, j), max(i, j)] for j in range(d)] for i in range(d)]

@@ -1,0 +1,100 @@
+"""A network that commutes with the symmetries of its problem, whatever its weights.
+
+The symmetries are reflections: of the box along each of its axes, and the swap of the two ends of a
+path. Each is its own inverse and they commute, so k of them split every feature into 2^k classes,
+even or odd under each one; class c is odd under symmetry i where bit i of c is set. A linear map
+commutes with them if it acts within each class. A nonlinear one commutes if it acts alike on the 2^k
+images of a feature under the symmetries, and images are sums and differences of classes: a Hadamard
+transform.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn import Module, ModuleList, Parameter, ParameterList
+from torch.nn.functional import gelu
+from torch.nn.init import xavier_normal_
+
+
+class ClassLinear(Module):
+    """A matrix of its own for every class: (classes, B, inputs) to (classes, B, outputs)."""
+
+    def __init__(self, classes: int, inputs: int, outputs: int):
+        super().__init__()
+        # Apart, not in one tensor: SOAP preconditions matrices.
+        self.weights = ParameterList(
+            xavier_normal_(torch.empty(inputs, outputs)) for _ in range(classes)
+        )
+
+    def forward(self, z: Tensor) -> Tensor:
+        """One product of matrices per class."""
+        return torch.bmm(z, torch.stack(list(self.weights)))
+
+
+class ImageGELU(Module):
+    """GELU of the images under all symmetries, plus a bias that is the same for all of them."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.bias = Parameter(torch.zeros(width))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """(classes, B, width) to the same."""
+        transform = hadamard(len(z)).to(z)
+        images = (transform @ z.flatten(1)).reshape(z.shape)
+        return (transform @ gelu(images + self.bias).flatten(1)).reshape(z.shape)
+
+
+class SymmetricMLP(Module):
+    """Residual blocks z + W·gelu(z), and beside them a linear path from input to output.
+
+    Args:
+        symmetries: k, how many; there are 2^k classes.
+        inputs: numbers per class.
+        width: features per class.
+        depth: blocks.
+        outputs: numbers per class of the output.
+        output_classes: the classes that the output has.
+    """
+
+    def __init__(
+        self,
+        symmetries: int,
+        inputs: int,
+        width: int,
+        depth: int,
+        outputs: int,
+        output_classes: slice,
+    ):
+        super().__init__()
+        classes = 2**symmetries
+        kept = len(range(classes)[output_classes])
+        self.output_classes = output_classes
+        self.first = ClassLinear(classes, inputs, width)
+        self.blocks = ModuleList(ClassLinear(classes, width, width) for _ in range(depth))
+        self.activations = ModuleList(ImageGELU(width) for _ in range(depth + 1))
+        self.output = ClassLinear(kept, width, outputs)
+        self.direct = ClassLinear(kept, inputs, outputs)
+        for weight in self.direct.weights:
+            torch.nn.init.zeros_(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(classes, B, inputs) to (output classes, B, outputs)."""
+        *activations, last = self.activations
+        z = self.first(x)
+        for activation, block in zip(activations, self.blocks, strict=True):
+            z = z + block(activation(z))
+        kept = self.output_classes
+        return self.output(last(z)[kept]) + self.direct(x[kept])
+
+
+@lru_cache(maxsize=8)
+def hadamard(size: int) -> Tensor:
+    """The symmetric orthogonal matrix of entries ±1/√size, (−1) to the bits that i and j share."""
+    numbers = range(size)
+    signs = [[(-1.0) ** (i & j).bit_count() for j in numbers] for i in numbers]
+    return torch.tensor(signs, device="cpu") / math.sqrt(size)
