@@ -152,6 +152,10 @@ class Geodesic(ABC):
         start = self._velocity(torch.zeros(1, dtype=torch.float64), points)
         return points + times[:, None, None] * start
 
+    def _checks(self) -> dict[str, Tensor]:
+        """What the path can tell about its own trustworthiness, for `report`: names of `Report`."""
+        return {}
+
     def _state(self) -> dict[str, np.ndarray]:
         """Arrays from which `_from_state` rebuilds the path, beside source and target."""
         return {}

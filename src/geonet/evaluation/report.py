@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from geonet.errors import InputError, UnavailableError
@@ -27,12 +28,21 @@ class Report:
     Attributes:
         solver: the solver that answered.
         distance: W2 as the solver has it; None if it gives none.
-        distance_lower_bound: Gelbrich's bound, the W2 distance of Gaussians with the same moments.
+        distance_lower_bound: the W2 distance of Gaussians with the same moments (Gelbrich), or the
+            path's own bound if that is larger.
         mass_error: largest |∫μ_t − 1| over t = 0, ¼, ½, ¾, 1.
         negativity: largest mass below zero over the same times.
         source_error: L1 error of the path at t = 0.
         target_error: L1 error of the path at t = 1.
         notes: the solver's own: residual, iterations, floor, what it was solved on.
+        distance_upper_bound: on W2, where the path knows one; so with all that follows.
+        error_estimate: the L1 error to expect between the ends.
+        in_distribution: whether the pair is like those the model was trained on.
+        mismatch: ∫|ρ0 − ρ1| at t = ½, between what both ends say the density is.
+        hamilton_jacobi: ∂_t v + (v·∇)v, by which particles leave their straight lines, relative to
+            |v|.
+        smallest_determinant: of the maps from t = ½ to both ends; where it is positive nothing
+            folds.
     """
 
     solver: str
@@ -43,6 +53,12 @@ class Report:
     source_error: PerPair
     target_error: PerPair
     notes: dict[str, Any]
+    distance_upper_bound: PerPair | None = None
+    error_estimate: PerPair | None = None
+    in_distribution: bool | list[bool] | None = None
+    mismatch: PerPair | None = None
+    hamilton_jacobi: PerPair | None = None
+    smallest_determinant: PerPair | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -53,7 +69,13 @@ class Report:
         entries: dict[str, Any] = {
             "solver": self.solver,
             "W2 distance": self._judged_distance(),
-            "W2 at least (moments)": self.distance_lower_bound,
+            "W2 at least": self.distance_lower_bound,
+            "W2 at most": self.distance_upper_bound,
+            "L1 error, estimated": self.error_estimate,
+            "in distribution": self.in_distribution,
+            "mismatch at t = ½": self.mismatch,
+            "Hamilton–Jacobi residual": self.hamilton_jacobi,
+            "smallest determinant": self.smallest_determinant,
             "mass error": self.mass_error,
             "mass below zero": self.negativity,
             "L1 error at t = 0": self.source_error,
@@ -86,16 +108,21 @@ def report_on(path: Geodesic) -> Report:
     if not isinstance(path.source, Density):
         raise InputError("A path without a grid has no report; give both ends on a grid.")
     frames = path.density(TIMES)
+    checks = path._checks()
+    lower = moment_bound(path.source, path.target)
+    if "distance_lower_bound" in checks:
+        lower = torch.maximum(lower, checks.pop("distance_lower_bound"))
     first, last = (frames.values.select(len(path.batch), k) for k in (0, -1))
     return Report(
         solver=path.solver,
         distance=_distance(path),
-        distance_lower_bound=_plain(moment_bound(path.source, path.target)),
+        distance_lower_bound=_plain(lower),
         mass_error=_plain(mass_error(frames).amax(-1)),
         negativity=_plain(negativity(frames).amax(-1)),
         source_error=_plain(l1(Density.as_computed(first, path.grid), path.source)),
         target_error=_plain(l1(Density.as_computed(last, path.grid), path.target)),
         notes=dict(path.notes),
+        **{name: check.tolist() for name, check in checks.items()},
     )
 
 

@@ -91,4 +91,3 @@ def cartesian(coefficients: Tensor, basis: Z) -> Z:
 def paired(coefficients: Tensor, basis: Jet) -> Jet:
     """Pair n at point n only: (N, functions) and (channels, N, functions) to (channels, N)."""
     return basis.like((coefficients * basis.data).sum(-1))
-

@@ -2,7 +2,7 @@
 
     d = 1: [a]      d = 2: [a11, a12, a22]      d = 3: [a11, a12, a13, a22, a23, a33]
 
-Written out entry by entry: calls of LAPACK on a million 2 × 2 matrices take a hundred times as long.
+Written out entry by entry: there are hundreds of thousands of them, and LAPACK takes each alone.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def characteristic(invariants: list[Tensor], s: float | Tensor) -> Tensor:
     return 1 + s * value
 
 
-def solve(a: Packed, s: float | Tensor, right: Packed) -> list[Tensor]:
-    """(I + sA)⁻¹ right, with right and answer d of (...), by Cramer's rule."""
+def inverse(a: Packed, s: float | Tensor) -> list[Tensor]:
+    """(I + sA)⁻¹, packed, by Cramer's rule."""
     det = determinant(a, s)
     if len(a) == 1:
-        return [right[0] / det]
+        return [1 / det]
     diagonal = {3: (0, 2), 6: (0, 3, 5)}[len(a)]
     b = [s * entry + 1 if k in diagonal else s * entry for k, entry in enumerate(a)]
     if len(a) == 3:
@@ -57,7 +57,7 @@ def solve(a: Packed, s: float | Tensor, right: Packed) -> list[Tensor]:
             b[1] * b[2] - b[0] * b[4],
             b[0] * b[3] - b[1] ** 2,
         ]
-    return [row / det for row in product(adjugate, right)]
+    return [entry / det for entry in adjugate]
 
 
 def product(a: Packed, right: Packed) -> list[Tensor]:
@@ -78,7 +78,7 @@ def spectral_radius(a: Packed) -> Tensor:
     off = torch.stack([a[0] - mean, a[1], a[2], a[3] - mean, a[4], a[5] - mean])
     squares = (off**2).sum(0) + (off[[1, 2, 4]] ** 2).sum(0)
     p = (squares / 6).sqrt()
-    half_determinant = 0.5 * _determinant3(off / p.clamp(min=torch.finfo(a.dtype).tiny))
+    half_determinant = 0.5 * _determinant3(off / p.clamp(min=torch.finfo(mean.dtype).tiny))
     angle = half_determinant.clamp(-1, 1).acos() / 3
     top, bottom = mean + 2 * p * angle.cos(), mean + 2 * p * (angle + math.tau / 3).cos()
     return torch.maximum(top.abs(), bottom.abs())

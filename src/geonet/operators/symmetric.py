@@ -3,9 +3,9 @@
 The symmetries are reflections: of the box along each of its axes, and the swap of the two ends of a
 path. Each is its own inverse and they commute, so k of them split every feature into 2^k classes,
 even or odd under each one; class c is odd under symmetry i where bit i of c is set. A linear map
-commutes with them if it acts within each class. A nonlinear one commutes if it acts alike on the 2^k
-images of a feature under the symmetries, and images are sums and differences of classes: a Hadamard
-transform.
+commutes with them if it acts within each class. A nonlinear one commutes if it acts alike on the
+2^k images of a feature under the symmetries, and images are sums and differences of classes: a
+Hadamard transform.
 """
 
 from __future__ import annotations

@@ -25,6 +25,9 @@ POTENTIAL_SCALE = 0.1  # of the lowest modes of u in the unit box
 class TransportNet(Module):
     """(μ0, μ1) ↦ c with u(x) = Σ_k c_k Π_i cos(k_i π x_i), the potential at t = ½."""
 
+    mean: Tensor
+    gain: Tensor
+
     def __init__(self, settings: Transport):
         super().__init__()
         self.settings = settings
@@ -51,10 +54,16 @@ class TransportNet(Module):
         self.mean[even] = modes.mean(0)[even]
         self.gain.copy_(1 / (modes.std(0) + FAINT))
 
-    def coefficients(self, source: Tensor, target: Tensor) -> Tensor:
-        """Unit-box densities at the sensors, (B, m) each, to c, (B, modes^d)."""
+    def coefficients(self, source: Tensor, target: Tensor, blur: float = 0.0) -> Tensor:
+        """Unit-box densities at the sensors, (B, m) each, to c, (B, modes^d).
+
+        With `blur` the network sees both after a heat flow of that standard deviation.
+        """
         s = self.settings
-        first, second = ((self._modes(end) - self.mean) * self.gain for end in (source, target))
+        softened = softening(s.dimension, s.seen, blur).to(source)
+        first, second = (
+            (self._modes(end) * softened - self.mean) * self.gain for end in (source, target)
+        )
         order, _ = classes(s.dimension, s.seen)
         halves = torch.stack([first + second, first - second]) / 2  # even and odd in the swap
         inputs = halves[..., order.to(source.device)].movedim(2, 1).flatten(0, 1)
@@ -114,8 +123,13 @@ def decay(dimension: int, modes: int) -> Tensor:
     return POTENTIAL_SCALE / (1 + (_modes(dimension, modes) ** 2).sum(-1)) ** 1.5
 
 
+@lru_cache(maxsize=16)
+def softening(dimension: int, modes: int, blur: float) -> Tensor:
+    """By what a heat flow of standard deviation `blur` multiplies each mode, (modes^d,)."""
+    return torch.exp(-0.5 * (math.pi * blur * _modes(dimension, modes)).square().sum(-1))
+
+
 def _modes(dimension: int, modes: int) -> Tensor:
     """All k, the last axis fastest, (modes^d, d)."""
     axis = torch.arange(modes, device="cpu")
     return torch.cartesian_prod(*[axis] * dimension).reshape(-1, dimension)
-

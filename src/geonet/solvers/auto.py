@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from geonet.errors import ConvergenceError, DensityError
 from geonet.geodesic import Geodesic
@@ -11,20 +12,27 @@ from geonet.solvers.base import Solver
 from geonet.solvers.exact.bures import Bures
 from geonet.solvers.exact.quantile import Quantile
 
+if TYPE_CHECKING:
+    from geonet.solvers.midpoint.geodesic import MidpointGeodesic
+
 CUT_OFF = 1e-3  # share of a Gaussian outside the box up to which its closed form is the answer
 
 
 @dataclass(frozen=True)
 class Auto(Solver):
-    """`quantile` in 1D; otherwise `monge-ampere` and, where that fails, `linear-program`.
+    """`quantile` in 1D; in 2D and 3D the fastest solver that can be trusted with the pair.
 
-    Gaussians given by formula go to `bures`. The linear program runs on the finest grid that it can
-    afford. `path.solver` and the report name the solver that answered, and the report says why
-    another one did not.
+    These are `bures` for Gaussians given by formula; `transport-2d` or `transport-3d` where both
+    ends agree on the density halfway as well as they do for pairs like those of its training;
+    `monge-ampere` where that converges; and else `linear-program`, on the finest grid that it can
+    afford. `path.solver` and the report name the solver that answered.
+
+    Attributes:
+        learned: whether trained models may answer.
     """
 
     name = "auto"
-    summary = "1D to 3D, the default: quantile in 1D, else monge-ampere, else linear-program"
+    summary = "1D to 3D, the default: quantile in 1D, else transport, monge-ampere, linear-program"
     dimensions = (1, 2, 3)
     gives = ("distance",)  # what every one of them gives
 
@@ -33,11 +41,19 @@ class Auto(Solver):
     def _solve(self, source: Density, target: Density) -> Geodesic:
         if source.grid.dimension == 1:
             return Quantile()(source, target)
+        if source.leading and self.learned and source.mixture is None:
+            path = _transport(source, target)
+            if bool(path.trusted.all()):
+                return path
         return super()._solve(source, target)
 
     def _solve_pair(self, source: Density, target: Density) -> Geodesic:
         if _is_gaussian(source) and _is_gaussian(target):
             return Bures()(source, target)
+        if self.learned:
+            path = _transport(source, target)
+            if bool(path.trusted.all()):
+                return path
         # Imported here: 1D needs neither, and POT alone takes longer to import than most solves.
         from geonet.solvers.exact.monge_ampere import MongeAmpere
 
@@ -49,6 +65,12 @@ class Auto(Solver):
             path = LinearProgram(coarsen=True)(source, target)
             path.notes["instead of monge-ampere"] = str(error)
             return path
+
+
+def _transport(source: Density, target: Density) -> MidpointGeodesic:
+    from geonet.solvers.learned.transport import Transport2D, Transport3D
+
+    return {2: Transport2D, 3: Transport3D}[source.grid.dimension]()(source, target)  # pyright: ignore
 
 
 def _is_gaussian(density: Density) -> bool:

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 from importlib import import_module
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from geonet.errors import SolverError
@@ -24,6 +25,9 @@ _REGISTRY: dict[str, str] = {
     "geonet-1d": "geonet.solvers.learned.geonet:GeONet1D",
     "geonet-2d": "geonet.solvers.learned.geonet:GeONet2D",
     "er-geonet-1d": "geonet.solvers.learned.geonet:ERGeONet1D",
+    "transport-1d": "geonet.solvers.learned.transport:Transport1D",
+    "transport-2d": "geonet.solvers.learned.transport:Transport2D",
+    "transport-3d": "geonet.solvers.learned.transport:Transport3D",
     "linear": "geonet.solvers.linear:Linear",
 }
 
@@ -54,6 +58,16 @@ def _class_at(location: str) -> type[Solver]:
     return getattr(import_module(module), attribute)
 
 
+def _class_of_file(file: Path) -> type[Solver]:
+    """The solver that takes the kind of model that is in a file."""
+    from geonet.solvers.learned.model_file import read_tensors
+
+    _, header = read_tensors(file, "a geonet model")
+    if header.get("kind") == "transport":
+        return _class_at("geonet.solvers.learned.transport:TransportSolver")
+    return _class_at("geonet.solvers.learned.geonet:GeONetSolver")
+
+
 def import_all() -> None:
     """Import every solver, and the known maps, which need none."""
     for name in _REGISTRY:
@@ -64,7 +78,7 @@ def import_all() -> None:
 def make_solver(name: str, **options: Any) -> Solver:
     """A solver by name or by a trained model's file, with its options as keywords."""
     if name.endswith(".safetensors"):
-        cls: type[Solver] = _class_at("geonet.solvers.learned.geonet:GeONetSolver")
+        cls = _class_of_file(Path(name))
         options = {"file": name, **options}
     else:
         cls = solver_class(name)

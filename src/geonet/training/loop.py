@@ -217,14 +217,15 @@ class Run:
         if self.validation is None:  # no truth: the last model is kept
             self.save_model({})
             return
-        errors = [round(e, 4) for e in self.validation.errors(self.model).tolist()]
+        measured = self.validation.measured(self.model)
+        errors = measured["validation_l1_percent"]
         if not all(map(math.isfinite, errors)):
             raise _diverged(self.progress.step, {}, self.folder, "the answer on unseen pairs is")
         log.validation(self.progress.step, errors, round(self.progress.seconds, 1))
         mean = sum(errors) / len(errors)
         if mean < self.progress.best:
             self.progress.best = mean
-            self.save_model({"validation_l1_percent": errors})
+            self.save_model(measured)
 
     def save_model(self, measured: dict[str, Any]) -> None:
         """Write the model file."""

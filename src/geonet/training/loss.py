@@ -18,6 +18,7 @@ from geonet.training.residuals import both_sides, boundary, continuity, hamilton
 from geonet.training.sampling import Batch
 
 Terms = dict[str, Tensor]
+LEAST = 0.05  # determinant of the transport form that costs nothing
 
 
 @dataclass(frozen=True)
@@ -156,26 +157,31 @@ class Objective(Loss):
 
 
 class TransportObjective(Loss):
-    """The transport form's one term: what both ends bring to t = ½ should agree.
+    """The transport form's: what both ends bring to t = ½ should agree, and nothing should fold.
 
-    mean (ρ0 − ρ1)² / (ρ0 + ρ1 + floor), the denominator without gradient: by Cauchy and Schwarz it
-    bounds the square of ∫|ρ0 − ρ1|, while the plain square sees little but the peaks.
+    mismatch = mean (ρ0 − ρ1)² / (ρ0 + ρ1 + floor), the denominator without gradient: by Cauchy and
+    Schwarz it bounds the square of ∫|ρ0 − ρ1|, while the plain square sees little but the peaks.
+    folds = mean max(0, LEAST − det(I ∓ ½D²u))²: where there is no mass, nothing else prevents them.
     """
 
     def __init__(self, model: TransportNet, settings: LossSettings):
         super().__init__()
         self.model = model
         self.floor = settings.floor
-        self.weights = {"mismatch": 1.0}
+        self.weights = {"mismatch": 1.0, "folds": 1.0}
 
     def forward(self, batch: Batch) -> Terms:
-        """The mean over all pairs at all points."""
+        """The means over all pairs at all points."""
         z = variables(batch.points, torch.zeros_like(batch.times), "hessian")
         coefficients = self.model.coefficients(batch.source, batch.target)
         potential = cartesian(coefficients, self.model.basis(z))
-        source, target = both_sides(potential, batch.points, batch.ends)
+        (source, target), determinants = both_sides(potential, batch.points, batch.ends)
         scale = (source + target).detach().abs() + self.floor
-        return {"mismatch": ((source - target) ** 2 / scale).mean()}
+        folds = [(LEAST - determinant).clamp(min=0) ** 2 for determinant in determinants]
+        return {
+            "mismatch": ((source - target) ** 2 / scale).mean(),
+            "folds": (folds[0] + folds[1]).mean(),
+        }
 
 
 def make_objective(model: GeONet | TransportNet, settings: LossSettings, box: Grid) -> Loss:

@@ -30,16 +30,16 @@ def boundary(computed: Tensor, given: Tensor) -> Tensor:
     return computed - given
 
 
-def both_sides(potential: Jet, points: Tensor, ends: Ends) -> tuple[Tensor, Tensor]:
-    """ρ0 and ρ1 at t = ½, each (B, Q), which are equal on a geodesic.
+def both_sides(
+    potential: Jet, points: Tensor, ends: Ends
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """ρ0 and ρ1 at t = ½, which are equal on a geodesic, and the determinants in them; each (B, Q).
 
     ρ0(y) = μ0(y − ½∇u)·det(I − ½D²u) is what the source brings along the straight lines of u to
     the points y (Q, d), and ρ1(y) = μ1(y + ½∇u)·det(I + ½D²u) what the target sends back.
     """
     gradient, hessian = potential.gradient.movedim(0, -1), potential.parts()[3]
     spread = packed.invariants(hessian)
-    source, target = (
-        end(points + s * gradient) * packed.characteristic(spread, s)
-        for end, s in zip(ends, (-0.5, 0.5), strict=True)
-    )
-    return source, target
+    before, after = (packed.characteristic(spread, s) for s in (-0.5, 0.5))
+    source, target = (end(points + s * gradient) for end, s in zip(ends, (-0.5, 0.5), strict=True))
+    return (source * before, target * after), (before, after)

@@ -15,6 +15,7 @@ from geonet.files import written_atomically
 SHORT = {
     "continuity": "cont",
     "mismatch": "ρ0−ρ1",
+    "folds": "folds",
     "hamilton_jacobi": "HJ",
     "source": "t=0",
     "target": "t=1",

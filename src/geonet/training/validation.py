@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,13 +14,14 @@ from geonet.measures.density import Density
 from geonet.operators.build import Model
 from geonet.operators.transport import TransportNet
 from geonet.solvers.learned.geonet import GeONetPath, Operator
-from geonet.solvers.learned.midpoint import MidpointGeodesic
 from geonet.solvers.learned.transport import potential_of
+from geonet.solvers.midpoint.geodesic import Calibration, MidpointGeodesic
 from geonet.solvers.registry import make_solver
 from geonet.training.config import TrainingConfig
 from geonet.training.problem import Problem
 
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
+UNUSUAL = 4.0
 FINER = 21  # cells for one, an odd number
 
 
@@ -33,10 +35,17 @@ class Validation:
         self.epsilon = config.loss.epsilon
         self.truth = exact_path(self.source, self.target, self.epsilon)
 
-    def errors(self, model: Model) -> Tensor:
-        """Mean L1 error in percent at t = 0, ¼, ½, ¾, 1."""
+    def measured(self, model: Model) -> dict[str, Any]:
+        """What goes into the model's file: the errors, and what a mismatch means."""
         model = model if next(model.parameters()).is_cpu else deepcopy(model).cpu()
-        return 100 * l1(self._path(model).density(TIMES), self.truth).mean(0)
+        path = self._path(model)
+        errors = l1(path.density(TIMES), self.truth)
+        measured: dict[str, Any] = {
+            "validation_l1_percent": [round(100 * e, 4) for e in errors.mean(0).tolist()]
+        }
+        if isinstance(path, MidpointGeodesic):
+            measured["calibration"] = calibrated(path.halfway.mismatch, errors)._asdict()
+        return measured
 
     def _path(self, model: Model) -> Geodesic:
         ends = (self.source, self.target)
@@ -44,6 +53,19 @@ class Validation:
             return MidpointGeodesic(*ends, "transport", {}, potential_of(model, *ends))
         operator = Operator(model, self.epsilon / max(self.source.grid.lengths) ** 2)
         return GeONetPath(*ends, "geonet", {}, operator, operator.coefficients(*ends))
+
+
+def calibrated(mismatch: Tensor, errors: Tensor) -> Calibration:
+    """From mismatches (n,) and L1 errors at the quarters (n, 5) of pairs like those of training.
+
+    The slope goes from the mismatch to the largest error along the path; the limit is four standard
+    deviations above the mean of the mismatch's logarithm.
+    """
+    mismatch = mismatch.clamp(min=1e-12)  # equal ends have none
+    logs = mismatch.log()
+    slope = (errors.amax(1) / mismatch).mean()
+    limit = (logs.mean() + UNUSUAL * logs.std(correction=0)).exp()
+    return Calibration(float(slope), float(limit))
 
 
 def exact_path(source: Density, target: Density, epsilon: float) -> Density:

@@ -22,8 +22,8 @@ from geonet.operators.jets import Jet, variables
 from geonet.settings import from_table, to_table
 from geonet.solvers.base import Solver
 from geonet.solvers.flow import runge_kutta
-from geonet.solvers.learned.lookup import sensed
 from geonet.solvers.learned.opened import CACHED_MODELS, PRETRAINED, opened
+from geonet.solvers.learned.sensors import sensed
 
 STEPS = 16  # of Runge–Kutta from t = 0 to 1
 LEAST = 1e-3  # density, relative to uniform, by which a gradient is divided
@@ -47,7 +47,8 @@ class Operator:
     @torch.no_grad()
     def coefficients(self, source: Density, target: Density) -> tuple[Tensor, Tensor]:
         """Coefficients (B, functions) of C and H for a batch of pairs."""
-        return self.model.coefficients(self._sensed(source), self._sensed(target))
+        sensors = self.model.settings.sensors
+        return self.model.coefficients(sensed(source, sensors), sensed(target, sensors))
 
     @torch.no_grad()
     def basis_on(self, grid: Grid, t: float) -> Tensor:
@@ -78,10 +79,6 @@ class Operator:
                 data = basis.data.unflatten(1, points.shape[:2])  # (channels, B, N, functions)
                 jets.append(basis.like((own[:, None] * data).sum(-1)))
         return jets
-
-    def _sensed(self, density: Density) -> Tensor:
-        grid = density.grid
-        return sensed(density.values.reshape(-1, *grid.shape), grid, self.model.settings.sensors)
 
 
 def unit_points(points: Tensor, box: Grid) -> Tensor:
@@ -180,7 +177,7 @@ class GeONetPath(Geodesic):
     @classmethod
     def _from_state(cls, source, target, solver, notes, state) -> GeONetPath:
         header = json.loads(str(state["header"]))
-        model = build(from_table(Architecture, header["architecture"]), seed=0)
+        model = GeONet(from_table(Architecture, header["architecture"]))
         weights = {
             name.removeprefix("weights/"): torch.from_numpy(value)
             for name, value in state.items()

@@ -1,7 +1,7 @@
 """A geodesic given by its potential at t = ½, for a batch of pairs at once.
 
-With s = t − ½, the particle that is at y halfway is at x = y + s∇u(y) at time t, all along a straight
-line at constant speed, so Hamilton–Jacobi holds by construction:
+With s = t − ½, the particle that is at y halfway is at x = y + s∇u(y) at time t: all along a
+straight line at constant speed, so Hamilton–Jacobi holds by construction,
 
     v(x, t) = ∇u(y)            u(x, t) = u(y) + (s/2)|∇u(y)|²
 
@@ -15,7 +15,8 @@ which agree where u is right. The answer is (1 − t)ρ0 + tρ1: exact at both e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,22 +28,28 @@ from geonet.measures.grid import Grid
 from geonet.operators import packed
 from geonet.solvers.exact.characteristics import Characteristics, Origin
 from geonet.solvers.exact.cosine_series import CosineSeries
-from geonet.solvers.learned.lookup import (
-    Fields,
-    along,
-    density_table,
-    look_up,
-    node_matrix,
-    places,
-    refinement,
-    series_matrix,
-)
+from geonet.solvers.midpoint.halfway import Halfway, look_halfway
+from geonet.solvers.midpoint.lookup import FINER, Fields, density_table, look_up, places
+from geonet.solvers.midpoint.matrices import along, refinement, unit_centres
+from geonet.solvers.midpoint.potential import potential_on, potential_table
 
-NODES = {1: 1024, 2: 128, 3: 64}  # of the tables of ∇u and D²u, along each axis
 CELLS = {1: 512, 2: 32, 3: 24}  # per axis, where the velocity is solved for before refinement
 MISS = 1e-3  # |y + s∇u(y) − x| before the last of Newton's steps, which squares it
 STEPS = 12  # of it, at most
+KEPT = 2**23  # nodes of tables that a path holds on to, 32 MB for each end
 POINTS = 2**18  # answered at a time: memory stays bounded, and near the processor
+
+
+class Calibration(NamedTuple):
+    """What a solver's mismatch means, as measured on pairs with a known answer.
+
+    Attributes:
+        slope: the L1 error between the ends that goes with a mismatch of one.
+        limit: the mismatch up to which a pair is like those the solver was made for.
+    """
+
+    slope: float
+    limit: float
 
 
 class MidpointGeodesic(Geodesic):
@@ -55,6 +62,8 @@ class MidpointGeodesic(Geodesic):
         notes: for the report.
         coefficients: c, (B, modes, …, modes), of u(x) = Σ_k c_k Π_i cos(k_i π x_i) in the unit cube
             around the box, with |eigenvalues of ½D²u| < 1.
+        calibration: what the mismatch means for this solver; None if that was not measured.
+        usual: per pair, whether it is like those that the solver was made for, (B,).
     """
 
     kind = "midpoint"
@@ -66,9 +75,14 @@ class MidpointGeodesic(Geodesic):
         solver: str,
         notes: dict[str, Any],
         coefficients: Tensor,
+        calibration: Calibration | None = None,
+        usual: Tensor | None = None,
     ):
         super().__init__(source, target, solver, notes)
         self.coefficients = coefficients
+        self.calibration = calibration
+        self.usual = usual
+        self._kept: tuple[Tensor, Tensor] | None = None
 
     @property
     def length(self) -> float:
@@ -79,8 +93,9 @@ class MidpointGeodesic(Geodesic):
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         answer = torch.empty(len(self.coefficients), len(times), grid.size)
-        for pairs, ends in self.chunks(grid.size * len(times)):
-            step = max(1, POINTS // (grid.size * len(ends[0])))
+        frame = max(grid.size, CELLS[self._dimension] ** self._dimension)
+        for pairs, ends in self.chunks(frame * len(times)):
+            step = max(1, POINTS // (frame * len(ends[0])))
             for k in range(0, len(times), step):
                 t = times[k : k + step].float()
                 answer[pairs, k : k + step] = self._frames(pairs, ends, t, grid)
@@ -89,12 +104,25 @@ class MidpointGeodesic(Geodesic):
 
     def chunks(self, points: int) -> Iterator[tuple[slice, tuple[Tensor, Tensor]]]:
         """Pairs, as many as `points` of each allow at a time, with the tables of their ends."""
-        step = max(1, POINTS // points)
-        ends = [end.values.reshape(-1, *self.grid.shape) for end in (self.source, self.target)]
+        step = max(1, POINTS // max(points, FINER**self._dimension * self.grid.size))
         for start in range(0, len(self.coefficients), step):
             pairs = slice(start, start + step)
-            tables = [density_table(end[pairs], self.grid) for end in ends]
-            yield pairs, (tables[0], tables[1])
+            yield pairs, self._tables(pairs)
+
+    def _tables(self, pairs: slice) -> tuple[Tensor, Tensor]:
+        """The tables of both ends of some pairs; kept if those of all pairs are not too large."""
+        if len(self.coefficients) * self.grid.size * FINER**self._dimension > KEPT:
+            return self._make_tables(pairs)
+        if self._kept is None:
+            self._kept = self._make_tables(slice(None))
+        return self._kept[0][pairs], self._kept[1][pairs]
+
+    def _make_tables(self, pairs: slice) -> tuple[Tensor, Tensor]:
+        source, target = (
+            density_table(end.values.reshape(-1, *self.grid.shape)[pairs], self.grid)
+            for end in (self.source, self.target)
+        )
+        return source, target
 
     def _frames(
         self, pairs: slice, ends: tuple[Tensor, Tensor], times: Tensor, grid: Grid
@@ -109,6 +137,36 @@ class MidpointGeodesic(Geodesic):
             for end, s in zip(ends, (t, t - 1), strict=True)
         )
         return torch.lerp(source, target, t).clamp_(min=0)
+
+    @property
+    def trusted(self) -> Tensor:
+        """Per pair, (B,), whether its mismatch is what the solver's own kind of pairs have."""
+        limit = -1.0 if self.calibration is None else self.calibration.limit
+        return self.halfway.mismatch <= limit
+
+    @cached_property
+    def halfway(self) -> Halfway:
+        """What can be said about every pair from t = ½ alone."""
+        return look_halfway(self)
+
+    def _distance(self) -> Tensor:
+        """W2² = ½∫|∇u|²(ρ0 + ρ1) at t = ½, where the errors of both sides cancel to first order."""
+        return (self.halfway.energy.sqrt() * self.length).reshape(self.batch)
+
+    def _checks(self) -> dict[str, Tensor]:
+        halfway = self.halfway
+        checks = {
+            "distance_lower_bound": halfway.lower * self.length,
+            "distance_upper_bound": halfway.upper * self.length,
+            "mismatch": halfway.mismatch,
+            "hamilton_jacobi": acceleration(self.coefficients),
+            "smallest_determinant": halfway.determinant,
+        }
+        if self.calibration is not None:
+            checks["error_estimate"] = self.calibration.slope * halfway.mismatch
+        if self.usual is not None:
+            checks["in_distribution"] = self.usual
+        return {name: check.reshape(self.batch) for name, check in checks.items()}
 
     # ---- at scattered points: double precision, one pair after the other
 
@@ -135,11 +193,26 @@ class MidpointGeodesic(Geodesic):
         return torch.stack(answers) if self.batch else answers[0]
 
     def _state(self) -> dict[str, np.ndarray]:
-        return {"coefficients": self.coefficients.numpy()}
+        state = {"coefficients": self.coefficients.numpy()}
+        if self.calibration is not None:
+            state["calibration"] = np.array([self.calibration.slope, self.calibration.limit])
+        if self.usual is not None:
+            state["usual"] = self.usual.numpy()
+        return state
 
     @classmethod
     def _from_state(cls, source, target, solver, notes, state) -> MidpointGeodesic:
-        return cls(source, target, solver, notes, torch.from_numpy(state["coefficients"]))
+        tensors = {name: torch.from_numpy(value) for name, value in state.items()}
+        calibration = tensors.get("calibration")
+        return cls(
+            source,
+            target,
+            solver,
+            notes,
+            tensors["coefficients"],
+            None if calibration is None else Calibration(*calibration.tolist()),
+            tensors.get("usual"),
+        )
 
 
 def unit_points(box: Grid, points: Tensor) -> Tensor:
@@ -153,13 +226,12 @@ def velocity_on_cube(coefficients: Tensor, times: Tensor) -> Fields:
 
     Newton's method for y + s∇u(y) = x at all points at once.
     """
-    d, modes = coefficients.ndim - 1, coefficients.shape[-1]
-    grid = Grid((CELLS[d],) * d)
-    gradient, hessian = derivatives(coefficients, lambda k: series_matrix(CELLS[d], modes, k))
+    d = coefficients.ndim - 1
+    _, gradient, hessian = potential_on(coefficients, CELLS[d])
     table = potential_table(coefficients)
-    x, s = unit_points(grid, grid.points()), (times - 0.5)[:, None]
+    x, s = unit_centres(d, CELLS[d]), (times - 0.5)[:, None]
     velocity = [  # to second order in s
-        g.flatten(1)[:, None] - s * h.flatten(1)[:, None]
+        g[:, None] - s * h[:, None]
         for g, h in zip(gradient, packed.product(hessian, gradient), strict=True)
     ]
     for _ in range(STEPS):
@@ -167,39 +239,14 @@ def velocity_on_cube(coefficients: Tensor, times: Tensor) -> Fields:
         y = [(x[i] - s * velocity[i]).clamp_(0, 1) for i in range(d)]
         gradient, bent, hessian = found.split([d, d, d * (d + 1) // 2])
         curved = packed.product(hessian, y)
-        moved = [torch.add(g, c - b, alpha=0.5) for g, b, c in zip(gradient, bent, curved, strict=True)]
+        moved = [gradient[i] + 0.5 * (curved[i] - bent[i]) for i in range(d)]
         miss = [(y[i] - x[i]).add_(s * moved[i]) for i in range(d)]
         # Newton's step moves y by −(I + sD²u)⁻¹ miss; ∇u follows to first order.
-        steps = packed.product(hessian, packed.solve(hessian, s, miss))
+        steps = packed.product(hessian, packed.product(packed.inverse(hessian, s), miss))
         velocity = [m - step for m, step in zip(moved, steps, strict=True)]
         if max(float(m.abs().max()) for m in miss) < MISS:
             break
     return velocity
-
-
-def potential_table(coefficients: Tensor) -> Tensor:
-    """∇u, D²u·x and D²u at nodes of the unit cube, (B, channels, *nodes).
-
-    With them ∇u(x) = Σ_j w_j (∇u_j + ½D²u_j (x − x_j)) over the nodes around x with linear weights
-    w, which is exact for quadratic fields; linear interpolation alone is exact for linear ones.
-    """
-    d, modes = coefficients.ndim - 1, coefficients.shape[-1]
-    nodes = NODES[d]
-    gradient, hessian = derivatives(coefficients, lambda k: node_matrix(nodes, modes, k))
-    x = torch.meshgrid(*[torch.arange(nodes + 1) / nodes] * d, indexing="ij")
-    return torch.stack([*gradient, *packed.product(hessian, x), *hessian], dim=1)
-
-
-def derivatives(coefficients: Tensor, matrix: Callable[[int], Tensor]) -> tuple[Fields, Fields]:
-    """∇u, d of (B, *n), and D²u, packed, where matrix(k) has the k-th derivatives of cosines."""
-    d = coefficients.ndim - 1
-
-    def derivative(*directions: int) -> Tensor:
-        return along([matrix(directions.count(axis)) for axis in range(d)], coefficients)
-
-    gradient = [derivative(i) for i in range(d)]
-    hessian = [derivative(i, j) for i in range(d) for j in range(i, d)]
-    return gradient, hessian
 
 
 def refined(velocity: Fields, grid: Grid) -> tuple[Fields, Fields]:
@@ -220,3 +267,19 @@ def refined(velocity: Fields, grid: Grid) -> tuple[Fields, Fields]:
 
     slope = [field(i, j) for i in range(d) for j in range(i, d)]
     return [field(i, None) for i in range(d)], slope
+
+
+def acceleration(coefficients: Tensor, t: float = 0.25) -> Tensor:
+    """Mean |∂_t v + (v·∇)v| at time t over mean |v|, (B,), as the cells of the cube have v.
+
+    The gradient of the Hamilton–Jacobi equation; ∂_t by central differences.
+    """
+    d, step = coefficients.ndim - 1, 1e-2
+    fields = velocity_on_cube(coefficients, torch.tensor([t - step, t, t + step]))
+    velocity, slope = refined(fields, Grid((CELLS[d],) * d))
+    rates = [(v[:, 2] - v[:, 0]) / (2 * step) for v in velocity]
+    now = [v[:, 1] for v in velocity]
+    carried = packed.product([s[:, 1] for s in slope], now)
+    sums = [rate + c for rate, c in zip(rates, carried, strict=True)]
+    off, speed = (torch.stack(parts).square().sum(0).sqrt().mean(1) for parts in (sums, now))
+    return (off / speed.clamp(min=torch.finfo(speed.dtype).tiny)).double()

@@ -1,0 +1,97 @@
+"""Newton's method for the potential at t = ½, from a good first guess.
+
+What the source brings to t = ½ should equal what the target sends back, ρ0 = ρ1. With u + δ
+for u their difference changes to first order by −div(A∇δ), with the positive matrix
+
+    A = ½[ρ0·(I − ½D²u)⁻¹ + ρ1·(I + ½D²u)⁻¹],
+
+so δ solves ∫∇φ·A∇δ = ∫φ(ρ1 − ρ0) for all φ: a symmetric elliptic problem, here in the span of
+cosines (Galerkin), solved by Cholesky's factors.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from geonet.operators import packed
+from geonet.solvers.midpoint.halfway import Ends, Sides, both_sides
+from geonet.solvers.midpoint.matrices import series_matrix
+from geonet.solvers.midpoint.potential import STEEPEST, steepness
+
+CELLS_PER_MODE = {1: 4, 2: 2, 3: 2}  # along each axis, where the integrals are summed
+FLOOR = 0.03  # added to A, relative to uniform: where there is no mass δ stays flat
+RIDGE = 1e-6  # on that diagonal
+HALVINGS = 6  # of a step that makes things worse
+
+
+def corrected(coefficients: Tensor, ends: Ends, steps: int) -> Tensor:
+    """Potentials (B, modes, …) after `steps` of Newton's method; never a larger mismatch."""
+    cells = cells_per_axis(coefficients)
+    sides = both_sides(coefficients, ends, cells)
+    for _ in range(steps):
+        direction = _newton_direction(sides, cells, coefficients.shape[1:])
+        coefficients, sides = _damped(coefficients, direction, ends, cells, sides)
+    return coefficients
+
+
+def cells_per_axis(coefficients: Tensor) -> int:
+    """Where the integrals are summed."""
+    return CELLS_PER_MODE[coefficients.ndim - 1] * coefficients.shape[-1]
+
+
+def _damped(
+    coefficients: Tensor, direction: Tensor, ends: Ends, cells: int, before: Sides
+) -> tuple[Tensor, Sides]:
+    """The step, halved pair by pair while it folds the map or does not lower the mismatch."""
+    size = torch.ones(len(coefficients), *(1,) * (coefficients.ndim - 1))
+    trial, sides = coefficients, before
+    for k in range(HALVINGS + 2):
+        trial = coefficients + size * direction
+        sides = both_sides(trial, ends, cells)
+        worse = (sides.mismatch() > before.mismatch()) | (steepness(sides.hessian) > STEEPEST)
+        if not bool(worse.any()):
+            break
+        size[worse] = size[worse] / 2 if k < HALVINGS else 0.0  # at last, no step at all
+    return trial, sides
+
+
+def _newton_direction(sides: Sides, cells: int, shape: tuple[int, ...]) -> Tensor:
+    """δ of the module's equation, (B, *shape)."""
+    d = len(shape)
+    value, gradients = _basis(d, cells, shape[0])
+    weight = [
+        0.5 * (sides.source * before + sides.target * after)
+        for before, after in zip(
+            packed.inverse(sides.hessian, -0.5), packed.inverse(sides.hessian, 0.5), strict=True
+        )
+    ]
+    stiffness = torch.zeros(len(sides.source), *2 * value.shape[1:])
+    for k, (i, j) in enumerate(torch.triu_indices(d, d).T.tolist()):
+        floored = weight[k] + FLOOR if i == j else weight[k]
+        part = gradients[i].T @ (floored[..., None] * gradients[j])
+        stiffness += part if i == j else part + part.mT
+    right = (sides.target - sides.source) @ value
+    # The constant is free; the others are scaled to a diagonal of ones, for single precision.
+    diagonal = stiffness.diagonal(dim1=1, dim2=2)[:, 1:].rsqrt()
+    scaled = diagonal[:, :, None] * stiffness[:, 1:, 1:] * diagonal[:, None]
+    identity = torch.eye(scaled.shape[-1], dtype=torch.float64)
+    factor = torch.linalg.cholesky(scaled.double() + RIDGE * identity)
+    solution = torch.cholesky_solve((diagonal * right[:, 1:]).double()[..., None], factor)[..., 0]
+    delta = torch.cat([torch.zeros_like(right[:, :1]), diagonal * solution.float()], dim=1)
+    return delta.reshape(-1, *shape)
+
+
+@lru_cache(maxsize=4)
+def _basis(d: int, cells: int, modes: int) -> tuple[Tensor, list[Tensor]]:
+    """The cosines at the cells, (cells^d, modes^d), and their gradients, d of the same."""
+
+    def product(axis: int | None) -> Tensor:
+        matrix = torch.ones(1, 1)
+        for i in range(d):
+            matrix = torch.kron(matrix, series_matrix(cells, modes, int(i == axis)))
+        return matrix
+
+    return product(None), [product(i) for i in range(d)]

@@ -1,0 +1,142 @@
+"""What a geodesic given halfway proves about itself, without any reference.
+
+At t = ½ the source brings ρ0 and the target sends back ρ1, both of mass one; they should be equal.
+For any potential u whose map does not fold, whatever ρ0 and ρ1 are:
+
+    W2² ≥ ½∫|∇u|²(ρ0 + ρ1) + 2∫u(ρ1 − ρ0)                                    (lower)
+    W2  ≤ (∫|∇u|²ρ0)^½ + Λ·W2(ρ0, ρ1)          Λ the largest eigenvalue of I + ½D²u    (upper)
+
+The first is Kantorovich's dual value of the pair (−u_0, u_1), which is feasible: u_1 is the
+c-transform of u_0, since x ↦ u_0(x) + ½|x − y|² is convex. The second is the triangle inequality
+through (id + ∇u_0)#μ0, to which that map is optimal. W2(ρ0, ρ1) is bounded by Benamou and Brenier's
+action of any flow from one to the other; here −∇Δ⁻¹(ρ0 − ρ1), along the straight mixture of both.
+Integrals are sums over cells, of densities that are known at cells: both bounds allow `SLACK` for
+that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from geonet.operators import packed
+from geonet.solvers.exact.cosine_series import cosine_transform
+from geonet.solvers.midpoint.lookup import Fields, look_up, places
+from geonet.solvers.midpoint.matrices import along, series_matrix, unit_centres
+from geonet.solvers.midpoint.potential import potential_on, steepness
+
+if TYPE_CHECKING:
+    from geonet.solvers.midpoint.geodesic import MidpointGeodesic
+
+Ends = tuple[Tensor, Tensor]  # the tables of source and target
+SLACK = 1e-3  # relative, of sums over cells
+MOST = {1: 1024, 2: 128, 3: 32}  # cells per axis where it is looked at
+
+
+@dataclass(frozen=True)
+class Halfway:
+    """Per pair, (B,), in the unit cube.
+
+    Attributes:
+        mismatch: ∫|ρ0 − ρ1|.
+        energy: ½∫|∇u|²(ρ0 + ρ1), the square of the distance.
+        lower: the lower bound on W2.
+        upper: the upper bound on W2.
+        determinant: the smallest of det(I ∓ ½D²u).
+    """
+
+    mismatch: Tensor
+    energy: Tensor
+    lower: Tensor
+    upper: Tensor
+    determinant: Tensor
+
+
+def look_halfway(path: MidpointGeodesic) -> Halfway:
+    """Look at all pairs of a path at t = ½."""
+    d, modes = path.grid.dimension, path.coefficients.shape[-1]
+    across = max(path.grid.shape) * path.length / min(path.grid.lengths)
+    cells = min(MOST[d], max(4 * modes, math.ceil(across)))
+    found = [_look(path.coefficients[pairs], ends, cells) for pairs, ends in path.chunks(cells**d)]
+    columns = zip(*(vars(part).values() for part in found), strict=True)
+    return Halfway(*(torch.cat(column) for column in columns))
+
+
+def _look(coefficients: Tensor, ends: Ends, cells: int) -> Halfway:
+    sides = both_sides(coefficients, ends, cells)
+    source, target = sides.source.double(), sides.target.double()
+    squares = torch.stack([g.double() ** 2 for g in sides.gradient]).sum(0)
+    energies = [(squares * side).mean(1) for side in (source, target)]
+    energy = (energies[0] + energies[1]) / 2
+    dual = energy + 2 * (sides.value.double() * (target - source)).mean(1)
+    nearer = torch.minimum(energies[0], energies[1]).sqrt()
+    apart = flow_bound(source, target, cells, coefficients.ndim - 1)
+    return Halfway(
+        mismatch=sides.mismatch().double(),
+        energy=energy,
+        lower=(1 - SLACK) * dual.clamp(min=0).sqrt(),
+        upper=(1 + SLACK) * (nearer + (1 + steepness(sides.hessian).double()) * apart),
+        determinant=sides.determinant.double(),
+    )
+
+
+@dataclass(frozen=True)
+class Sides:
+    """u, ∇u, D²u (packed), ρ0 and ρ1 of mean one at cells of the cube, each (B, cells).
+
+    Attributes:
+        determinant: the smallest of det(I ∓ ½D²u), (B,).
+    """
+
+    value: Tensor
+    gradient: Fields
+    hessian: Fields
+    source: Tensor
+    target: Tensor
+    determinant: Tensor
+
+    def mismatch(self) -> Tensor:
+        """∫|ρ0 − ρ1|, (B,)."""
+        return (self.source - self.target).abs().mean(1)
+
+
+def both_sides(coefficients: Tensor, ends: Ends, cells: int) -> Sides:
+    """What the tables of both ends bring to t = ½, at cells^d cells of the unit cube."""
+    value, gradient, hessian = potential_on(coefficients, cells)
+    spread = packed.invariants(hessian)
+    points = unit_centres(coefficients.ndim - 1, cells)
+    velocity = [g[:, None] for g in gradient]
+
+    def side(end: Tensor, s: float, determinant: Tensor) -> Tensor:
+        there = look_up(end, places(points, velocity, s))[0, :, 0] * determinant
+        return there.clamp(min=0) / there.clamp(min=0).mean(1, keepdim=True)
+
+    before, after = (packed.characteristic(spread, s) for s in (-0.5, 0.5))
+    source, target = side(ends[0], 0.5, before), side(ends[1], -0.5, after)
+    smallest = torch.minimum(before, after).amin(1)
+    return Sides(value, gradient, hessian, source, target, smallest)
+
+
+def flow_bound(source: Tensor, target: Tensor, cells: int, d: int) -> Tensor:
+    """An upper bound on W2 between densities (B, cells^d) of mean one on the unit cube, (B,).
+
+    ∫∫|w|²/ρ_s dx ds with ρ_s = (1 − s)ρ0 + sρ1 and div w = ρ0 − ρ1, so at most
+    ∫½(1/ρ0 + 1/ρ1)|w|² dx; or, where that is worse, what is not shared goes across the cube.
+    """
+    difference = (source - target).reshape(-1, *(cells,) * d)
+    series = along([cosine_transform(cells)] * d, difference)
+    frequencies = math.pi * torch.arange(cells, dtype=torch.float64)
+    squares = torch.stack(torch.meshgrid(*[frequencies**2] * d, indexing="ij")).sum(0)
+    squares.view(-1)[0] = torch.inf  # the mean, which is zero
+    plain, slope = (series_matrix(cells, cells, order).double() for order in (0, 1))
+    flow = [
+        along([slope if i == axis else plain for axis in range(d)], series / squares)
+        for i in range(d)
+    ]
+    action = sum(w.flatten(1) ** 2 for w in flow) * 0.5 * (1 / source + 1 / target)
+    not_shared = 0.5 * (source - target).abs().mean(1)
+    return torch.minimum(action.mean(1).nan_to_num(torch.inf), d * not_shared).sqrt()
