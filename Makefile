@@ -10,7 +10,8 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format docs accuracy training-step variants models clean
+.PHONY: help demo test test-all lint format docs accuracy training-step variants models transport \
+  transport-speed transport-failures clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -47,6 +48,15 @@ variants: $(VENV)/.dev ## measure what each choice in training is worth; a quart
 
 models: $(VENV)/.dev ## measure the trained models and write docs/models.md; some minutes
 	$(PYTHON) benchmarks/learned_solvers.py
+
+transport: $(VENV)/.dev ## measure the transport models and write docs/transport.md; a quarter of an hour
+	$(PYTHON) benchmarks/transport_accuracy.py
+
+transport-speed: $(VENV)/.dev ## measure their speed; some minutes, idle machine
+	$(PYTHON) benchmarks/transport_speed.py
+
+transport-failures: $(VENV)/.dev ## show where they fail; a minute
+	$(PYTHON) benchmarks/transport_failures.py
 
 clean: ## remove what the other targets made, but for .venv
 	rm -rf site build dist geonet-demo .pytest_cache .ruff_cache

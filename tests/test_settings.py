@@ -30,6 +30,29 @@ class Network:
     layer: Layer = field(default_factory=Layer)
 
 
+@dataclass(frozen=True)
+class Round:
+    kind: Literal["round"] = "round"
+    radius: float = 1.0
+
+    def __post_init__(self):
+        require(self.radius > 0, f"radius is {self.radius}; give > 0.")
+
+
+@dataclass(frozen=True)
+class Square:
+    kind: Literal["square"] = "square"
+    side: int = 2
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Fields that may be one of two kinds."""
+
+    shape: Round | Square = field(default_factory=Round)
+    frame: Square | Round | None = None
+
+
 EVERYTHING = Network("n", "large", True, (-1.5, 2.0), (3, 4, 5), "why", Layer(7, 1e-5))
 
 
@@ -129,6 +152,78 @@ def test_wrong_tables_are_refused(table, expected):
 
 def test_a_wrong_value_at_the_top_has_no_path():
     assert message({"width": 0}, Layer) == "width is 0; give at least 1."
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ({}, Drawing(Round())),
+        ({"shape": {}}, Drawing(Round())),
+        ({"shape": {"radius": 3}}, Drawing(Round(radius=3.0))),
+        ({"shape": {"kind": "round"}}, Drawing(Round())),
+        ({"shape": {"kind": "square"}}, Drawing(Square())),
+        ({"shape": {"kind": "square", "side": 5}}, Drawing(Square(side=5))),
+        ({"frame": {"side": 5}}, Drawing(frame=Square(side=5))),
+        ({"frame": {"kind": "round"}}, Drawing(frame=Round())),
+    ],
+)
+def test_the_kind_chooses_the_dataclass_and_the_first_is_the_default(table, expected):
+    assert from_table(Drawing, table) == expected
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Drawing(),
+        Drawing(Round(radius=0.1)),
+        Drawing(Square(side=5)),
+        Drawing(Square(), Round(radius=2.0)),
+        Drawing(Round(), Square(side=3)),
+    ],
+)
+def test_kinds_survive_a_round_trip(settings):
+    table = to_table(settings)
+    assert table["shape"]["kind"] == settings.shape.kind
+    assert from_table(Drawing, table) == settings
+    assert from_table(Drawing, tomllib.loads(to_toml(table))) == settings
+
+
+def test_kinds_in_toml_text():
+    assert to_toml(to_table(Drawing(Square()))) == '\n[shape]\nkind = "square"\nside = 2\n'
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ({"shape": {"kind": "oval"}}, "shape.kind is 'oval'; choose from 'round', 'square'."),
+        ({"shape": {"kind": 3}}, "shape.kind is 3; choose from 'round', 'square'."),
+        ({"frame": {"kind": "oval"}}, "frame.kind is 'oval'; choose from 'square', 'round'."),
+        ({"shape": {"side": 2}}, "Unknown key shape.side; it takes kind, radius."),
+        (
+            {"shape": {"kind": "square", "radius": 2}},
+            "Unknown key shape.radius; it takes kind, side.",
+        ),
+        (
+            {"shape": {"kind": "square", "side": 2.5}},
+            "shape.side is 2.5; give a whole number.",
+        ),
+        ({"shape": {"radius": 0}}, "shape: radius is 0.0; give > 0."),
+        ({"shape": 3}, "shape is 3; give a table of kind, radius."),
+        ({"shape": "square"}, "shape is 'square'; give a table of kind, radius."),
+    ],
+)
+def test_what_is_of_no_kind_is_refused(table, expected):
+    assert message(table, Drawing) == expected
+
+
+def test_an_unknown_kind_is_refused_with_its_whole_path():
+    @dataclass(frozen=True)
+    class Book:
+        drawing: Drawing = field(default_factory=Drawing)
+
+    table = {"drawing": {"shape": {"kind": "oval"}}}
+    expected = "drawing.shape.kind is 'oval'; choose from 'round', 'square'."
+    assert message(table, Book) == expected
 
 
 def test_reading_files(tmp_path):

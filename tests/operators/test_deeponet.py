@@ -4,14 +4,8 @@ import pytest
 import torch
 
 from geonet.operators.architecture import Architecture, Branch, Trunk
-from geonet.operators.deeponet import (
-    POTENTIAL_SCALE,
-    DeepONet,
-    GeONet,
-    build,
-    cartesian,
-    paired,
-)
+from geonet.operators.build import build
+from geonet.operators.deeponet import POTENTIAL_SCALE, DeepONet, GeONet, cartesian, paired
 from geonet.operators.jets import variables
 
 # At its first jvp torch warns of itself.
@@ -23,7 +17,9 @@ FEATURES = ("coordinates", "cosines", "fourier")
 def architecture(d=1, symmetry="none", network="modified-mlp", features="coordinates"):
     branch = Branch("mlp" if network == "mlp" else "modified-mlp", width=5, depth=3)
     trunk = Trunk(network, 4, 3, features, modes=2, sigma=0.5)
-    return Architecture(d, 3, 6, symmetry, branch, trunk)
+    return Architecture(
+        dimension=d, sensors=3, rank=6, swap_symmetry=symmetry, branch=branch, trunk=trunk
+    )
 
 
 @pytest.fixture

@@ -32,20 +32,38 @@ TINY: dict[str, Any] = {
     "optimizer": {"warmup": 2},
     "validation": {"pairs": 2, "every": 6},
 }
+TRANSPORT: dict[str, Any] = {
+    **TINY,
+    "model": {
+        "kind": "transport",
+        "dimension": 1,
+        "sensors": 12,
+        "seen": 6,
+        "modes": 8,
+        "width": 6,
+        "depth": 2,
+    },
+}
 
 
 @pytest.fixture(scope="session")
 def tiny() -> Callable[..., TrainingConfig]:
     """Makes the tiny config; keywords change its keys, such as optimizer={"name": "adam"}."""
+    return lambda **changes: _changed(TINY, changes)
 
-    def make(**changes: Any) -> TrainingConfig:
-        table = copy.deepcopy(TINY)
-        for key, value in changes.items():
-            joins = isinstance(value, dict) and key != "problem"
-            table[key] = {**table.get(key, {}), **value} if joins else value
-        return from_table(TrainingConfig, table)
 
-    return make
+@pytest.fixture(scope="session")
+def tiny_transport() -> Callable[..., TrainingConfig]:
+    """Likewise for a model of the transport form."""
+    return lambda **changes: _changed(TRANSPORT, changes)
+
+
+def _changed(table: dict[str, Any], changes: dict[str, Any]) -> TrainingConfig:
+    table = copy.deepcopy(table)
+    for key, value in changes.items():
+        joins = isinstance(value, dict) and key != "problem"
+        table[key] = {**table.get(key, {}), **value} if joins else value
+    return from_table(TrainingConfig, table)
 
 
 @pytest.fixture(scope="session")

@@ -49,6 +49,15 @@ def test_there_are_experiments():
         {"loss.weigh_by_density": True, "model.swap_symmetry": "both"},
         {"model.trunk.features": "fourier", "model.trunk.sigma": 3},
         {"optimizer.name": "adam", "sampling.scheme": "triples", "validation.pairs": 0},
+        {"problem.family": "mixtures-3d", "model.dimension": 3, "model.sensors": 10},
+        {"model.kind": "geonet"},
+        {"model.kind": "transport"},
+        {"model.kind": "transport", "model.seen": 8, "loss.floor": 0.3},
+        {
+            "problem.family": "mixtures-3d",
+            "model": {"kind": "transport", "dimension": 3, "sensors": 8, "seen": 4, "modes": 6},
+        },
+        {"problem": {"file": "pairs.npz"}, "model": {"kind": "transport", "dimension": 2}},
     ],
 )
 def test_toml_round_trip(changes):
@@ -68,11 +77,13 @@ def test_toml_round_trip(changes):
         ({"compile": "yes"}, "compile is 'yes'; give true or false."),
         (
             {"model": 3},
-            "model is 3; give a table of dimension, sensors, rank, swap_symmetry, branch, trunk.",
+            "model is 3; "
+            "give a table of kind, dimension, sensors, rank, swap_symmetry, branch, trunk.",
         ),
         (
-            {"problem.family": "mixtures-3d"},
-            "problem.family is 'mixtures-3d'; choose from 'mixtures-1d', 'mixtures-2d'.",
+            {"problem.family": "mixtures-4d"},
+            "problem.family is 'mixtures-4d'; "
+            "choose from 'mixtures-1d', 'mixtures-2d', 'mixtures-3d'.",
         ),
         (
             {"model.branch.network": "separable"},
@@ -123,12 +134,73 @@ def test_toml_round_trip(changes):
             "with loss.epsilon > 0 the potential has no swap symmetry; "
             'set model.swap_symmetry = "density".',
         ),
+        (
+            {"problem.family": "mixtures-3d"},
+            "model.dimension is 1, but mixtures-3d is 3D; let them agree.",
+        ),
+        (
+            {"problem.family": "mixtures-3d", "model.kind": "transport", "model.dimension": 2},
+            "model.dimension is 2, but mixtures-3d is 3D; let them agree.",
+        ),
+        # the kinds of models
+        ({"model.kind": "fno"}, "model.kind is 'fno'; choose from 'geonet', 'transport'."),
+        (
+            {"model.kind": "transport", "model.rank": 3},
+            "Unknown key model.rank; it takes kind, dimension, sensors, seen, modes, width, depth.",
+        ),
+        (
+            {"model.seen": 8},
+            "Unknown key model.seen; "
+            "it takes kind, dimension, sensors, rank, swap_symmetry, branch, trunk.",
+        ),
+        (
+            {"model.kind": "transport", "model.seen": 7},
+            "model: seen is 7; give an even number of modes, at most 2^20 in all.",
+        ),
+        (
+            {"model.kind": "transport", "sampling.scheme": "triples"},
+            'the transport form takes sampling.scheme = "cartesian" only.',
+        ),
+        (
+            {"model.kind": "transport", "compile": True},
+            "the transport form is not compiled; remove compile.",
+        ),
     ],
 )
 def test_wrong_configs_are_refused(changes, expected):
     with pytest.raises(ConfigError) as error:
         from_table(TrainingConfig, changed(changes))
     assert str(error.value) == expected
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"continuity": 1.0},
+        {"hamilton_jacobi": 1.0},
+        {"source": 0.5},
+        {"target": 0.5},
+        {"continuity_gradient": 0.1},
+        {"hamilton_jacobi_gradient": 0.1},
+        {"epsilon": 0.01},
+        {"weigh_by_density": True},
+        {"weigh_by_density": True, "floor": 0.2},
+    ],
+)
+def test_the_transport_form_takes_no_other_loss(changes):
+    with pytest.raises(ConfigError) as error:
+        from_table(TrainingConfig, changed({"model.kind": "transport", "loss": changes}))
+    assert str(error.value) == (
+        "the transport form has one term, so of loss it takes only floor; remove the others."
+    )
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_transport_experiments(d):
+    config = read_config(ROOT / "experiments" / f"transport-{d}d.toml")
+    assert config.name == f"transport-{d}d"
+    assert (config.model.kind, config.model.dimension) == ("transport", d)
+    assert config.problem.family == f"mixtures-{d}d"
 
 
 @pytest.mark.parametrize("name", ["", "two words", ".hidden", "..", "a/b", "a\\b", "line\n"])

@@ -18,7 +18,7 @@ from geonet.settings import to_table, to_toml
 from geonet.solvers.learned.model_file import load_model, read_tensors
 from geonet.training.config import read_config
 from geonet.training.loop import Outcome, Run, train
-from geonet.training.loss import Objective
+from geonet.training.loss import Objective, TransportObjective
 from geonet.training.processes import Processes
 from geonet.training.validation import Validation
 
@@ -46,6 +46,16 @@ VARIANTS = {
     },
     "random features": {"model": {"trunk": {"width": 8, "depth": 3, "features": "fourier"}}},
 }
+TRANSPORT_VARIANTS = {
+    "soap": {},
+    "adam": {"optimizer": {"name": "adam"}},
+    "balanced": {"optimizer": {"balance_every": 4}},
+    "2D": {
+        "problem": {"family": "mixtures-2d"},
+        "model": {"dimension": 2},
+        "validation": {"pairs": 0},
+    },
+}
 
 
 @pytest.fixture
@@ -57,15 +67,15 @@ def checkpoint(tmp_path):
 def spoil(monkeypatch):
     """Make one term of the loss NaN at the n-th step from here on."""
 
-    def at(step: int, name: str) -> None:
-        whole, calls = Objective.forward, []
+    def at(step: int, name: str, loss: type = Objective) -> None:
+        whole, calls = loss.forward, []
 
         def forward(self, batch):
             terms = whole(self, batch)
             calls.append(batch)
             return {**terms, name: terms[name] * float("nan")} if len(calls) == step else terms
 
-        monkeypatch.setattr(Objective, "forward", forward)
+        monkeypatch.setattr(loss, "forward", forward)
 
     return at
 
@@ -77,8 +87,19 @@ def spoil(monkeypatch):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_half_and_half_is_the_whole(tiny, tmp_path, assert_same_state, logged, variant):
     """12 steps cross a refresh of SOAP's bases, and one of the weights after the break."""
-    config = tiny(**VARIANTS[variant])
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    _check_half_and_half(tiny(**VARIANTS[variant]), tmp_path, assert_same_state, logged)
+
+
+@pytest.mark.parametrize("variant", TRANSPORT_VARIANTS)
+def test_half_and_half_is_the_whole_transport(
+    tiny_transport, tmp_path, assert_same_state, logged, variant
+):
+    config = tiny_transport(**TRANSPORT_VARIANTS[variant])
+    _check_half_and_half(config, tmp_path, assert_same_state, logged)
+
+
+def _check_half_and_half(config, folder, assert_same_state, logged) -> None:
+    whole, parts = folder / "whole", folder / "parts"
     finished = train(config, whole)
     assert train(config, parts, stop_at=6).reason == "stopped"
     resumed = train(config, parts, resume=True)
@@ -128,6 +149,36 @@ def test_training_lowers_the_loss(tiny, tmp_path, logged):
     errors = [entry["validation"] for entry in entries if "validation" in entry]
     assert losses[-1] < 0.5 * losses[0]
     assert sum(errors[-1]) < sum(errors[0])
+
+
+def test_training_lowers_the_loss_of_transport(tiny_transport, tmp_path, logged):
+    config = tiny_transport(
+        steps=150,
+        model={"sensors": 20, "seen": 10, "modes": 16, "width": 16},
+        sampling={"pairs": 32, "points": 32},
+        optimizer={"learning_rate": 0.02},
+        validation={"pairs": 4, "every": 50},
+    )
+    train(config, tmp_path)
+    entries = logged(tmp_path)
+    losses = [entry["loss"] for entry in entries if "loss" in entry]
+    halfway = [entry["validation"][2] for entry in entries if "validation" in entry]
+    assert sum(losses[-10:]) < 0.4 * sum(losses[:10])
+    assert halfway[-1] < halfway[0]
+
+
+def test_transport_logs_its_two_terms(tiny_transport, tmp_path, logged):
+    train(tiny_transport(steps=2), tmp_path)
+    for entry in logged(tmp_path):
+        if "loss" in entry:
+            assert set(entry["terms"]) == {"mismatch", "folds"}
+            assert entry["loss"] == pytest.approx(sum(entry["terms"].values()), rel=1e-5)
+
+
+def test_a_step_of_transport_has_no_places(tiny_transport, tiny, tmp_path):
+    """It compares no ends; a step of GeONet does."""
+    assert len(Run(tiny_transport(), tmp_path, Processes()).batch().places) == 0
+    assert len(Run(tiny(), tmp_path, Processes()).batch().places) == 5
 
 
 def test_every_step_sees_other_pairs_and_points(tiny, tmp_path):
@@ -188,6 +239,61 @@ def test_resuming_with_another_config(tiny, tmp_path, checkpoint):
 def test_a_term_may_have_no_weight(tiny, tmp_path, name, logged):
     train(tiny(steps=2, loss={name: 0.0}), tmp_path)
     assert all(np.isfinite(entry["loss"]) for entry in logged(tmp_path) if "loss" in entry)
+
+
+# ---- what a transport model takes to be usual
+
+
+def test_modes_are_standardised_before_the_first_step(tiny_transport, tmp_path):
+    """The same in every process, and for every seed nearly so."""
+    first, second = (Run(tiny_transport(), tmp_path, Processes(rank, 1)) for rank in range(2))
+    other = Run(tiny_transport(seed=1), tmp_path, Processes())
+    for name in ("mean", "gain"):
+        ours, theirs = (getattr(run.model, name) for run in (first, second))
+        assert torch.equal(ours, theirs)
+        assert torch.allclose(ours, getattr(other.model, name), atol=0.1)
+        assert not torch.equal(ours, getattr(other.model, name))
+    modes = first.model._modes(first._typical())
+    seen = (modes - first.model.mean) * first.model.gain
+    assert len(modes) == 1000
+    assert seen[:, ::2].mean(0).abs().max() < 1e-4
+    assert first.model.mean[0] == pytest.approx(1, abs=0.01)  # their mass
+    assert not first.model.mean[1::2].any()
+
+
+def test_standardisation_survives_a_break(tiny_transport, tmp_path, monkeypatch):
+    """It is that of the checkpoint, not made again from other densities."""
+    config = tiny_transport()
+    train(config, tmp_path, stop_at=6)
+    before = Run(config, tmp_path, Processes()).model
+    monkeypatch.setattr(Run, "_typical", lambda self: torch.rand(50, 12))
+    run = Run(config, tmp_path, Processes())
+    assert not torch.equal(run.model.gain, before.gain)
+    run.load()
+    train(config, tmp_path, resume=True)
+    after, _ = load_model(tmp_path / "model.safetensors")
+    tensors, _ = read_tensors(tmp_path / "checkpoint.safetensors", "a checkpoint")
+    for name in ("mean", "gain"):
+        assert torch.equal(getattr(run.model, name), getattr(before, name))
+        assert torch.equal(getattr(after, name), getattr(before, name))
+        assert torch.equal(tensors[f"model/{name}"], getattr(before, name))
+
+
+def test_a_transport_model_is_a_solver(tiny_transport, tmp_path, pair_1d):
+    outcome = train(tiny_transport(), tmp_path)
+    solver = geonet.solver(str(outcome.model))
+    assert solver.name == "transport"
+    path = solver(*pair_1d)
+    assert path.notes["model"] == "tiny"
+    for t, end in zip((0.0, 1.0), pair_1d, strict=True):
+        assert torch.allclose(path.density(t).values, end.values, atol=1e-3)
+    assert path.density([0.25, 0.5]).values.shape == (2, 100)
+    _, header = load_model(outcome.model)
+    assert (header["kind"], header["steps"], header["epsilon"]) in (
+        ("transport", 6, 0.0),
+        ("transport", 12, 0.0),
+    )
+    assert path.calibration._asdict() == header["measured"]["calibration"]
 
 
 # ---- stops
@@ -260,6 +366,19 @@ def test_a_term_that_is_not_finite_is_named(tiny, tmp_path, checkpoint, spoil, t
     assert checkpoint.read_bytes() == before
 
 
+@pytest.mark.parametrize("term", ["mismatch", "folds"])
+def test_a_transport_term_that_is_not_finite_is_named(
+    tiny_transport, tmp_path, checkpoint, spoil, term
+):
+    train(tiny_transport(), tmp_path / "run", stop_at=3)
+    before = checkpoint.read_bytes()
+    spoil(2, term, TransportObjective)
+    message = f"At step 5 the term {term} of the loss is no longer finite; the last good checkpoint"
+    with pytest.raises(TrainingError, match=message):
+        train(tiny_transport(), tmp_path / "run", resume=True)
+    assert checkpoint.read_bytes() == before
+
+
 def test_after_a_nan_training_goes_on_from_the_checkpoint(
     tiny, tmp_path, monkeypatch, spoil, assert_same_state, logged
 ):
@@ -318,7 +437,8 @@ def test_an_answer_that_is_not_finite_is_never_saved(tiny, tmp_path, monkeypatch
     config = tiny(checkpoint_every=1, validation={"every": 1})
     train(config, tmp_path, stop_at=3)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    monkeypatch.setattr(Validation, "errors", lambda *_: torch.full((5,), float("inf")))
+    infinite = {"validation_l1_percent": [float("inf")] * 5}
+    monkeypatch.setattr(Validation, "measured", lambda *_: infinite)
     with pytest.raises(TrainingError, match="At step 4 the answer on unseen pairs is no longer"):
         train(config, tmp_path, resume=True)
     for name in ("checkpoint.safetensors", "model.safetensors"):
@@ -356,6 +476,24 @@ def test_pairs_from_a_file(tiny, tmp_path, logged, assert_same_state, d, scheme)
     train(config, tmp_path / "parts", resume=True)
     assert_same_state(tmp_path / "whole", tmp_path / "parts")
     path = geonet.geodesic(source, target, solver=str(outcome.model))
+    assert path.density(0.5).values.shape == (5, *source.grid.shape)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_transport_pairs_from_a_file(tiny_transport, tmp_path, monkeypatch, assert_same_state, d):
+    monkeypatch.setattr("geonet.training.loop.TYPICAL", 20)  # in 3D a thousand take seconds
+    source, target = _write_pairs(tmp_path / "pairs.npz", d)
+    config = tiny_transport(
+        problem={"file": str(tmp_path / "pairs.npz")},
+        steps=4,
+        model={"dimension": d, "seen": 4, "modes": 4},
+        validation={"pairs": 2 if d == 1 else 0},
+    )
+    outcome = train(config, tmp_path / "whole")
+    train(config, tmp_path / "parts", stop_at=2)
+    train(config, tmp_path / "parts", resume=True)
+    assert_same_state(tmp_path / "whole", tmp_path / "parts")
+    path = geonet.geodesic(source, target, solver=str(outcome.model), corrections=0)
     assert path.density(0.5).values.shape == (5, *source.grid.shape)
 
 

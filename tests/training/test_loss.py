@@ -6,10 +6,18 @@ from torch.func import grad, hessian, jacrev, vmap
 
 from geonet import Grid
 from geonet.errors import ConfigError
-from geonet.operators.architecture import Architecture, Branch, Trunk
+from geonet.operators.architecture import Architecture, Branch, Transport, Trunk
 from geonet.operators.build import build
-from geonet.training.loss import LossSettings, Objective
-from geonet.training.sampling import Batch
+from geonet.operators.jets import columns
+from geonet.training.loss import (
+    LEAST,
+    LossSettings,
+    Objective,
+    TransportObjective,
+    make_objective,
+)
+from geonet.training.problem import FAMILIES
+from geonet.training.sampling import Batch, cartesian_batch, sensor_points
 
 # At its first jvp torch warns of itself.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -18,6 +26,7 @@ TERMS = ("continuity", "hamilton_jacobi", "source", "target")
 SLOPES = ("continuity_gradient", "hamilton_jacobi_gradient")
 ALL = LossSettings(0.5, 0.25, 1.5, 2.0, 0.3, 0.7)
 PAIRS, POINTS, PLACES = 2, 3, 4
+NOBODY = (None, None)  # GeONet's loss does not ask for the ends elsewhere
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +39,12 @@ def double_precision():
 
 def model_of(d, symmetry="density", network="modified-mlp", features="coordinates"):
     settings = Architecture(
-        d, 2, 5, symmetry, Branch("mlp", 5, 3), Trunk(network, 4, 3, features, 2, 0.5)
+        dimension=d,
+        sensors=2,
+        rank=5,
+        swap_symmetry=symmetry,
+        branch=Branch("mlp", 5, 3),
+        trunk=Trunk(network, 4, 3, features, 2, 0.5),
     )
     model = build(settings, 1)
     noise = torch.Generator().manual_seed(2)
@@ -46,7 +60,8 @@ def batch_of(d, paired=False, seed=3):
     points, places = (PAIRS, PAIRS) if paired else (POINTS, PLACES)
     there = (PAIRS,) if paired else (PAIRS, PLACES)
     shapes = [(PAIRS, 2**d)] * 2 + [(points, d), (points,), (places, d), there, there]
-    return Batch(*(torch.rand(*shape, generator=generator) for shape in shapes), paired)
+    tensors = (torch.rand(*shape, generator=generator) for shape in shapes)
+    return Batch(*tensors, ends=NOBODY, paired=paired)
 
 
 def residuals_in_the_box(model, batch, box, epsilon):
@@ -187,7 +202,8 @@ def test_triples_are_the_diagonal(d, weigh, epsilon):
                 *(values[n : n + 1] for values in (batch.source, batch.target)),
                 *(values[n : n + 1] for values in (batch.points, batch.times, batch.places)),
                 *(values[n : n + 1, None] for values in (batch.source_there, batch.target_there)),
-                False,
+                ends=NOBODY,
+                paired=False,
             )
         )
         for n in range(PAIRS)
@@ -262,3 +278,149 @@ def test_negative_weights_are_refused(name, value):
     with pytest.raises(ConfigError) as error:
         LossSettings(**{name: value})
     assert str(error.value) == f"{name} is {value}; give ≥ 0."
+
+
+# ---- the transport form
+
+
+class Bowls(torch.nn.Module):
+    """u(y) = ½cy² in 1D, one c for each pair: ∇u = cy and D²u = c."""
+
+    def __init__(self, *c):
+        super().__init__()
+        self.c = torch.nn.Parameter(torch.tensor(c)[:, None])
+
+    def coefficients(self, source, target):
+        return self.c
+
+    def basis(self, z):
+        y = columns(z, 0, 1)
+        return z.like(0.5 * (y * y).data)
+
+
+def bowls_of(*pairs, at=(0.5,), floor=0.25):
+    """The loss of pairs (c, a) with μ0 = a + x and μ1 = 2 + x."""
+    c, a = zip(*pairs, strict=True)
+    start = torch.tensor(a)[:, None]
+    ends = (lambda x: start + x[..., 0], lambda x: 2 + x[..., 0])
+    points = torch.tensor(at)[:, None]
+    none = torch.empty(len(c), 0)
+    batch = Batch(none, none, points, points[:, 0], points[:0], none, none, ends, False)
+    objective = TransportObjective(Bowls(*c), LossSettings(floor=floor))
+    return objective, objective(batch)
+
+
+@pytest.mark.parametrize(
+    ("pair", "mismatch", "folds"),
+    [
+        # ρ0 = (1 + ¼)·½ = 0.625, ρ1 = (2 + ¾)·1½ = 4.125
+        ((1.0, 1.0), 3.5**2 / (4.75 + 0.25), 0.0),
+        # ρ0 = (1 − ¼)·(−½) = −0.375, ρ1 = (2 + 1¼)·2½ = 8.125
+        ((3.0, 1.0), 8.5**2 / (7.75 + 0.25), 0.55**2),
+        # ρ0 = (41 − ¼)·(−½) = −20.375, and the sum is negative
+        ((3.0, 41.0), 28.5**2 / (12.25 + 0.25), 0.55**2),
+        # ρ0 = (1 + 1¼)·2½ = 5.625, ρ1 = (2 − ¼)·(−½) = −0.875
+        ((-3.0, 1.0), 6.5**2 / (4.75 + 0.25), 0.55**2),
+        # determinants 0.03 and 1.97: no fold, but close
+        ((1.94, 1.0), (1.015 * 0.03 - 2.985 * 1.97) ** 2 / (5.9109 + 0.25), 0.02**2),
+        ((0.0, 2.0), 0.0, 0.0),
+    ],
+)
+def test_transport_terms_by_hand(pair, mismatch, folds):
+    _, terms = bowls_of(pair)
+    assert set(terms) == {"mismatch", "folds"}
+    assert terms["mismatch"].item() == pytest.approx(mismatch, rel=1e-9, abs=1e-14)
+    assert terms["folds"].item() == pytest.approx(folds, rel=1e-9, abs=1e-14)
+
+
+def test_transport_terms_are_means_over_pairs_and_points():
+    pairs, points = [(1.0, 1.0), (3.0, 1.0), (-2.5, 3.0)], (0.1, 0.5)
+    _, together = bowls_of(*pairs, at=points)
+    alone = [bowls_of(pair, at=(point,))[1] for pair in pairs for point in points]
+    for name, term in together.items():
+        assert term.shape == ()
+        assert torch.allclose(term, torch.stack([terms[name] for terms in alone]).mean())
+
+
+def test_the_denominator_carries_no_gradient():
+    """With dρ0/dc = −¾ and dρ1/dc = 1¾ the slope is 2·3½·2½/5; through the sum, 0.49 less."""
+    objective, terms = bowls_of((1.0, 1.0))
+    (slope,) = torch.autograd.grad(terms["mismatch"], objective.model.c)
+    assert slope.item() == pytest.approx(3.5)
+
+
+def test_folds_are_pushed_open():
+    objective, terms = bowls_of((3.0, 1.0), (1.0, 1.0))
+    (slope,) = torch.autograd.grad(terms["folds"], objective.model.c)
+    assert slope.flatten().tolist() == pytest.approx([0.55 / 2, 0.0])  # 2·0.55·½, over two pairs
+    assert LEAST == 0.05
+
+
+def test_the_floor_is_that_of_the_settings():
+    _, terms = bowls_of((1.0, 1.0), floor=0.5)
+    assert terms["mismatch"].item() == pytest.approx(3.5**2 / 5.25)
+
+
+def test_both_transport_terms_count_once():
+    objective, terms = bowls_of((3.0, 1.0))
+    assert objective.weights == {"mismatch": 1.0, "folds": 1.0}
+    assert objective.epsilon == 0.0
+    assert torch.equal(objective.total(terms), terms["mismatch"] + terms["folds"])
+
+
+@pytest.fixture
+def single_precision(double_precision):
+    """That of trainings, and of the mixtures they draw."""
+    torch.set_default_dtype(torch.float32)
+
+
+def transport_model(d):
+    settings = Transport(dimension=d, sensors=6, seen=4, modes=4, width=3, depth=2)
+    model = build(settings, 1)
+    noise = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.5 * torch.randn(p.shape, generator=noise)
+    return model
+
+
+def mixtures_batch(d):
+    problem, sensors = FAMILIES[f"mixtures-{d}d"](), sensor_points(6, d)
+    return cartesian_batch(problem, sensors, 3, 8, 0, torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_transport_gradients_reach_every_weight(d, single_precision):
+    objective = TransportObjective(transport_model(d), LossSettings())
+    objective.total(objective(mixtures_batch(d))).backward()
+    for name, p in objective.named_parameters():
+        assert p.grad is not None and p.grad.abs().max() > 1e-12, name
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_equal_ends_have_no_transport_loss(d, single_precision):
+    """Because the potential between them is zero."""
+    batch = mixtures_batch(d)
+    same = replace(batch, target=batch.source, ends=(batch.ends[0],) * 2)
+    objective = TransportObjective(transport_model(d), LossSettings())
+    terms = objective(same)
+    assert terms["mismatch"] < 1e-9 and terms["folds"] == 0
+    assert objective(batch)["mismatch"] > 1e-3
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_swapped_ends_have_the_same_transport_loss(d, single_precision):
+    objective, batch = TransportObjective(transport_model(d), ALL), mixtures_batch(d)
+    swapped = replace(batch, source=batch.target, target=batch.source, ends=batch.ends[::-1])
+    there, back = objective(batch), objective(swapped)
+    assert all(torch.allclose(there[name], back[name], rtol=1e-4) for name in there)
+
+
+def test_the_model_chooses_its_loss():
+    box, settings = Grid(4, 0, 2), replace(ALL, floor=0.3)
+    learned = make_objective(model_of(1), settings, box)
+    assert type(learned) is Objective
+    assert learned.weights == settings.in_unit_box(box)
+    direct = make_objective(transport_model(1), LossSettings(floor=0.3), box)
+    assert type(direct) is TransportObjective
+    assert direct.floor == 0.3

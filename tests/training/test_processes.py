@@ -35,8 +35,9 @@ from geonet.training.processes import joined_processes
 folder, *ports = sys.argv[1:]
 folder, rank = Path(folder), int(os.environ["RANK"])
 config, found = read_config(folder / "tiny.toml"), {}
+transport = read_config(folder / "transport.toml")
 
-def go(name, **options):  # every group of processes meets at a port of its own
+def go(name, config=config, **options):  # every group of processes meets at a port of its own
     os.environ["MASTER_PORT"] = ports.pop()
     outcome = train(config, folder / name, **options)
     return [outcome.reason, outcome.step]
@@ -58,7 +59,22 @@ with joined_processes() as processes:
     found["weights"] = run.model.state_dict()
     found["balance"] = run.progress.weights
     run.leave()
+    run = Run(transport, folder, processes)
+    batch = run.batch()
+    run.objective.total(run.shared(batch)).backward()
+    found["transport"] = {
+        "batch": [batch.source, batch.points],
+        "gradients": [p.grad for p in run.model.parameters()],
+        "start": {name: value.clone() for name, value in run.model.state_dict().items()},
+    }
+    for _ in range(5):
+        run.take_step()
+    found["transport"]["weights"] = run.model.state_dict()
+    run.leave()
 
+found["transport"]["whole"] = go("transport", transport)
+found["transport"]["half"] = go("transport parts", transport, stop_at=5)
+found["transport"]["resumed"] = go("transport parts", transport, resume=True)
 found["whole"] = go("whole")
 found["half"] = go("parts", stop_at=5)
 found["resumed"] = go("parts", resume=True)
@@ -96,12 +112,18 @@ def config(tiny):
 
 
 @pytest.fixture(scope="module")
-def pair(config, tmp_path_factory):
+def transport_config(tiny_transport):
+    return tiny_transport(checkpoint_every=2)
+
+
+@pytest.fixture(scope="module")
+def pair(config, transport_config, tmp_path_factory):
     """The folder of the script, and what each of its two processes found."""
     folder = tmp_path_factory.mktemp("pair")
     (folder / "tiny.toml").write_text(to_toml(to_table(config)))
+    (folder / "transport.toml").write_text(to_toml(to_table(transport_config)))
     group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-    arguments = ["-c", SCRIPT, str(folder), *_free_ports(7)]
+    arguments = ["-c", SCRIPT, str(folder), *_free_ports(10)]
     places = [group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
     for code, _, err in _run(*((arguments, place) for place in places)):
         assert code == 0, err
@@ -197,7 +219,42 @@ def test_their_weights_stay_equal(pair, config, tmp_path):
     assert first["balance"] == second["balance"]
 
 
+def test_transport_gradients_are_those_of_both_batches_together(pair, transport_config, tmp_path):
+    """And both start from the same standardised modes."""
+    runs = [Run(transport_config, tmp_path, Processes(rank, 1)) for rank in range(2)]
+    batches = [run.batch() for run in runs]
+    model, objective = runs[0].model, runs[0].objective
+    loss = sum(objective.total(objective(batch)) for batch in batches) / 2
+    expected = torch.autograd.grad(loss, list(model.parameters()))
+    largest = max(float(gradient.abs().max()) for gradient in expected)
+    for found, batch in zip((each["transport"] for each in pair[1]), batches, strict=True):
+        assert torch.equal(found["batch"][0], batch.source)
+        assert torch.equal(found["batch"][1], batch.points)
+        assert all(torch.equal(found["start"][k], v) for k, v in model.state_dict().items())
+        for gradient, wanted in zip(found["gradients"], expected, strict=True):
+            assert torch.allclose(gradient, wanted, rtol=1e-4, atol=1e-6 * largest)
+    assert not torch.equal(batches[0].source, batches[1].source)
+
+
+def test_transport_weights_stay_equal(pair):
+    first, second = (each["transport"] for each in pair[1])
+    for name, value in first["weights"].items():
+        assert torch.equal(value, second["weights"][name]), name
+        moved = not torch.equal(value, first["start"][name])
+        assert moved == (name not in ("mean", "gain")), name
+
+
 # ---- whole trainings
+
+
+def test_two_transport_processes_resume_bit_for_bit(pair, assert_same_state):
+    folder, found = pair
+    for each in found:
+        assert each["transport"]["whole"] == each["transport"]["resumed"] == ["finished", 12]
+        assert each["transport"]["half"] == ["stopped", 5]
+    assert_same_state(folder / "transport", folder / "transport parts")
+    tensors, _ = read_tensors(folder / "transport" / "checkpoint.safetensors", "a checkpoint")
+    assert not torch.equal(tensors["stream/0"], tensors["stream/1"])
 
 
 def test_two_processes_resume_bit_for_bit(pair, assert_same_state):

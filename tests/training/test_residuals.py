@@ -3,10 +3,12 @@ import math
 import pytest
 import torch
 from torch.distributions import MultivariateNormal
-from torch.func import grad, hessian, vmap
+from torch.func import grad, hessian, jacrev, vmap
 
-from geonet.operators.jets import Jet
-from geonet.training.residuals import boundary, continuity, hamilton_jacobi
+from geonet.operators.deeponet import cartesian
+from geonet.operators.jets import Jet, variables
+from geonet.operators.transport import cosine_products
+from geonet.training.residuals import both_sides, boundary, continuity, hamilton_jacobi
 
 # At its first jvp torch warns of itself.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -179,3 +181,98 @@ def test_boundary_residual_vanishes_at_the_ends(d, where, generator):
         assert vanishes(boundary(computed, given[k]))
         assert is_large(boundary(computed, given[1 - k]))
         assert torch.equal(boundary(computed, 0 * computed), computed)
+
+
+# ---- what both ends bring to t = ½
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+@pytest.mark.parametrize("commuting", [True, False])
+def test_both_sides_are_the_density_halfway_between_two_gaussians(d, commuting, where, generator):
+    density, potential, ends = geodesic(d, commuting, generator)
+    points, times = where(d)
+    halfway = torch.full_like(times, 0.5)
+    functions = tuple(lambda x, end=end: end.log_prob(x).exp() for end in ends)
+    sides, determinants = both_sides(jet_of(potential, points, halfway), points, functions)
+    expected = vmap(density)(points, halfway)
+    assert all(vanishes(side - expected) for side in sides)
+    assert all(bool((determinant > 0).all()) for determinant in determinants)
+    backwards = jet_of(lambda x, t: -potential(x, t), points, halfway)
+    sides, _ = both_sides(backwards, points, functions)
+    assert is_large(sides[0] - sides[1])
+
+
+@pytest.fixture
+def series(generator):
+    """Three potentials as cosine series in the unit box, with 4 modes along each axis."""
+
+    def drawn(d):
+        coefficients = torch.randn(3, 4**d, dtype=torch.float64, generator=generator)
+        points = torch.rand(5, d, dtype=torch.float64, generator=generator)
+        basis = cosine_products(variables(points, torch.zeros_like(points[:, 0]), "hessian"), 4)
+        return 0.02 * coefficients, points, basis
+
+    return drawn
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_both_sides_are_changes_of_variables(d, series):
+    """μ0 after y ↦ y − ½∇u and μ1 after y ↦ y + ½∇u, with the determinants by autograd."""
+    coefficients, points, basis = series(d)
+    found, determinants = both_sides(cartesian(coefficients, basis), points, (bumps, waves))
+    modes = torch.cartesian_prod(*[torch.arange(4)] * d).reshape(-1, d).double()
+    for b, c in enumerate(coefficients):
+
+        def potential(y, c=c):
+            return c @ torch.cos(math.pi * modes * y).prod(-1)
+
+        for k, (end, s) in enumerate(((bumps, -0.5), (waves, 0.5))):
+
+            def lines(y, s=s, potential=potential):
+                return y + s * grad(potential)(y)
+
+            there = vmap(lines)(points)
+            determinant = torch.linalg.det(vmap(jacrev(lines))(points))
+            values = end(there.expand(3, *there.shape))[b]
+            assert torch.allclose(determinants[k][b], determinant, rtol=1e-11, atol=1e-12)
+            assert torch.allclose(found[k][b], values * determinant, rtol=1e-11, atol=1e-12)
+            assert is_large(determinant - 1)
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_both_sides_agree_where_the_target_is_made_by_the_map(d, series):
+    """μ1 is what the straight lines of u make of μ0; another μ1 is not."""
+    coefficients, points, basis = series(d)
+    jet = cartesian(coefficients, basis)
+
+    def uniform(x):
+        return torch.ones_like(x[..., 0])
+
+    (source, target), (before, after) = both_sides(jet, points, (uniform, uniform))
+    assert torch.equal(source, before) and torch.equal(target, after)
+    pushed = before / after  # at y + ½∇u
+    (source, target), _ = both_sides(jet, points, (uniform, lambda x: pushed))
+    assert vanishes(source - target)
+    (source, target), _ = both_sides(jet, points, (uniform, uniform))
+    assert is_large(source - target)
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_both_sides_can_be_differentiated_in_the_potential(d, series):
+    coefficients, points, basis = series(d)
+
+    def sides(c):
+        (source, target), _ = both_sides(cartesian(c, basis), points, (bumps, waves))
+        return source - target
+
+    assert torch.autograd.gradcheck(sides, coefficients.requires_grad_())
+
+
+def bumps(x):
+    """A density of each of three pairs, at points (3, N, d) of their own."""
+    width = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)[:, None]
+    return (-((x - 0.4) ** 2).sum(-1) / width).exp()
+
+
+def waves(x):
+    return 1.5 + torch.sin(torch.tensor([1, 2, 3])[:, None] * x.sum(-1))

@@ -14,7 +14,7 @@ def seeded(seed=3):
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.fixture(params=["mixtures-1d", "mixtures-2d", "recorded-1d", "recorded-2d", "recorded-3d"])
+@pytest.fixture(params=[*FAMILIES, "recorded-1d", "recorded-2d", "recorded-3d"])
 def problem(request, tmp_path, generator):
     if request.param in FAMILIES:
         return FAMILIES[request.param]()
@@ -36,7 +36,7 @@ def triples(problem, generator):
 
 def tensors(batch):
     found = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    del found["paired"]
+    del found["paired"], found["ends"]
     return found
 
 
@@ -116,3 +116,32 @@ def test_ends_are_the_densities_at_sensors_and_places(scheme, problem):
         expected = at_places.diagonal() if batch.paired else at_places
         assert torch.allclose(sensed, end(sensors), rtol=1e-4, atol=1e-5)
         assert torch.allclose(there, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", [cartesian, triples])
+def test_the_ends_of_a_batch_are_its_densities(scheme, problem, generator):
+    """As functions, which answer anywhere, also at points of each pair's own."""
+    batch = scheme(problem, seeded())
+    sensors = sensor_points(SENSORS, problem.box.dimension)
+    own = torch.rand(PAIRS, 3, problem.box.dimension, generator=generator)
+    for end, sensed in zip(batch.ends, (batch.source, batch.target), strict=True):
+        assert torch.allclose(end(sensors), sensed, rtol=1e-4, atol=1e-5)
+        assert end(own).shape == (PAIRS, 3)
+
+
+def test_a_batch_may_have_no_places(problem):
+    sensors = sensor_points(SENSORS, problem.box.dimension)
+    batch = cartesian_batch(problem, sensors, PAIRS, POINTS, 0, seeded())
+    assert shapes(batch)["places"] == (0, problem.box.dimension)
+    assert shapes(batch)["source_there"] == shapes(batch)["target_there"] == (PAIRS, 0)
+    other = cartesian(problem, seeded())
+    assert torch.equal(batch.points, other.points)
+    assert torch.allclose(batch.source, other.source, rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_goes_to_a_device(problem):
+    batch = cartesian(problem, seeded())
+    moved = batch.to("meta")
+    assert {tensor.device.type for tensor in tensors(moved).values()} == {"meta"}
+    assert shapes(moved) == shapes(batch)
+    assert moved.ends is batch.ends and moved.paired == batch.paired

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.special import ndtr
 
 import geonet
 from geonet.errors import TrainingError
 from geonet.evaluation.metrics import l1
+from geonet.measures.families import BOX_1D, mixtures_1d
 from geonet.solvers.learned.model_file import load_model, save_model
 from geonet.training.loop import Run, train
 from geonet.training.processes import Processes
 from geonet.training.run_log import read_log
-from geonet.training.validation import TIMES, Validation, exact_path
+from geonet.training.validation import TIMES, Validation, calibrated, exact_path
 
 
 @pytest.fixture
@@ -28,20 +31,104 @@ def measured(monkeypatch):
 
     def let(*errors: float) -> None:
         answers = iter(errors)
-        monkeypatch.setattr(Validation, "errors", lambda *_: torch.full((5,), next(answers)))
+        monkeypatch.setattr(
+            Validation, "measured", lambda *_: {"validation_l1_percent": [next(answers)] * 5}
+        )
 
     return let
 
 
+@pytest.fixture
+def transport_run(tiny_transport, tmp_path):
+    return Run(tiny_transport(validation={"pairs": 3}), tmp_path, Processes())
+
+
 def test_errors_are_those_of_the_solver_against_the_exact_path(run, tmp_path):
-    errors = run.validation.errors(run.model)
+    measured = run.validation.measured(run.model)
+    assert set(measured) == {"validation_l1_percent"}
+    errors = measured["validation_l1_percent"]
     file = save_model(tmp_path / "model.safetensors", run.model, {})
     source, target = run.validation.source, run.validation.target
     learned = geonet.geodesic(source, target, solver=str(file)).density(TIMES)
-    exact = geonet.geodesic(source, target, solver="quantile").density(TIMES)
-    assert errors.shape == (5,)
-    assert torch.allclose(errors, 100 * l1(learned, exact).mean(0), rtol=1e-5)
-    assert bool((errors > 1).all())
+    exact = exact_path(source, target, 0.0)
+    assert errors == pytest.approx((100 * l1(learned, exact).mean(0)).tolist(), rel=1e-5, abs=1e-4)
+    assert len(errors) == 5 and min(errors) > 1
+
+
+def test_transport_errors_are_those_of_the_uncorrected_solver(transport_run, tmp_path):
+    run = transport_run
+    measured = run.validation.measured(run.model)
+    file = save_model(tmp_path / "model.safetensors", run.model, {})
+    source, target = run.validation.source, run.validation.target
+    path = geonet.geodesic(source, target, solver=str(file), corrections=0)
+    errors = 100 * l1(path.density(TIMES), exact_path(source, target, 0.0)).mean(0)
+    assert measured["validation_l1_percent"] == pytest.approx(errors.tolist(), rel=1e-5, abs=1e-4)
+    assert errors[0] < 0.1 and errors[2] > 1 and errors[4] < 0.1
+
+
+def test_transport_models_are_calibrated(transport_run, tmp_path):
+    """For half of the validation pairs the largest error is at most slope times mismatch."""
+    run = transport_run
+    measured = run.validation.measured(run.model)
+    assert set(measured) == {"validation_l1_percent", "calibration"}
+    assert set(measured["calibration"]) == {"slope", "limit"}
+    file = save_model(tmp_path / "model.safetensors", run.model, {"measured": measured})
+    source, target = run.validation.source, run.validation.target
+    path = geonet.geodesic(source, target, solver=str(file), corrections=0)
+    largest = l1(path.density(TIMES), run.validation.truth).amax(1)
+    ratios = largest / path.halfway.mismatch
+    assert measured["calibration"]["slope"] == pytest.approx(ratios.median().item(), rel=1e-4)
+    assert path.calibration._asdict() == measured["calibration"]
+
+
+def test_calibration_by_hand():
+    """Ratios 0.2, 0.9 and 0.5; the logarithms are log 0.2 and that ± log 2."""
+    largest = torch.tensor([0.02, 0.18, 0.2])
+    errors = largest[:, None] * torch.tensor([[0.0, 0.5, 0.1, 1.0, 0.0]])
+    found = calibrated(torch.tensor([0.1, 0.2, 0.4]), errors)
+    assert found.slope == pytest.approx(0.5)
+    assert found.limit == pytest.approx(0.2 * 2 ** (4 * math.sqrt(2 / 3)))
+
+
+def test_calibration_with_one_pair_or_equal_ends():
+    one = calibrated(torch.tensor([0.1]), torch.tensor([[0.0, 0.2, 0.0, 0.0, 0.0]]))
+    assert (one.slope, one.limit) == pytest.approx((2.0, 0.1))
+    none = calibrated(torch.zeros(2), torch.zeros(2, 5))
+    assert none.slope == 0 and math.isfinite(none.limit)
+
+
+def test_the_truth_in_1d_is_the_density_at_the_centres(generator):
+    """As the monotone map between the distribution functions has it, on many points."""
+    mixtures = [mixtures_1d(2, generator) for _ in range(2)]
+    source, target = (mixture.on(BOX_1D) for mixture in mixtures)
+    truth = exact_path(source, target, 0.0)
+    assert truth.grid == BOX_1D and truth.values.shape == (2, 5, 100)
+    means = geonet.geodesic(source, target, solver="quantile").density(TIMES)
+    for n in range(2):
+        expected = np.stack([between(mixtures[0][n], mixtures[1][n], t) for t in TIMES])
+        off, coarse = (np.abs(path.numpy()[n] - expected).max(1) for path in (truth, means))
+        assert max(off[0], off[-1]) < 1e-6
+        assert off.max() < 2e-4 < 1e-3 < coarse.max()
+
+
+def between(source, target, t):
+    """The density at time t at the centres of BOX_1D, from 1D mixtures cut to the box."""
+    x = np.linspace(0.0, 10.0, 200_001)
+    (f0, F0), (f1, F1) = (distribution(mixture, x) for mixture in (source, target))
+    image = np.interp(F0, F1, x)  # the optimal map
+    density = f0 / (1 - t + t * f0 / np.interp(image, x, f1))
+    return np.interp(BOX_1D.axes()[0].numpy(), (1 - t) * x + t * image, density)
+
+
+def distribution(mixture, x):
+    """The density of a mixture in [0, 10] and its integral from 0 on."""
+    std = mixture.covariances[:, 0, 0].sqrt().numpy()
+    z = (x[:, None] - mixture.means[:, 0].numpy()) / std
+    low, high = ((edge - mixture.means[:, 0].numpy()) / std for edge in (0.0, 10.0))
+    weights = mixture.weights.numpy()
+    mass = (ndtr(high) - ndtr(low)) @ weights
+    density = np.exp(-0.5 * z**2) @ (weights / std) / math.sqrt(math.tau)
+    return density / mass, (ndtr(z) - ndtr(low)) @ weights / mass
 
 
 def test_the_truth_has_the_given_ends(run):

@@ -30,13 +30,15 @@ class Report:
         distance: W2 as the solver has it; None if it gives none.
         distance_lower_bound: the W2 distance of Gaussians with the same moments (Gelbrich), or the
             path's own bound if that is larger.
+        distance_upper_bound: what it costs to send all mass anywhere (the product of both ends), or
+            the path's own bound if that is smaller.
         mass_error: largest |∫μ_t − 1| over t = 0, ¼, ½, ¾, 1.
         negativity: largest mass below zero over the same times.
         source_error: L1 error of the path at t = 0.
         target_error: L1 error of the path at t = 1.
         notes: the solver's own: residual, iterations, floor, what it was solved on.
-        distance_upper_bound: on W2, where the path knows one; so with all that follows.
-        error_estimate: the L1 error to expect between the ends.
+        error_estimate: the L1 error to expect between the ends; like all that follows None where
+            the path does not know.
         in_distribution: whether the pair is like those the model was trained on.
         mismatch: ∫|ρ0 − ρ1| at t = ½, between what both ends say the density is.
         hamilton_jacobi: ∂_t v + (v·∇)v, by which particles leave their straight lines, relative to
@@ -48,12 +50,12 @@ class Report:
     solver: str
     distance: PerPair | None
     distance_lower_bound: PerPair
+    distance_upper_bound: PerPair
     mass_error: PerPair
     negativity: PerPair
     source_error: PerPair
     target_error: PerPair
     notes: dict[str, Any]
-    distance_upper_bound: PerPair | None = None
     error_estimate: PerPair | None = None
     in_distribution: bool | list[bool] | None = None
     mismatch: PerPair | None = None
@@ -109,14 +111,16 @@ def report_on(path: Geodesic) -> Report:
         raise InputError("A path without a grid has no report; give both ends on a grid.")
     frames = path.density(TIMES)
     checks = path._checks()
-    lower = moment_bound(path.source, path.target)
+    lower, upper = moment_bounds(path.source, path.target)
     if "distance_lower_bound" in checks:
         lower = torch.maximum(lower, checks.pop("distance_lower_bound"))
+        upper = torch.minimum(upper, checks.pop("distance_upper_bound"))
     first, last = (frames.values.select(len(path.batch), k) for k in (0, -1))
     return Report(
         solver=path.solver,
         distance=_distance(path),
         distance_lower_bound=_plain(lower),
+        distance_upper_bound=_plain(upper),
         mass_error=_plain(mass_error(frames).amax(-1)),
         negativity=_plain(negativity(frames).amax(-1)),
         source_error=_plain(l1(Density.as_computed(first, path.grid), path.source)),
@@ -126,10 +130,16 @@ def report_on(path: Geodesic) -> Report:
     )
 
 
-def moment_bound(source: Density, target: Density) -> Tensor:
-    """Gelbrich: W2 is at least the distance of the Gaussians with the same moments, (batch?)."""
+def moment_bounds(source: Density, target: Density) -> tuple[Tensor, Tensor]:
+    """What means and covariances say about W2: at least, and at most, (batch?) each.
+
+    At least the distance of the Gaussians with the same moments (Gelbrich), at most what the
+    product of both costs: W2² ≤ |m_1 − m_0|² + tr S_0 + tr S_1.
+    """
     shift = target.mean() - source.mean()
-    return gaussian_distance(shift, source.covariance(), target.covariance())
+    spreads = source.covariance(), target.covariance()
+    traces = sum(spread.diagonal(dim1=-2, dim2=-1).sum(-1) for spread in spreads)
+    return gaussian_distance(shift, *spreads), ((shift**2).sum(-1) + traces).sqrt()
 
 
 def _distance(path: Geodesic) -> PerPair | None:

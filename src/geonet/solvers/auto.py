@@ -15,6 +15,7 @@ from geonet.solvers.exact.quantile import Quantile
 if TYPE_CHECKING:
     from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 
+GRAINY = 0.05  # L1 error of the linear program's frames, at best
 CUT_OFF = 1e-3  # share of a Gaussian outside the box up to which its closed form is the answer
 
 
@@ -24,11 +25,13 @@ class Auto(Solver):
 
     These are `bures` for Gaussians given by formula; `transport-2d` or `transport-3d` where both
     ends agree on the density halfway as well as they do for pairs like those of its training;
-    `monge-ampere` where that converges; and else `linear-program`, on the finest grid that it can
-    afford. `path.solver` and the report name the solver that answered.
+    `monge-ampere` where that converges; else the transport model again, if it expects an error
+    below 5 %; and else `linear-program`, on the finest grid that it can afford. `path.solver` and
+    the report name the solver that answered, and the report says why monge-ampere did not.
 
     Attributes:
         learned: whether trained models may answer.
+        tolerance: of `monge-ampere`.
     """
 
     name = "auto"
@@ -37,6 +40,7 @@ class Auto(Solver):
     gives = ("distance",)  # what every one of them gives
 
     learned: bool = True
+    tolerance: float = 1e-3
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
         if source.grid.dimension == 1:
@@ -50,19 +54,22 @@ class Auto(Solver):
     def _solve_pair(self, source: Density, target: Density) -> Geodesic:
         if _is_gaussian(source) and _is_gaussian(target):
             return Bures()(source, target)
-        if self.learned:
-            path = _transport(source, target)
-            if bool(path.trusted.all()):
-                return path
+        learned = _transport(source, target) if self.learned else None
+        if learned is not None and bool(learned.trusted.all()):
+            return learned
         # Imported here: 1D needs neither, and POT alone takes longer to import than most solves.
         from geonet.solvers.exact.monge_ampere import MongeAmpere
 
         try:
-            return MongeAmpere()(source, target)
+            return MongeAmpere(tolerance=self.tolerance)(source, target)
         except (ConvergenceError, DensityError) as error:
-            from geonet.solvers.exact.linear_program import LinearProgram
+            path: Geodesic
+            if learned is not None and float(learned.expected_error()) < GRAINY:
+                path = learned
+            else:
+                from geonet.solvers.exact.linear_program import LinearProgram
 
-            path = LinearProgram(coarsen=True)(source, target)
+                path = LinearProgram(coarsen=True)(source, target)
             path.notes["instead of monge-ampere"] = str(error)
             return path
 

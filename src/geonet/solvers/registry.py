@@ -60,10 +60,9 @@ def _class_at(location: str) -> type[Solver]:
 
 def _class_of_file(file: Path) -> type[Solver]:
     """The solver that takes the kind of model that is in a file."""
-    from geonet.solvers.learned.model_file import read_tensors
+    from geonet.solvers.learned.model_file import kind_of
 
-    _, header = read_tensors(file, "a geonet model")
-    if header.get("kind") == "transport":
+    if kind_of(file) == "transport":
         return _class_at("geonet.solvers.learned.transport:TransportSolver")
     return _class_at("geonet.solvers.learned.geonet:GeONetSolver")
 

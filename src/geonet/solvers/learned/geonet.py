@@ -99,10 +99,12 @@ class GeONetPath(Geodesic):
         notes: dict[str, Any],
         operator: Operator,
         coefficients: tuple[Tensor, Tensor],
+        tested: dict[str, list[float]] | None = None,
     ):
         super().__init__(source, target, solver, notes)
         self.operator = operator
         self.coefficients = coefficients
+        self.tested = tested  # mean and sd of the model's own test errors at the quarters, in %
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         """C on the grid; as the network has it, so mass and sign are only nearly right."""
@@ -154,6 +156,19 @@ class GeONetPath(Geodesic):
             squares.append((speed * mass).sum(-1))
         return (0.5 * (squares[0] + squares[1])).sqrt()
 
+    def _checks(self) -> dict[str, Tensor]:
+        """Whether both ends, which are known, come out as well as in the model's own tests.
+
+        As well: an L1 error of at most the mean and `UNUSUAL` standard deviations there, per pair.
+        """
+        if self.tested is None:
+            return {}
+        usual = torch.ones(self.batch, dtype=torch.bool)
+        for t, end in ((0, self.source), (-1, self.target)):
+            limit = (self.tested["mean"][t] + UNUSUAL * self.tested["sd"][t]) / 100
+            usual &= l1(self.density(float(-t)), end) <= limit
+        return {"in_distribution": usual}
+
     def _jets(self, points: Tensor, t: float) -> list[Jet]:
         return self.operator.jets(self.coefficients, points, t, self.grid)
 
@@ -166,7 +181,11 @@ class GeONetPath(Geodesic):
         """Coefficients and trunks: what is needed at any (x, t)."""
         model = self.operator.model
         weights = {k: v for k, v in model.state_dict().items() if ".trunk." in k}
-        header = {"architecture": to_table(model.settings), "epsilon": self.operator.epsilon}
+        header = {
+            "architecture": to_table(model.settings),
+            "epsilon": self.operator.epsilon,
+            "tested": self.tested,
+        }
         return {
             "header": np.array(json.dumps(header)),
             "density": self.coefficients[0].numpy(),
@@ -186,7 +205,8 @@ class GeONetPath(Geodesic):
         model.load_state_dict(weights, strict=False)  # the branches have done their work
         coefficients = tuple(torch.from_numpy(state[key]) for key in ("density", "potential"))
         operator = Operator(model.eval().requires_grad_(False), header["epsilon"])
-        return cls(source, target, solver, notes, operator, coefficients)  # pyright: ignore[reportArgumentType]
+        tested = header.get("tested")
+        return cls(source, target, solver, notes, operator, coefficients, tested)  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True)
@@ -211,24 +231,10 @@ class GeONetSolver(Solver):
         notes = {"model": header.get("name", Path(self.file).stem)}
         if operator.epsilon:
             notes["epsilon"] = operator.epsilon * max(source.grid.lengths) ** 2
-        path = GeONetPath(source, target, self.name, notes, operator, coefficients)
-        if "test" in header.get("measured", {}):
-            notes["in distribution"] = in_distribution(path, header["measured"]["test"])
-        return path
+        tested = header.get("measured", {}).get("test")
+        return GeONetPath(source, target, self.name, notes, operator, coefficients, tested)
 
     _solve_pair = _solve
-
-
-def in_distribution(path: GeONetPath, measured: dict[str, list[float]]) -> bool | list[bool]:
-    """Whether both ends, which are known, come out as well as they did in the model's own tests.
-
-    As well: an L1 error of at most the mean and `UNUSUAL` standard deviations there, per pair.
-    """
-    usual = torch.ones(max(path.batch, default=1), dtype=torch.bool).reshape(path.batch)
-    for t, end in ((0, path.source), (-1, path.target)):
-        limit = (measured["mean"][t] + UNUSUAL * measured["sd"][t]) / 100
-        usual &= l1(path.density(float(-t)), end) <= limit
-    return usual.tolist()
 
 
 @lru_cache(CACHED_MODELS)

@@ -67,6 +67,13 @@ def load_model(file: Path) -> tuple[Model, Header]:
     return model.eval().requires_grad_(False), header
 
 
+def kind_of(file: Path) -> str:
+    """The kind of model in a file, from its header alone, unchecked."""
+    with reading(file, "a geonet model"), safe_open(file, "pt") as archive:
+        header = json.loads((archive.metadata() or {}).get("geonet", "{}"))
+    return str(header.get("kind")) if isinstance(header, dict) else "unknown"
+
+
 def write_tensors(file: Path, tensors: dict[str, Tensor], header: Header) -> Path:
     """Tensors and a header with their checksum, whole or not at all."""
     tensors = {name: value.contiguous().cpu() for name, value in tensors.items()}

@@ -20,7 +20,7 @@ from geonet.solvers.midpoint.geodesic import Calibration, MidpointGeodesic
 from geonet.solvers.midpoint.halfway import both_sides
 from geonet.solvers.midpoint.potential import unfolded
 
-BLURS = (0.015, 0.022, 0.033, 0.05, 0.075)  # of the box; narrower features are foreign to most
+BLURS = (0.015, 0.02, 0.025, 0.03, 0.04, 0.06)  # of the box: narrow features are foreign to most
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from geonet.operators import packed
 from geonet.solvers.midpoint.lookup import Fields
 from geonet.solvers.midpoint.matrices import along, series_matrix
 
-NODES = {1: 1024, 2: 128, 3: 64}  # of the tables of ∇u and D²u, along each axis
+NODES = {1: 512, 2: 64, 3: 48}  # of the tables of ∇u and D²u, along each axis
 STEEPEST = 0.999  # eigenvalue of ½D²u: below 1 particles neither meet nor cross
 
 
