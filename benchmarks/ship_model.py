@@ -29,6 +29,7 @@ from geonet.solvers.learned.model_file import load_model, save_model
 from geonet.solvers.learned.opened import PRETRAINED
 from geonet.solvers.learned.transport import TransportSolver, potential_of
 from geonet.solvers.midpoint.geodesic import Calibration, MidpointGeodesic
+from geonet.solvers.midpoint.potential import unfolded
 from geonet.training.config import TrainingConfig
 from geonet.training.loop import MODEL, make_problem
 from geonet.training.run_log import SHORT, read_log
@@ -90,7 +91,7 @@ def calibration_of(model: TransportNet, config: TrainingConfig) -> dict[str, Any
     known = transport_accuracy.known_map_pairs(seed=CALIBRATION_SEED)
     mixtures = problem.densities(64, seeded(CALIBRATION_SEED))
     paths = [
-        MidpointGeodesic(*ends, "transport", {}, potential_of(model, *ends))
+        MidpointGeodesic(*ends, "transport", {}, unfolded(potential_of(model, *ends)))
         for ends in ((known.source, known.target), mixtures)
     ]
     errors = l1(paths[0].density(QUARTERS), known.truth)

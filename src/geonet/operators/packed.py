@@ -62,8 +62,13 @@ def inverse(a: Packed, s: float | Tensor) -> list[Tensor]:
 
 def product(a: Packed, right: Packed) -> list[Tensor]:
     """A·right, d of (...)."""
-    d, place = len(right), _places(len(right))
-    return [sum(a[place[i][j]] * right[j] for j in range(d)) for i in range(d)]  # pyright: ignore
+    rows = []
+    for first, *others in _places(len(right)):
+        row = a[first] * right[0]
+        for place, entry in zip(others, right[1:], strict=True):
+            row = torch.addcmul(row, a[place], entry)
+        rows.append(row)
+    return rows
 
 
 def spectral_radius(a: Packed) -> Tensor:
@@ -94,6 +99,4 @@ def _determinant3(a: Packed) -> Tensor:
 
 def _places(d: int) -> list[list[int]]:
     """Where the entry (i, j) is."""
-    rows, columns = torch.triu_indices(d, d).tolist()
-    where = {pair: k for k, pair in enumerate(zip(rows, columns, strict=True))}
-    return [[where[min(i, j), max(i, j)] for j in range(d)] for i in range(d)]
+    return {1: [[0]], 2: [[0, 1], [1, 2]], 3: [[0, 1, 2], [1, 3, 4], [2, 4, 5]]}[d]

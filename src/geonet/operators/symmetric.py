@@ -29,10 +29,21 @@ class ClassLinear(Module):
         self.weights = ParameterList(
             xavier_normal_(torch.empty(inputs, outputs)) for _ in range(classes)
         )
+        self._frozen: Tensor | None = None  # all of them in one tensor, once they do not change
 
     def forward(self, z: Tensor) -> Tensor:
         """One product of matrices per class."""
-        return torch.bmm(z, torch.stack(list(self.weights)))
+        if self._frozen is not None:
+            return torch.bmm(z, self._frozen)
+        stacked = torch.stack(list(self.weights))
+        if not stacked.requires_grad and not torch.is_grad_enabled() and not self.training:
+            self._frozen = stacked
+        return torch.bmm(z, stacked)
+
+    def train(self, mode: bool = True) -> ClassLinear:
+        """Weights may change in training."""
+        self._frozen = None
+        return super().train(mode)
 
 
 class ImageGELU(Module):

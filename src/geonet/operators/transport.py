@@ -78,7 +78,7 @@ class TransportNet(Module):
     def _modes(self, values: Tensor) -> Tensor:
         """∫ μ Π_i cos(k_i π x_i) dx from values at the sensors, (B, seen^d)."""
         s = self.settings
-        return values @ analysis(s.dimension, s.sensors, s.seen).to(values)
+        return values @ analysis(s.dimension, s.sensors, s.seen, values.dtype).to(values.device)
 
 
 def cosine_products(z: Jet, modes: int) -> Jet:
@@ -94,7 +94,7 @@ def cosine_products(z: Jet, modes: int) -> Jet:
 
 
 @lru_cache(maxsize=16)
-def analysis(dimension: int, sensors: int, modes: int) -> Tensor:
+def analysis(dimension: int, sensors: int, modes: int, dtype: torch.dtype) -> Tensor:
     """(sensors^d, modes^d): the means over the sensors of cos(k_1 π x_1)⋯cos(k_d π x_d)."""
     centres = (torch.arange(sensors, dtype=torch.float64, device="cpu") + 0.5) / sensors
     frequencies = math.pi * torch.arange(modes, dtype=torch.float64, device="cpu")
@@ -102,7 +102,7 @@ def analysis(dimension: int, sensors: int, modes: int) -> Tensor:
     product = matrix
     for _ in range(dimension - 1):
         product = torch.kron(product, matrix)
-    return product
+    return product.to(dtype)
 
 
 @lru_cache(maxsize=16)

@@ -16,6 +16,7 @@ from geonet.operators.transport import TransportNet
 from geonet.solvers.learned.geonet import GeONetPath, Operator
 from geonet.solvers.learned.transport import potential_of
 from geonet.solvers.midpoint.geodesic import Calibration, MidpointGeodesic
+from geonet.solvers.midpoint.potential import unfolded
 from geonet.solvers.registry import make_solver
 from geonet.training.config import TrainingConfig
 from geonet.training.problem import Problem
@@ -50,7 +51,8 @@ class Validation:
     def _path(self, model: Model) -> Geodesic:
         ends = (self.source, self.target)
         if isinstance(model, TransportNet):
-            return MidpointGeodesic(*ends, "transport", {}, potential_of(model, *ends))
+            coefficients = unfolded(potential_of(model, *ends))
+            return MidpointGeodesic(*ends, "transport", {}, coefficients)
         operator = Operator(model, self.epsilon / max(self.source.grid.lengths) ** 2)
         return GeONetPath(*ends, "geonet", {}, operator, operator.coefficients(*ends))
 

@@ -16,6 +16,7 @@ from geonet.operators.architecture import Architecture, Branch, Trunk
 from geonet.operators.build import build
 from geonet.settings import from_table
 from geonet.solvers.learned import geonet as learned
+from geonet.solvers.learned import opened as opening
 from geonet.solvers.learned.model_file import save_model
 from geonet.training.config import TrainingConfig
 from geonet.training.loop import train
@@ -245,7 +246,7 @@ def test_a_saved_path_of_a_plane_and_of_a_bridge(plane_model, entropic_model, pa
 @pytest.fixture
 def counted(model, pairs, monkeypatch):
     """A solver with an empty cache, and the list of what its density's trunk is asked."""
-    learned._opened.cache_clear()
+    opening._opened.cache_clear()
     solver = geonet.solver(model)
     trunk = solver(*pairs).operator.model.density.trunk
     whole, asked = trunk.features, []
@@ -367,7 +368,7 @@ def test_options_are_refused(model):
 
 def test_the_file_is_read_once(model, pairs, monkeypatch):
     before = geonet.geodesic(*pairs, solver=model).density(0.5).values
-    monkeypatch.setattr(learned, "load_model", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(opening, "load_model", lambda *_: pytest.fail("read again"))
     assert torch.equal(geonet.geodesic(*pairs, solver=model).density(0.5).values, before)
 
 

@@ -61,8 +61,8 @@ def test_entropic_model_answers_with_a_bridge():
 def test_the_report_says_where_a_density_is_unlike_those_of_training():
     source, target = FAMILIES["mixtures-1d"]().densities(10, torch.Generator().manual_seed(10))
     path = geonet.geodesic(source, target, "geonet-1d")
-    assert sum(path.report.notes["in distribution"]) >= 9
+    assert sum(path.report.in_distribution) >= 9
     narrow = geonet.GaussianMixture.isotropic([[5.0]], 0.15).on(source.grid)
     odd = geonet.geodesic(source[0], narrow, "geonet-1d")
-    assert odd.report.notes["in distribution"] is False
+    assert odd.report.in_distribution is False
     assert "in distribution" in str(odd.report)

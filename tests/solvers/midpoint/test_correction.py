@@ -60,7 +60,7 @@ def test_first_steps_are_newtons(perturbed, d):
     first, second, third = (
         float(mismatch(corrected(wrong, ends, steps), ends)) for steps in (0, 1, 2)
     )
-    assert 0.1 < first
+    assert first > 0.1
     assert second < first**2
     assert third < second / 10
     rest = float(mismatch(corrected(wrong, ends, 5), ends))

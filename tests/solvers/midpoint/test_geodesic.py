@@ -278,13 +278,24 @@ def test_the_report_has_what_is_known(potentials):
     assert set(path._checks()) == CHECKS
     assert report.error_estimate is None and report.in_distribution is None
     assert not bool(path.trusted.any())
+    assert bool(path.expected_error().isinf().all())
     path.calibration, path.usual = Calibration(0.5, 10.0), torch.tensor([True, False])
     report = path.report
-    assert report.error_estimate == pytest.approx([0.5 * m for m in report.mismatch])
+    expected = path.calibration.error(torch.tensor(report.mismatch)).tolist()
+    assert report.error_estimate == pytest.approx(expected)
     assert report.in_distribution == [True, False]
     assert bool(path.trusted.all())
     path.calibration = Calibration(0.5, sum(report.mismatch) / 2)
     assert sorted(path.trusted.tolist()) == [False, True]
+
+
+def test_the_expected_error_is_the_slope_at_first_and_at_most_two():
+    mismatch = torch.tensor([0.0, 1e-4, 0.1, 2.0], dtype=torch.float64)
+    error = Calibration(0.2, 0.01).error(mismatch)
+    assert float(error[0]) == 0
+    assert float(error[1]) == pytest.approx(0.2e-4, rel=0.01)
+    assert bool((error.diff() > 0).all()) and float(error[2]) > 0.2 * 0.1
+    assert float(Calibration(5.0, 0.01).error(mismatch)[-1]) == 2
 
 
 def test_bounds_scale_with_the_box(potentials):

@@ -18,7 +18,7 @@ from geonet.solvers.learned.sensors import sensed
 from geonet.solvers.midpoint.correction import cells_per_axis, corrected
 from geonet.solvers.midpoint.geodesic import Calibration, MidpointGeodesic
 from geonet.solvers.midpoint.halfway import both_sides
-from geonet.solvers.midpoint.potential import unfolded
+from geonet.solvers.midpoint.potential import STEEPEST, steepness, unfolded
 
 BLURS = (0.015, 0.02, 0.025, 0.03, 0.04, 0.06)  # of the box: narrow features are foreign to most
 
@@ -48,12 +48,13 @@ class TransportSolver(Solver):
         model, header = opened(Path(self.file), TransportNet, source.grid.dimension)
         source, target = source.detach(), target.detach()
         notes: dict[str, Any] = {"model": header.get("name", Path(self.file).stem)}
-        coefficients = potential_of(model, source, target)
-        path = MidpointGeodesic(source, target, self.name, notes, coefficients)
+        guess = potential_of(model, source, target)
+        path = MidpointGeodesic(source, target, self.name, notes, guess)
+        path.coefficients, mismatch = without_folds(path, guess)
         measured = header.get("measured", {}).get("calibration")
         if measured is not None:
             path.calibration = Calibration(**measured)
-            path.usual = quick_mismatch(path, coefficients) <= path.calibration.limit
+            path.usual = mismatch <= path.calibration.limit
             if self.corrections and not bool(path.usual.all()):
                 path.coefficients = corrected_where(~path.usual, path, model, self.corrections)
                 steps = torch.where(path.usual, 0, self.corrections).reshape(path.batch)
@@ -67,22 +68,26 @@ class TransportSolver(Solver):
 def potential_of(
     model: TransportNet, source: Density, target: Density, blur: float = 0.0
 ) -> Tensor:
-    """The coefficients (B, modes, …) of the potentials at t = ½, in the unit cube."""
+    """The network's potentials at t = ½ in the unit cube, (B, modes, …), folded or not."""
     settings = model.settings
     first, second = (sensed(end, settings.sensors) for end in (source, target))
     coefficients = model.coefficients(first, second, blur)
-    return unfolded(coefficients.unflatten(1, (settings.modes,) * settings.dimension))
+    return coefficients.unflatten(1, (settings.modes,) * settings.dimension)
 
 
-def quick_mismatch(path: MidpointGeodesic, coefficients: Tensor) -> Tensor:
-    """∫|ρ0 − ρ1| at t = ½ with the given potentials, on a coarse grid, (B,)."""
-    cells = 2 * coefficients.shape[-1]
-    return torch.cat(
-        [
-            both_sides(coefficients[pairs], ends, cells).mismatch()
-            for pairs, ends in path.chunks(cells**path.grid.dimension)
-        ]
-    )
+def without_folds(path: MidpointGeodesic, coefficients: Tensor) -> tuple[Tensor, Tensor]:
+    """Potentials for the pairs of a path, scaled down where they fold, and their mismatch, (B,).
+
+    Both are looked at on a coarse grid.
+    """
+    cells, mismatches = 2 * coefficients.shape[-1], []
+    for pairs, ends in path.chunks(cells**path.grid.dimension):
+        sides = both_sides(coefficients[pairs], ends, cells)
+        if bool((steepness(sides.hessian) > STEEPEST).any()):
+            coefficients[pairs] = unfolded(coefficients[pairs])
+            sides = both_sides(coefficients[pairs], ends, cells)
+        mismatches.append(sides.mismatch())
+    return coefficients, torch.cat(mismatches)
 
 
 def corrected_where(
@@ -98,13 +103,11 @@ def corrected_where(
         for end in (path.source, path.target)
     )
     own = MidpointGeodesic(source, target, path.solver, {}, path.coefficients[chosen])
-    best, least = own.coefficients, quick_mismatch(own, own.coefficients)
+    best, least = without_folds(own, own.coefficients)
     for blur in BLURS:
-        guess = potential_of(model, source, target, blur)
-        mismatch = quick_mismatch(own, guess)
-        better = mismatch < least
-        best = torch.where(better.reshape(-1, *(1,) * (best.ndim - 1)), guess, best)
-        least = torch.minimum(least, mismatch)
+        guess, mismatch = without_folds(own, potential_of(model, source, target, blur))
+        better = (mismatch < least).reshape(-1, *(1,) * (best.ndim - 1))
+        best, least = torch.where(better, guess, best), torch.minimum(least, mismatch)
     work = cells_per_axis(best) ** path.grid.dimension * best[0].numel()
     improved = [corrected(best[pairs], ends, steps) for pairs, ends in own.chunks(work // 16)]
     coefficients = path.coefficients.clone()

@@ -38,7 +38,7 @@ MISS = 0.02  # |y + s∇u(y) − x|, at most, before the last of Newton's steps,
 STEPS = 12  # of it, at most
 CURVATURE = 0.35  # of the error over the mismatch, by experience
 KEPT = 2**23  # nodes of tables that a path holds on to, 32 MB for each end
-POINTS = 2**18  # answered at a time: memory stays bounded, and near the processor
+POINTS = 2**19  # answered at a time: memory stays bounded, and near the processor
 
 
 class Calibration(NamedTuple):
@@ -102,15 +102,24 @@ class MidpointGeodesic(Geodesic):
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         answer = torch.empty(len(self.coefficients), len(times), grid.size)
         at_end = (times == 0) | (times == 1)
-        inside, at_ends = (~at_end).nonzero()[:, 0], at_end.nonzero()[:, 0]
+        inside = (~at_end).nonzero()[:, 0]
         frame = max(grid.size, CELLS[self._dimension] ** self._dimension)
         for pairs, ends in self.chunks(frame * len(times)):
+            for k in at_end.nonzero()[:, 0].tolist():  # nothing has moved
+                answer[pairs, k] = self._end(ends[int(times[k])], pairs, int(times[k]), grid)
             step = max(1, POINTS // (frame * len(ends[0])))
-            for moments in (k for part in (inside, at_ends) for k in part.split(step)):
-                if len(moments):
-                    answer[pairs, moments] = self._frames(pairs, ends, times[moments].float(), grid)
+            for moments in inside.split(step) if len(inside) else ():
+                answer[pairs, moments] = self._frames(pairs, ends, times[moments].float(), grid)
         answer /= self.length**grid.dimension
         return answer.reshape(*self.batch, len(times), *grid.shape).to(torch.float64)
+
+    def _end(self, table: Tensor, pairs: slice, which: int, grid: Grid) -> Tensor:
+        """Source or target in the unit cube, (B, cells)."""
+        if grid == self.grid:
+            values = (self.source, self.target)[which].values.reshape(-1, grid.size)
+            return values[pairs].float() * self.length**grid.dimension
+        still = [torch.zeros(len(table), 1, grid.size)] * grid.dimension
+        return look_up(table, places(signed_points(grid), still, 0.0))[0, :, 0]
 
     def chunks(self, points: int) -> Iterator[tuple[slice, tuple[Tensor, Tensor]]]:
         """Pairs, as many as `points` of each allow at a time, with the tables of their ends."""
@@ -138,11 +147,7 @@ class MidpointGeodesic(Geodesic):
         self, pairs: slice, ends: tuple[Tensor, Tensor], times: Tensor, grid: Grid
     ) -> Tensor:
         """(1 − t)ρ0 + tρ1 in the unit cube, (B, T, cells)."""
-        points, t = unit_points(self.grid, grid), times[:, None]
-        if bool(((times == 0) | (times == 1)).all()):  # the ends themselves: nothing has moved
-            still = [torch.zeros(len(ends[0]), 1, grid.size)] * grid.dimension
-            source, target = (look_up(end, places(points, still, 0.0))[0] for end in ends)
-            return torch.lerp(source, target, t)
+        points, t = signed_points(grid), times[:, None]
         velocity, slope = refined(velocity_on_cube(self.coefficients[pairs], times), grid)
         spread = packed.invariants(slope)
         source, target = (
@@ -236,10 +241,10 @@ class MidpointGeodesic(Geodesic):
 
 
 @lru_cache(maxsize=8)
-def unit_points(box: Grid, grid: Grid) -> Tensor:
-    """The cells of a grid on a box in the unit cube around it, (d, cells), single precision."""
-    unit = (grid.points() - box.corner("lower")) / max(box.lengths)
-    return unit.reshape(-1, box.dimension).T.float().contiguous()
+def signed_points(grid: Grid) -> Tensor:
+    """The cells of a grid in the cube [−1, 1]^d around its box, (d, cells), single precision."""
+    unit = (grid.points() - grid.corner("lower")) / max(grid.lengths)
+    return (2 * unit - 1).reshape(-1, grid.dimension).T.float().contiguous()
 
 
 def velocity_on_cube(coefficients: Tensor, times: Tensor) -> Fields:
@@ -251,20 +256,21 @@ def velocity_on_cube(coefficients: Tensor, times: Tensor) -> Fields:
     _, gradient, hessian = potential_on(coefficients, CELLS[d])
     table = potential_table(coefficients)
     x, s = unit_centres(d, CELLS[d]), (times - 0.5)[:, None]
+    signed = 2 * x - 1
     # From y = x the first step of Newton's method needs no table: v = (I + sD²u)⁻¹∇u.
     gradient, hessian = ([f[:, None] for f in field] for field in (gradient, hessian))
     velocity = packed.product(packed.inverse(hessian, s), gradient)
     for _ in range(STEPS):
-        found = look_up(table, places(x, velocity, s))
-        y = [(x[i] - s * velocity[i]).clamp_(0, 1) for i in range(d)]
+        found = look_up(table, places(signed, velocity, s))
+        y = [torch.addcmul(x[i], velocity[i], -s).clamp_(0, 1) for i in range(d)]
         gradient, bent, hessian = found.split([d, d, d * (d + 1) // 2])
         curved = packed.product(hessian, y)
-        moved = [gradient[i] + 0.5 * (curved[i] - bent[i]) for i in range(d)]
-        miss = [(y[i] - x[i]).add_(s * moved[i]) for i in range(d)]
+        moved = [torch.add(gradient[i], curved[i] - bent[i], alpha=0.5) for i in range(d)]
+        miss = [torch.addcmul(y[i] - x[i], moved[i], s) for i in range(d)]
         # Newton's step moves y by −(I + sD²u)⁻¹ miss; ∇u follows to first order.
         steps = packed.product(hessian, packed.product(packed.inverse(hessian, s), miss))
         velocity = [m - step for m, step in zip(moved, steps, strict=True)]
-        if max(float(m.abs().max()) for m in miss) < MISS:
+        if max(float(torch.linalg.vector_norm(m, torch.inf)) for m in miss) < MISS:
             break
     return velocity
 

@@ -108,7 +108,7 @@ def both_sides(coefficients: Tensor, ends: Ends, cells: int) -> Sides:
     """What the tables of both ends bring to t = ½, at cells^d cells of the unit cube."""
     value, gradient, hessian = potential_on(coefficients, cells)
     spread = packed.invariants(hessian)
-    points = unit_centres(coefficients.ndim - 1, cells)
+    points = 2 * unit_centres(coefficients.ndim - 1, cells) - 1
     velocity = [g[:, None] for g in gradient]
 
     def side(end: Tensor, s: float, determinant: Tensor) -> Tensor:

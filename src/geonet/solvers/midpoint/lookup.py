@@ -41,14 +41,15 @@ def look_up(table: Tensor, where: Tensor) -> Tensor:
 def places(points: Tensor, velocity: Fields, s: float | Tensor) -> Tensor:
     """x − s·v in the coordinates of `look_up`, (B, T, P, max(d, 2)).
 
-    Points x (d, P) and velocities, d of (B, T, P), in the unit cube; s a number or (T, 1).
+    Points 2x − 1 in [−1, 1]^d, (d, P), velocities in the unit cube, d of (B, T, P); s a number or
+    (T, 1).
     """
     d = len(points)
     where = torch.zeros if d == 1 else torch.empty
     where = where(*velocity[0].shape, max(d, 2))
     minus_twice = torch.as_tensor(-2.0 * s)
-    for i in range(d):  # grid_sample counts from −1 to 1, and the last axis first
-        torch.addcmul(2 * points[i] - 1, velocity[i], minus_twice, out=where[..., d - 1 - i])
+    for i in range(d):  # grid_sample takes the last axis first
+        torch.addcmul(points[i], velocity[i], minus_twice, out=where[..., d - 1 - i])
     return where
 
 
