@@ -28,12 +28,13 @@ from geonet.solvers.learned.geonet import GeONetSolver
 from geonet.solvers.learned.model_file import load_model, save_model
 from geonet.solvers.learned.opened import PRETRAINED
 from geonet.solvers.learned.transport import TransportSolver, potential_of
-from geonet.solvers.midpoint.geodesic import Calibration, MidpointGeodesic
+from geonet.solvers.midpoint.calibration import Calibration, calibrated
+from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 from geonet.solvers.midpoint.potential import unfolded
 from geonet.training.config import TrainingConfig
 from geonet.training.loop import MODEL, make_problem
 from geonet.training.run_log import SHORT, read_log
-from geonet.training.validation import Validation, calibrated
+from geonet.training.validation import Validation
 
 LARGEST = 5_000_000  # bytes
 CALIBRATION_SEED = 8_000

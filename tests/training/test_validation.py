@@ -17,7 +17,7 @@ from geonet.solvers.learned.model_file import load_model, save_model
 from geonet.training.loop import Run, train
 from geonet.training.processes import Processes
 from geonet.training.run_log import read_log
-from geonet.training.validation import TIMES, Validation, calibrated, exact_path
+from geonet.training.validation import TIMES, Validation, exact_path
 
 
 @pytest.fixture
@@ -79,22 +79,6 @@ def test_transport_models_are_calibrated(transport_run, tmp_path):
     ratios = largest / path.halfway.mismatch
     assert measured["calibration"]["slope"] == pytest.approx(ratios.median().item(), rel=1e-4)
     assert path.calibration._asdict() == measured["calibration"]
-
-
-def test_calibration_by_hand():
-    """Ratios 0.2, 0.9 and 0.5; the logarithms are log 0.2 and that ± log 2."""
-    largest = torch.tensor([0.02, 0.18, 0.2])
-    errors = largest[:, None] * torch.tensor([[0.0, 0.5, 0.1, 1.0, 0.0]])
-    found = calibrated(torch.tensor([0.1, 0.2, 0.4]), errors)
-    assert found.slope == pytest.approx(0.5)
-    assert found.limit == pytest.approx(0.2 * 2 ** (4 * math.sqrt(2 / 3)))
-
-
-def test_calibration_with_one_pair_or_equal_ends():
-    one = calibrated(torch.tensor([0.1]), torch.tensor([[0.0, 0.2, 0.0, 0.0, 0.0]]))
-    assert (one.slope, one.limit) == pytest.approx((2.0, 0.1))
-    none = calibrated(torch.zeros(2), torch.zeros(2, 5))
-    assert none.slope == 0 and math.isfinite(none.limit)
 
 
 def test_the_truth_in_1d_is_the_density_at_the_centres(generator):

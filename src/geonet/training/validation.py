@@ -6,7 +6,6 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from geonet.evaluation.metrics import l1
 from geonet.geodesic import Geodesic
@@ -15,14 +14,14 @@ from geonet.operators.build import Model
 from geonet.operators.transport import TransportNet
 from geonet.solvers.learned.geonet import GeONetPath, Operator
 from geonet.solvers.learned.transport import potential_of
-from geonet.solvers.midpoint.geodesic import Calibration, MidpointGeodesic
+from geonet.solvers.midpoint.calibration import calibrated
+from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 from geonet.solvers.midpoint.potential import unfolded
 from geonet.solvers.registry import make_solver
 from geonet.training.config import TrainingConfig
 from geonet.training.problem import Problem
 
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
-UNUSUAL = 4.0
 FINER = 21  # cells for one, an odd number
 
 
@@ -55,19 +54,6 @@ class Validation:
             return MidpointGeodesic(*ends, "transport", {}, coefficients)
         operator = Operator(model, self.epsilon / max(self.source.grid.lengths) ** 2)
         return GeONetPath(*ends, "geonet", {}, operator, operator.coefficients(*ends))
-
-
-def calibrated(mismatch: Tensor, errors: Tensor) -> Calibration:
-    """From mismatches (n,) and L1 errors at the quarters (n, 5) of pairs like those of training.
-
-    The slope goes from the mismatch to the largest error along the path, for half of the pairs; the
-    limit is four standard deviations above the mean of the mismatch's logarithm.
-    """
-    mismatch = mismatch.clamp(min=1e-12)  # equal ends have none
-    logs = mismatch.log()
-    slope = (errors.amax(1) / mismatch).median()
-    limit = (logs.mean() + UNUSUAL * logs.std(correction=0)).exp()
-    return Calibration(float(slope), float(limit))
 
 
 def exact_path(source: Density, target: Density, epsilon: float) -> Density:

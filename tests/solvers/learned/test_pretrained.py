@@ -5,14 +5,21 @@ import torch
 
 import geonet
 from geonet.evaluation.metrics import l1
-from geonet.solvers.learned.geonet import PRETRAINED
 from geonet.solvers.learned.model_file import load_model
+from geonet.solvers.learned.opened import PRETRAINED
 from geonet.training.problem import FAMILIES
 
 TIMES = [0.0, 0.25, 0.5, 0.75, 1.0]
 # What the authors' published weights reach on the same families, L1 in percent.
 PUBLISHED = {1: [3.0, 6.5, 7.7, 6.8, 2.9], 2: [4.8, 5.5, 6.2, 5.8, 4.7]}
-NAMES = ("geonet-1d", "geonet-2d", "er-geonet-1d")
+NAMES = (
+    "geonet-1d",
+    "geonet-2d",
+    "er-geonet-1d",
+    "transport-1d",
+    "transport-2d",
+    "transport-3d",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

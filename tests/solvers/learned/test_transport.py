@@ -18,7 +18,7 @@ from geonet.operators.architecture import Architecture, Branch, Transport, Trunk
 from geonet.operators.build import build
 from geonet.solvers.learned.model_file import load_model, save_model
 from geonet.solvers.learned.opened import PRETRAINED
-from geonet.solvers.learned.transport import TransportSolver, potential_of, quick_mismatch
+from geonet.solvers.learned.transport import TransportSolver, potential_of, without_folds
 from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 from geonet.solvers.midpoint.potential import STEEPEST, potential_on, steepness
 from geonet.training.problem import FAMILIES
@@ -144,16 +144,33 @@ def test_a_model_without_calibration_judges_nothing(random_model):
 
 
 @pytest.mark.parametrize("d", [1, 2])
-def test_potentials_never_fold(d):
+@pytest.mark.parametrize("limit", [None, NEVER])
+def test_potentials_that_fold_are_scaled_down(d, limit, tmp_path):
     settings = Transport(dimension=d, sensors=12, seen=6, modes=6, width=4, depth=2)
     model = build(settings, 1)
     with torch.no_grad():
         for weight in model.network.output.weights:
             weight *= 1e3
-    coefficients = potential_of(model, *mixtures(d))
-    assert coefficients.shape == (2, *(6,) * d)
-    _, _, hessian = potential_on(coefficients, 12)
-    assert torch.allclose(steepness(hessian), torch.tensor(STEEPEST), atol=1e-3)
+    measured = {} if limit is None else {"calibration": {"slope": 0.2, "limit": limit}}
+    file = save_model(tmp_path / "steep.safetensors", model, {"measured": measured})
+    source, target = mixtures(d)
+    raw = potential_of(load_model(file)[0], source, target)
+    assert float(steepness(potential_on(raw, 12)[2]).min()) > 2
+    path = geonet.geodesic(source, target, str(file))
+    steepest = steepness(potential_on(path.coefficients, 12)[2])
+    assert float(steepest.max()) <= STEEPEST + 1e-3
+    if limit is None:
+        assert torch.allclose(steepest, torch.tensor(STEEPEST), atol=1e-3)
+        ratio = path.coefficients / raw
+        assert torch.allclose(ratio, ratio[:, :1, ...].expand_as(ratio), rtol=1e-3)
+
+
+def test_potentials_that_do_not_fold_are_left_alone(random_model):
+    source, target = mixtures(2)
+    path = geonet.geodesic(source, target, random_model(2, None))
+    raw = potential_of(load_model(Path(random_model(2, None)))[0], source, target)
+    found, _ = without_folds(path, raw.clone())
+    assert torch.equal(found, raw) and torch.equal(path.coefficients, raw)
 
 
 @pytest.mark.parametrize("d", [1, 2])
@@ -242,7 +259,7 @@ def test_a_box_that_is_no_cube_lies_in_one(random_model, upper):
 def test_the_quick_mismatch_is_near_the_careful_one(random_model):
     source, target = mixtures(2)
     path = geonet.geodesic(source, target, random_model(2, None))
-    quick = quick_mismatch(path, path.coefficients)
+    _, quick = without_folds(path, path.coefficients)
     assert torch.allclose(quick.double(), path.halfway.mismatch, rtol=0.1)
     assert float(quick.min()) > 0.05
 

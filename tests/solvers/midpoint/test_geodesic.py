@@ -14,7 +14,8 @@ from geonet.measures.grid import Grid
 from geonet.solvers.exact.characteristics import Characteristics
 from geonet.solvers.exact.cosine_series import CosineSeries
 from geonet.solvers.midpoint import geodesic
-from geonet.solvers.midpoint.geodesic import Calibration, MidpointGeodesic, acceleration
+from geonet.solvers.midpoint.calibration import Calibration
+from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 
 TIMES = [0.0, 0.2, 0.5, 0.9, 1.0]
 FAMILIES = {1: (mixtures_1d, BOX_1D), 2: (mixtures_2d, BOX_2D), 3: (mixtures_3d, BOX_3D)}
@@ -241,23 +242,6 @@ def test_particles_move_straight_and_their_velocity_stays(potentials, d):
         there = path.trajectories(start, t)[0]
         assert torch.allclose(there, start + t * first, atol=1e-9)
         assert torch.allclose(path.velocity(t, there)[0], first, atol=1e-7)
-
-
-@DIMENSIONS
-@pytest.mark.parametrize("radius", [0.3, 1.0, 1.8])
-def test_acceleration_is_small_for_any_potential(potentials, d, radius):
-    assert float(acceleration(potentials(d, count=2, radius=radius)).max()) < 0.02
-    assert float(acceleration(torch.zeros(1, *(4,) * d))) == 0
-
-
-def test_acceleration_sees_a_velocity_that_does_not_follow_its_lines(potentials, monkeypatch):
-    whole = geodesic.velocity_on_cube
-
-    def frozen(coefficients, times):
-        return whole(coefficients, torch.full_like(times, 0.5))  # ∂_t v is missing
-
-    monkeypatch.setattr(geodesic, "velocity_on_cube", frozen)
-    assert float(acceleration(potentials(2))) > 0.1
 
 
 # ---- what the path says of itself

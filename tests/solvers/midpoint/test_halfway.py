@@ -31,7 +31,7 @@ def test_a_right_potential_has_no_mismatch_and_sharp_bounds(known_pair, d):
     assert float(found.mismatch) < 1e-3
     assert float(found.lower) <= known.distance <= float(found.upper)
     assert float(found.upper - found.lower) < 5e-3 * known.distance
-    assert float(found.energy) == pytest.approx(known.distance**2, rel=1e-3)
+    assert float(found.distance) == pytest.approx(known.distance, rel=1e-3)
 
 
 @DIMENSIONS
@@ -110,12 +110,13 @@ def test_a_slightly_wrong_potential_has_bounds_that_are_nearly_sharp(known_pair,
     assert 0.9 * known.distance < float(found.lower)
     assert float(found.upper) < 1.2 * known.distance
     assert float(found.mismatch) > 0.01
+    assert float(found.distance) == pytest.approx(known.distance, rel=0.005)  # of second order
 
 
 def test_without_a_potential_nothing_is_known_from_below(known_pair):
     known = known_pair(1)
     found = halfway_of((known.source, known.target), torch.zeros(1, 4))
-    assert float(found.lower) == 0 and float(found.energy) == 0
+    assert float(found.lower) == 0 and float(found.distance) == 0
     apart = (known.source.values - known.target.values).abs().mean()
     assert float(found.mismatch) == pytest.approx(float(apart), rel=1e-2)
     assert known.distance <= float(found.upper)

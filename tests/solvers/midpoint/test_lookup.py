@@ -37,7 +37,7 @@ def test_look_up_is_multilinear_at_where_particles_were(d, batch, generator):
     points = torch.rand(d, count, generator=generator)
     velocity = [torch.randn(batch, times, count, generator=generator) / 2 for _ in range(d)]
     s = torch.tensor([[0.3], [-0.5]])
-    found = look_up(table, places(points, velocity, s))
+    found = look_up(table, places(2 * points - 1, velocity, s))
     assert found.shape == (2, batch, times, count)
     moved = [points[i] - s * velocity[i] for i in range(d)]
     outside = torch.stack([(m < 0) | (m > 1) for m in moved]).any(0)
@@ -49,7 +49,7 @@ def test_look_up_is_multilinear_at_where_particles_were(d, batch, generator):
 
 
 def test_places_take_one_number_for_all_times(generator):
-    points = torch.rand(2, 7, generator=generator)
+    points = 2 * torch.rand(2, 7, generator=generator) - 1
     velocity = [torch.randn(3, 1, 7, generator=generator) for _ in range(2)]
     assert torch.equal(
         places(points, velocity, 0.5), places(points, velocity, torch.tensor([[0.5]]))
@@ -63,7 +63,7 @@ def test_a_density_at_its_own_cells_is_itself(d, generator):
     table = density_table(density.values, box)
     assert table.shape == (2, 1, *(FINER * n + 1 for n in box.shape))
     still = [torch.zeros(2, 1, box.size)] * d
-    found = look_up(table, places(unit_centres(d, box.shape[0]), still, 0.0))[0, :, 0]
+    found = look_up(table, places(2 * unit_centres(d, box.shape[0]) - 1, still, 0.0))[0, :, 0]
     expected = density.values.flatten(1) * max(box.lengths) ** d
     assert torch.allclose(found.double(), expected, rtol=1e-4, atol=1e-5)
 
@@ -74,7 +74,7 @@ def test_a_density_between_its_cells_is_near_its_formula(d, generator):
     density = family(1, generator).on(box)
     points = torch.rand(d, 500, generator=generator)
     still = [torch.zeros(1, 1, 500)] * d
-    found = look_up(density_table(density.values, box), places(points, still, 0.0))[0, 0, 0]
+    found = look_up(density_table(density.values, box), places(2 * points - 1, still, 0.0))[0, 0, 0]
     expected = density.at(max(box.lengths) * points.T)[0] * max(box.lengths) ** d
     apart = (found - expected).abs().mean() / expected.mean()
     assert float(apart) < 2e-3

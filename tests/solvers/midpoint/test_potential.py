@@ -44,7 +44,7 @@ def test_the_table_gives_the_gradient_between_its_nodes(potentials, d, generator
     coefficients = potentials(d, modes=5)
     points = torch.rand(d, 200, generator=generator)
     found = look_up(
-        potential_table(coefficients), places(points, [torch.zeros(1, 1, 200)] * d, 0.0)
+        potential_table(coefficients), places(2 * points - 1, [torch.zeros(1, 1, 200)] * d, 0.0)
     )[:, 0, 0]
     gradient, bent, hessian = found.split([d, d, d * (d + 1) // 2])
     matrices = torch.empty(d, d, 200)

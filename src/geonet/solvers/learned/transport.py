@@ -15,8 +15,9 @@ from geonet.operators.transport import TransportNet
 from geonet.solvers.base import Solver
 from geonet.solvers.learned.opened import PRETRAINED, opened
 from geonet.solvers.learned.sensors import sensed
+from geonet.solvers.midpoint.calibration import Calibration
 from geonet.solvers.midpoint.correction import cells_per_axis, corrected
-from geonet.solvers.midpoint.geodesic import Calibration, MidpointGeodesic
+from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 from geonet.solvers.midpoint.halfway import both_sides
 from geonet.solvers.midpoint.potential import STEEPEST, steepness, unfolded
 
@@ -80,14 +81,16 @@ def without_folds(path: MidpointGeodesic, coefficients: Tensor) -> tuple[Tensor,
 
     Both are looked at on a coarse grid.
     """
-    cells, mismatches = 2 * coefficients.shape[-1], []
+    cells, kept, mismatches = 2 * coefficients.shape[-1], [], []
     for pairs, ends in path.chunks(cells**path.grid.dimension):
-        sides = both_sides(coefficients[pairs], ends, cells)
+        own = coefficients[pairs]
+        sides = both_sides(own, ends, cells)
         if bool((steepness(sides.hessian) > STEEPEST).any()):
-            coefficients[pairs] = unfolded(coefficients[pairs])
-            sides = both_sides(coefficients[pairs], ends, cells)
+            own = unfolded(own)
+            sides = both_sides(own, ends, cells)
+        kept.append(own)
         mismatches.append(sides.mismatch())
-    return coefficients, torch.cat(mismatches)
+    return torch.cat(kept), torch.cat(mismatches)
 
 
 def corrected_where(

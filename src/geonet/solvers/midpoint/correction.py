@@ -78,10 +78,11 @@ def _newton_direction(sides: Sides, cells: int, shape: tuple[int, ...]) -> Tenso
     diagonal = stiffness.diagonal(dim1=1, dim2=2)[:, 1:].rsqrt()
     scaled = diagonal[:, :, None] * stiffness[:, 1:, 1:] * diagonal[:, None]
     identity = torch.eye(scaled.shape[-1], dtype=torch.float64)
-    factor = torch.linalg.cholesky(scaled.double() + RIDGE * identity)
+    factor, failed = torch.linalg.cholesky_ex(scaled.double() + RIDGE * identity)
     solution = torch.cholesky_solve((diagonal * right[:, 1:]).double()[..., None], factor)[..., 0]
     delta = torch.cat([torch.zeros_like(right[:, :1]), diagonal * solution.float()], dim=1)
-    return delta.reshape(-1, *shape)
+    delta[failed > 0] = 0.0  # the map folds between the cells
+    return delta.nan_to_num(0.0, 0.0, 0.0).reshape(-1, *shape)
 
 
 @lru_cache(maxsize=4)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,36 +28,13 @@ from geonet.measures.grid import Grid
 from geonet.operators import packed
 from geonet.solvers.exact.characteristics import Characteristics, Origin
 from geonet.solvers.exact.cosine_series import CosineSeries
+from geonet.solvers.midpoint.calibration import Calibration
 from geonet.solvers.midpoint.halfway import Halfway, look_halfway
-from geonet.solvers.midpoint.lookup import FINER, Fields, density_table, look_up, places
-from geonet.solvers.midpoint.matrices import along, refinement, unit_centres
-from geonet.solvers.midpoint.potential import potential_on, potential_table
+from geonet.solvers.midpoint.lookup import FINER, density_table, look_up, places
+from geonet.solvers.midpoint.velocity import CELLS, acceleration, refined, velocity_on_cube
 
-CELLS = {1: 512, 2: 32, 3: 24}  # per axis, where the velocity is solved for before refinement
-MISS = 0.02  # |y + s∇u(y) − x|, at most, before the last of Newton's steps, which squares it
-STEPS = 12  # of it, at most
-CURVATURE = 0.35  # of the error over the mismatch, by experience
 KEPT = 2**23  # nodes of tables that a path holds on to, 32 MB for each end
 POINTS = 2**19  # answered at a time: memory stays bounded, and near the processor
-
-
-class Calibration(NamedTuple):
-    """What a solver's mismatch means, as measured on pairs with a known answer.
-
-    Attributes:
-        slope: the L1 error between the ends in units of the mismatch, where both are small.
-        limit: the mismatch up to which a pair is like those the solver was made for.
-    """
-
-    slope: float
-    limit: float
-
-    def error(self, mismatch: Tensor) -> Tensor:
-        """The L1 error to expect.
-
-        Of small errors of both sides most cancels in their mean; of large ones nothing does.
-        """
-        return (self.slope * mismatch + CURVATURE * mismatch**2).clamp(max=2.0)
 
 
 class MidpointGeodesic(Geodesic):
@@ -175,8 +152,8 @@ class MidpointGeodesic(Geodesic):
         return look_halfway(self)
 
     def _distance(self) -> Tensor:
-        """W2² = ½∫|∇u|²(ρ0 + ρ1) at t = ½, where the errors of both sides cancel to first order."""
-        return (self.halfway.energy.sqrt() * self.length).reshape(self.batch)
+        """W2² = ½∫|∇u|²(ρ0 + ρ1) + 2∫u(ρ1 − ρ0) at t = ½: Kantorovich's dual value of u."""
+        return (self.halfway.distance * self.length).reshape(self.batch)
 
     def _checks(self) -> dict[str, Tensor]:
         halfway = self.halfway
@@ -184,7 +161,7 @@ class MidpointGeodesic(Geodesic):
             "distance_lower_bound": halfway.lower * self.length,
             "distance_upper_bound": halfway.upper * self.length,
             "mismatch": halfway.mismatch,
-            "hamilton_jacobi": acceleration(self.coefficients),
+            "hamilton_jacobi": torch.cat([acceleration(c) for c in self.coefficients.split(64)]),
             "smallest_determinant": halfway.determinant,
         }
         if self.calibration is not None:
@@ -245,67 +222,3 @@ def signed_points(grid: Grid) -> Tensor:
     """The cells of a grid in the cube [−1, 1]^d around its box, (d, cells), single precision."""
     unit = (grid.points() - grid.corner("lower")) / max(grid.lengths)
     return (2 * unit - 1).reshape(-1, grid.dimension).T.float().contiguous()
-
-
-def velocity_on_cube(coefficients: Tensor, times: Tensor) -> Fields:
-    """v at the centres of CELLS cells per axis of the unit cube, d of (B, T, cells).
-
-    Newton's method for y + s∇u(y) = x at all points at once.
-    """
-    d = coefficients.ndim - 1
-    _, gradient, hessian = potential_on(coefficients, CELLS[d])
-    table = potential_table(coefficients)
-    x, s = unit_centres(d, CELLS[d]), (times - 0.5)[:, None]
-    signed = 2 * x - 1
-    # From y = x the first step of Newton's method needs no table: v = (I + sD²u)⁻¹∇u.
-    gradient, hessian = ([f[:, None] for f in field] for field in (gradient, hessian))
-    velocity = packed.product(packed.inverse(hessian, s), gradient)
-    for _ in range(STEPS):
-        found = look_up(table, places(signed, velocity, s))
-        y = [torch.addcmul(x[i], velocity[i], -s).clamp_(0, 1) for i in range(d)]
-        gradient, bent, hessian = found.split([d, d, d * (d + 1) // 2])
-        curved = packed.product(hessian, y)
-        moved = [torch.add(gradient[i], curved[i] - bent[i], alpha=0.5) for i in range(d)]
-        miss = [torch.addcmul(y[i] - x[i], moved[i], s) for i in range(d)]
-        # Newton's step moves y by −(I + sD²u)⁻¹ miss; ∇u follows to first order.
-        steps = packed.product(hessian, packed.product(packed.inverse(hessian, s), miss))
-        velocity = [m - step for m, step in zip(moved, steps, strict=True)]
-        if max(float(torch.linalg.vector_norm(m, torch.inf)) for m in miss) < MISS:
-            break
-    return velocity
-
-
-def refined(velocity: Fields, grid: Grid) -> tuple[Fields, Fields]:
-    """v of `velocity_on_cube`, and Dv packed, on a grid of the box in the cube: each (B, T, P).
-
-    v_i is odd at the faces across axis i and even at the others.
-    """
-    d = len(velocity)
-    shares = [side / max(grid.lengths) for side in grid.lengths]
-
-    def field(i: int, j: int | None) -> Tensor:
-        """v_i, or its derivative along axis j."""
-        matrices = [
-            refinement(CELLS[d], cells, share, odd=axis == i, order=int(axis == j))
-            for axis, (cells, share) in enumerate(zip(grid.shape, shares, strict=True))
-        ]
-        return along(matrices, velocity[i].unflatten(-1, (CELLS[d],) * d)).flatten(2)
-
-    slope = [field(i, j) for i in range(d) for j in range(i, d)]
-    return [field(i, None) for i in range(d)], slope
-
-
-def acceleration(coefficients: Tensor, t: float = 0.25) -> Tensor:
-    """Mean |∂_t v + (v·∇)v| at time t over mean |v|, (B,), as the cells of the cube have v.
-
-    The gradient of the Hamilton–Jacobi equation; ∂_t by central differences.
-    """
-    d, step = coefficients.ndim - 1, 1e-2
-    fields = velocity_on_cube(coefficients, torch.tensor([t - step, t, t + step]))
-    velocity, slope = refined(fields, Grid((CELLS[d],) * d))
-    rates = [(v[:, 2] - v[:, 0]) / (2 * step) for v in velocity]
-    now = [v[:, 1] for v in velocity]
-    carried = packed.product([s[:, 1] for s in slope], now)
-    sums = [rate + c for rate, c in zip(rates, carried, strict=True)]
-    off, speed = (torch.stack(parts).square().sum(0).sqrt().mean(1) for parts in (sums, now))
-    return (off / speed.clamp(min=torch.finfo(speed.dtype).tiny)).double()

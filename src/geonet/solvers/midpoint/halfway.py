@@ -43,14 +43,15 @@ class Halfway:
 
     Attributes:
         mismatch: ∫|ρ0 − ρ1|.
-        energy: ½∫|∇u|²(ρ0 + ρ1), the square of the distance.
+        distance: W2 as the dual value has it; it is off by the square of an error in u, while
+            (½∫|∇u|²(ρ0 + ρ1))^½ is off by the error itself.
         lower: the lower bound on W2.
         upper: the upper bound on W2.
         determinant: the smallest of det(I ∓ ½D²u).
     """
 
     mismatch: Tensor
-    energy: Tensor
+    distance: Tensor
     lower: Tensor
     upper: Tensor
     determinant: Tensor
@@ -71,14 +72,14 @@ def _look(coefficients: Tensor, ends: Ends, cells: int) -> Halfway:
     source, target = sides.source.double(), sides.target.double()
     squares = torch.stack([g.double() ** 2 for g in sides.gradient]).sum(0)
     energies = [(squares * side).mean(1) for side in (source, target)]
-    energy = (energies[0] + energies[1]) / 2
-    dual = energy + 2 * (sides.value.double() * (target - source)).mean(1)
+    gain = 2 * (sides.value.double() * (target - source)).mean(1)
+    distance = ((energies[0] + energies[1]) / 2 + gain).clamp(min=0).sqrt()
     nearer = torch.minimum(energies[0], energies[1]).sqrt()
     apart = flow_bound(source, target, cells, coefficients.ndim - 1)
     return Halfway(
         mismatch=sides.mismatch().double(),
-        energy=energy,
-        lower=(1 - SLACK) * dual.clamp(min=0).sqrt(),
+        distance=distance,
+        lower=(1 - SLACK) * distance,
         upper=(1 + SLACK) * (nearer + (1 + steepness(sides.hessian).double()) * apart),
         determinant=sides.determinant.double(),
     )
@@ -112,8 +113,8 @@ def both_sides(coefficients: Tensor, ends: Ends, cells: int) -> Sides:
     velocity = [g[:, None] for g in gradient]
 
     def side(end: Tensor, s: float, determinant: Tensor) -> Tensor:
-        there = look_up(end, places(points, velocity, s))[0, :, 0] * determinant
-        return there.clamp(min=0) / there.clamp(min=0).mean(1, keepdim=True)
+        there = (look_up(end, places(points, velocity, s))[0, :, 0] * determinant).clamp(min=0)
+        return there / there.mean(1, keepdim=True).clamp(min=torch.finfo(there.dtype).tiny)
 
     before, after = (packed.characteristic(spread, s) for s in (-0.5, 0.5))
     source, target = side(ends[0], 0.5, before), side(ends[1], -0.5, after)
