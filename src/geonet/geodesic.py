@@ -153,7 +153,10 @@ class Geodesic(ABC):
         return points + times[:, None, None] * start
 
     def _checks(self) -> dict[str, Tensor]:
-        """What the path can tell about its own trustworthiness, for `report`: names of `Report`."""
+        """What the path can tell about its own trustworthiness, for `report`: names of `Report`.
+
+        (batch?) each; NaN for a pair of which it is not known.
+        """
         return {}
 
     def _state(self) -> dict[str, np.ndarray]:
@@ -245,6 +248,15 @@ class Stack(Geodesic):
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
         return torch.stack([path._trajectories(times, points) for path in self.paths])
+
+    def _checks(self) -> dict[str, Tensor]:
+        found = [path._checks() for path in self.paths]
+        names = dict.fromkeys(name for checks in found for name in checks)
+        unknown = torch.tensor(torch.nan, dtype=torch.float64)
+        return {
+            name: torch.stack([checks.get(name, unknown).to(torch.float64) for checks in found])
+            for name in names
+        }
 
     def _state(self) -> dict[str, np.ndarray]:
         state = {}

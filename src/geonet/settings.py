@@ -109,7 +109,7 @@ def _by_kind(kinds: list[type], value: Any, where: str) -> type:
     """Of several dataclasses the one whose `kind` the table names; the first if it names none."""
     named = {get_args(get_type_hints(cls)["kind"])[0]: cls for cls in kinds}
     name = value.get("kind", next(iter(named))) if isinstance(value, dict) else next(iter(named))
-    if name not in named:
+    if not isinstance(name, str) or name not in named:
         choices = ", ".join(map(repr, named))
         raise ConfigError(f"{_path(where, 'kind')} is {name!r}; choose from {choices}.")
     return named[name]

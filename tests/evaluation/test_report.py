@@ -60,6 +60,24 @@ def test_what_a_path_knows_is_shown(pair_1d, batch_1d, name):
         assert json.loads(json.dumps(report.to_dict())) == report.to_dict()
 
 
+def test_what_is_known_of_some_pairs_only(batch_1d):
+    unknown = float("nan")
+    checks = {
+        "mismatch": [0.5, unknown, 0.25] + [unknown] * 4,
+        "in_distribution": [1.0, unknown, 0.0] + [unknown] * 4,
+        "distance_lower_bound": [unknown] * 7,
+        "distance_upper_bound": [unknown] * 7,
+    }
+    path = geonet.geodesic(*batch_1d)
+    before, report = path.report, telling(path, **checks).report
+    assert report.mismatch == [0.5, None, 0.25] + [None] * 4
+    assert report.in_distribution == [True, None, False] + [None] * 4
+    assert report.distance_lower_bound == before.distance_lower_bound
+    assert report.distance_upper_bound == before.distance_upper_bound
+    assert dict(report.rows())[LABELS["in_distribution"]] == "True, None, False, None, None, …"
+    assert json.loads(json.dumps(report.to_dict())) == report.to_dict()
+
+
 def test_the_sharper_bound_is_reported(pair_1d):
     path = geonet.geodesic(*pair_1d)
     before = path.report

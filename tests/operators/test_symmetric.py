@@ -42,6 +42,19 @@ def test_every_class_has_a_matrix_of_its_own(generator):
     assert len({tuple(weight.flatten().tolist()) for weight in layer.weights}) == 4
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_a_change_of_the_weights_counts_at_once(training, generator):
+    layer = ClassLinear(4, 3, 2).train(training)
+    z = torch.randn(4, 5, 3, generator=generator)
+    with torch.no_grad():
+        before = layer(z)
+        layer.weights[1] *= 2
+        after = layer(z)
+    assert torch.allclose(after[1], 2 * before[1])
+    assert torch.equal(after[[0, 2, 3]], before[[0, 2, 3]])
+    assert layer(z).requires_grad
+
+
 @pytest.mark.parametrize("k", SYMMETRIES)
 def test_the_activation_acts_alike_on_all_images(k, generator):
     """A feature whose images are known: every one goes through GELU by itself."""

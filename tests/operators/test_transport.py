@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from geonet.measures.grid import Grid
-from geonet.operators import transport
 from geonet.operators.architecture import Transport
 from geonet.operators.build import build
 from geonet.operators.deeponet import cartesian
@@ -138,7 +137,7 @@ def test_standardised_modes_of_typical_densities(d, network, densities):
     net = network(d)
     typical = densities(net, 50)
     net.standardise(typical)
-    modes = typical @ analysis(d, 7, 6)
+    modes = typical @ analysis(d, 7, 6, torch.float64)
     even = (frequencies(d, 6) % 2 == 0).all(1)
     seen = (modes - net.mean) * net.gain
     assert seen[:, even].mean(0).abs().max() < 1e-12
@@ -172,7 +171,7 @@ def test_analysis_takes_series_to_their_coefficients(d, generator):
     x = centres(6, d)
     values = series @ torch.cos(math.pi * k[:, None] * x).prod(-1)
     expected = series * 0.5 ** (k > 0).sum(1)
-    assert torch.allclose(values @ analysis(d, 6, 4), expected, atol=1e-14)
+    assert torch.allclose(values @ analysis(d, 6, 4, torch.float64), expected, atol=1e-14)
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
@@ -196,7 +195,7 @@ def test_the_linear_path_takes_every_mode_to_itself(d, densities):
     for weight in net.network.direct.weights:
         weight.copy_(torch.eye(2**d))
     a, b = densities(net), densities(net)
-    difference = (a - b) @ analysis(d, 7, 4) / 2
+    difference = (a - b) @ analysis(d, 7, 4, torch.float64) / 2
     size = POTENTIAL_SCALE / (1 + (frequencies(d, 4) ** 2).sum(1)) ** 1.5
     assert torch.allclose(net.coefficients(a, b), net.gain * difference * size, atol=1e-15)
 
@@ -224,7 +223,7 @@ def test_blur_multiplies_the_modes_before_they_are_standardised(d, network, dens
     net = network(d, sensors=6)  # as many modes as sensors, so that modes give the values
     net.standardise(densities(net, 50))
     a, b = densities(net), densities(net)
-    matrix = analysis(d, 6, 6)
+    matrix = analysis(d, 6, 6, torch.float64)
     soft = torch.exp(-0.5 * (0.1 * math.pi) ** 2 * (frequencies(d, 6) ** 2).sum(1))
     smooth = [(end @ matrix * soft) @ torch.linalg.inv(matrix) for end in (a, b)]
     assert torch.allclose(net.coefficients(a, b, blur=0.1), net.coefficients(*smooth), atol=1e-12)
@@ -249,4 +248,16 @@ def test_one_pair_is_answered_as_in_a_batch(network, densities):
 
 
 def test_matrices_are_made_once():
-    assert transport.analysis(2, 6, 4) is transport.analysis(2, 6, 4)
+    assert analysis(2, 6, 4, torch.float64) is analysis(2, 6, 4, torch.float64)
+    assert analysis(2, 6, 4, torch.float32).dtype == torch.float32
+
+
+def test_matrices_made_in_inference_mode_serve_training(densities):
+    net = build(settings_of(2), 0)
+    a, b = densities(net), densities(net)
+    with torch.inference_mode():
+        expected = net.coefficients(a, b, blur=0.1)
+    found = net.coefficients(a, b, blur=0.1)
+    found.square().sum().backward()
+    assert torch.equal(found, expected)
+    assert all(p.grad is not None for p in net.parameters())

@@ -74,7 +74,7 @@ def test_the_tolerance_is_that_of_monge_ampere(pair_2d):
     assert geonet.geodesic(*ends, learned=False, tolerance=0.05).solver == "monge-ampere"
     path = geonet.geodesic(*ends, learned=False, tolerance=1e-9)
     assert path.solver == "linear-program"
-    assert "1e-09" in path.notes["instead of monge-ampere"]
+    assert "above its tolerance 1.0e-09" in path.notes["instead of monge-ampere"]
 
 
 @pytest.fixture
@@ -117,12 +117,17 @@ def test_a_batch_of_formulas_is_answered_pair_by_pair():
     assert source.mixture is not None
     path = geonet.geodesic(source, target)
     assert path.solver == "transport-2d" and path.batch == (2,)
+    assert path.report.in_distribution == [True, True]
 
 
 def test_each_pair_of_a_batch_gets_its_own(pair_2d, blocks):
     path = geonet.geodesic(*(together(*ends) for ends in zip(pair_2d, blocks, strict=True)))
     assert path.solver == "transport-2d, linear-program"
-    assert path.report.notes["plan entries"][0] is None
+    report = path.report
+    assert report.notes["plan entries"][0] is None
+    assert report.in_distribution == [True, None]
+    assert report.mismatch[0] > 0 and report.mismatch[1] is None
+    assert "True, None" in str(report)
     assert path.density(0.5).values.shape == (2, *pair_2d[0].grid.shape)
 
 

@@ -95,6 +95,21 @@ def test_the_truth_in_1d_is_the_density_at_the_centres(generator):
         assert off.max() < 2e-4 < 1e-3 < coarse.max()
 
 
+@pytest.mark.parametrize("d", [2, 3])
+def test_the_truth_in_2d_and_3d_is_never_a_learned_one(d, monkeypatch):
+    asked = []
+
+    def recorded(name, **options):
+        asked.append((name, options["learned"]))
+        return geonet.solver("linear")
+
+    monkeypatch.setattr("geonet.training.validation.make_solver", recorded)
+    grid = geonet.Grid((8,) * d)
+    ends = [geonet.GaussianMixture.isotropic([[m] * d], 0.2).on(grid) for m in (0.4, 0.6)]
+    assert exact_path(*ends, 0.0).values.shape == (5, *grid.shape)
+    assert asked == [("auto", False)]
+
+
 def between(source, target, t):
     """The density at time t at the centres of BOX_1D, from 1D mixtures cut to the box."""
     x = np.linspace(0.0, 10.0, 200_001)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ PerPair = float | list[float]
 @dataclass(frozen=True)
 class Report:
     """Per pair: a number, or a list of numbers for a batch.
+
+    In a list, None stands for pairs of which an entry is not known.
 
     Attributes:
         solver: the solver that answered.
@@ -113,8 +116,8 @@ def report_on(path: Geodesic) -> Report:
     checks = path._checks()
     lower, upper = moment_bounds(path.source, path.target)
     if "distance_lower_bound" in checks:
-        lower = torch.maximum(lower, checks.pop("distance_lower_bound"))
-        upper = torch.minimum(upper, checks.pop("distance_upper_bound"))
+        lower = torch.fmax(lower, checks.pop("distance_lower_bound"))
+        upper = torch.fmin(upper, checks.pop("distance_upper_bound"))
     first, last = (frames.values.select(len(path.batch), k) for k in (0, -1))
     return Report(
         solver=path.solver,
@@ -126,7 +129,7 @@ def report_on(path: Geodesic) -> Report:
         source_error=_plain(l1(Density.as_computed(first, path.grid), path.source)),
         target_error=_plain(l1(Density.as_computed(last, path.grid), path.target)),
         notes=dict(path.notes),
-        **{name: check.tolist() for name, check in checks.items()},
+        **{name: _known(check, name == "in_distribution") for name, check in checks.items()},
     )
 
 
@@ -151,6 +154,14 @@ def _distance(path: Geodesic) -> PerPair | None:
 
 def _plain(value: Tensor) -> PerPair:
     return value.detach().tolist()
+
+
+def _known(check: Tensor, flag: bool) -> Any:
+    """Numbers or flags per pair, None where they are not known."""
+    if check.ndim:
+        return [_known(one, flag) for one in check]
+    value = float(check)
+    return None if math.isnan(value) else bool(value) if flag else value
 
 
 def _text(value: Any) -> str:

@@ -83,7 +83,7 @@ def spectral_radius(a: Packed) -> Tensor:
     off = torch.stack([a[0] - mean, a[1], a[2], a[3] - mean, a[4], a[5] - mean])
     squares = (off**2).sum(0) + (off[[1, 2, 4]] ** 2).sum(0)
     p = (squares / 6).sqrt()
-    half_determinant = 0.5 * _determinant3(off / p.clamp(min=torch.finfo(mean.dtype).tiny))
+    half_determinant = 0.5 * _determinant3(off / p.clamp(min=1e-15))
     angle = half_determinant.clamp(-1, 1).acos() / 3
     top, bottom = mean + 2 * p * angle.cos(), mean + 2 * p * (angle + math.tau / 3).cos()
     return torch.maximum(top.abs(), bottom.abs())

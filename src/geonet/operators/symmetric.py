@@ -29,21 +29,10 @@ class ClassLinear(Module):
         self.weights = ParameterList(
             xavier_normal_(torch.empty(inputs, outputs)) for _ in range(classes)
         )
-        self._frozen: Tensor | None = None  # all of them in one tensor, once they do not change
 
     def forward(self, z: Tensor) -> Tensor:
         """One product of matrices per class."""
-        if self._frozen is not None:
-            return torch.bmm(z, self._frozen)
-        stacked = torch.stack(list(self.weights))
-        if not stacked.requires_grad and not torch.is_grad_enabled() and not self.training:
-            self._frozen = stacked
-        return torch.bmm(z, stacked)
-
-    def train(self, mode: bool = True) -> ClassLinear:
-        """Weights may change in training."""
-        self._frozen = None
-        return super().train(mode)
+        return torch.bmm(z, torch.stack(list(self.weights)))
 
 
 class ImageGELU(Module):
@@ -104,8 +93,9 @@ class SymmetricMLP(Module):
 
 
 @lru_cache(maxsize=8)
+@torch.inference_mode(False)
 def hadamard(size: int) -> Tensor:
     """The symmetric orthogonal matrix of entries ±1/√size, (−1) to the bits that i and j share."""
     numbers = range(size)
     signs = [[(-1.0) ** (i & j).bit_count() for j in numbers] for i in numbers]
-    return torch.tensor(signs, device="cpu") / math.sqrt(size)
+    return torch.tensor(signs, dtype=torch.float64, device="cpu") / math.sqrt(size)

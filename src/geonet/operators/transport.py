@@ -94,6 +94,7 @@ def cosine_products(z: Jet, modes: int) -> Jet:
 
 
 @lru_cache(maxsize=16)
+@torch.inference_mode(False)
 def analysis(dimension: int, sensors: int, modes: int, dtype: torch.dtype) -> Tensor:
     """(sensors^d, modes^d): the means over the sensors of cos(k_1 π x_1)⋯cos(k_d π x_d)."""
     centres = (torch.arange(sensors, dtype=torch.float64, device="cpu") + 0.5) / sensors
@@ -106,6 +107,7 @@ def analysis(dimension: int, sensors: int, modes: int, dtype: torch.dtype) -> Te
 
 
 @lru_cache(maxsize=16)
+@torch.inference_mode(False)
 def classes(dimension: int, modes: int) -> tuple[Tensor, Tensor]:
     """Modes k sorted by the parities of k_1 … k_d: indices (2^d, (modes/2)^d), and the way back.
 
@@ -118,12 +120,14 @@ def classes(dimension: int, modes: int) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=16)
+@torch.inference_mode(False)
 def decay(dimension: int, modes: int) -> Tensor:
     """The size that c_k is expected to have, (modes^d,)."""
     return POTENTIAL_SCALE / (1 + (_modes(dimension, modes) ** 2).sum(-1)) ** 1.5
 
 
 @lru_cache(maxsize=16)
+@torch.inference_mode(False)
 def softening(dimension: int, modes: int, blur: float) -> Tensor:
     """By what a heat flow of standard deviation `blur` multiplies each mode, (modes^d,)."""
     return torch.exp(-0.5 * (math.pi * blur * _modes(dimension, modes)).square().sum(-1))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from geonet.errors import ConfigError, FileError
-from geonet.settings import to_table
+from geonet.settings import from_table, to_table
 from geonet.solvers.learned.model_file import read_tensors, write_tensors
 from geonet.training.config import TrainingConfig
 
@@ -69,7 +69,7 @@ def load_checkpoint(
     tensors, header = read_tensors(file, "a checkpoint")
     if (header.get("format"), header.get("kind")) != (FORMAT, "checkpoint"):
         raise FileError(f"{file} is no checkpoint of this version; start without --resume.")
-    _check_same(header["config"], to_table(config), file)
+    _check_same(_completed(header["config"]), to_table(config), file)
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "stream": {}}
     for name, value in tensors.items():
         part, key = name.split("/", 1)
@@ -84,6 +84,14 @@ def load_checkpoint(
     saved = header["progress"]
     progress = Progress(**{**saved, "best": float(saved["best"])})
     return progress, [parts["stream"][str(rank)] for rank in range(len(parts["stream"]))]
+
+
+def _completed(saved: dict[str, Any]) -> dict[str, Any]:
+    """A saved config with the defaults of keys that are newer than it."""
+    try:
+        return to_table(from_table(TrainingConfig, saved))
+    except ConfigError:  # the comparison says what is odd
+        return saved
 
 
 def _check_same(saved: dict[str, Any], given: dict[str, Any], file: Path, where: str = "") -> None:

@@ -145,6 +145,7 @@ class TrainingConfig:
             self.loss == LossSettings(floor=self.loss.floor),
             "the transport form has one term, so of loss it takes only floor; remove the others.",
         )
+        require(self.loss.floor > 0, "the transport form needs loss.floor > 0.")
         require(
             self.sampling.scheme == "cartesian",
             'the transport form takes sampling.scheme = "cartesian" only.',

@@ -160,7 +160,8 @@ class TransportObjective(Loss):
     """The transport form's: what both ends bring to t = ½ should agree, and nothing should fold.
 
     mismatch = mean (ρ0 − ρ1)² / (ρ0 + ρ1 + floor), the denominator without gradient: by Cauchy and
-    Schwarz it bounds the square of ∫|ρ0 − ρ1|, while the plain square sees little but the peaks.
+    Schwarz, times 2 + floor, it bounds the square of ∫|ρ0 − ρ1|; the plain square sees little but
+    the peaks.
     folds = mean max(0, LEAST − det(I ∓ ½D²u))²: where there is no mass, nothing else prevents them.
     """
 

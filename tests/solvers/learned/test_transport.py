@@ -6,12 +6,13 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import geonet
 from geonet import Density, GaussianMixture, Grid
-from geonet.errors import SolverError
+from geonet.errors import FileError, SolverError
 from geonet.evaluation.metrics import l1
 from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.operators.architecture import Architecture, Branch, Transport, Trunk
@@ -20,7 +21,7 @@ from geonet.solvers.learned.model_file import load_model, save_model
 from geonet.solvers.learned.opened import PRETRAINED
 from geonet.solvers.learned.transport import TransportSolver, potential_of, without_folds
 from geonet.solvers.midpoint.geodesic import MidpointGeodesic
-from geonet.solvers.midpoint.potential import STEEPEST, potential_on, steepness
+from geonet.solvers.midpoint.potential import STEEPEST, potential_on, steepest, steepness
 from geonet.training.problem import FAMILIES
 
 TIMES = [0.0, 0.3, 1.0]
@@ -111,12 +112,12 @@ def test_unusual_pairs_are_corrected_and_usual_ones_are_not(random_model, d):
     source, target = mixtures(d)
     bare = geonet.geodesic(source, target, random_model(d, NEVER), corrections=0)
     path = geonet.geodesic(source, target, random_model(d, NEVER), corrections=3)
-    assert path.notes["Newton steps"] == [3, 3]
+    assert path.notes["corrected"] == [True, True]
     assert path.report.in_distribution == bare.report.in_distribution == [False, False]
     assert bool((path.halfway.mismatch < bare.halfway.mismatch).all())
     usual = geonet.geodesic(source, target, random_model(d, ALWAYS), corrections=3)
     assert torch.equal(usual.coefficients, bare.coefficients)
-    assert "Newton steps" not in usual.notes
+    assert "corrected" not in usual.notes
     assert usual.report.in_distribution == [True, True]
 
 
@@ -124,7 +125,7 @@ def test_only_the_unusual_pairs_of_a_batch_are_corrected(random_model):
     source, target = mixtures(2, 3)
     source = Density(torch.stack([target.values[0], *source.values[1:]]), source.grid)
     path = geonet.geodesic(source, target, random_model(2, 1e-3), corrections=2)
-    assert path.notes["Newton steps"] == [0, 2, 2]
+    assert path.notes["corrected"] == [False, True, True]
     assert path.usual.tolist() == [True, False, False]
     bare = geonet.geodesic(source, target, random_model(2, 1e-3), corrections=0)
     assert torch.equal(path.coefficients[0], bare.coefficients[0])
@@ -132,7 +133,7 @@ def test_only_the_unusual_pairs_of_a_batch_are_corrected(random_model):
     for k in range(3):
         alone = geonet.geodesic(source[k], target[k], random_model(2, 1e-3), corrections=2)
         assert torch.allclose(path.coefficients[k], alone.coefficients[0], atol=1e-4)
-    assert alone.notes["Newton steps"] == 2
+    assert alone.notes["corrected"] is True
 
 
 def test_a_model_without_calibration_judges_nothing(random_model):
@@ -140,37 +141,45 @@ def test_a_model_without_calibration_judges_nothing(random_model):
     report = path.report
     assert report.in_distribution is None and report.error_estimate is None
     assert len(report.mismatch) == 2 and not bool(path.trusted.any())
-    assert path.notes == {"model": "random"}
+    assert path.notes["corrected"] == [True, True]  # it cannot know better
+
+
+@pytest.mark.parametrize(
+    "measured", [{"calibration": {"slope": 0.1}}, {"calibration": [1, 2]}, {"calibration": 3}, [1]]
+)
+def test_an_odd_calibration_is_refused(tmp_path, measured):
+    settings = Transport(sensors=8, seen=4, modes=4, width=3, depth=1)
+    file = save_model(tmp_path / "odd.safetensors", build(settings, 0), {"measured": measured})
+    with pytest.raises(FileError, match="odd.safetensors has an odd calibration; get it again"):
+        geonet.geodesic(*mixtures(1), str(file))
 
 
 @pytest.mark.parametrize("d", [1, 2])
-@pytest.mark.parametrize("limit", [None, NEVER])
-def test_potentials_that_fold_are_scaled_down(d, limit, tmp_path):
+@pytest.mark.parametrize("corrections", [0, 2])
+def test_potentials_that_fold_are_scaled_down(d, corrections, tmp_path):
     settings = Transport(dimension=d, sensors=12, seen=6, modes=6, width=4, depth=2)
     model = build(settings, 1)
     with torch.no_grad():
         for weight in model.network.output.weights:
             weight *= 1e3
-    measured = {} if limit is None else {"calibration": {"slope": 0.2, "limit": limit}}
-    file = save_model(tmp_path / "steep.safetensors", model, {"measured": measured})
+    file = save_model(tmp_path / "steep.safetensors", model, {})
     source, target = mixtures(d)
     raw = potential_of(load_model(file)[0], source, target)
     assert float(steepness(potential_on(raw, 12)[2]).min()) > 2
-    path = geonet.geodesic(source, target, str(file))
-    steepest = steepness(potential_on(path.coefficients, 12)[2])
-    assert float(steepest.max()) <= STEEPEST + 1e-3
-    if limit is None:
-        assert torch.allclose(steepest, torch.tensor(STEEPEST), atol=1e-3)
+    path = geonet.geodesic(source, target, str(file), corrections=corrections)
+    assert float(steepness(potential_on(path.coefficients, 12)[2]).max()) <= STEEPEST + 1e-5
+    if not corrections:
+        assert torch.allclose(steepest(path.coefficients), torch.tensor(STEEPEST), atol=1e-3)
         ratio = path.coefficients / raw
         assert torch.allclose(ratio, ratio[:, :1, ...].expand_as(ratio), rtol=1e-3)
 
 
 def test_potentials_that_do_not_fold_are_left_alone(random_model):
     source, target = mixtures(2)
-    path = geonet.geodesic(source, target, random_model(2, None))
+    path = geonet.geodesic(source, target, random_model(2, None), corrections=0)
     raw = potential_of(load_model(Path(random_model(2, None)))[0], source, target)
-    found, _ = without_folds(path, raw.clone())
-    assert torch.equal(found, raw) and torch.equal(path.coefficients, raw)
+    found, _ = without_folds(path, raw)
+    assert torch.equal(found, raw)
 
 
 @pytest.mark.parametrize("d", [1, 2])
@@ -228,6 +237,25 @@ def test_gradients_and_single_precision_do_not_matter(random_model):
 
 
 @pytest.mark.parametrize("limit", [ALWAYS, NEVER])
+def test_torchs_modes_and_defaults_do_not_matter(random_model, limit):
+    source, target = mixtures(2)
+    file = random_model(2, limit)
+    with torch.inference_mode():
+        inside = geonet.geodesic(source, target, file)
+        report, frames = inside.report, inside.density(TIMES).values.numpy()
+    torch.set_default_dtype(torch.float64)
+    try:
+        double = geonet.geodesic(source, target, file)
+        assert np.allclose(double.density(TIMES).values, frames, atol=1e-5)
+        assert double.report.mismatch == pytest.approx(report.mismatch, rel=1e-3)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    source.values.requires_grad_()
+    path = geonet.geodesic(source, target, file)
+    assert np.allclose(path.density(TIMES).values, frames, atol=1e-5)
+
+
+@pytest.mark.parametrize("limit", [ALWAYS, NEVER])
 def test_save_and_load_keep_the_report(random_model, limit, tmp_path):
     path = geonet.geodesic(*mixtures(2), random_model(2, limit))
     loaded = geonet.load(path.save(tmp_path / "path.npz", times=[0.5]))
@@ -247,7 +275,7 @@ def test_a_box_that_is_no_cube_lies_in_one(random_model, upper):
         values[: shape[0], : shape[1]] = end.values
         ends.append(end)
         padded.append(Density(values, cube))
-    path, other = (geonet.geodesic(*pair, random_model(2, None)) for pair in (ends, padded))
+    path, other = (geonet.geodesic(*pair, random_model(2, ALWAYS)) for pair in (ends, padded))
     assert torch.allclose(path.coefficients, other.coefficients, atol=1e-5)
     frames, expected = path.density(TIMES).values, other.density(TIMES).values
     assert torch.allclose(
@@ -258,7 +286,7 @@ def test_a_box_that_is_no_cube_lies_in_one(random_model, upper):
 
 def test_the_quick_mismatch_is_near_the_careful_one(random_model):
     source, target = mixtures(2)
-    path = geonet.geodesic(source, target, random_model(2, None))
+    path = geonet.geodesic(source, target, random_model(2, None), corrections=0)
     _, quick = without_folds(path, path.coefficients)
     assert torch.allclose(quick.double(), path.halfway.mismatch, rtol=0.1)
     assert float(quick.min()) > 0.05
@@ -298,7 +326,7 @@ def test_foreign_pairs_are_known_as_such(d, name):
     path = geonet.geodesic(*foreign(d)[name], f"transport-{d}d")
     report = path.report
     assert report.in_distribution is False
-    assert report.notes["Newton steps"] == 5
+    assert report.notes["corrected"] is True
     assert report.distance_lower_bound <= report.distance_upper_bound
     if not bool(path.trusted):
         assert report.error_estimate > 0.01

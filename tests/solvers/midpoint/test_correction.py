@@ -142,6 +142,22 @@ def test_a_step_that_is_worse_is_halved_and_at_last_not_taken(perturbed, monkeyp
     assert torch.equal(corrected(wrong, ends, 1), wrong)
 
 
+def test_what_is_no_number_is_not_taken(perturbed, monkeypatch):
+    _, _, wrong, ends = perturbed(2)
+    monkeypatch.setattr(correction, "_newton_direction", lambda *_: torch.full_like(wrong, 1e30))
+    assert torch.equal(corrected(wrong, ends, 1), wrong)
+    folded = 40 * wrong  # nothing can be solved for, and it does not fail
+    assert bool(torch.isfinite(corrected(folded, ends, 2)).all())
+
+
+def test_systems_that_are_too_large_are_left(perturbed, monkeypatch):
+    _, _, wrong, ends = perturbed(2)
+    monkeypatch.setattr(correction, "LARGEST", wrong[0].numel() - 1)
+    assert torch.equal(corrected(wrong, ends, 2), wrong)
+    monkeypatch.setattr(correction, "LARGEST", wrong[0].numel())
+    assert not torch.allclose(corrected(wrong, ends, 1), wrong, atol=1e-4)
+
+
 def test_pairs_of_a_batch_are_damped_each_for_itself(hard, potentials):
     coefficients = unfolded(potentials(2, count=3, radius=1.0, modes=8))
     source, target = hard

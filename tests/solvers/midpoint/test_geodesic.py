@@ -112,7 +112,7 @@ def test_density_in_a_box_that_is_no_cube(potentials, grid):
     source, target = Density(bump, grid), Density(1 + where[..., 0], grid)
     coefficients = potentials(2, radius=0.8)
     frames = path_of((source, target), coefficients).density([0.0, 0.3, 1.0]).values
-    assert off(frames[0], source.values) < 1e-3 and off(frames[2], target.values) < 1e-3
+    assert off(frames[0], source.values) < 1e-6 and off(frames[2], target.values) < 1e-6
     expected = exactly(source, target, coefficients[0], 0.3, grid)
     reach = 0.1  # of the cube, by which the jump of the target's density may be smeared
     clear = (grid.corner("upper") - grid.points()).amin(-1) > reach * max(grid.lengths)
@@ -167,7 +167,7 @@ def test_a_batch_is_its_pairs_one_by_one(potentials, d):
 
 
 @pytest.mark.parametrize(
-    ("points", "kept"), [(1, 2**23), (3000, 2**23), (1, 0), (3000, 0), (2**18, 0)]
+    ("points", "kept"), [(1, 2**23), (3000, 2**23), (1, 0), (3000, 0), (2**19, 0)]
 )
 def test_chunks_do_not_change_the_answer(potentials, monkeypatch, points, kept):
     """Pair by pair, time by time, with tables made again and again."""
@@ -178,7 +178,7 @@ def test_chunks_do_not_change_the_answer(potentials, monkeypatch, points, kept):
     monkeypatch.setattr(geodesic, "KEPT", kept)
     parts = path_of(ends, coefficients)
     assert torch.allclose(parts.density(TIMES).values, frames, atol=1e-5)
-    assert len(list(parts.chunks(1))) == (3 if points < 2**18 else 1)
+    assert len(list(parts.chunks(1))) == (3 if points < 2**19 else 1)
     for name, check in parts._checks().items():
         assert torch.allclose(check, checks[name], rtol=1e-3), name
     assert (parts._kept is None) == (kept == 0)
@@ -271,15 +271,6 @@ def test_the_report_has_what_is_known(potentials):
     assert bool(path.trusted.all())
     path.calibration = Calibration(0.5, sum(report.mismatch) / 2)
     assert sorted(path.trusted.tolist()) == [False, True]
-
-
-def test_the_expected_error_is_the_slope_at_first_and_at_most_two():
-    mismatch = torch.tensor([0.0, 1e-4, 0.1, 2.0], dtype=torch.float64)
-    error = Calibration(0.2, 0.01).error(mismatch)
-    assert float(error[0]) == 0
-    assert float(error[1]) == pytest.approx(0.2e-4, rel=0.01)
-    assert bool((error.diff() > 0).all()) and float(error[2]) > 0.2 * 0.1
-    assert float(Calibration(5.0, 0.01).error(mismatch)[-1]) == 2
 
 
 def test_bounds_scale_with_the_box(potentials):

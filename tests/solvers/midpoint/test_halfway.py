@@ -9,6 +9,7 @@ import geonet
 from geonet.measures.density import Density
 from geonet.measures.families import BOX_1D, mixtures_1d
 from geonet.measures.grid import Grid
+from geonet.solvers.midpoint.correction import corrected
 from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 from geonet.solvers.midpoint.halfway import both_sides, flow_bound
 from geonet.solvers.midpoint.lookup import density_table
@@ -131,6 +132,46 @@ def test_bounds_hold_in_a_box_that_is_no_cube(potentials):
     for own in coefficients:
         found = halfway_of(ends, own[None])
         assert float(found.lower) <= truth <= float(found.upper)
+
+
+@pytest.mark.parametrize(
+    ("d", "cells", "start", "shift", "width"),
+    [(2, 60, 5, 3, 50), (2, 64, 2, 8, 52), (1, 100, 5, 10, 80), (3, 24, 2, 2, 19)],
+)
+def test_bounds_hold_for_densities_with_jumps(potentials, d, cells, start, shift, width):
+    """A block and its translate, with potentials from none to nearly the right one."""
+    grid = Grid((cells,) * d)
+    values = torch.zeros(2, *grid.shape, dtype=torch.float64)
+    for k, first in enumerate((start, start + shift)):
+        values[(k, *(slice(first, first + width),) * d)] = 1.0
+    ends = [Density(v, grid) for v in values]
+    truth = math.sqrt(d) * shift / cells
+    guess = torch.zeros(1, *(8,) * d)
+    for axis in range(d):
+        place = [0] * (d + 1)
+        place[axis + 1] = 1
+        guess[tuple(place)] = -0.45 * shift / cells
+    tables = tuple(density_table(end.values[None], end.grid) for end in ends)
+    for own in (0 * guess, guess, corrected(unfolded(guess), tables, 5)):
+        found = halfway_of(ends, own)
+        assert float(found.lower) <= truth <= float(found.upper)
+
+
+def test_what_the_cells_do_not_see_counts_as_a_mismatch():
+    """Two needles between the cells where both sides are compared."""
+    values = torch.zeros(2, 4000)
+    values[0, 1010:1013] = values[1, 3010:3013] = 1.0
+    tables = tuple(density_table(v[None] * 4000 / 3, Grid(4000)) for v in values)
+    sides = both_sides(torch.zeros(1, 4), tables, 20)
+    assert float(sides.missing) > 0.5
+    assert sides.mismatch().tolist() == [2.0]
+
+
+def test_a_map_that_folds_proves_nothing(potentials):
+    ends = [Density(torch.ones(64), Grid(64))] * 2
+    found = halfway_of(ends, potentials(1, radius=3.0))
+    assert float(found.lower) == 0 and math.isinf(float(found.upper))
+    assert float(found.determinant) < 0
 
 
 # ---- the bound by a flow

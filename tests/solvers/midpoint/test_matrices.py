@@ -1,18 +1,20 @@
 """Each matrix against the function it stands for, in double precision."""
 
 import math
+import resource
+import sys
 
 import pytest
 import torch
 
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
+from geonet.solvers.midpoint import matrices
 from geonet.solvers.midpoint.matrices import (
     along,
     refinement,
     series_matrix,
-    spline_matrices,
-    spline_matrix,
+    splined,
     unit_centres,
 )
 
@@ -23,11 +25,11 @@ def centres(count, share=1.0):
 
 def test_along_is_one_product_per_axis(generator):
     values = torch.randn(2, 3, 4, 5, 6, generator=generator)
-    matrices = [torch.randn(m, n, generator=generator) for m, n in ((7, 4), (2, 5), (3, 6))]
-    expected = torch.einsum("abijk,xi,yj,zk->abxyz", values, *matrices)
-    assert torch.allclose(along(matrices, values), expected, atol=1e-4)
-    last = torch.einsum("abijk,zk->abijz", values, matrices[2])
-    assert torch.allclose(along(matrices[2:], values), last, atol=1e-5)
+    maps = [torch.randn(m, n, generator=generator) for m, n in ((7, 4), (2, 5), (3, 6))]
+    expected = torch.einsum("abijk,xi,yj,zk->abxyz", values, *maps)
+    assert torch.allclose(along(maps, values), expected, atol=1e-4)
+    last = torch.einsum("abijk,zk->abijz", values, maps[2])
+    assert torch.allclose(along(maps[2:], values), last, atol=1e-5)
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])
@@ -72,37 +74,57 @@ def test_refinement_keeps_constants_where_the_function_is_even():
     )
 
 
+@pytest.fixture(params=["by matrices", "directly"])
+def either_way(request, monkeypatch):
+    """Splines of few cells go by matrices, those of many do not."""
+    if request.param == "directly":
+        monkeypatch.setattr(matrices, "LARGEST", 0)
+        monkeypatch.setattr(matrices, "_spline_matrix", lambda *_: pytest.fail("made"))
+
+
 @pytest.mark.parametrize("centred", [True, False])
 @pytest.mark.parametrize("cells", [3, 10])
-def test_spline_matrix_is_the_cubic_spline(centred, cells, generator):
-    values = torch.rand(cells, generator=generator, dtype=torch.float64)
+def test_splined_is_the_cubic_spline(either_way, centred, cells, generator):
+    values = torch.rand(2, cells, generator=generator, dtype=torch.float64)
     where = centres(23) if centred else torch.linspace(0, 1, 24, dtype=torch.float64)
+    found = splined(values.float(), Grid(cells), [23], centred)
+    assert found.dtype == torch.float32
     expected = CubicSpline(values, Grid(cells))(where[:, None])
-    matrix = spline_matrix(cells, 1.0, 23, centred)
-    assert torch.allclose(matrix.double() @ values, expected, atol=1e-6)
+    assert torch.allclose(found.double(), expected, atol=1e-6)
 
 
-def test_spline_matrix_is_zero_outside_its_share():
-    values = torch.arange(1.0, 7.0)
-    found = spline_matrix(6, 0.6, 10, centred=False) @ values
-    assert found.shape == (11,)
-    assert bool((found[7:] == 0).all())
+def test_splined_is_zero_outside_the_box(either_way):
+    values = torch.stack([torch.arange(1.0, 7.0)] * 10)[None]
+    grid = Grid((10, 6), 0.0, (1.0, 0.6))
+    found = splined(values, grid, [10, 10], centred=False)
+    assert found.shape == (1, 11, 11)
+    assert bool((found[..., 7:] == 0).all())
     inside = torch.linspace(0, 0.6, 7, dtype=torch.float64)
-    expected = CubicSpline(values.double(), Grid(6, 0.0, 0.6))(inside[:, None])
-    assert torch.allclose(found[:7].double(), expected, atol=1e-5)
-    assert float(found[6]) > 6  # the face itself belongs to the box
+    expected = CubicSpline(values[0, 0].double(), Grid(6, 0.0, 0.6))(inside[:, None])
+    assert torch.allclose(found[0, 4, :7].double(), expected, atol=1e-5)
+    assert float(found[0, 4, 6]) > 6  # the face itself belongs to the box
 
 
-def test_spline_matrices_put_a_box_into_the_cube_around_it(generator):
+def test_splined_puts_a_box_into_the_cube_around_it(either_way, generator):
     grid = Grid((6, 8, 4), (0.0, 1.0, -1.0), (1.0, 3.0, 0.5))
-    values = torch.rand(*grid.shape, generator=generator, dtype=torch.float64)
-    found = along(spline_matrices(grid, [8, 6, 10], centred=True), values.float())
+    values = torch.rand(2, *grid.shape, generator=generator, dtype=torch.float64)
+    found = splined(values.float(), grid, [8, 6, 10], centred=True)
     cube = Grid((8, 6, 10), grid.lower, [a + 2.0 for a in grid.lower])
     points = cube.points()
     inside = (points <= grid.corner("upper")).all(-1)
-    expected = CubicSpline(values, grid)(points.reshape(-1, 3)).reshape(cube.shape) * inside
     assert 0 < int(inside.sum()) < inside.numel()
+    expected = CubicSpline(values, grid)(points.reshape(-1, 3)).reshape(2, *cube.shape) * inside
     assert torch.allclose(found.double(), expected, atol=1e-5)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts memory as Linux does")
+def test_many_cells_along_an_axis_need_little_memory():
+    """A matrix for these would take 25 GB to make."""
+    cells = 7000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = splined(torch.ones(1, cells), Grid(cells), [4 * cells], centred=False)
+    assert torch.allclose(found, torch.ones(1, 4 * cells + 1), atol=1e-4)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
 
 
 def test_unit_centres():
@@ -116,7 +138,7 @@ def test_matrices_are_single_precision():
     made = (
         series_matrix(4, 3, 1),
         refinement(4, 3, 1.0, odd=True, order=1),
-        spline_matrix(4, 1.0, 3, True),
+        splined(torch.ones(1, 4), Grid(4), [3], centred=True),
         unit_centres(3, 2),
     )
     assert {matrix.dtype for matrix in made} == {torch.float32}

@@ -1,5 +1,7 @@
 """Cosine series and their derivatives, and the bound on how steep a potential may be."""
 
+import math
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from geonet.solvers.midpoint.potential import (
     STEEPEST,
     potential_on,
     potential_table,
+    steepest,
     steepness,
     unfolded,
 )
@@ -83,5 +86,13 @@ def test_steep_potentials_are_scaled_down_to_the_limit(potentials, d):
     ratio = bounded[1] / steep[0]
     assert float(ratio.max() - ratio.min()) < 1e-6
     assert 0.3 < float(ratio.mean()) < 0.5
-    _, _, hessian = potential_on(bounded[1:], 2 * steep.shape[-1])
-    assert float(steepness(hessian)) == pytest.approx(STEEPEST, abs=1e-4)
+    assert float(steepest(bounded[1:])) == pytest.approx(STEEPEST, abs=1e-4)
+
+
+@DIMENSIONS
+def test_the_faces_count(d):
+    """Where cos(kπx) is steepest, ½k²π², there is no centre of a cell."""
+    coefficients = torch.zeros(1, *(4,) * d)
+    coefficients[(0, *(0,) * (d - 1), 3)] = 0.01
+    assert float(steepest(coefficients)) == pytest.approx(0.01 * 4.5 * math.pi**2, rel=1e-5)
+    assert float(steepness(potential_on(coefficients, 8)[2])) < 0.99 * float(steepest(coefficients))

@@ -17,6 +17,7 @@ from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.operators.architecture import Architecture
+from geonet.operators.build import build
 from geonet.operators.deeponet import GeONet, cartesian
 from geonet.operators.jets import Jet, variables
 from geonet.settings import from_table, to_table
@@ -196,7 +197,8 @@ class GeONetPath(Geodesic):
     @classmethod
     def _from_state(cls, source, target, solver, notes, state) -> GeONetPath:
         header = json.loads(str(state["header"]))
-        model = GeONet(from_table(Architecture, header["architecture"]))
+        model = build(from_table(Architecture, header["architecture"]), seed=0)
+        assert isinstance(model, GeONet)
         weights = {
             name.removeprefix("weights/"): torch.from_numpy(value)
             for name, value in state.items()

@@ -43,7 +43,7 @@ def save_model(file: Path, model: Model, header: Header) -> Path:
 def load_model(file: Path) -> tuple[Model, Header]:
     """The model that `save_model` wrote, and its header."""
     tensors, header = read_tensors(file, "a geonet model")
-    if header.get("format") != FORMAT or header.get("kind") not in KINDS:
+    if header.get("format") != FORMAT or str(header.get("kind")) not in KINDS:
         raise FileError(
             f"{file} has format {header.get('format')!r} and kind {header.get('kind')!r}, which "
             "this version does not know; load it with the version that wrote it."

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from geonet.errors import SolverError
+from geonet.errors import FileError, SolverError
 from geonet.measures.density import Density
 from geonet.operators.transport import TransportNet
 from geonet.solvers.base import Solver
+from geonet.solvers.learned.model_file import Header
 from geonet.solvers.learned.opened import PRETRAINED, opened
 from geonet.solvers.learned.sensors import sensed
 from geonet.solvers.midpoint.calibration import Calibration
@@ -52,14 +53,14 @@ class TransportSolver(Solver):
         guess = potential_of(model, source, target)
         path = MidpointGeodesic(source, target, self.name, notes, guess)
         path.coefficients, mismatch = without_folds(path, guess)
-        measured = header.get("measured", {}).get("calibration")
-        if measured is not None:
-            path.calibration = Calibration(**measured)
-            path.usual = mismatch <= path.calibration.limit
-            if self.corrections and not bool(path.usual.all()):
-                path.coefficients = corrected_where(~path.usual, path, model, self.corrections)
-                steps = torch.where(path.usual, 0, self.corrections).reshape(path.batch)
-                notes["Newton steps"] = steps.tolist()
+        path.calibration = calibration_in(header, self.file)
+        foreign = torch.ones_like(mismatch, dtype=torch.bool)  # as far as is known
+        if path.calibration is not None:
+            foreign = mismatch > path.calibration.limit
+            path.usual = ~foreign
+        if self.corrections and bool(foreign.any()):
+            path.coefficients = corrected_where(foreign, path, model, self.corrections)
+            notes["corrected"] = foreign.reshape(path.batch).tolist()
         return path
 
     _solve_pair = _solve
@@ -74,6 +75,15 @@ def potential_of(
     first, second = (sensed(end, settings.sensors) for end in (source, target))
     coefficients = model.coefficients(first, second, blur)
     return coefficients.unflatten(1, (settings.modes,) * settings.dimension)
+
+
+def calibration_in(header: Header, file: str) -> Calibration | None:
+    """What was measured with the model, if it was."""
+    try:
+        measured = header.get("measured", {}).get("calibration")
+        return None if measured is None else Calibration(**measured)
+    except (AttributeError, TypeError) as error:
+        raise FileError(f"The header of {file} has an odd calibration; get it again.") from error
 
 
 def without_folds(path: MidpointGeodesic, coefficients: Tensor) -> tuple[Tensor, Tensor]:

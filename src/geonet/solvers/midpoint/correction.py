@@ -17,23 +17,26 @@ import torch
 from torch import Tensor
 
 from geonet.operators import packed
-from geonet.solvers.midpoint.halfway import Ends, Sides, both_sides
+from geonet.solvers.midpoint.halfway import Sides, Tables, both_sides
 from geonet.solvers.midpoint.matrices import series_matrix
 from geonet.solvers.midpoint.potential import STEEPEST, steepness
 
 CELLS_PER_MODE = {1: 4, 2: 2, 3: 2}  # along each axis, where the integrals are summed
 FLOOR = 0.03  # added to A, relative to uniform: where there is no mass δ stays flat
+LARGEST = 2048  # unknowns; larger systems are left as they are
 RIDGE = 1e-6  # on that diagonal
 HALVINGS = 6  # of a step that makes things worse
 
 
-def corrected(coefficients: Tensor, ends: Ends, steps: int) -> Tensor:
+def corrected(coefficients: Tensor, tables: Tables, steps: int) -> Tensor:
     """Potentials (B, modes, …) after `steps` of Newton's method; never a larger mismatch."""
+    if coefficients[0].numel() > LARGEST:
+        return coefficients
     cells = cells_per_axis(coefficients)
-    sides = both_sides(coefficients, ends, cells)
+    sides = both_sides(coefficients, tables, cells)
     for _ in range(steps):
         direction = _newton_direction(sides, cells, coefficients.shape[1:])
-        coefficients, sides = _damped(coefficients, direction, ends, cells, sides)
+        coefficients, sides = _damped(coefficients, direction, tables, cells, sides)
     return coefficients
 
 
@@ -43,15 +46,16 @@ def cells_per_axis(coefficients: Tensor) -> int:
 
 
 def _damped(
-    coefficients: Tensor, direction: Tensor, ends: Ends, cells: int, before: Sides
+    coefficients: Tensor, direction: Tensor, tables: Tables, cells: int, before: Sides
 ) -> tuple[Tensor, Sides]:
     """The step, halved pair by pair while it folds the map or does not lower the mismatch."""
-    size = torch.ones(len(coefficients), *(1,) * (coefficients.ndim - 1))
+    size = coefficients.new_ones(len(coefficients), *(1,) * (coefficients.ndim - 1))
     trial, sides = coefficients, before
     for k in range(HALVINGS + 2):
         trial = coefficients + size * direction
-        sides = both_sides(trial, ends, cells)
-        worse = (sides.mismatch() > before.mismatch()) | (steepness(sides.hessian) > STEEPEST)
+        sides = both_sides(trial, tables, cells)
+        lower = sides.mismatch() <= before.mismatch()
+        worse = ~(lower & (steepness(sides.hessian) <= STEEPEST))  # also where it is no number
         if not bool(worse.any()):
             break
         size[worse] = size[worse] / 2 if k < HALVINGS else 0.0  # at last, no step at all
@@ -68,7 +72,7 @@ def _newton_direction(sides: Sides, cells: int, shape: tuple[int, ...]) -> Tenso
             packed.inverse(sides.hessian, -0.5), packed.inverse(sides.hessian, 0.5), strict=True
         )
     ]
-    stiffness = torch.zeros(len(sides.source), *2 * value.shape[1:])
+    stiffness = value.new_zeros(len(sides.source), *2 * value.shape[1:])
     for k, (i, j) in enumerate(torch.triu_indices(d, d).T.tolist()):
         floored = weight[k] + FLOOR if i == j else weight[k]
         part = gradients[i].T @ (floored[..., None] * gradients[j])
@@ -86,11 +90,12 @@ def _newton_direction(sides: Sides, cells: int, shape: tuple[int, ...]) -> Tenso
 
 
 @lru_cache(maxsize=4)
+@torch.inference_mode(False)
 def _basis(d: int, cells: int, modes: int) -> tuple[Tensor, list[Tensor]]:
     """The cosines at the cells, (cells^d, modes^d), and their gradients, d of the same."""
 
     def product(axis: int | None) -> Tensor:
-        matrix = torch.ones(1, 1)
+        matrix = torch.ones(1, 1, dtype=torch.float32)
         for i in range(d):
             matrix = torch.kron(matrix, series_matrix(cells, modes, int(i == axis)))
         return matrix

@@ -77,7 +77,7 @@ class MidpointGeodesic(Geodesic):
     # ---- densities: single precision, on grids
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
-        answer = torch.empty(len(self.coefficients), len(times), grid.size)
+        answer = self.coefficients.new_empty(len(self.coefficients), len(times), grid.size)
         at_end = (times == 0) | (times == 1)
         inside = (~at_end).nonzero()[:, 0]
         frame = max(grid.size, CELLS[self._dimension] ** self._dimension)
@@ -95,7 +95,7 @@ class MidpointGeodesic(Geodesic):
         if grid == self.grid:
             values = (self.source, self.target)[which].values.reshape(-1, grid.size)
             return values[pairs].float() * self.length**grid.dimension
-        still = [torch.zeros(len(table), 1, grid.size)] * grid.dimension
+        still = [table.new_zeros(len(table), 1, grid.size)] * grid.dimension
         return look_up(table, places(signed_points(grid), still, 0.0))[0, :, 0]
 
     def chunks(self, points: int) -> Iterator[tuple[slice, tuple[Tensor, Tensor]]]:
@@ -218,6 +218,7 @@ class MidpointGeodesic(Geodesic):
 
 
 @lru_cache(maxsize=8)
+@torch.inference_mode(False)
 def signed_points(grid: Grid) -> Tensor:
     """The cells of a grid in the cube [−1, 1]^d around its box, (d, cells), single precision."""
     unit = (grid.points() - grid.corner("lower")) / max(grid.lengths)

@@ -27,13 +27,14 @@ from geonet.operators import packed
 from geonet.solvers.exact.cosine_series import cosine_transform
 from geonet.solvers.midpoint.lookup import Fields, look_up, places
 from geonet.solvers.midpoint.matrices import along, series_matrix, unit_centres
-from geonet.solvers.midpoint.potential import potential_on, steepness
+from geonet.solvers.midpoint.potential import potential_on, steepest
 
 if TYPE_CHECKING:
     from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 
-Ends = tuple[Tensor, Tensor]  # the tables of source and target
+Tables = tuple[Tensor, Tensor]  # of source and target
 SLACK = 1e-3  # relative, of sums over cells
+UNSEEN = 0.5  # share of the mass that the cells may miss
 MOST = {1: 1024, 2: 128, 3: 32}  # cells per axis where it is looked at
 
 
@@ -67,8 +68,8 @@ def look_halfway(path: MidpointGeodesic) -> Halfway:
     return Halfway(*(torch.cat(column) for column in columns))
 
 
-def _look(coefficients: Tensor, ends: Ends, cells: int) -> Halfway:
-    sides = both_sides(coefficients, ends, cells)
+def _look(coefficients: Tensor, tables: Tables, cells: int) -> Halfway:
+    sides = both_sides(coefficients, tables, cells)
     source, target = sides.source.double(), sides.target.double()
     squares = torch.stack([g.double() ** 2 for g in sides.gradient]).sum(0)
     energies = [(squares * side).mean(1) for side in (source, target)]
@@ -76,11 +77,16 @@ def _look(coefficients: Tensor, ends: Ends, cells: int) -> Halfway:
     distance = ((energies[0] + energies[1]) / 2 + gain).clamp(min=0).sqrt()
     nearer = torch.minimum(energies[0], energies[1]).sqrt()
     apart = flow_bound(source, target, cells, coefficients.ndim - 1)
+    steep = steepest(coefficients).double()
+    # Where cells are too coarse for the densities their sum is not one; so far off may ∫uρ be, too.
+    height = sides.value.double().amax(1) - sides.value.double().amin(1)
+    unsure = 2 * sides.missing.double() * height
+    lower = (distance**2 - unsure).clamp(min=0).sqrt()
     return Halfway(
         mismatch=sides.mismatch().double(),
         distance=distance,
-        lower=(1 - SLACK) * distance,
-        upper=(1 + SLACK) * (nearer + (1 + steepness(sides.hessian).double()) * apart),
+        lower=torch.where(steep < 1, (1 - SLACK) * lower, 0.0),
+        upper=torch.where(steep < 1, (1 + SLACK) * (nearer + (1 + steep) * apart), torch.inf),
         determinant=sides.determinant.double(),
     )
 
@@ -91,6 +97,7 @@ class Sides:
 
     Attributes:
         determinant: the smallest of det(I ∓ ½D²u), (B,).
+        missing: how far the sums of ρ0 and ρ1 were from one before they were scaled to it, (B,).
     """
 
     value: Tensor
@@ -99,33 +106,38 @@ class Sides:
     source: Tensor
     target: Tensor
     determinant: Tensor
+    missing: Tensor
 
     def mismatch(self) -> Tensor:
-        """∫|ρ0 − ρ1|, (B,)."""
-        return (self.source - self.target).abs().mean(1)
+        """∫|ρ0 − ρ1|, (B,); two, as for disjoint densities, where hardly any of them is seen."""
+        apart = (self.source - self.target).abs().mean(1)
+        return torch.where(self.missing < UNSEEN, apart, 2.0)
 
 
-def both_sides(coefficients: Tensor, ends: Ends, cells: int) -> Sides:
+def both_sides(coefficients: Tensor, tables: Tables, cells: int) -> Sides:
     """What the tables of both ends bring to t = ½, at cells^d cells of the unit cube."""
     value, gradient, hessian = potential_on(coefficients, cells)
     spread = packed.invariants(hessian)
     points = 2 * unit_centres(coefficients.ndim - 1, cells) - 1
     velocity = [g[:, None] for g in gradient]
 
-    def side(end: Tensor, s: float, determinant: Tensor) -> Tensor:
-        there = (look_up(end, places(points, velocity, s))[0, :, 0] * determinant).clamp(min=0)
-        return there / there.mean(1, keepdim=True).clamp(min=torch.finfo(there.dtype).tiny)
-
     before, after = (packed.characteristic(spread, s) for s in (-0.5, 0.5))
-    source, target = side(ends[0], 0.5, before), side(ends[1], -0.5, after)
+    source, target = (
+        (look_up(table, places(points, velocity, s))[0, :, 0] * determinant).clamp(min=0)
+        for table, s, determinant in zip(tables, (0.5, -0.5), (before, after), strict=True)
+    )
+    sums = [side.mean(1, keepdim=True) for side in (source, target)]
+    missing = torch.maximum((sums[0] - 1).abs(), (sums[1] - 1).abs())[:, 0]
+    tiny = torch.finfo(source.dtype).tiny
+    source, target = source / sums[0].clamp(min=tiny), target / sums[1].clamp(min=tiny)
     smallest = torch.minimum(before, after).amin(1)
-    return Sides(value, gradient, hessian, source, target, smallest)
+    return Sides(value, gradient, hessian, source, target, smallest, missing)
 
 
 def flow_bound(source: Tensor, target: Tensor, cells: int, d: int) -> Tensor:
     """An upper bound on W2 between densities (B, cells^d) of mean one on the unit cube, (B,).
 
-    ∫∫|w|²/ρ_s dx ds with ρ_s = (1 − s)ρ0 + sρ1 and div w = ρ0 − ρ1, so at most
+    ∫∫|w|²/ρ_s dx ds with ρ_s = (1 − s)ρ0 + sρ1 and div w = ρ1 − ρ0, so at most
     ∫½(1/ρ0 + 1/ρ1)|w|² dx; or, where that is worse, what is not shared goes across the cube.
     """
     difference = (source - target).reshape(-1, *(cells,) * d)

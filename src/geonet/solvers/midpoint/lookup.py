@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from geonet.measures.grid import Grid
-from geonet.solvers.midpoint.matrices import along, spline_matrices
+from geonet.solvers.midpoint.matrices import splined
 
 FINER = 4  # nodes of a density's table per cell
 Fields = Sequence[Tensor]  # the components of a vector or packed matrix, each (B, T, P)
@@ -45,9 +45,8 @@ def places(points: Tensor, velocity: Fields, s: float | Tensor) -> Tensor:
     (T, 1).
     """
     d = len(points)
-    where = torch.zeros if d == 1 else torch.empty
-    where = where(*velocity[0].shape, max(d, 2))
-    minus_twice = torch.as_tensor(-2.0 * s)
+    where = velocity[0].new_zeros(*velocity[0].shape, max(d, 2))
+    minus_twice = torch.as_tensor(-2.0 * s, dtype=where.dtype)
     for i in range(d):  # grid_sample takes the last axis first
         torch.addcmul(points[i], velocity[i], minus_twice, out=where[..., d - 1 - i])
     return where
@@ -63,5 +62,6 @@ def density_table(values: Tensor, grid: Grid) -> Tensor:
     across = [n * length / side for n, side in zip(grid.shape, grid.lengths, strict=True)]
     while finer > 1 and math.prod(finer * n for n in across) > LARGEST:
         finer //= 2
-    matrices = spline_matrices(grid, [max(1, round(finer * n)) for n in across], centred=False)
-    return along(matrices, (values * length**grid.dimension).float()).clamp(min=0)[:, None]
+    counts = [max(1, round(finer * n)) for n in across]
+    relative = (values * length**grid.dimension).float()
+    return splined(relative, grid, counts, centred=False).clamp(min=0)[:, None]

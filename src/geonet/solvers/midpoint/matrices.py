@@ -15,6 +15,8 @@ from torch import Tensor
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
 
+LARGEST = 2**21  # entries of a spline's matrix
+
 
 def along(matrices: Sequence[Tensor], values: Tensor) -> Tensor:
     """Apply a matrix (m_i, n_i) along each of the last axes of values (..., n_1, …, n_d)."""
@@ -25,6 +27,7 @@ def along(matrices: Sequence[Tensor], values: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def series_matrix(count: int, modes: int, order: int, centred: bool = True) -> Tensor:
     """cos(kπx), or its first or second derivative, for k < modes at `count` cells' places."""
     frequencies = math.pi * torch.arange(modes, dtype=torch.float64)
@@ -34,6 +37,7 @@ def series_matrix(count: int, modes: int, order: int, centred: bool = True) -> T
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def refinement(coarse: int, fine: int, share: float, odd: bool, order: int) -> Tensor:
     """(fine, coarse): values at the centres of [0, 1] to those of [0, share], or their derivative.
 
@@ -55,23 +59,39 @@ def refinement(coarse: int, fine: int, share: float, odd: bool, order: int) -> T
     return (synthesis @ (weights[:, None] * values.T)).float()
 
 
-@lru_cache(maxsize=64)
-def spline_matrix(cells: int, share: float, count: int, centred: bool) -> Tensor:
-    """Values of `cells` cells on [0, share] to their cubic spline at `count` cells' places."""
-    where = _where(count, centred)
-    spline = CubicSpline(torch.eye(cells, dtype=torch.float64), Grid(cells, 0.0, share))
-    inside = where <= share * (1 + 1e-9)  # a box that is no cube lies in one
-    return (spline(where[:, None]) * inside).T.float().contiguous()
+def splined(values: Tensor, grid: Grid, counts: Sequence[int], centred: bool) -> Tensor:
+    """Cubic splines of cell values (B, *grid.shape) at places in the cube around the grid's box.
 
-
-def spline_matrices(grid: Grid, counts: Sequence[int], centred: bool) -> list[Tensor]:
-    """One for each axis of a grid, to places in the cube around its box."""
+    Along each axis at the centres of `count` cells, or else at their `count` + 1 faces, so that the
+    answer is (B, *places). Outside the box, if that is no cube, they are zero.
+    """
     length = max(grid.lengths)
     axes = zip(grid.shape, grid.lengths, counts, strict=True)
-    return [spline_matrix(n, side / length, count, centred) for n, side, count in axes]
+    for cells, side, count in axes:  # always the axis in front, which then goes to the back
+        values = values.movedim(1, -1)
+        if cells * count <= LARGEST:
+            values = values @ _spline_matrix(cells, side / length, count, centred).T
+        else:  # a matrix would be larger than what it is applied to
+            values = _spline(values, side / length, _where(count, centred)).float()
+    return values
+
+
+@lru_cache(maxsize=32)
+@torch.inference_mode(False)
+def _spline_matrix(cells: int, share: float, count: int, centred: bool) -> Tensor:
+    """Values of `cells` cells on [0, share] to their spline at the places, (places, cells)."""
+    identity = torch.eye(cells, dtype=torch.float64)
+    return _spline(identity, share, _where(count, centred)).T.float().contiguous()
+
+
+def _spline(values: Tensor, share: float, where: Tensor) -> Tensor:
+    """The spline along the last axis, which covers [0, share], at points (n,): (..., n)."""
+    spline = CubicSpline(values.to(torch.float64), Grid(values.shape[-1], 0.0, share))
+    return spline(where[:, None]) * (where <= share * (1 + 1e-9))
 
 
 @lru_cache(maxsize=16)
+@torch.inference_mode(False)
 def unit_centres(d: int, cells: int) -> Tensor:
     """The centres of cells^d cells of the unit cube, (d, cells^d)."""
     return Grid((cells,) * d).points().reshape(-1, d).T.float().contiguous()

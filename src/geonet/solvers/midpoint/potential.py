@@ -49,7 +49,8 @@ def potential_table(coefficients: Tensor) -> Tensor:
     gradient, hessian = derivatives(
         coefficients, lambda k: series_matrix(nodes, modes, k, centred=False)
     )
-    x = torch.meshgrid(*[torch.arange(nodes + 1) / nodes] * d, indexing="ij")
+    axis = torch.arange(nodes + 1, dtype=coefficients.dtype) / nodes
+    x = torch.meshgrid(*[axis] * d, indexing="ij")
     return torch.stack([*gradient, *packed.product(hessian, x), *hessian], dim=1)
 
 
@@ -58,8 +59,16 @@ def steepness(hessian: Fields) -> Tensor:
     return 0.5 * packed.spectral_radius(torch.stack(list(hessian))).amax(1)
 
 
+def steepest(coefficients: Tensor) -> Tensor:
+    """The steepness on a fine grid with the faces, where D²u tends to be largest, (B,)."""
+    modes = coefficients.shape[-1]
+    _, hessian = derivatives(
+        coefficients, lambda k: series_matrix(4 * modes, modes, k, centred=False)
+    )
+    return steepness([h.flatten(1) for h in hessian])
+
+
 def unfolded(coefficients: Tensor) -> Tensor:
     """Potentials whose maps would fold, scaled down until they do not."""
-    _, _, hessian = potential_on(coefficients, 2 * coefficients.shape[-1])
-    scale = STEEPEST / steepness(hessian).clamp(min=STEEPEST)
+    scale = STEEPEST / steepest(coefficients).clamp(min=STEEPEST)
     return coefficients * scale.reshape(-1, *(1,) * (coefficients.ndim - 1))

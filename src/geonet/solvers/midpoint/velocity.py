@@ -74,7 +74,7 @@ def acceleration(coefficients: Tensor, t: float = 0.25) -> Tensor:
     The gradient of the Hamilton–Jacobi equation; ∂_t by central differences.
     """
     d, step = coefficients.ndim - 1, 1e-2
-    fields = velocity_on_cube(coefficients, torch.tensor([t - step, t, t + step]))
+    fields = velocity_on_cube(coefficients, coefficients.new_tensor([t - step, t, t + step]))
     velocity, slope = refined(fields, Grid((CELLS[d],) * d))
     rates = [(v[:, 2] - v[:, 0]) / (2 * step) for v in velocity]
     now = [v[:, 1] for v in velocity]
