@@ -80,7 +80,7 @@ def test_bounds_hold_for_any_potential_on_a_line(potentials):
 @pytest.mark.parametrize("d", [2, 3])
 def test_bounds_hold_for_any_potential(known_pair, potentials, d):
     known = known_pair(d, cells=24)
-    coefficients, _ = wrong_potentials(potentials, d, 2)
+    coefficients, _ = wrong_potentials(potentials, d, 4 - d)
     count = len(coefficients)
     ends = [
         Density(end.values.expand(count, *end.values.shape), end.grid)
