@@ -53,3 +53,58 @@ def test_learned_solvers(benchmark):
     errors = benchmark("learned_solvers").errors_of(geonet.solver("linear"), 1)
     assert errors["mean"][0] == pytest.approx(0, abs=1e-6)
     assert errors["mean"][2] > 15
+
+
+LIMITS = {  # L1 in % at t = 0, ¼, ½, ¾, 1: an order of magnitude below the paper's
+    "1D identity": (0.1, 0.2, 0.2, 0.2, 0.1),
+    "1D random": (0.1, 0.5, 0.5, 0.5, 0.1),
+    "1D high-res (200)": (0.1, 0.5, 0.5, 0.5, 0.1),
+    "1D OOD (sd .3–.4)": (0.2, 2.5, 2.5, 2.5, 0.2),
+    "2D identity": (0.3, 0.3, 0.3, 0.3, 0.3),
+    "2D random (40×40)": (0.2, 0.4, 0.4, 0.4, 0.2),
+    "2D high-res (75×75)": (0.2, 0.4, 0.4, 0.4, 0.2),
+    "2D OOD": (0.2, 1.0, 1.0, 1.0, 0.2),
+}
+
+
+@pytest.mark.parametrize("label", LIMITS)
+def test_transport_accuracy(benchmark, label):
+    """On other pairs than those of the documentation, fewer in 2D, where the truth takes time."""
+    module = benchmark("transport_accuracy")
+    case = module.CASES[label]
+    pairs = module.pairs_of(case, 20 if case.grid.dimension == 1 else 4, seed=9_000)
+    path = module.solver_for(pairs)(pairs.source, pairs.target)
+    errors = 100 * module.l1(path.density(module.QUARTERS), pairs.truth).mean(0)
+    assert all(e <= limit for e, limit in zip(errors.tolist(), LIMITS[label], strict=True))
+    if not case.identity:
+        off = (path.distance / pairs.distance - 1).abs()
+        assert float(off.mean()) < 5e-3
+        report = path.report
+        for k, exact in enumerate(pairs.distance.tolist()):
+            assert report.distance_lower_bound[k] <= exact <= report.distance_upper_bound[k]
+        assert max(report.mass_error) < 5e-3 and max(report.negativity) == 0
+
+
+def test_transport_in_3d_against_known_maps(benchmark):
+    module = benchmark("transport_accuracy")
+    pairs = module.known_map_pairs(2, seed=9_000)
+    path = module.solver_for(pairs)(pairs.source, pairs.target)
+    errors = 100 * module.l1(path.density(module.QUARTERS), pairs.truth).mean(0)
+    assert float(errors.max()) < 0.3
+
+
+def test_the_report_tells_failures(benchmark):
+    """Of torn mass, not of what is mild."""
+    import geonet
+
+    for name, pair in benchmark("transport_failures").cases().items():
+        report = geonet.geodesic(*pair, "transport-2d").report
+        assert report.in_distribution is False
+        assert (report.error_estimate > 0.5) is ("chequer" not in name)
+
+
+@pytest.mark.slow
+def test_transport_is_a_hundred_times_faster(benchmark):
+    rows = benchmark("transport_speed").speed_rows()
+    for row in rows[2:]:
+        assert int(row[2]) >= 100 and int(row[3]) >= 300

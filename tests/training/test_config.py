@@ -78,7 +78,7 @@ def test_toml_round_trip(changes):
         (
             {"model": 3},
             "model is 3; "
-            "give a table of kind, dimension, sensors, rank, swap_symmetry, branch, trunk.",
+            "give a table of dimension, sensors, rank, swap_symmetry, branch, trunk, kind.",
         ),
         (
             {"problem.family": "mixtures-4d"},
@@ -151,7 +151,7 @@ def test_toml_round_trip(changes):
         (
             {"model.seen": 8},
             "Unknown key model.seen; "
-            "it takes kind, dimension, sensors, rank, swap_symmetry, branch, trunk.",
+            "it takes dimension, sensors, rank, swap_symmetry, branch, trunk, kind.",
         ),
         (
             {"model.kind": "transport", "model.seen": 7},

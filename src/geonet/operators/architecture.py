@@ -60,13 +60,13 @@ class Architecture:
             holds for geodesics but not for Schrödinger bridges.
     """
 
-    kind: Literal["geonet"] = "geonet"
     dimension: int = 1
     sensors: int = 100
     rank: int = 800
     swap_symmetry: Literal["none", "density", "both"] = "none"
     branch: Branch = field(default_factory=Branch)
     trunk: Trunk = field(default_factory=Trunk)
+    kind: Literal["geonet"] = "geonet"
 
     def __post_init__(self) -> None:
         _check_sensors(self.dimension, self.sensors)
