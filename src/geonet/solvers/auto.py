@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from geonet.errors import ConvergenceError, DensityError
-from geonet.geodesic import Geodesic
+from geonet.geodesic import Geodesic, Stack
 from geonet.measures.density import Density
 from geonet.solvers.base import Solver
 from geonet.solvers.exact.bures import Bures
@@ -45,16 +45,25 @@ class Auto(Solver):
     def _solve(self, source: Density, target: Density) -> Geodesic:
         if source.grid.dimension == 1:
             return Quantile()(source, target)
-        if source.leading and self.learned and source.mixture is None:
-            path = _transport(source, target)
-            if bool(path.trusted.all()):
-                return path
-        return super()._solve(source, target)
+        gaussian = source.mixture is not None and source.mixture.components == 1
+        if not source.leading or not self.learned or gaussian:
+            return super()._solve(source, target)
+        path = _transport(source, target)
+        if bool(path.trusted.all()):
+            return path
+        paths = (path.pair(k) for k in range(len(source)))
+        ends = zip(source, target, strict=True)
+        return Stack([self._judged(*pair, own) for pair, own in zip(ends, paths, strict=True)])
 
     def _solve_pair(self, source: Density, target: Density) -> Geodesic:
         if _is_gaussian(source) and _is_gaussian(target):
             return Bures()(source, target)
-        learned = _transport(source, target) if self.learned else None
+        return self._judged(source, target, _transport(source, target) if self.learned else None)
+
+    def _judged(
+        self, source: Density, target: Density, learned: MidpointGeodesic | None
+    ) -> Geodesic:
+        """The transport model's path if it can be trusted, else that of a classical solver."""
         if learned is not None and bool(learned.trusted.all()):
             return learned
         # Imported here: 1D needs neither, and POT alone takes longer to import than most solves.

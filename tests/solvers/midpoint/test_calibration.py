@@ -19,9 +19,9 @@ def test_the_expected_error_is_the_slope_at_first_and_at_most_two():
 
 def test_slope_and_limit_from_pairs_with_a_known_answer():
     mismatch = torch.tensor([0.01, 0.02, 0.04], dtype=torch.float64)
-    errors = torch.tensor([[0.0, 0.001, 0.0], [0.0, 0.003, 0.006], [0.02, 0.0, 0.0]])
+    errors = torch.tensor([[0.0, 0.001, 0.0], [0.0, 0.003, 0.006], [0.04, 0.0, 0.0]])
     found = calibrated(mismatch, errors)
-    assert found.slope == pytest.approx(0.3)  # of 0.1, 0.3 and 0.5 the middle one
+    assert found.slope == pytest.approx(0.3)  # of 0.1, 0.3 and 1 the middle one
     spread = math.log(2) * math.sqrt(2 / 3)
     assert found.limit == pytest.approx(0.02 * math.exp(UNUSUAL * spread))
 

@@ -7,6 +7,7 @@ from geonet.measures.density import Density
 from geonet.measures.families import BOX_2D, mixtures_2d
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
+from geonet.solvers.exact.cosine_series import CosineSeries
 from geonet.solvers.midpoint import correction
 from geonet.solvers.midpoint.correction import cells_per_axis, corrected
 from geonet.solvers.midpoint.geodesic import MidpointGeodesic
@@ -168,20 +169,30 @@ def test_pairs_of_a_batch_are_damped_each_for_itself(hard, potentials):
     assert not torch.allclose(together, coefficients, atol=1e-3)
 
 
-def test_the_direction_solves_its_equation(perturbed):
-    """∫∇φ·A∇δ = ∫φ(ρ1 − ρ0) for a cosine φ, in 1D, where A is a number."""
-    _, _, wrong, ends = perturbed(1)
-    cells = cells_per_axis(wrong)
-    sides = both_sides(wrong, ends, cells)
+@DIMENSIONS
+def test_the_direction_solves_its_equation(d, potentials, known_pair):
+    """∫∇φ·A∇δ = ∫φ(ρ1 − ρ0) for every cosine φ, with A from matrices in double precision."""
+    known = known_pair(d)
+    wrong = potentials(d, radius=1.8, seed=3)  # so far off that A is no multiple of the identity
+    cells, modes = cells_per_axis(wrong), wrong.shape[-1]
+    sides = both_sides(wrong, tables(known.source, known.target), cells)
     delta = correction._newton_direction(sides, cells, wrong.shape[1:])
-    assert float(delta[0, 0]) == 0
-    x = Grid(cells).points()[:, 0]
-    hessian = sides.hessian[0][0].double()
-    weight = 0.5 * (sides.source[0] / (1 - hessian / 2) + sides.target[0] / (1 + hessian / 2))
-    weight = weight + correction.FLOOR
-    k = torch.arange(16, dtype=torch.float64)[:, None] * torch.pi
-    slopes = -k * torch.sin(k * x)
-    for phi in range(1, 16):
-        left = (slopes[phi] * weight * (delta[0].double() @ slopes)).mean()
-        right = (torch.cos(k[phi] * x) * (sides.target[0] - sides.source[0])).mean()
-        assert float(left) == pytest.approx(float(right), abs=1e-5)
+    assert float(delta.flatten()[0]) == 0
+    identity = torch.eye(d, dtype=torch.float64)
+    hessian = torch.empty(cells**d, d, d, dtype=torch.float64)
+    for k, (i, j) in enumerate(torch.triu_indices(d, d).T.tolist()):
+        hessian[:, i, j] = hessian[:, j, i] = sides.hessian[k][0].double()
+    before, after = (torch.linalg.inv(identity + s * hessian) for s in (-0.5, 0.5))
+    masses = sides.source[0, :, None, None] * before + sides.target[0, :, None, None] * after
+    matrix = masses / 2 + correction.FLOOR * identity
+    assert d == 1 or float(matrix[:, 0, 1].abs().max()) > 0.2
+    points = Grid((cells,) * d).points().reshape(-1, d)
+    slope = CosineSeries(delta[0].double(), Grid((2,) * d)).at(points)[1]
+    flux = torch.einsum("nij,nj->ni", matrix, slope)
+    right = sides.target[0] - sides.source[0]
+    for place in torch.cartesian_prod(*[torch.arange(modes)] * d).reshape(-1, d)[1:].tolist():
+        phi = torch.zeros(*wrong.shape[1:], dtype=torch.float64)
+        phi[tuple(place)] = 1
+        value, gradient, _ = CosineSeries(phi, Grid((2,) * d)).at(points)
+        left = float((gradient * flux).sum(-1).mean())
+        assert left == pytest.approx(float((value * right).mean()), abs=1e-4)

@@ -20,6 +20,7 @@ from geonet.solvers.midpoint.calibration import Calibration
 from geonet.solvers.midpoint.correction import cells_per_axis, corrected
 from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 from geonet.solvers.midpoint.halfway import both_sides
+from geonet.solvers.midpoint.pairs import Pairs
 from geonet.solvers.midpoint.potential import STEEPEST, steepness, unfolded
 
 BLURS = (0.015, 0.02, 0.025, 0.03, 0.04, 0.06)  # of the box: narrow features are foreign to most
@@ -49,19 +50,21 @@ class TransportSolver(Solver):
     def _solve(self, source: Density, target: Density) -> MidpointGeodesic:
         model, header = opened(Path(self.file), TransportNet, source.grid.dimension)
         source, target = source.detach(), target.detach()
+        calibration = calibration_in(header, self.file)
         notes: dict[str, Any] = {"model": header.get("name", Path(self.file).stem)}
-        guess = potential_of(model, source, target)
-        path = MidpointGeodesic(source, target, self.name, notes, guess)
-        path.coefficients, mismatch = without_folds(path, guess)
-        path.calibration = calibration_in(header, self.file)
+        pairs = Pairs(source, target)
+        coefficients, mismatch = without_folds(pairs, potential_of(model, source, target))
         foreign = torch.ones_like(mismatch, dtype=torch.bool)  # as far as is known
-        if path.calibration is not None:
-            foreign = mismatch > path.calibration.limit
-            path.usual = ~foreign
+        if calibration is not None:
+            foreign = mismatch > calibration.limit
         if self.corrections and bool(foreign.any()):
-            path.coefficients = corrected_where(foreign, path, model, self.corrections)
-            notes["corrected"] = foreign.reshape(path.batch).tolist()
-        return path
+            ends, guess = pairs.chosen(foreign), coefficients[foreign]
+            coefficients[foreign] = improved(model, *ends, guess, self.corrections)
+            notes["corrected"] = foreign.reshape(source.leading).tolist()
+        usual = None if calibration is None else ~foreign
+        return MidpointGeodesic(
+            source, target, self.name, notes, coefficients, calibration, usual, pairs
+        )
 
     _solve_pair = _solve
 
@@ -86,46 +89,40 @@ def calibration_in(header: Header, file: str) -> Calibration | None:
         raise FileError(f"The header of {file} has an odd calibration; get it again.") from error
 
 
-def without_folds(path: MidpointGeodesic, coefficients: Tensor) -> tuple[Tensor, Tensor]:
-    """Potentials for the pairs of a path, scaled down where they fold, and their mismatch, (B,).
+def without_folds(pairs: Pairs, coefficients: Tensor) -> tuple[Tensor, Tensor]:
+    """Potentials for pairs, scaled down where they fold, and their mismatch, (B,).
 
     Both are looked at on a coarse grid.
     """
     cells, kept, mismatches = 2 * coefficients.shape[-1], [], []
-    for pairs, ends in path.chunks(cells**path.grid.dimension):
-        own = coefficients[pairs]
-        sides = both_sides(own, ends, cells)
+    for some, tables in pairs.chunks(cells**pairs.grid.dimension):
+        own = coefficients[some]
+        sides = both_sides(own, tables, cells)
         if bool((steepness(sides.hessian) > STEEPEST).any()):
             own = unfolded(own)
-            sides = both_sides(own, ends, cells)
+            sides = both_sides(own, tables, cells)
         kept.append(own)
         mismatches.append(sides.mismatch())
     return torch.cat(kept), torch.cat(mismatches)
 
 
-def corrected_where(
-    chosen: Tensor, path: MidpointGeodesic, model: TransportNet, steps: int
+def improved(
+    model: TransportNet, source: Density, target: Density, guess: Tensor, steps: int
 ) -> Tensor:
-    """The potentials, those of the chosen pairs after Newton's method.
+    """The potentials of a batch that is foreign to the model, by Newton's method.
 
     It starts from the network's best guess: where features are narrower than any in the training,
     the network does better on blurred densities, whose potential is close to the one sought.
     """
-    source, target = (
-        Density(end.values.reshape(-1, *path.grid.shape)[chosen], path.grid)
-        for end in (path.source, path.target)
-    )
-    own = MidpointGeodesic(source, target, path.solver, {}, path.coefficients[chosen])
-    best, least = without_folds(own, own.coefficients)
+    pairs = Pairs(source, target)
+    best, least = without_folds(pairs, guess)
     for blur in BLURS:
-        guess, mismatch = without_folds(own, potential_of(model, source, target, blur))
+        guess, mismatch = without_folds(pairs, potential_of(model, source, target, blur))
         better = (mismatch < least).reshape(-1, *(1,) * (best.ndim - 1))
         best, least = torch.where(better, guess, best), torch.minimum(least, mismatch)
-    work = cells_per_axis(best) ** path.grid.dimension * best[0].numel()
-    improved = [corrected(best[pairs], ends, steps) for pairs, ends in own.chunks(work // 16)]
-    coefficients = path.coefficients.clone()
-    coefficients[chosen] = torch.cat(improved)
-    return coefficients
+    work = cells_per_axis(best) ** pairs.grid.dimension * best[0].numel()
+    parts = [corrected(best[some], tables, steps) for some, tables in pairs.chunks(work // 16)]
+    return torch.cat(parts)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from geonet.operators import packed
-from geonet.solvers.midpoint.halfway import Sides, Tables, both_sides
+from geonet.solvers.midpoint.halfway import Sides, both_sides
 from geonet.solvers.midpoint.matrices import series_matrix
+from geonet.solvers.midpoint.pairs import Tables
 from geonet.solvers.midpoint.potential import STEEPEST, steepness
 
 CELLS_PER_MODE = {1: 4, 2: 2, 3: 2}  # along each axis, where the integrals are summed

@@ -14,7 +14,7 @@ which agree where u is right. The answer is (1 − t)ρ0 + tρ1: exact at both e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -30,11 +30,9 @@ from geonet.solvers.exact.characteristics import Characteristics, Origin
 from geonet.solvers.exact.cosine_series import CosineSeries
 from geonet.solvers.midpoint.calibration import Calibration
 from geonet.solvers.midpoint.halfway import Halfway, look_halfway
-from geonet.solvers.midpoint.lookup import FINER, density_table, look_up, places
+from geonet.solvers.midpoint.lookup import look_up, places
+from geonet.solvers.midpoint.pairs import POINTS, Pairs, Tables
 from geonet.solvers.midpoint.velocity import CELLS, acceleration, refined, velocity_on_cube
-
-KEPT = 2**23  # nodes of tables that a path holds on to, 32 MB for each end
-POINTS = 2**19  # answered at a time: memory stays bounded, and near the processor
 
 
 class MidpointGeodesic(Geodesic):
@@ -49,6 +47,7 @@ class MidpointGeodesic(Geodesic):
             around the box, with |eigenvalues of ½D²u| < 1.
         calibration: what the mismatch means for this solver; None if that was not measured.
         usual: per pair, whether it is like those that the solver was made for, (B,).
+        pairs: source and target once more, where their tables were made already.
     """
 
     kind = "midpoint"
@@ -62,17 +61,24 @@ class MidpointGeodesic(Geodesic):
         coefficients: Tensor,
         calibration: Calibration | None = None,
         usual: Tensor | None = None,
+        pairs: Pairs | None = None,
     ):
         super().__init__(source, target, solver, notes)
         self.coefficients = coefficients
         self.calibration = calibration
         self.usual = usual
-        self._kept: tuple[Tensor, Tensor] | None = None
+        self.pairs = pairs or Pairs(source, target)
+        self.length = self.pairs.length
 
-    @property
-    def length(self) -> float:
-        """L, the side of the cube around the box."""
-        return max(self.grid.lengths)
+    def pair(self, k: int) -> MidpointGeodesic:
+        """The path of one pair of a batch."""
+        notes = {
+            name: note[k] if isinstance(note, list) else note for name, note in self.notes.items()
+        }
+        usual = None if self.usual is None else self.usual[k : k + 1]
+        own = self.coefficients[k : k + 1]
+        ends = self.source[k], self.target[k]
+        return MidpointGeodesic(*ends, self.solver, notes, own, self.calibration, usual)
 
     # ---- densities: single precision, on grids
 
@@ -81,57 +87,24 @@ class MidpointGeodesic(Geodesic):
         at_end = (times == 0) | (times == 1)
         inside = (~at_end).nonzero()[:, 0]
         frame = max(grid.size, CELLS[self._dimension] ** self._dimension)
-        for pairs, ends in self.chunks(frame * len(times)):
+        for some, tables in self.pairs.chunks(frame * len(times)):
             for k in at_end.nonzero()[:, 0].tolist():  # nothing has moved
-                answer[pairs, k] = self._end(ends[int(times[k])], pairs, int(times[k]), grid)
-            step = max(1, POINTS // (frame * len(ends[0])))
+                answer[some, k] = self._end(tables, some, int(times[k]), grid)
+            step = max(1, POINTS // (frame * len(tables[0])))
             for moments in inside.split(step) if len(inside) else ():
-                answer[pairs, moments] = self._frames(pairs, ends, times[moments].float(), grid)
+                t = times[moments].float()
+                answer[some, moments] = _frames(self.coefficients[some], tables, t, grid)
         answer /= self.length**grid.dimension
         return answer.reshape(*self.batch, len(times), *grid.shape).to(torch.float64)
 
-    def _end(self, table: Tensor, pairs: slice, which: int, grid: Grid) -> Tensor:
+    def _end(self, tables: Tables, some: slice, which: int, grid: Grid) -> Tensor:
         """Source or target in the unit cube, (B, cells)."""
         if grid == self.grid:
-            values = (self.source, self.target)[which].values.reshape(-1, grid.size)
-            return values[pairs].float() * self.length**grid.dimension
+            values = self.pairs.ends[which][some].flatten(1)
+            return values.float() * self.length**grid.dimension
+        table = tables[which]
         still = [table.new_zeros(len(table), 1, grid.size)] * grid.dimension
         return look_up(table, places(signed_points(grid), still, 0.0))[0, :, 0]
-
-    def chunks(self, points: int) -> Iterator[tuple[slice, tuple[Tensor, Tensor]]]:
-        """Pairs, as many as `points` of each allow at a time, with the tables of their ends."""
-        step = max(1, POINTS // max(points, FINER**self._dimension * self.grid.size))
-        for start in range(0, len(self.coefficients), step):
-            pairs = slice(start, start + step)
-            yield pairs, self._tables(pairs)
-
-    def _tables(self, pairs: slice) -> tuple[Tensor, Tensor]:
-        """The tables of both ends of some pairs; kept if those of all pairs are not too large."""
-        if len(self.coefficients) * self.grid.size * FINER**self._dimension > KEPT:
-            return self._make_tables(pairs)
-        if self._kept is None:
-            self._kept = self._make_tables(slice(None))
-        return self._kept[0][pairs], self._kept[1][pairs]
-
-    def _make_tables(self, pairs: slice) -> tuple[Tensor, Tensor]:
-        source, target = (
-            density_table(end.values.reshape(-1, *self.grid.shape)[pairs], self.grid)
-            for end in (self.source, self.target)
-        )
-        return source, target
-
-    def _frames(
-        self, pairs: slice, ends: tuple[Tensor, Tensor], times: Tensor, grid: Grid
-    ) -> Tensor:
-        """(1 − t)ρ0 + tρ1 in the unit cube, (B, T, cells)."""
-        points, t = signed_points(grid), times[:, None]
-        velocity, slope = refined(velocity_on_cube(self.coefficients[pairs], times), grid)
-        spread = packed.invariants(slope)
-        source, target = (
-            look_up(end, places(points, velocity, s))[0] * packed.characteristic(spread, -s)
-            for end, s in zip(ends, (t, t - 1), strict=True)
-        )
-        return torch.lerp(source, target, t).clamp_(min=0)
 
     @property
     def trusted(self) -> Tensor:
@@ -149,7 +122,7 @@ class MidpointGeodesic(Geodesic):
     @cached_property
     def halfway(self) -> Halfway:
         """What can be said about every pair from t = ½ alone."""
-        return look_halfway(self)
+        return look_halfway(self.pairs, self.coefficients)
 
     def _distance(self) -> Tensor:
         """W2² = ½∫|∇u|²(ρ0 + ρ1) + 2∫u(ρ1 − ρ0) at t = ½: Kantorovich's dual value of u."""
@@ -215,6 +188,18 @@ class MidpointGeodesic(Geodesic):
             None if calibration is None else Calibration(*calibration.tolist()),
             tensors.get("usual"),
         )
+
+
+def _frames(coefficients: Tensor, tables: Tables, times: Tensor, grid: Grid) -> Tensor:
+    """(1 − t)ρ0 + tρ1 in the unit cube, (B, T, cells)."""
+    points, t = signed_points(grid), times[:, None]
+    velocity, slope = refined(velocity_on_cube(coefficients, times), grid)
+    spread = packed.invariants(slope)
+    source, target = (
+        look_up(table, places(points, velocity, s))[0] * packed.characteristic(spread, -s)
+        for table, s in zip(tables, (t, t - 1), strict=True)
+    )
+    return torch.lerp(source, target, t).clamp_(min=0)
 
 
 @lru_cache(maxsize=8)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -27,12 +26,9 @@ from geonet.operators import packed
 from geonet.solvers.exact.cosine_series import cosine_transform
 from geonet.solvers.midpoint.lookup import Fields, look_up, places
 from geonet.solvers.midpoint.matrices import along, series_matrix, unit_centres
+from geonet.solvers.midpoint.pairs import Pairs, Tables
 from geonet.solvers.midpoint.potential import potential_on, steepest
 
-if TYPE_CHECKING:
-    from geonet.solvers.midpoint.geodesic import MidpointGeodesic
-
-Tables = tuple[Tensor, Tensor]  # of source and target
 SLACK = 1e-3  # relative, of sums over cells
 UNSEEN = 0.5  # share of the mass that the cells may miss
 MOST = {1: 1024, 2: 128, 3: 32}  # cells per axis where it is looked at
@@ -58,12 +54,12 @@ class Halfway:
     determinant: Tensor
 
 
-def look_halfway(path: MidpointGeodesic) -> Halfway:
-    """Look at all pairs of a path at t = ½."""
-    d, modes = path.grid.dimension, path.coefficients.shape[-1]
-    across = max(path.grid.shape) * path.length / min(path.grid.lengths)
+def look_halfway(pairs: Pairs, coefficients: Tensor) -> Halfway:
+    """Look at all pairs with their potentials at t = ½."""
+    d, modes = pairs.grid.dimension, coefficients.shape[-1]
+    across = max(pairs.grid.shape) * pairs.length / min(pairs.grid.lengths)
     cells = min(MOST[d], max(4 * modes, math.ceil(across)))
-    found = [_look(path.coefficients[pairs], ends, cells) for pairs, ends in path.chunks(cells**d)]
+    found = [_look(coefficients[some], tables, cells) for some, tables in pairs.chunks(cells**d)]
     columns = zip(*(vars(part).values() for part in found), strict=True)
     return Halfway(*(torch.cat(column) for column in columns))
 
