@@ -92,6 +92,8 @@ def comparison(pairs: int = 3) -> list[Row]:
     rows = []
     plans: list[tuple[str, str, dict, int]] = [
         ("`monge-ampere`", "monge-ampere", {}, pairs),
+        ("`transport-2d`, corrected", "transport-2d", {}, pairs),
+        ("`transport-2d`, the network alone", "transport-2d", {"corrections": 0}, pairs),
         ("`linear-program` (48×48)", "linear-program", {"coarsen": True}, pairs),
         ("`schrodinger`, ε = 10⁻³ L²", "schrodinger", {}, pairs),
         ("`barycenter` (POT, the paper's reference)", "barycenter", {}, pairs),

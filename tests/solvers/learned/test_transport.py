@@ -21,7 +21,7 @@ from geonet.solvers.learned.model_file import load_model, save_model
 from geonet.solvers.learned.opened import PRETRAINED
 from geonet.solvers.learned.transport import (
     TransportSolver,
-    corrected_where,
+    improved,
     potential_of,
     without_folds,
 )
@@ -362,11 +362,10 @@ def test_newtons_method_starts_from_the_best_of_blurred_guesses():
     source, target = (Density(part, BOX_2D) for part in narrow.values.split(3))
     path = geonet.geodesic(source, target, "transport-2d", corrections=0)
     model, _ = load_model(PRETRAINED / "transport-2d.safetensors")
-    chosen = torch.ones(3, dtype=torch.bool)
-    best = corrected_where(chosen, path, model, steps=0)
-    before, after = (without_folds(path, c)[1] for c in (path.coefficients, best))
+    best = improved(model, source, target, path.coefficients, steps=0)
+    before, after = (without_folds(path.pairs, c)[1] for c in (path.coefficients, best))
     assert bool((after <= before).all()) and float((after / before).min()) < 0.9
-    assert not bool((path.usual).any())
+    assert not bool(path.usual.any())
 
 
 def test_the_3d_model_answers_for_mixtures():

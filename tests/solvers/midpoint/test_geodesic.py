@@ -166,6 +166,21 @@ def test_a_batch_is_its_pairs_one_by_one(potentials, d):
         assert torch.allclose(together.distance[k], alone.distance, rtol=1e-5)
 
 
+def test_one_path_of_a_batch(potentials):
+    source, target = mixtures(2, 2, 16)
+    calibration, usual = Calibration(0.5, 0.1), torch.tensor([True, False])
+    notes = {"model": "by hand", "corrected": [False, True]}
+    coefficients = potentials(2, count=2)
+    path = MidpointGeodesic(source, target, "name", notes, coefficients, calibration, usual)
+    for k in range(2):
+        own = path.pair(k)
+        assert (own.batch, own.solver, own.calibration) == ((), "name", calibration)
+        assert own.notes == {"model": "by hand", "corrected": bool(k)}
+        assert own.report.in_distribution is not bool(k)
+        assert own.report.mismatch == pytest.approx(path.report.mismatch[k], rel=1e-4)
+        assert torch.allclose(own.density(0.3).values, path.density(0.3).values[k], atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("points", "kept"), [(1, 2**23), (3000, 2**23), (1, 0), (3000, 0), (2**19, 0)]
 )

@@ -26,18 +26,25 @@ CELLS_PER_MODE = {1: 4, 2: 2, 3: 2}  # along each axis, where the integrals are 
 FLOOR = 0.03  # added to A, relative to uniform: where there is no mass δ stays flat
 LARGEST = 2048  # unknowns; larger systems are left as they are
 RIDGE = 1e-6  # on that diagonal
+ENOUGH = 0.9  # of the mismatch before a step
 HALVINGS = 6  # of a step that makes things worse
 
 
 def corrected(coefficients: Tensor, tables: Tables, steps: int) -> Tensor:
-    """Potentials (B, modes, …) after `steps` of Newton's method; never a larger mismatch."""
+    """Potentials (B, modes, …) after at most `steps` of Newton's method, with no larger mismatch.
+
+    It stops where no pair gains a tenth any more: the modes can do no better.
+    """
     if coefficients[0].numel() > LARGEST:
         return coefficients
     cells = cells_per_axis(coefficients)
     sides = both_sides(coefficients, tables, cells)
     for _ in range(steps):
         direction = _newton_direction(sides, cells, coefficients.shape[1:])
+        before = sides.mismatch()
         coefficients, sides = _damped(coefficients, direction, tables, cells, sides)
+        if bool((sides.mismatch() > ENOUGH * before).all()):
+            break
     return coefficients
 
 
