@@ -141,7 +141,7 @@ def test_without_trained_models(pair_2d, blocks, monkeypatch):
 
 
 def test_gaussians_given_by_formula_go_to_bures():
-    grid = Grid((64, 64))
+    grid = Grid((32, 32))
     ends = [geonet.GaussianMixture.isotropic([[c, c]], 0.08).on(grid) for c in (0.35, 0.65)]
     path = geonet.geodesic(*ends)
     assert path.solver == "bures"

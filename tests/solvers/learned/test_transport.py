@@ -358,13 +358,14 @@ def test_errors_are_as_small_as_promised(d, pairs, truth, limit, wide):
 
 def test_newtons_method_starts_from_the_best_of_blurred_guesses():
     """Features narrower than any in the training are easier for the network when softened."""
-    narrow = mixtures_2d(6, torch.Generator().manual_seed(3), (0.04, 0.05), (0.08, 0.1)).on(BOX_2D)
+    means = 1 + 3 * torch.rand(6, 8, 2, generator=torch.Generator().manual_seed(3))
+    narrow = GaussianMixture.isotropic(means.double(), 0.35).on(BOX_2D)
     source, target = (Density(part, BOX_2D) for part in narrow.values.split(3))
     path = geonet.geodesic(source, target, "transport-2d", corrections=0)
     model, _ = load_model(PRETRAINED / "transport-2d.safetensors")
     best = improved(model, source, target, path.coefficients, steps=0)
     before, after = (without_folds(path.pairs, c)[1] for c in (path.coefficients, best))
-    assert bool((after <= before).all()) and float((after / before).min()) < 0.9
+    assert float((after / before).max()) < 0.8
     assert not bool(path.usual.any())
 
 
