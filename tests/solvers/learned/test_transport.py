@@ -422,3 +422,19 @@ def test_the_shipped_files_name_themselves(d):
     model, header = load_model(PRETRAINED / f"transport-{d}d.safetensors")
     assert (header["name"], model.settings.dimension) == (f"transport-{d}d", d)
     assert set(header["measured"]["calibration"]) == {"slope", "limit"}
+
+
+def test_long_1d_grids_need_no_matrices():
+    grid = BOX_1D.with_shape(20_000)
+    mixture = mixtures_1d(2, torch.Generator().manual_seed(1))
+    ends = [Density(mixture[k].on(grid).values, grid) for k in (0, 1)]
+    path = geonet.geodesic(*ends, "transport-1d")
+    truth = geonet.geodesic(*ends, "quantile")
+    assert float(l1(path.density(0.5), truth.density(0.5))) < 3e-3
+
+
+def test_a_useless_potential_gives_the_distance_of_the_moments():
+    grid = Grid((48, 48))
+    ends = [GaussianMixture.isotropic([[c, 0.5]], 0.05).on(grid) for c in (0.3, 0.7)]
+    path = geonet.geodesic(*(Density(end.values, grid) for end in ends), "transport-2d")
+    assert float(path.distance) == pytest.approx(0.4, rel=1e-2)

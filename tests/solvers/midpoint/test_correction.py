@@ -151,6 +151,19 @@ def test_what_is_no_number_is_not_taken(perturbed, monkeypatch):
     assert bool(torch.isfinite(corrected(folded, ends, 2)).all())
 
 
+def test_it_stops_where_nothing_is_gained(perturbed, monkeypatch):
+    _, _, wrong, ends = perturbed(1)
+    asked, whole = [], correction._newton_direction
+
+    def count(*arguments):
+        asked.append(arguments)
+        return whole(*arguments)
+
+    monkeypatch.setattr(correction, "_newton_direction", count)
+    corrected(wrong, ends, 50)
+    assert 3 <= len(asked) < 20
+
+
 def test_systems_that_are_too_large_are_left(perturbed, monkeypatch):
     _, _, wrong, ends = perturbed(2)
     monkeypatch.setattr(correction, "LARGEST", wrong[0].numel() - 1)

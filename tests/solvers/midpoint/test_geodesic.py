@@ -289,6 +289,16 @@ def test_the_report_has_what_is_known(potentials):
     assert sorted(path.trusted.tolist()) == [False, True]
 
 
+def test_the_distance_is_never_below_what_the_moments_say():
+    """Without a potential the dual value is zero, but two densities apart are apart."""
+    grid = Grid((20, 20), 0.0, 4.0)
+    ends = [geonet.GaussianMixture.isotropic([[c, 2.0]], 0.4).on(grid) for c in (1.5, 2.5)]
+    path = path_of(ends, torch.zeros(1, 4, 4))
+    assert float(path.halfway.distance) == 0
+    assert float(path.distance) == pytest.approx(1.0, rel=1e-3)
+    assert path.report.distance_lower_bound == pytest.approx(float(path.distance))
+
+
 def test_bounds_scale_with_the_box(potentials):
     source, target = mixtures(2, 1, 16)
     coefficients = potentials(2)

@@ -78,7 +78,7 @@ def test_refinement_keeps_constants_where_the_function_is_even():
 def either_way(request, monkeypatch):
     """Splines of few cells go by matrices, those of many do not."""
     if request.param == "directly":
-        monkeypatch.setattr(matrices, "LARGEST", 0)
+        monkeypatch.setattr(matrices, "MOST_CELLS", 0)
         monkeypatch.setattr(matrices, "_spline_matrix", lambda *_: pytest.fail("made"))
 
 

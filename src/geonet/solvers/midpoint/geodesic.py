@@ -26,6 +26,7 @@ from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.operators import packed
+from geonet.solvers.exact.bures import gaussian_distance
 from geonet.solvers.exact.characteristics import Characteristics, Origin
 from geonet.solvers.exact.cosine_series import CosineSeries
 from geonet.solvers.midpoint.calibration import Calibration
@@ -125,8 +126,14 @@ class MidpointGeodesic(Geodesic):
         return look_halfway(self.pairs, self.coefficients)
 
     def _distance(self) -> Tensor:
-        """W2² = ½∫|∇u|²(ρ0 + ρ1) + 2∫u(ρ1 − ρ0) at t = ½: Kantorovich's dual value of u."""
-        return (self.halfway.distance * self.length).reshape(self.batch)
+        """W2² = ½∫|∇u|²(ρ0 + ρ1) + 2∫u(ρ1 − ρ0) at t = ½: Kantorovich's dual value of u.
+
+        A useless u may give less than the moments alone, which bound W2 from below as well.
+        """
+        dual = (self.halfway.distance * self.length).reshape(self.batch)
+        spreads = self.source.covariance(), self.target.covariance()
+        moments = gaussian_distance(self.target.mean() - self.source.mean(), *spreads)
+        return torch.maximum(dual, moments)
 
     def _checks(self) -> dict[str, Tensor]:
         halfway = self.halfway

@@ -15,7 +15,7 @@ from torch import Tensor
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
 
-LARGEST = 2**21  # entries of a spline's matrix
+MOST_CELLS = 512  # along an axis for which a spline is made a matrix
 
 
 def along(matrices: Sequence[Tensor], values: Tensor) -> Tensor:
@@ -69,9 +69,9 @@ def splined(values: Tensor, grid: Grid, counts: Sequence[int], centred: bool) ->
     axes = zip(grid.shape, grid.lengths, counts, strict=True)
     for cells, side, count in axes:  # always the axis in front, which then goes to the back
         values = values.movedim(1, -1)
-        if cells * count <= LARGEST:
+        if cells <= MOST_CELLS:
             values = values @ _spline_matrix(cells, side / length, count, centred).T
-        else:  # a matrix would be larger than what it is applied to
+        else:  # making the matrix would take the spline of as many rows as there are cells
             values = _spline(values, side / length, _where(count, centred)).float()
     return values
 
