@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from geonet.errors import ConvergenceError, DensityError
-from geonet.geodesic import Geodesic, Stack
+from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
-from geonet.solvers.base import Solver
+from geonet.solvers.base import Solver, one_by_one
 from geonet.solvers.exact.bures import Bures
 from geonet.solvers.exact.quantile import Quantile
 
@@ -51,9 +51,7 @@ class Auto(Solver):
         path = _transport(source, target)
         if bool(path.trusted.all()):
             return path
-        paths = (path.pair(k) for k in range(len(source)))
-        ends = zip(source, target, strict=True)
-        return Stack([self._judged(*pair, own) for pair, own in zip(ends, paths, strict=True)])
+        return one_by_one(lambda i: self._judged(source[i], target[i], path.pair(i)), len(source))
 
     def _solve_pair(self, source: Density, target: Density) -> Geodesic:
         if _is_gaussian(source) and _is_gaussian(target):

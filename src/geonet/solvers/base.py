@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 from geonet.errors import GeonetError, GridError, SolverError
@@ -40,14 +41,7 @@ class Solver(ABC):
         source, target = source.detach(), target.detach()
         if not source.leading:
             return self._solve_pair(source, target)
-        paths = []
-        for i, (a, b) in enumerate(zip(source, target, strict=True)):
-            try:
-                paths.append(self._solve_pair(a, b))
-            except GeonetError as error:
-                error.args = (f"Pair {i} of the batch: {error}",)
-                raise
-        return Stack(paths)
+        return one_by_one(lambda i: self._solve_pair(source[i], target[i]), len(source))
 
     @abstractmethod
     def _solve_pair(self, source: Density, target: Density) -> Geodesic:
@@ -76,3 +70,15 @@ class Solver(ABC):
                 f"Source has leading axes {source.leading} and target {target.leading}; "
                 "give two single densities or two batches of the same length."
             )
+
+
+def one_by_one(solve: Callable[[int], Geodesic], count: int) -> Stack:
+    """The paths of a batch, by a function of the pair's number; errors name the pair."""
+    paths = []
+    for i in range(count):
+        try:
+            paths.append(solve(i))
+        except GeonetError as error:
+            error.args = (f"Pair {i} of the batch: {error}",)
+            raise
+    return Stack(paths)
