@@ -45,6 +45,7 @@ class Auto(Solver):
     def _solve(self, source: Density, target: Density) -> Geodesic:
         if source.grid.dimension == 1:
             return Quantile()(source, target)
+        # Formulas of single Gaussians are for `bures`, which `_solve_pair` asks about.
         gaussian = source.mixture is not None and source.mixture.components == 1
         if not source.leading or not self.learned or gaussian:
             return super()._solve(source, target)

@@ -438,3 +438,14 @@ def test_a_useless_potential_gives_the_distance_of_the_moments():
     ends = [GaussianMixture.isotropic([[c, 0.5]], 0.05).on(grid) for c in (0.3, 0.7)]
     path = geonet.geodesic(*(Density(end.values, grid) for end in ends), "transport-2d")
     assert float(path.distance) == pytest.approx(0.4, rel=1e-2)
+
+
+def test_what_could_not_be_corrected_is_not_said_to_be(random_model, monkeypatch):
+    from geonet.solvers.learned import transport
+    from geonet.solvers.midpoint import correction
+
+    monkeypatch.setattr(transport, "BLURS", ())
+    file = random_model(1, NEVER)
+    assert geonet.geodesic(*mixtures(1), file).notes["corrected"] == [True, True]
+    monkeypatch.setattr(correction, "LARGEST", 0)  # systems beyond it are left as they are
+    assert geonet.geodesic(*mixtures(1), file).notes["corrected"] == [False, False]

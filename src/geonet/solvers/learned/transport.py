@@ -58,9 +58,11 @@ class TransportSolver(Solver):
         if calibration is not None:
             foreign = mismatch > calibration.limit
         if self.corrections and bool(foreign.any()):
-            ends, guess = pairs.chosen(foreign), coefficients[foreign]
-            coefficients[foreign] = improved(model, *ends, guess, self.corrections)
-            notes["corrected"] = foreign.reshape(source.leading).tolist()
+            before = coefficients.clone()
+            ends = pairs.chosen(foreign)
+            coefficients[foreign] = improved(model, *ends, before[foreign], self.corrections)
+            changed = (coefficients != before).flatten(1).any(1)
+            notes["corrected"] = changed.reshape(source.leading).tolist()
         usual = None if calibration is None else ~foreign
         return MidpointGeodesic(
             source, target, self.name, notes, coefficients, calibration, usual, pairs

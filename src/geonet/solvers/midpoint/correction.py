@@ -25,7 +25,7 @@ from geonet.solvers.midpoint.potential import STEEPEST, steepness
 CELLS_PER_MODE = {1: 4, 2: 2, 3: 2}  # along each axis, where the integrals are summed
 FLOOR = 0.03  # added to A, relative to uniform: where there is no mass δ stays flat
 LARGEST = 2048  # unknowns; larger systems are left as they are
-RIDGE = 1e-6  # on that diagonal
+RIDGE = 1e-6  # added to the system, whose diagonal is scaled to one
 ENOUGH = 0.9  # of the mismatch before a step
 HALVINGS = 6  # of a step that makes things worse
 
