@@ -24,13 +24,13 @@ from geonet.files import written_atomically
 from geonet.operators.build import Model
 from geonet.operators.transport import TransportNet
 from geonet.settings import from_table, read_toml, to_toml
-from geonet.solvers.learned.geonet import GeONetSolver
 from geonet.solvers.learned.model_file import load_model, save_model
 from geonet.solvers.learned.opened import PRETRAINED
 from geonet.solvers.learned.transport import TransportSolver, potential_of
 from geonet.solvers.midpoint.calibration import Calibration, calibrated
 from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 from geonet.solvers.midpoint.potential import unfolded
+from geonet.solvers.registry import make_solver
 from geonet.training.config import TrainingConfig
 from geonet.training.loop import MODEL, make_problem
 from geonet.training.run_log import SHORT, read_log
@@ -62,11 +62,16 @@ def card(header: dict[str, Any], weights: int) -> str:
     rows = [(t, *values) for t, *values in zip(QUARTERS, *measured["test"].values(), strict=True)]
     columns = ("t", *(f"L1 %, {name}" for name in measured["test"]))
     errors = table(columns, [tuple(str(cell) for cell in row) for row in rows])
+    shown = ""
+    if "data_seconds" in header:
+        pairs = training["sampling"]["pairs"] * header["steps"]
+        shown = f" {header['data_seconds'] / 60:.0f} of them went into the exact paths of "
+        shown += f"{pairs:,} pairs, which it was shown."
     return f"""# {header["name"]}
 
 {weights:,} weights, trained by `geonet train {config_of(training["name"])}`, seed
 {training["seed"]}: {header["steps"]:,} steps in {header["seconds"] / 60:.0f} minutes,
-{header["remark"]}. Measured on {header["machine"]}.
+{header["remark"]}.{shown} Measured on {header["machine"]}.
 
 {header["tested_on"]} (seed {TEST_SEED}), which neither training nor validation saw, against exact
 solutions:
@@ -105,7 +110,7 @@ def test_errors(file: Path, model: Model, epsilon: float) -> tuple[dict[str, lis
     """Mean and standard deviation of the L1 error in percent at the quarters, and of what."""
     dimension = model.settings.dimension
     if not isinstance(model, TransportNet):
-        return errors_of(GeONetSolver(str(file)), dimension, epsilon), "50 pairs"
+        return errors_of(make_solver(str(file)), dimension, epsilon), "50 pairs"
     if dimension == 3:
         pairs, what = transport_accuracy.known_map_pairs(), "20 mixtures with known maps, 24³ cells"
     else:

@@ -1,7 +1,7 @@
 import pytest
 
 from geonet.errors import ConfigError
-from geonet.operators.architecture import LARGEST, Architecture, Transport
+from geonet.operators.architecture import LARGEST, Architecture, DensityOnly, Transport
 
 EVEN = "give an even number of modes, at most 2^20 in all."
 
@@ -9,6 +9,7 @@ EVEN = "give an even number of modes, at most 2^20 in all."
 def test_defaults_are_allowed():
     assert Transport().kind == "transport"
     assert Architecture().kind == "geonet"
+    assert DensityOnly().kind == "deeponet"
 
 
 @pytest.mark.parametrize(
@@ -56,4 +57,20 @@ def test_the_largest_and_smallest_are_allowed(settings):
 def test_impossible_transport_models_are_refused(settings, expected):
     with pytest.raises(ConfigError) as error:
         Transport(**settings)
+    assert str(error.value) == expected
+
+
+@pytest.mark.parametrize("kind", [Architecture, DensityOnly])
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"dimension": 4}, "dimension is 4; give 1, 2 or 3."),
+        ({"sensors": 1}, "sensors is 1; give 2 to 4096."),
+        ({"rank": 0}, "rank is 0; give at least 1."),
+        ({"rank": LARGEST + 1}, f"rank is {LARGEST + 1}; give at least 1."),
+    ],
+)
+def test_impossible_operators_are_refused(kind, settings, expected):
+    with pytest.raises(ConfigError) as error:
+        kind(**settings)
     assert str(error.value) == expected

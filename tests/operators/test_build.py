@@ -1,13 +1,16 @@
 import pytest
 import torch
 
-from geonet.operators.architecture import Architecture, Branch, Transport, Trunk
+from geonet.operators.architecture import Architecture, Branch, DensityOnly, Transport, Trunk
 from geonet.operators.build import build, untrained
-from geonet.operators.deeponet import GeONet
+from geonet.operators.deeponet import DensityNet, GeONet
 from geonet.operators.transport import TransportNet
 
 SMALL = {
     GeONet: Architecture(sensors=3, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2)),
+    DensityNet: DensityOnly(
+        sensors=3, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2)
+    ),
     TransportNet: Transport(sensors=6, seen=4, modes=6, width=3, depth=2),
 }
 

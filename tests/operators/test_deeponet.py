@@ -3,9 +3,16 @@ import math
 import pytest
 import torch
 
-from geonet.operators.architecture import Architecture, Branch, Trunk
+from geonet.operators.architecture import Architecture, Branch, DensityOnly, Trunk
 from geonet.operators.build import build
-from geonet.operators.deeponet import POTENTIAL_SCALE, DeepONet, GeONet, cartesian, paired
+from geonet.operators.deeponet import (
+    POTENTIAL_SCALE,
+    DeepONet,
+    DensityNet,
+    GeONet,
+    cartesian,
+    paired,
+)
 from geonet.operators.jets import variables
 
 # At its first jvp torch warns of itself.
@@ -101,6 +108,20 @@ def test_swap_symmetry(symmetry, of_density, of_potential, features, randomised,
         expected = sign * cartesian(back, operator.basis(mirrored))
         assert there.abs().max() > 1e-3
         assert torch.allclose(there, expected, rtol=0, atol=1e-14) == holds
+
+
+@pytest.mark.parametrize("symmetry", ["none", "density"])
+def test_the_density_alone_is_that_of_geonet(symmetry, randomised, ends, rows):
+    full = architecture(1, symmetry)
+    alone = DensityOnly(
+        sensors=3, rank=6, swap_symmetry=symmetry, branch=full.branch, trunk=full.trunk
+    )
+    whole, part = randomised(GeONet(full)), DensityNet(alone)
+    part.density.load_state_dict(whole.density.state_dict())
+    assert {name.split(".")[0] for name in part.state_dict()} == {"density"}
+    (coefficients,) = part.coefficients(*ends)
+    assert torch.equal(coefficients, whole.coefficients(*ends)[0])
+    assert torch.equal(part.density.basis(rows), whole.density.basis(rows))
 
 
 @pytest.mark.parametrize("second", ["none", "laplacian", "hessian"])

@@ -4,9 +4,10 @@ import pytest
 
 import geonet
 from geonet.errors import FileError, SolverError
-from geonet.operators.architecture import Architecture, Branch, Transport, Trunk
+from geonet.operators.architecture import Architecture, Branch, DensityOnly, Transport, Trunk
 from geonet.operators.build import build
 from geonet.solvers.learned import model_file
+from geonet.solvers.learned.deeponet import DeepONetSolver
 from geonet.solvers.learned.geonet import GeONetSolver
 from geonet.solvers.learned.model_file import kind_of, save_model, write_tensors
 from geonet.solvers.learned.transport import TransportSolver
@@ -16,9 +17,12 @@ SETTINGS = {
     "geonet": Architecture(
         sensors=8, rank=4, branch=Branch(width=4, depth=3), trunk=Trunk(width=4, depth=3)
     ),
+    "deeponet": DensityOnly(
+        sensors=8, rank=4, branch=Branch(width=4, depth=3), trunk=Trunk(width=4, depth=3)
+    ),
     "transport": Transport(sensors=8, seen=4, modes=4, width=3, depth=1),
 }
-SOLVERS = {"geonet": GeONetSolver, "transport": TransportSolver}
+SOLVERS = {"geonet": GeONetSolver, "deeponet": DeepONetSolver, "transport": TransportSolver}
 
 
 @pytest.fixture

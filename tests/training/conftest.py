@@ -44,6 +44,7 @@ TRANSPORT: dict[str, Any] = {
         "depth": 2,
     },
 }
+SUPERVISED: dict[str, Any] = {**TINY, "model": {"kind": "deeponet", **TINY["model"]}}
 
 
 @pytest.fixture(scope="session")
@@ -56,6 +57,12 @@ def tiny() -> Callable[..., TrainingConfig]:
 def tiny_transport() -> Callable[..., TrainingConfig]:
     """Likewise for a model of the transport form."""
     return lambda **changes: _changed(TRANSPORT, changes)
+
+
+@pytest.fixture(scope="session")
+def tiny_supervised() -> Callable[..., TrainingConfig]:
+    """Likewise for a DeepONet, which is shown exact paths."""
+    return lambda **changes: _changed(SUPERVISED, changes)
 
 
 def _changed(table: dict[str, Any], changes: dict[str, Any]) -> TrainingConfig:
@@ -80,7 +87,7 @@ def assert_same_state() -> Callable[[Path, Path], None]:
         for name in ours:
             assert torch.equal(ours[name], theirs[name]), name
         for progress in (header["progress"], other["progress"]):
-            assert progress.pop("seconds") > 0
+            assert progress.pop("seconds") > progress.pop("data_seconds")
         assert header["progress"] == other["progress"]
 
     return check

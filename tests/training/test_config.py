@@ -10,6 +10,10 @@ from geonet.training.config import TrainingConfig, read_config
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.toml"))
+KNOWN = (
+    "a DeepONet learns from exact paths, which are known for 1D families alone; "
+    'set problem.family = "mixtures-1d", or model.kind = "geonet".'
+)
 SMALLEST = {"name": "small", "steps": 10, "problem": {"family": "mixtures-1d"}}
 
 
@@ -53,6 +57,7 @@ def test_there_are_experiments():
         {"model.kind": "geonet"},
         {"model.kind": "transport"},
         {"model.kind": "transport", "model.seen": 8, "loss.floor": 0.3},
+        {"model.kind": "deeponet", "model.swap_symmetry": "density", "compile": True},
         {
             "problem.family": "mixtures-3d",
             "model": {"kind": "transport", "dimension": 3, "sensors": 8, "seen": 4, "modes": 6},
@@ -143,7 +148,10 @@ def test_toml_round_trip(changes):
             "model.dimension is 2, but mixtures-3d is 3D; let them agree.",
         ),
         # the kinds of models
-        ({"model.kind": "fno"}, "model.kind is 'fno'; choose from 'geonet', 'transport'."),
+        (
+            {"model.kind": "fno"},
+            "model.kind is 'fno'; choose from 'geonet', 'transport', 'deeponet'.",
+        ),
         (
             {"model.kind": "transport", "model.rank": 3},
             "Unknown key model.rank; it takes kind, dimension, sensors, seen, modes, width, depth.",
@@ -164,6 +172,26 @@ def test_toml_round_trip(changes):
         (
             {"model.kind": "transport", "compile": True},
             "the transport form is not compiled; remove compile.",
+        ),
+        (
+            {"model.kind": "deeponet", "model.swap_symmetry": "both"},
+            "model.swap_symmetry is 'both'; choose from 'none', 'density'.",
+        ),
+        (
+            {
+                "model": {"kind": "deeponet", "dimension": 2, "sensors": 8},
+                "problem.family": "mixtures-2d",
+            },
+            KNOWN,
+        ),
+        ({"model.kind": "deeponet", "problem": {"file": "pairs.npz"}}, KNOWN),
+        (
+            {"model.kind": "deeponet", "loss.epsilon": 0.1},
+            "a DeepONet has one term and no physics, so it takes nothing of loss; remove it.",
+        ),
+        (
+            {"model.kind": "deeponet", "sampling.scheme": "triples"},
+            'a DeepONet takes sampling.scheme = "cartesian" only.',
         ),
     ],
 )
@@ -201,6 +229,17 @@ def test_transport_experiments(d):
     assert config.name == f"transport-{d}d"
     assert (config.model.kind, config.model.dimension) == ("transport", d)
     assert config.problem.family == f"mixtures-{d}d"
+
+
+def test_the_supervised_experiment():
+    """The same family and sensors as geonet-1d, with which it is compared."""
+    config, other = (
+        read_config(ROOT / "experiments" / f"{name}.toml")
+        for name in ("deeponet-1d", "gaussian-1d")
+    )
+    assert (config.name, config.model.kind) == ("deeponet-1d", "deeponet")
+    assert config.problem == other.problem
+    assert (config.model.dimension, config.model.sensors) == (1, other.model.sensors)
 
 
 @pytest.mark.parametrize("name", ["", "two words", ".hidden", "..", "a/b", "a\\b", "line\n"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,9 @@ from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConfigError, FileError, TrainingError
 from geonet.settings import to_table, to_toml
 from geonet.solvers.learned.model_file import load_model, read_tensors
+from geonet.training import loop
 from geonet.training.config import read_config
+from geonet.training.known_paths import known_density, with_known_paths
 from geonet.training.loop import Outcome, Run, train
 from geonet.training.loss import Objective, TransportObjective
 from geonet.training.processes import Processes
@@ -55,6 +58,10 @@ TRANSPORT_VARIANTS = {
         "model": {"dimension": 2},
         "validation": {"pairs": 0},
     },
+}
+SUPERVISED_VARIANTS = {
+    "soap": {},
+    "adam, symmetric": {"optimizer": {"name": "adam"}, "model": {"swap_symmetry": "density"}},
 }
 
 
@@ -95,6 +102,14 @@ def test_half_and_half_is_the_whole_transport(
     tiny_transport, tmp_path, assert_same_state, logged, variant
 ):
     config = tiny_transport(**TRANSPORT_VARIANTS[variant])
+    _check_half_and_half(config, tmp_path, assert_same_state, logged)
+
+
+@pytest.mark.parametrize("variant", SUPERVISED_VARIANTS)
+def test_half_and_half_is_the_whole_supervised(
+    tiny_supervised, tmp_path, assert_same_state, logged, variant
+):
+    config = tiny_supervised(**SUPERVISED_VARIANTS[variant])
     _check_half_and_half(config, tmp_path, assert_same_state, logged)
 
 
@@ -179,6 +194,55 @@ def test_a_step_of_transport_has_no_places(tiny_transport, tiny, tmp_path):
     """It compares no ends; a step of GeONet does."""
     assert len(Run(tiny_transport(), tmp_path, Processes()).batch().places) == 0
     assert len(Run(tiny(), tmp_path, Processes()).batch().places) == 5
+
+
+def test_a_supervised_step_is_shown_exact_paths(tiny_supervised, tiny, tmp_path):
+    """At its points, and without places; no other training is shown any."""
+    batch = Run(tiny_supervised(), tmp_path, Processes()).batch()
+    assert torch.equal(batch.known, known_density(batch.ends, batch.points, batch.times))
+    assert batch.known.shape == (4, 6) and len(batch.places) == 0
+    assert Run(tiny(), tmp_path, Processes()).batch().known is None
+
+
+def test_supervised_training_lowers_the_error_everywhere(tiny_supervised, tmp_path, logged):
+    config = tiny_supervised(
+        steps=150,
+        model={"sensors": 20, "rank": 16, "branch": {"width": 16}, "trunk": {"width": 16}},
+        sampling={"pairs": 32, "points": 32},
+        optimizer={"learning_rate": 0.02},
+        validation={"pairs": 4, "every": 50},
+    )
+    train(config, tmp_path)
+    entries = logged(tmp_path)
+    losses = [entry["terms"] for entry in entries if "loss" in entry]
+    errors = [entry["validation"] for entry in entries if "validation" in entry]
+    assert set(losses[0]) == {"error"}
+    assert sum(e["error"] for e in losses[-10:]) < 0.5 * sum(e["error"] for e in losses[:10])
+    assert all(last < first for first, last in zip(errors[0], errors[-1], strict=True))
+
+
+def test_what_the_exact_paths_cost_is_kept(tiny_supervised, tiny, tmp_path, monkeypatch):
+    """In the model's file, over all parts of a training; other models cost none."""
+
+    def slow(batch):
+        time.sleep(0.02)
+        return with_known_paths(batch)
+
+    monkeypatch.setattr(loop, "with_known_paths", slow)
+    config = tiny_supervised(validation={"pairs": 0})
+    train(config, tmp_path / "shown", stop_at=6)
+    outcome = train(config, tmp_path / "shown", resume=True)
+    header = load_model(outcome.model)[1]
+    assert 0.2 <= header["data_seconds"] <= header["seconds"]
+    plain = train(tiny(validation={"pairs": 0}), tmp_path / "plain")
+    assert "data_seconds" not in load_model(plain.model)[1]
+
+
+def test_a_supervised_model_is_a_solver(tiny_supervised, tmp_path, pair_1d):
+    outcome = train(tiny_supervised(), tmp_path)
+    path = geonet.geodesic(*pair_1d, solver=str(outcome.model))
+    assert (path.solver, path.notes) == ("deeponet", {"model": "tiny"})
+    assert path.density([0.25, 0.5]).values.shape == (2, 100)
 
 
 def test_every_step_sees_other_pairs_and_points(tiny, tmp_path):

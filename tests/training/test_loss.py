@@ -6,13 +6,15 @@ from torch.func import grad, hessian, jacrev, vmap
 
 from geonet import Grid
 from geonet.errors import ConfigError
-from geonet.operators.architecture import Architecture, Branch, Transport, Trunk
+from geonet.operators.architecture import Architecture, Branch, DensityOnly, Transport, Trunk
 from geonet.operators.build import build
 from geonet.operators.jets import columns
+from geonet.training.known_paths import with_known_paths
 from geonet.training.loss import (
     LEAST,
     LossSettings,
     Objective,
+    SupervisedObjective,
     TransportObjective,
     make_objective,
 )
@@ -416,6 +418,41 @@ def test_swapped_ends_have_the_same_transport_loss(d, single_precision):
     assert all(torch.allclose(there[name], back[name], rtol=1e-4) for name in there)
 
 
+# ---- without physics
+
+
+def supervised_model(symmetry="density"):
+    settings = DensityOnly(
+        sensors=6,
+        rank=5,
+        swap_symmetry=symmetry,
+        branch=Branch("mlp", 5, 3),
+        trunk=Trunk("mlp", 4, 3),
+    )
+    return build(settings, 1)
+
+
+@pytest.mark.parametrize("symmetry", ["none", "density"])
+def test_the_supervised_loss_is_the_mean_square_to_the_known_path(symmetry, single_precision):
+    model, batch = supervised_model(symmetry), with_known_paths(mixtures_batch(1))
+    objective = SupervisedObjective(model)
+    terms = objective(batch)
+    assert (set(terms), objective.weights, objective.epsilon) == ({"error"}, {"error": 1.0}, 0.0)
+    squares = (density_at(model, batch, batch.points, batch.times) - batch.known) ** 2
+    assert squares.shape == (3, 8)
+    assert torch.allclose(terms["error"], squares.mean())
+    assert torch.equal(objective.total(terms), terms["error"])
+
+
+@pytest.mark.parametrize("symmetry", ["none", "density"])
+def test_supervised_gradients_reach_every_weight(symmetry, single_precision):
+    objective = SupervisedObjective(supervised_model(symmetry))
+    objective.total(objective(with_known_paths(mixtures_batch(1)))).backward()
+    for name, p in objective.named_parameters():
+        if p.requires_grad:
+            assert p.grad is not None and p.grad.abs().max() > 1e-12, name
+
+
 def test_the_model_chooses_its_loss():
     box, settings = Grid(4, 0, 2), replace(ALL, floor=0.3)
     learned = make_objective(model_of(1), settings, box)
@@ -424,3 +461,4 @@ def test_the_model_chooses_its_loss():
     direct = make_objective(transport_model(1), LossSettings(floor=0.3), box)
     assert type(direct) is TransportObjective
     assert direct.floor == 0.3
+    assert type(make_objective(supervised_model(), settings, box)) is SupervisedObjective

@@ -6,7 +6,7 @@ from geonet import GaussianMixture, Grid
 from geonet.errors import FileError
 from geonet.operators.architecture import Architecture, Branch, Trunk
 from geonet.operators.build import build
-from geonet.solvers.learned.geonet import Operator
+from geonet.solvers.learned.deeponet import Operator
 from geonet.training.problem import (
     FAMILIES,
     QUADRATURE,

@@ -55,6 +55,17 @@ def test_errors_are_those_of_the_solver_against_the_exact_path(run, tmp_path):
     assert len(errors) == 5 and min(errors) > 1
 
 
+@pytest.mark.parametrize("symmetry", ["none", "density"])
+def test_supervised_errors_are_those_of_the_solver(tiny_supervised, tmp_path, symmetry):
+    run = Run(tiny_supervised(model={"swap_symmetry": symmetry}), tmp_path, Processes())
+    measured = run.validation.measured(run.model)
+    assert set(measured) == {"validation_l1_percent"}
+    file = save_model(tmp_path / "model.safetensors", run.model, {})
+    path = geonet.geodesic(run.validation.source, run.validation.target, solver=str(file))
+    errors = 100 * l1(path.density(TIMES), run.validation.truth).mean(0)
+    assert measured["validation_l1_percent"] == pytest.approx(errors.tolist(), rel=1e-5, abs=1e-4)
+
+
 def test_transport_errors_are_those_of_the_uncorrected_solver(transport_run, tmp_path):
     run = transport_run
     measured = run.validation.measured(run.model)

@@ -13,6 +13,7 @@ import typer
 
 from geonet.cli.demo import demo
 from geonet.cli.geodesic import geodesic
+from geonet.cli.reproduce import reproduce
 from geonet.cli.solvers import solvers
 from geonet.cli.train import train
 from geonet.errors import GeonetError
@@ -23,7 +24,7 @@ FAILED, INTERRUPTED = 2, 130
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(name="geonet", add_completion=False, pretty_exceptions_enable=False)
-for command in (demo, geodesic, solvers, train):
+for command in (demo, geodesic, solvers, train, reproduce):
     app.command()(command)
 
 

@@ -11,6 +11,9 @@ from geonet.measures.grid import Grid
 BOX_1D = Grid(100, 0.0, 10.0)
 BOX_2D = Grid((64, 64), 0.0, 5.0)
 BOX_3D = Grid((24, 24, 24), 0.0, 5.0)
+BOX_CLOUDS = Grid((25, 25), 0.0, 5.0)  # bins of particles in [−7, 7]², placed on [0, 5]²
+REACH_CLOUDS = 7.0
+PARTICLES = 3000  # in a cloud
 
 
 def mixtures_1d(
@@ -48,6 +51,29 @@ def mixtures_3d(
 ) -> GaussianMixture:
     """`count` mixtures on [0, 5]³, made as those in 2D; the paper has none in 3D."""
     return _anisotropic(3, count, generator, narrow, wide)
+
+
+def clouds(count: int, generator: torch.Generator) -> GaussianMixture:
+    """`count` mixtures on [0, 5]², from which clouds of particles are drawn: 3 equal components.
+
+    On [−7, 7]², where the paper has its particles, means are U[−3, 3]² and standard deviations
+    U[0.9, 1.3]. The paper says no more than three Gaussians; these leave its level of sampling
+    noise, and gaps between the lumps.
+    """
+    scale = BOX_CLOUDS.lengths[0] / (2 * REACH_CLOUDS)
+    means = scale * (REACH_CLOUDS + _uniform((count, 3, 2), -3.0, 3.0, generator))
+    return GaussianMixture.isotropic(means, scale * _uniform((count, 3), 0.9, 1.3, generator))
+
+
+def cell_masses(mixture: GaussianMixture, grid: Grid) -> Tensor:
+    """The mass of a batch of isotropic mixtures in every cell of a 2D grid, (B, *grid.shape)."""
+    std = mixture.covariances[..., 0, 0].sqrt()
+    along = []
+    for i, (n, low, high) in enumerate(zip(grid.shape, grid.lower, grid.upper, strict=True)):
+        edges = torch.linspace(low, high, n + 1, dtype=torch.float64)
+        below = torch.special.ndtr((edges - mixture.means[..., i, None]) / std[..., None])
+        along.append(below.diff(dim=-1))
+    return torch.einsum("bk,bki,bkj->bij", mixture.weights, *along)
 
 
 def _anisotropic(

@@ -62,7 +62,7 @@ class CubicSpline:
     def _taps(self, points: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Flat indices (P, N, 4^d) of the coefficients, weights and slopes (P, N, 4) per axis."""
         grid, d = self.grid, self.grid.dimension
-        points = points.reshape(-1, points.shape[-2], d)
+        points = points.reshape(math.prod(points.shape[:-2]), points.shape[-2], d)
         index = torch.zeros(*points.shape[:-1], 1, dtype=torch.long)
         weights, slopes = [], []
         for i in range(d):

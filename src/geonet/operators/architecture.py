@@ -70,7 +70,31 @@ class Architecture:
 
     def __post_init__(self) -> None:
         _check_sensors(self.dimension, self.sensors)
-        require(0 < self.rank <= LARGEST, f"rank is {self.rank}; give at least 1.")
+        _check_rank(self.rank)
+
+
+@dataclass(frozen=True)
+class DensityOnly:
+    """A DeepONet for the density C alone: GeONet without the potential, and so without physics.
+
+    Attributes:
+        dimension: d.
+        sensors: cells along each axis where the branches read the densities.
+        rank: p, the number of terms in the sum over k.
+        swap_symmetry: "density" builds in C(μ0,μ1)(x,t) = C(μ1,μ0)(x,1−t) by averaging.
+    """
+
+    kind: Literal["deeponet"] = "deeponet"
+    dimension: int = 1
+    sensors: int = 100
+    rank: int = 800
+    swap_symmetry: Literal["none", "density"] = "none"
+    branch: Branch = field(default_factory=Branch)
+    trunk: Trunk = field(default_factory=Trunk)
+
+    def __post_init__(self) -> None:
+        _check_sensors(self.dimension, self.sensors)
+        _check_rank(self.rank)
 
 
 @dataclass(frozen=True)
@@ -114,6 +138,10 @@ class Transport:
 def _check_sensors(dimension: int, sensors: int) -> None:
     require(dimension in (1, 2, 3), f"dimension is {dimension}; give 1, 2 or 3.")
     require(2 <= sensors <= 4096, f"sensors is {sensors}; give 2 to 4096.")
+
+
+def _check_rank(rank: int) -> None:
+    require(0 < rank <= LARGEST, f"rank is {rank}; give at least 1.")
 
 
 def _check_size(network: str, width: int, depth: int) -> None:

@@ -1,4 +1,4 @@
-"""GeONet's operators: two branches and a trunk, for the density C and for the potential H."""
+"""Two branches and a trunk: for the density C alone, or also for the potential H, as in GeONet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from geonet.operators.architecture import Architecture
+from geonet.operators.architecture import Architecture, DensityOnly
 from geonet.operators.jets import Jet, Z, backwards, joined, with_constant
 from geonet.operators.mlp import MLP, ModifiedMLP
 from geonet.operators.trunk import make_trunk
@@ -29,7 +29,7 @@ class DeepONet(Module):
         scale: a constant in front, the size F is expected to have.
     """
 
-    def __init__(self, settings: Architecture, parity: int, scale: float):
+    def __init__(self, settings: Architecture | DensityOnly, parity: int, scale: float):
         super().__init__()
         sensors = settings.sensors**settings.dimension
         branch, rank = settings.branch, settings.rank
@@ -75,8 +75,26 @@ class GeONet(Module):
 
     def coefficients(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Unit-box densities at the sensors, (B, m) each, to the coefficients of C and H."""
-        ends = [(values - 1) / 2 for values in (source, target)]  # of order one
+        ends = _scaled(source, target)
         return self.density.coefficients(*ends), self.potential.coefficients(*ends)
+
+
+class DensityNet(Module):
+    """C alone, of the path between two densities, in the unit box."""
+
+    def __init__(self, settings: DensityOnly):
+        super().__init__()
+        self.settings = settings
+        self.density = DeepONet(settings, int(settings.swap_symmetry == "density"), 1.0)
+
+    def coefficients(self, source: Tensor, target: Tensor) -> tuple[Tensor]:
+        """Unit-box densities at the sensors, (B, m) each, to the coefficients of C."""
+        return (self.density.coefficients(*_scaled(source, target)),)
+
+
+def _scaled(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Densities as numbers of order one."""
+    return (source - 1) / 2, (target - 1) / 2
 
 
 def cartesian(coefficients: Tensor, basis: Z) -> Z:

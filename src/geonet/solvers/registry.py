@@ -62,9 +62,11 @@ def _class_of_file(file: Path) -> type[Solver]:
     """The solver that takes the kind of model that is in a file."""
     from geonet.solvers.learned.model_file import kind_of
 
-    if kind_of(file) == "transport":
-        return _class_at("geonet.solvers.learned.transport:TransportSolver")
-    return _class_at("geonet.solvers.learned.geonet:GeONetSolver")
+    solvers = {
+        "transport": "geonet.solvers.learned.transport:TransportSolver",
+        "deeponet": "geonet.solvers.learned.deeponet:DeepONetSolver",
+    }
+    return _class_at(solvers.get(kind_of(file), "geonet.solvers.learned.geonet:GeONetSolver"))
 
 
 def import_all() -> None:

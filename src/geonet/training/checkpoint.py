@@ -29,12 +29,14 @@ class Progress:
         best: the lowest validation error so far, in percent; infinite before the first.
         seconds: time spent in steps.
         weights: of the terms of the loss, which balancing changes.
+        data_seconds: the part of `seconds` that went into exact paths, where they are shown.
     """
 
     step: int
     best: float
     seconds: float
     weights: dict[str, float]
+    data_seconds: float = 0.0
 
 
 def save_checkpoint(

@@ -7,22 +7,45 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from geonet.operators.architecture import Architecture, Transport
+from geonet.operators.architecture import Architecture, DensityOnly, Transport
 from geonet.settings import from_table, read_toml, require
 from geonet.training.loss import LossSettings
+
+DIMENSIONS = {
+    "mixtures-1d": 1,
+    "mixtures-2d": 2,
+    "mixtures-3d": 3,
+    "clouds": 2,
+    "digits": 2,
+    "digit-codes": 1,
+}
 
 
 @dataclass(frozen=True)
 class ProblemSettings:
-    """What to train on: a family, or a file of pairs (npz with `source` and `target`)."""
+    """What to train on: a family, or a file of pairs (npz with `source` and `target`).
 
-    family: Literal["mixtures-1d", "mixtures-2d", "mixtures-3d"] | None = None
+    Attributes:
+        family: "digits" and "digit-codes" read MNIST's training set (`GEONET_DATA`).
+        file: of pairs.
+        autoencoder: for "digit-codes", the file of another autoencoder than the one shipped.
+    """
+
+    family: (
+        Literal["mixtures-1d", "mixtures-2d", "mixtures-3d", "clouds", "digits", "digit-codes"]
+        | None
+    ) = None
     file: str | None = None
+    autoencoder: str | None = None
 
     def __post_init__(self) -> None:
         require(
             (self.family is None) != (self.file is None),
             "give either a family or a file of pairs.",
+        )
+        require(
+            self.autoencoder is None or self.family == "digit-codes",
+            'autoencoder belongs to family = "digit-codes"; remove it.',
         )
 
 
@@ -35,7 +58,7 @@ class SamplingSettings:
         pairs: new pairs a step.
         points: points (x, t) a step; with triples as many as pairs.
         places: points where the ends are compared; with triples as many as pairs. The transport
-            form has none: its ends are exact.
+            form has none: its ends are exact; nor has a DeepONet, which is shown whole paths.
     """
 
     scheme: Literal["cartesian", "triples"] = "cartesian"
@@ -110,7 +133,7 @@ class TrainingConfig:
     checkpoint_every: int = 500
     log_every: int = 50
     compile: bool = False
-    model: Architecture | Transport = field(default_factory=Architecture)
+    model: Architecture | Transport | DensityOnly = field(default_factory=Architecture)
     loss: LossSettings = field(default_factory=LossSettings)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
@@ -126,13 +149,16 @@ class TrainingConfig:
             require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; give at least 1.")
         family = self.problem.family
         if family is not None:
-            d = int(family[-2])
+            d = DIMENSIONS[family]
             require(
                 self.model.dimension == d,
                 f"model.dimension is {self.model.dimension}, but {family} is {d}D; let them agree.",
             )
         if isinstance(self.model, Transport):
             self._check_transport()
+            return
+        if isinstance(self.model, DensityOnly):
+            self._check_supervised()
             return
         require(
             not (self.loss.epsilon and self.model.swap_symmetry == "both"),
@@ -151,6 +177,21 @@ class TrainingConfig:
             'the transport form takes sampling.scheme = "cartesian" only.',
         )
         require(not self.compile, "the transport form is not compiled; remove compile.")
+
+    def _check_supervised(self) -> None:
+        require(
+            self.problem.family is not None and self.model.dimension == 1,
+            "a DeepONet learns from exact paths, which are known for 1D families alone; "
+            'set problem.family = "mixtures-1d", or model.kind = "geonet".',
+        )
+        require(
+            self.loss == LossSettings(),
+            "a DeepONet has one term and no physics, so it takes nothing of loss; remove it.",
+        )
+        require(
+            self.sampling.scheme == "cartesian",
+            'a DeepONet takes sampling.scheme = "cartesian" only.',
+        )
 
 
 def read_config(file: Path) -> TrainingConfig:

@@ -20,14 +20,16 @@ from torch import Tensor
 from geonet.errors import ConfigError, FileError, TrainingError
 from geonet.files import written_atomically
 from geonet.operators.build import build
+from geonet.operators.deeponet import DensityNet, GeONet
 from geonet.operators.transport import TransportNet
 from geonet.settings import to_table, to_toml
 from geonet.solvers.learned.model_file import save_model
 from geonet.training.balance import balanced_weights
+from geonet.training.catalogue import make_problem
 from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from geonet.training.config import TrainingConfig
+from geonet.training.known_paths import with_known_paths
 from geonet.training.loss import make_objective
-from geonet.training.problem import FAMILIES, Problem, Recorded
 from geonet.training.processes import Processes, joined_processes
 from geonet.training.run_log import RunLog
 from geonet.training.sampling import Batch, cartesian_batch, sensor_points, triples_batch
@@ -185,15 +187,21 @@ class Run:
         sampling = self.config.sampling
         if sampling.scheme == "triples":
             return triples_batch(self.problem, self.sensors, sampling.pairs, self.generator)
-        places = 0 if isinstance(self.model, TransportNet) else sampling.places
+        places = sampling.places if isinstance(self.model, GeONet) else 0
         counts = (sampling.pairs, sampling.points, places)
-        return cartesian_batch(self.problem, self.sensors, *counts, self.generator)
+        batch = cartesian_batch(self.problem, self.sensors, *counts, self.generator)
+        if not isinstance(self.model, DensityNet):
+            return batch
+        began = perf_counter()
+        batch = with_known_paths(batch)
+        self.progress.data_seconds += perf_counter() - began
+        return batch
 
     def _typical(self) -> Tensor:
         """Densities of the problem at the sensors, (TYPICAL, m), the same in every process."""
         generator = torch.Generator().manual_seed(self.config.seed)
         source, _ = self.problem.draw(TYPICAL, generator)
-        return source(self.sensors)
+        return self.problem.sensed(source, self.sensors)
 
     def after_step(
         self, log: RunLog | None, loss: float, terms: dict[str, float], final: bool
@@ -237,6 +245,8 @@ class Run:
             "seconds": round(self.progress.seconds, 1),
             "measured": measured,
         }
+        if isinstance(self.model, DensityNet):
+            header["data_seconds"] = round(self.progress.data_seconds, 1)
         save_model(self.folder / MODEL, self.model, header)
 
     def save(self) -> None:
@@ -257,21 +267,6 @@ class Run:
         """A step from a finite loss can still break the weights; such weights are never saved."""
         if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
             raise _diverged(self.progress.step, {}, self.folder, "weights are")
-
-
-def make_problem(config: TrainingConfig) -> Problem:
-    """The family or the file that the config names."""
-    settings = config.problem
-    if settings.file is None:
-        assert settings.family is not None
-        return FAMILIES[settings.family]()
-    problem = Recorded(Path(settings.file))
-    if problem.box.dimension != config.model.dimension:
-        raise ConfigError(
-            f"model.dimension is {config.model.dimension}, but the pairs in {settings.file} are "
-            f"{problem.box.dimension}D; make them agree."
-        )
-    return problem
 
 
 @contextmanager

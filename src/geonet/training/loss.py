@@ -10,7 +10,8 @@ from torch.func import jvp
 from torch.nn import Module
 
 from geonet.measures.grid import Grid
-from geonet.operators.deeponet import GeONet, cartesian, paired
+from geonet.operators.build import Model
+from geonet.operators.deeponet import DensityNet, GeONet, cartesian, paired
 from geonet.operators.jets import Jet, variables
 from geonet.operators.transport import TransportNet
 from geonet.settings import require
@@ -185,10 +186,29 @@ class TransportObjective(Loss):
         }
 
 
-def make_objective(model: GeONet | TransportNet, settings: LossSettings, box: Grid) -> Loss:
-    """The loss of a model of either form."""
+class SupervisedObjective(Loss):
+    """Without physics: error = mean (C(x, t) − μ_t(x))², with μ_t of the exact path."""
+
+    def __init__(self, model: DensityNet):
+        super().__init__()
+        self.model = model
+        self.weights = {"error": 1.0}
+
+    def forward(self, batch: Batch) -> Terms:
+        """The mean over all pairs at all points."""
+        assert batch.known is not None
+        (coefficients,) = self.model.coefficients(batch.source, batch.target)
+        rows = torch.cat([batch.points, batch.times[:, None]], dim=1)
+        computed = cartesian(coefficients, self.model.density.basis(rows))
+        return {"error": ((computed - batch.known) ** 2).mean()}
+
+
+def make_objective(model: Model, settings: LossSettings, box: Grid) -> Loss:
+    """The loss of a model of any form."""
     if isinstance(model, TransportNet):
         return TransportObjective(model, settings)
+    if isinstance(model, DensityNet):
+        return SupervisedObjective(model)
     return Objective(model, settings, box)
 
 

@@ -27,7 +27,8 @@ from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
 
-Ends = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
+End = Callable[[Tensor], Tensor]
+Ends = tuple[End, End]
 QUADRATURE = {1: 32, 2: 12, 3: 10}  # Gauss–Legendre nodes per axis for the mass of a mixture
 
 
@@ -47,6 +48,10 @@ class Problem(ABC):
         Each gives the densities there relative to the uniform one, (count, N), float32.
         """
 
+    def sensed(self, end: End, sensors: Tensor) -> Tensor:
+        """What sensors at these points (m, d) read of an end of `draw`, (count, m)."""
+        return end(sensors)
+
     @abstractmethod
     def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
         """`count` pairs as densities on a grid, for a solver to answer."""
@@ -60,7 +65,10 @@ class Mixtures(Problem):
 
     def draw(self, count: int, generator: torch.Generator) -> Ends:
         """Mixtures cut to the box; both ends are independent."""
-        mixture = self.family(2 * count, generator)
+        return self.ends_of(self.family(2 * count, generator))
+
+    def ends_of(self, mixture: GaussianMixture) -> Ends:
+        """The first half of the mixtures, and the second, as functions on the unit box."""
         logs = log_quadratics(mixture, self.box)
         nodes, weights = quadrature(self.box.dimension)
         mass = (evaluate(logs, nodes) @ weights)[:, None, None]  # per density, on the box

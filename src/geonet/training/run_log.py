@@ -16,6 +16,7 @@ SHORT = {
     "continuity": "cont",
     "mismatch": "ρ0−ρ1",
     "folds": "folds",
+    "error": "C−μ",
     "hamilton_jacobi": "HJ",
     "source": "t=0",
     "target": "t=1",

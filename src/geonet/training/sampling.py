@@ -27,6 +27,7 @@ class Batch:
         target_there: μ1 at the places, likewise.
         ends: μ0 and μ1 of every pair as functions.
         paired: whether these are triples.
+        known: μ_t at the points and times, (B, Q), where the training is shown exact paths.
     """
 
     source: Tensor
@@ -38,6 +39,7 @@ class Batch:
     target_there: Tensor
     ends: Ends
     paired: bool
+    known: Tensor | None = None
 
     def to(self, device: str) -> Batch:
         """The same on a device."""
@@ -63,10 +65,8 @@ def cartesian_batch(
     ends = problem.draw(pairs, generator)
     where = torch.rand(points, d + 1, generator=generator)
     there = torch.rand(places, d, generator=generator)
-    asked = torch.cat([sensors, there])
-    (source, source_there), (target, target_there) = (
-        end(asked).split([len(sensors), places], dim=1) for end in ends
-    )
+    source, target = (problem.sensed(end, sensors) for end in ends)
+    source_there, target_there = (end(there) for end in ends)
     return Batch(
         source, target, where[:, :d], where[:, d], there, source_there, target_there, ends, False
     )
@@ -80,8 +80,8 @@ def triples_batch(
     ends = problem.draw(count, generator)
     where = torch.rand(count, d + 1, generator=generator)
     there = torch.rand(count, d, generator=generator)
-    values = [(end(sensors), end(there[:, None])[:, 0]) for end in ends]
-    (source, source_there), (target, target_there) = values
+    source, target = (problem.sensed(end, sensors) for end in ends)
+    source_there, target_there = (end(there[:, None])[:, 0] for end in ends)
     return Batch(
         source, target, where[:, :d], where[:, d], there, source_there, target_there, ends, True
     )

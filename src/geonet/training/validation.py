@@ -11,8 +11,10 @@ from geonet.evaluation.metrics import l1
 from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
 from geonet.operators.build import Model
+from geonet.operators.deeponet import GeONet
 from geonet.operators.transport import TransportNet
-from geonet.solvers.learned.geonet import GeONetPath, Operator
+from geonet.solvers.learned.deeponet import DeepONetPath, Operator
+from geonet.solvers.learned.geonet import GeONetPath
 from geonet.solvers.learned.transport import potential_of
 from geonet.solvers.midpoint.calibration import calibrated
 from geonet.solvers.midpoint.geodesic import MidpointGeodesic
@@ -53,7 +55,8 @@ class Validation:
             coefficients = unfolded(potential_of(model, *ends))
             return MidpointGeodesic(*ends, "transport", {}, coefficients)
         operator = Operator(model, self.epsilon / max(self.source.grid.lengths) ** 2)
-        return GeONetPath(*ends, "geonet", {}, operator, operator.coefficients(*ends))
+        kind = GeONetPath if isinstance(model, GeONet) else DeepONetPath
+        return kind(*ends, kind.kind, {}, operator, operator.coefficients(*ends))
 
 
 def exact_path(source: Density, target: Density, epsilon: float) -> Density:

@@ -15,7 +15,7 @@ from geonet.measures.families import BOX_1D, mixtures_1d
 from geonet.operators.architecture import Architecture, Branch, Trunk
 from geonet.operators.build import build
 from geonet.settings import from_table
-from geonet.solvers.learned import geonet as learned
+from geonet.solvers.learned import deeponet as learned
 from geonet.solvers.learned import opened as opening
 from geonet.solvers.learned.model_file import save_model
 from geonet.training.config import TrainingConfig

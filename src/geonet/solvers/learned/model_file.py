@@ -15,14 +15,15 @@ from torch import Tensor
 
 from geonet.errors import ConfigError, FileError
 from geonet.files import reading, written_atomically
-from geonet.operators.architecture import Architecture, Transport
-from geonet.operators.build import Model, untrained
+from geonet.operators.architecture import Architecture, DensityOnly, Transport
+from geonet.operators.build import Model, Settings, untrained
 from geonet.settings import from_table, to_table
 
 FORMAT = 1
-KINDS: dict[str, type[Architecture] | type[Transport]] = {
+KINDS: dict[str, type[Settings]] = {
     "geonet": Architecture,
     "transport": Transport,
+    "deeponet": DensityOnly,
 }
 SUFFIX = ".safetensors"
 Header = dict[str, Any]

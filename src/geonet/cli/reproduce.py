@@ -1,0 +1,68 @@
+"""`geonet reproduce NAME`: the paper's tables and figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import typer
+
+from geonet.cli.output import print_json, print_table
+from geonet.errors import InputError
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Experiments, or all; --list names them.")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Name the experiments.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A check with few pairs, under two minutes each.")
+    ] = False,
+    train: Annotated[
+        bool, typer.Option("--train", help="Train the models from scratch first, in runs/.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Where to write the results.")] = Path("results"),
+    json: Annotated[bool, typer.Option("--json", help="With --list: for scripts.")] = False,
+) -> None:
+    """Reproduce the paper's experiments: tables on the screen, and files in results/."""
+    from geonet.reproduction.experiments import EXPERIMENTS
+
+    if listed:
+        titles = {name: experiment.title for name, experiment in EXPERIMENTS.items()}
+        print_json(titles) if json else print_table(list(titles.items()))
+        return
+    for name in _chosen(names or [], list(EXPERIMENTS)):
+        _run(name, quick, train, out)
+
+
+def _chosen(names: list[str], known: list[str]) -> list[str]:
+    unknown = [name for name in names if name not in (*known, "all")]
+    if unknown:
+        raise InputError(
+            f"There is no experiment {unknown[0]!r}; choose from all, {', '.join(known)}."
+        )
+    if not names:
+        raise InputError("Which experiment? Name one, or all; geonet reproduce --list names them.")
+    return known if "all" in names else list(dict.fromkeys(names))
+
+
+def _run(name: str, quick: bool, train: bool, out: Path) -> None:
+    from geonet.reproduction.experiments import EXPERIMENTS
+    from geonet.reproduction.setting import Setting, with_training
+
+    experiment, began = EXPERIMENTS[name], perf_counter()
+    setting = Setting(quick)
+    if train:
+        folder = Path("runs") / ("reproduce-quick" if quick else "reproduce")
+        setting = with_training(setting, experiment.models, folder)
+    result = experiment.run(setting)
+    typer.echo(f"\n{name}: {result.title}{' (quick)' if quick else ''}")
+    for table in result.tables:
+        typer.echo(f"\n{table.title}")
+        print_table(table.texts(), list(table.columns))
+    for remark in result.remarks:
+        typer.echo(f"\n{remark}")
+    files = result.save(out)
+    typer.echo(f"\n{', '.join(map(str, files))}; {perf_counter() - began:.0f} s")

@@ -1,0 +1,199 @@
+"""MNIST: handwritten digits, 60,000 to train on and 10,000 to test on, as arrays and densities.
+
+The files are those of Y. LeCun and C. Cortes (CC BY-SA 3.0). They are looked for in the folder that
+`GEONET_DATA` names; where it is not set they are downloaded once into the user's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from http.client import HTTPException
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Literal
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import numpy as np
+from scipy.ndimage import gaussian_filter
+
+from geonet.errors import DensityError, FileError, InputError
+from geonet.files import reading, written_atomically
+from geonet.measures.density import Density
+from geonet.measures.grid import Grid
+from geonet.measures.idx import read_idx
+
+Part = Literal["train", "test"]
+
+SIDE = 28  # pixels
+NAMES: dict[Part, tuple[str, str]] = {
+    "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
+    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
+}
+CHECKSUMS = {  # md5, as published
+    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+}
+URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+TIMEOUT = 30.0  # seconds without an answer
+MAX_BYTES = 2**25  # three times the largest file: no server can fill the memory
+SAMPLE = "mnist-sample.npz"
+
+
+@dataclass(frozen=True, eq=False)
+class Digits:
+    """Handwritten digits and what they show.
+
+    Attributes:
+        images: (n, 28, 28), uint8, rows from the top, ink is bright.
+        labels: (n,), uint8, 0 to 9.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def mnist(part: Part) -> Digits:
+    """The training set (60,000 digits) or the test set (10,000) of MNIST, checked by its md5.
+
+    Environment variables:
+        GEONET_DATA: the folder that holds the files, or has them in a subfolder `mnist`; nothing is
+            downloaded then. Unset, they are kept in the user's cache, in `geonet/mnist`.
+        GEONET_MNIST_URL: where to download what the cache lacks, instead of the usual mirror.
+
+    Args:
+        part: "train" or "test".
+    """
+    if part not in NAMES:
+        raise InputError(f"part is {part!r}; give 'train' or 'test'.")
+    images, labels = (_read_checked(_find(name)) for name in NAMES[part])
+    return Digits(images, labels)
+
+
+def sample_digits() -> Digits:
+    """1,000 digits that come with geonet: the first 100 of each class in the test set."""
+    with (
+        as_file(files("geonet") / "demo_data" / SAMPLE) as file,
+        reading(file, "an npz archive"),
+        np.load(file) as arrays,
+    ):
+        return Digits(arrays["images"], arrays["labels"])
+
+
+def as_densities(images: np.ndarray, blur: float, floor: float) -> Density:
+    """Images as a batch of densities on the unit square, upright: x to the right, y upwards.
+
+    Args:
+        images: (n, 28, 28), uint8, rows from the top.
+        blur: standard deviation of a Gaussian blur, in pixels; the blur keeps the mass.
+        floor: share of the mass that is spread evenly, (1 − floor)·image + floor·uniform.
+    """
+    pixels = np.asarray(images)
+    if pixels.ndim != 3 or pixels.shape[1:] != (SIDE, SIDE):
+        raise DensityError(
+            f"Images of shape {pixels.shape} are no digits; give an array (n, {SIDE}, {SIDE})."
+        )
+    if not 0 <= blur <= SIDE:
+        raise InputError(f"blur is {blur:g}; give a standard deviation of 0 to {SIDE} pixels.")
+    upright = pixels[:, ::-1].swapaxes(1, 2) / 255  # as `from_image` turns and scales an image
+    blurred = gaussian_filter(upright, (0, blur, blur), mode="reflect")
+    return Density(blurred, Grid((SIDE, SIDE))).with_floor(floor)
+
+
+# ---- where the files are
+
+
+def _find(name: str) -> Path:
+    """The file of this name, downloaded if there is no folder where it should be."""
+    if data := os.environ.get("GEONET_DATA"):
+        return _find_in(Path(os.path.expanduser(data)), name)
+    file = _cache() / name
+    if not os.path.isfile(file):
+        _download(name, file)
+    return file
+
+
+def _find_in(folder: Path, name: str) -> Path:
+    for file in (folder / name, folder / "mnist" / name):
+        if os.path.isfile(file):
+            return file
+    raise FileError(
+        f"There is no {name} in {folder}, the folder that GEONET_DATA names, nor in its subfolder "
+        "mnist; put it there, or unset GEONET_DATA to download it."
+    )
+
+
+def _cache() -> Path:
+    """The folder for downloaded files; it need not exist."""
+    root = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not root.is_absolute():  # unset, or to be ignored by the XDG specification
+        root = Path(os.path.expanduser("~/.cache"))
+    if not root.is_absolute():  # a user without a home, as in some containers
+        raise FileError(
+            "There is no home folder to keep MNIST in; "
+            "set XDG_CACHE_HOME to a folder, or GEONET_DATA to one with the files."
+        )
+    return root / "geonet" / "mnist"
+
+
+# ---- what is in them
+
+
+def _read_checked(file: Path) -> np.ndarray:
+    with reading(file, "a file of MNIST"):
+        content = file.read_bytes()
+    if _md5(content) != CHECKSUMS[file.name]:
+        raise FileError(
+            f"{file} is not the original file of MNIST, its md5 is not {CHECKSUMS[file.name]}; "
+            "delete it and get it again."
+        )
+    return read_idx(file)
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+# ---- download
+
+
+def _download(name: str, file: Path) -> None:
+    """Fetch a file and give it its name once its checksum is right."""
+    url = (os.environ.get("GEONET_MNIST_URL") or URL).rstrip("/") + "/" + name
+    content = _fetch(url)
+    if _md5(content) != CHECKSUMS[name]:
+        raise FileError(
+            f"What {url} sends is not the original file of MNIST, its md5 is not "
+            f"{CHECKSUMS[name]}; try again, name another mirror in GEONET_MNIST_URL, or set "
+            "GEONET_DATA to a folder with the files."
+        )
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(
+            f"Cannot make the folder {file.parent}: {error.strerror}; "
+            "set XDG_CACHE_HOME to a folder you may write to, or GEONET_DATA to one with the files."
+        ) from error
+    with written_atomically(file) as temporary:
+        temporary.write_bytes(content)
+
+
+def _fetch(url: str) -> bytes:
+    try:
+        with urlopen(url, timeout=TIMEOUT) as answer:
+            return answer.read(MAX_BYTES)
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: not a URL
+        if isinstance(error, HTTPError):
+            error.close()
+        cause = str(getattr(error, "reason", None) or error) or type(error).__name__
+        raise FileError(
+            f"Cannot download {url}: {cause}; "
+            "set GEONET_DATA to a folder with the four files of MNIST."
+        ) from error

@@ -1,0 +1,48 @@
+"""From densities to particles, by sampling and by rounding; and back, by counting."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from geonet.errors import GridError
+from geonet.measures.density import Density
+from geonet.measures.grid import Grid
+
+
+def sampled(density: Density, count: int, generator: torch.Generator) -> Tensor:
+    """`count` particles drawn from a density, uniform in their cells, (count, d), float64."""
+    grid, masses = density.grid, _masses(density)
+    cells = torch.multinomial(masses, count, replacement=True, generator=generator)
+    centres = grid.points().reshape(-1, grid.dimension)[cells]
+    inside = torch.rand(centres.shape, dtype=torch.float64, generator=generator) - 0.5
+    return centres + inside * torch.tensor(grid.spacing, dtype=torch.float64)
+
+
+def rounded(density: Density, count: int) -> Tensor:
+    """About `count` particles at the cells' centres, each as often as its rounded share, (n, d).
+
+    The paper's simplest way; what rounding takes or gives is not made up for.
+    """
+    times = (count * _masses(density)).round().long()
+    return density.grid.points().reshape(-1, density.grid.dimension).repeat_interleave(times, 0)
+
+
+def histogram(particles: Tensor, grid: Grid) -> Density:
+    """Shares of particles (..., n, d) in the cells; those outside the box count at its faces."""
+    if particles.shape[-1] != grid.dimension:
+        raise GridError(f"Particles are {particles.shape[-1]}D and the grid {grid.dimension}D.")
+    spacing = torch.tensor(grid.spacing, dtype=torch.float64)
+    index = torch.zeros(particles.shape[:-1], dtype=torch.long)
+    cells = ((particles - grid.corner("lower")) / spacing).floor().long()
+    for i, n in enumerate(grid.shape):
+        index = index * n + cells[..., i].clamp(0, n - 1)
+    leading, n = index.shape[:-1], index.shape[-1]
+    flat = index.reshape(-1, n)
+    counts = torch.zeros(len(flat), grid.size, dtype=torch.float64)
+    counts.scatter_add_(1, flat, torch.ones_like(flat, dtype=torch.float64))
+    return Density(counts.reshape(*leading, *grid.shape), grid)
+
+
+def _masses(density: Density) -> Tensor:
+    return density.values.to(torch.float64).clamp(min=0).reshape(-1) * density.grid.cell_volume

@@ -1,0 +1,231 @@
+"""A velocity field learned from particles of two densities, by the library `torchcfm`.
+
+A network v(x, t) is fitted to the velocities of straight lines between pairs of particles,
+
+    min over v of  E|v(x_t, t) − (x1 − x0)|²,      x_t = (1 − t)·x0 + t·x1,  t uniform in [0, 1],
+
+and particles then follow dx/dt = v(x, t). The best v is E[x1 − x0 | x_t = x]. Its flow carries the
+density of x0 to that of x1 whatever the pairs are; by which path depends on the pairs.
+
+That holds for the best v and for densities. A trained network and some thousand particles meet the
+end only nearly: this is a generative method, in which nothing enforces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+from torch.nn.functional import pad
+
+from geonet.errors import ConvergenceError, SolverError
+from geonet.measures.density import as_tensor
+from geonet.solvers.flow import Flow, runge_kutta
+
+STEPS_OF_THE_FLOW = 16  # per unit of time, of fourth order
+
+Pairs = Callable[[], tuple[Tensor, Tensor]]  # draws x0 and x1, (batch, d) each, row by row a pair
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a velocity network is trained; flow-matching and rectified-flow share it.
+
+    Attributes:
+        steps: of Adam, in every round; its rate falls to zero along a cosine.
+        batch: particles of either end in a step, or all if there are fewer.
+        rate: of Adam at the start.
+        width: of the network's hidden layers.
+        depth: the number of hidden layers.
+        seed: of all that is drawn.
+    """
+
+    steps: int = 4000
+    batch: int = 256
+    rate: float = 3e-3
+    width: int = 64
+    depth: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for option in ("steps", "batch", "rate", "width", "depth"):
+            if not getattr(self, option) > 0:
+                raise SolverError(f"{option} is {getattr(self, option)}; give a positive number.")
+        if not 0 <= self.seed < 2**32:  # what NumPy takes
+            raise SolverError(f"seed is {self.seed}; give a whole number from 0 to 2^32 − 1.")
+
+
+class LearnedFlow:
+    """The flow of dx/dt = scale · network((x − centre) / scale, t).
+
+    Attributes:
+        network: (N, d + 1) to (N, d) in single precision; the last input is the time.
+        centre: mean of the particles of both ends, (d,), float64.
+        scale: their spread: one length for all axes, so that optimal pairs stay optimal.
+        loss: E|v − (x1 − x0)|² in units of scale², over the last tenth of the training. The spread
+            of x1 − x0 among lines through one point is part of it, so it does not fall to zero.
+    """
+
+    def __init__(self, network: torch.nn.Sequential, centre: Tensor, scale: float, loss: float):
+        self.network, self.centre, self.scale, self.loss = network, centre, scale, loss
+
+    def velocity(self, t: float, points: ArrayLike | Tensor) -> Tensor:
+        """v(x, t) at points (N, d): (N, d), float64."""
+        return self._at(t)(torch.as_tensor(points, dtype=torch.float64))
+
+    def carry(self, points: ArrayLike | Tensor, times: Sequence[float] | Tensor) -> Tensor:
+        """Where particles that start at points (N, d) are at times in [0, 1]: (T, N, d), float64."""
+        where = torch.as_tensor(points, dtype=torch.float64)
+        moments = torch.as_tensor(times, dtype=torch.float64).tolist()
+        found, now = {}, 0.0
+        for t in sorted(set(moments)):  # one way through serves all times
+            where = runge_kutta(self._at, where, now, t, STEPS_OF_THE_FLOW)
+            found[t], now = where, t
+        return torch.stack([found[t] for t in moments])
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All that `from_arrays` needs."""
+        weights = self.network.state_dict().items()
+        return {
+            "centre": self.centre.numpy(),
+            "scale": np.array(self.scale),
+            "loss": np.array(self.loss),
+            **{f"network.{name}": value.numpy() for name, value in weights},
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> LearnedFlow:
+        """The flow that `arrays` wrote."""
+        weights = {
+            name.removeprefix("network."): torch.from_numpy(value)
+            for name, value in arrays.items()
+            if name.startswith("network.")
+        }
+        matrices = [value for name, value in weights.items() if name.endswith("weight")]
+        network = velocity_network(matrices[0].shape[1], *(len(matrix) for matrix in matrices))
+        network.load_state_dict(weights)
+        centre = torch.from_numpy(arrays["centre"])
+        return cls(network, centre, float(arrays["scale"]), float(arrays["loss"]))
+
+    def _at(self, t: float) -> Flow:
+        """The field at one time; positions stay in double precision, the network is single."""
+
+        def speed(points: Tensor) -> Tensor:
+            inputs = pad((points - self.centre) / self.scale, (0, 1), value=t)
+            with torch.no_grad():
+                return self.scale * self.network(inputs.float()).to(torch.float64)
+
+        return speed
+
+
+def velocity_network(*sides: int) -> torch.nn.Sequential:
+    """Linear layers from sides[0] inputs to sides[-1] outputs, with SiLU between them."""
+    layers: list[torch.nn.Module] = []
+    for inputs, outputs in pairwise(sides):
+        layers += [torch.nn.Linear(inputs, outputs, dtype=torch.float32), torch.nn.SiLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+def standardised(source: ArrayLike | Tensor, target: ArrayLike | Tensor):
+    """Particles (N, d) and (M, d) as single-precision tensors around zero with spread one.
+
+    Returns:
+        The two tensors, and the centre (d,) and the scale that lead back.
+    """
+    ends = [as_tensor(end).to(torch.float64) for end in (source, target)]
+    for end in ends:
+        if end.ndim != 2 or len(end) < 2 or not end.shape[1]:
+            raise SolverError(
+                f"Particles of shape {tuple(end.shape)} are no cloud; give an array (n, d) of at "
+                "least two."
+            )
+        if not bool(torch.isfinite(end).all()):
+            raise SolverError("Particles have NaN or infinite coordinates; remove them first.")
+    if ends[0].shape[1] != ends[1].shape[1]:
+        raise SolverError(
+            f"Source particles lie in {ends[0].shape[1]}D and target particles in "
+            f"{ends[1].shape[1]}D; give both in the same space."
+        )
+    both = torch.cat(ends)
+    centre = both.mean(0)
+    scale = float((both - centre).square().mean().sqrt()) or 1.0  # one point has no spread
+    first, second = (((end - centre) / scale).float() for end in ends)
+    return first, second, centre, scale
+
+
+def train(network: torch.nn.Sequential, matcher: Any, pairs: Pairs, training: Training) -> float:
+    """Fit the network to the lines that `matcher`, of torchcfm, makes of pairs.
+
+    Returns:
+        The mean loss over the last tenth of the steps.
+    """
+    optimiser = torch.optim.Adam(network.parameters(), training.rate, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, training.steps)
+    losses = torch.zeros(training.steps)
+    for k in range(training.steps):
+        t, where, velocity = matcher.sample_location_and_conditional_flow(*pairs())
+        with torch.enable_grad():  # whatever the caller has switched off
+            loss = (network(torch.cat((where, t[:, None]), 1)) - velocity).square().sum(1).mean()
+            optimiser.zero_grad()
+            loss.backward()
+        optimiser.step()
+        schedule.step()
+        losses[k] = loss.detach()
+    last = float(losses[-max(1, training.steps // 10) :].mean())
+    if not np.isfinite(last):
+        raise ConvergenceError("The training diverged; lower its rate.", last)
+    return last
+
+
+def any_pairs(source: Tensor, target: Tensor, batch: int) -> Pairs:
+    """Draws particles of both ends independently, none of them twice in a batch."""
+    size = min(batch, len(source), len(target))
+    return lambda: (
+        source[torch.randperm(len(source))[:size]],
+        target[torch.randperm(len(target))[:size]],
+    )
+
+
+def own_pairs(source: Tensor, target: Tensor, batch: int) -> Pairs:
+    """Draws rows: each source particle with its own target particle."""
+
+    def draw() -> tuple[Tensor, Tensor]:
+        rows = torch.randperm(len(source))[:batch]
+        return source[rows], target[rows]
+
+    return draw
+
+
+def torchcfm_library() -> Any:
+    """The library, which is an optional dependency."""
+    try:
+        import torchcfm
+    except ImportError as error:
+        raise SolverError(
+            "This solver needs torchcfm, which is not installed; "
+            "run pip install 'geonet[baselines]'."
+        ) from error
+    return torchcfm
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seeds PyTorch and NumPy, and leaves their global generators as they were.
+
+    torchcfm draws from both and takes no generator.
+    """
+    before = np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            np.random.seed(seed)
+            yield
+    finally:
+        np.random.set_state(before)
