@@ -7,8 +7,6 @@ into the exact paths.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import matplotlib.pyplot as plt
@@ -16,87 +14,16 @@ import torch
 from pages import ROOT, Row, put, seeded, table
 
 import geonet
-from geonet import Density, GaussianMixture, Grid
-from geonet.errors import ConvergenceError
+from geonet import Density
 from geonet.evaluation.metrics import l1, mass_error, negativity
 from geonet.measures.families import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d, mixtures_3d
+from geonet.reproduction.paper import TABLE_2
+from geonet.reproduction.result import digits
+from geonet.reproduction.suites import CASES, QUARTERS, SEED, Case, Pairs, pairs_of
 from geonet.solvers.exact.known_map import known_map_geodesic, random_potential
 
-QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
-PAIRS = 50
-SEED = 7_000  # training draws from 1,000,003 + its seed, validation from 1,000,000
-FINER = 21  # cells of the 1D truth for one of the answer's, an odd number
-OOD_1D = partial(mixtures_1d, spread=(0.3, 0.4))
-OOD_2D = partial(mixtures_2d, narrow=(0.25, 0.3), wide=(0.65, 0.8))
 FAR_1D = partial(mixtures_1d, spread=(0.2, 0.25))
 FAR_2D = partial(mixtures_2d, narrow=(0.18, 0.22), wide=(0.45, 0.55))
-
-
-@dataclass(frozen=True)
-class Case:
-    """Pairs of a family on a grid, what the paper has for them, and what is allowed here."""
-
-    family: Callable[..., GaussianMixture]
-    grid: Grid
-    paper: str = "–"
-    identity: bool = False
-
-
-CASES = {
-    "1D identity": Case(mixtures_1d, BOX_1D, "2.67 2.85 3.04 2.86 2.63", identity=True),
-    "1D random": Case(mixtures_1d, BOX_1D, "4.92 5.43 5.76 5.26 4.65"),
-    "1D high-res (200)": Case(mixtures_1d, BOX_1D.with_shape(200), "4.76 5.49 6.01 5.59 4.77"),
-    "1D OOD (sd .3–.4)": Case(OOD_1D, BOX_1D, "12.9 14.3 16.4 14.9 12.3"),
-    "2D identity": Case(
-        mixtures_2d, BOX_2D.with_shape(40), "6.50 7.68 7.69 7.70 6.42", identity=True
-    ),
-    "2D random (40×40)": Case(mixtures_2d, BOX_2D.with_shape(40), "6.59 7.10 7.13 7.04 6.33"),
-    "2D high-res (75×75)": Case(mixtures_2d, BOX_2D.with_shape(75), "6.66 7.71 7.88 7.59 6.29"),
-    "2D OOD": Case(OOD_2D, BOX_2D.with_shape(40), "7.15 7.82 8.14 7.96 7.14"),
-}
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Gridded pairs with their exact paths at the quarters and their exact distances."""
-
-    source: Density
-    target: Density
-    truth: Density
-    distance: torch.Tensor
-
-
-def pairs_of(case: Case, count: int = PAIRS, seed: int = SEED) -> Pairs:
-    """Random pairs of a case; the answer sees cells alone, the truth is found from the formulas."""
-    mixture = case.family(2 * count, seeded(seed))
-    first = _part(mixture, slice(count))
-    second = first if case.identity else _part(mixture, slice(count, None))
-    ends = [Density(end.on(case.grid).values, case.grid) for end in (first, second)]
-    if case.identity:
-        still = ends[0].values[:, None].expand(-1, len(QUARTERS), *case.grid.shape)
-        return Pairs(*ends, Density(still, case.grid), torch.zeros(count, dtype=torch.float64))
-    if case.grid.dimension == 1:
-        fine = case.grid.with_shape(FINER * case.grid.size)
-        path = geonet.geodesic(first.on(fine), second.on(fine), "quantile")
-        values = path.density(QUARTERS).values[..., FINER // 2 :: FINER]
-        return Pairs(*ends, Density.as_computed(values, case.grid), path.distance)
-    paths = {k: path for k in range(count) if (path := monge_ampere(first[k], second[k]))}
-    truth = torch.stack([p.density(QUARTERS, case.grid).values for p in paths.values()])
-    distance = torch.stack([p.distance for p in paths.values()])
-    ends = [Density(end.values[list(paths)], case.grid) for end in ends]
-    return Pairs(*ends, Density.as_computed(truth, case.grid), distance)
-
-
-def monge_ampere(first: GaussianMixture, second: GaussianMixture) -> geonet.Geodesic | None:
-    """The exact 2D path; far out of distribution some pairs have none that this solver finds."""
-    try:
-        return geonet.geodesic(first.on(BOX_2D), second.on(BOX_2D), "monge-ampere")
-    except ConvergenceError:
-        return None
-
-
-def _part(mixture: GaussianMixture, which: slice) -> GaussianMixture:
-    return GaussianMixture(mixture.means[which], mixture.covariances[which], mixture.weights[which])
 
 
 def solver_for(pairs: Pairs, **options) -> geonet.Solver:
@@ -109,13 +36,14 @@ def percentages(errors: torch.Tensor) -> str:
     return " ".join(f"{e:.2f}" for e in (100 * errors).mean(0).tolist())
 
 
-def error_rows(label: str, case: Case, pairs: Pairs) -> Row:
+def error_rows(label: str, pairs: Pairs) -> Row:
     """L1 of the solver as it comes, of the network alone, and how many pairs were corrected."""
+    paper = " ".join(digits(cell.mean) for cell in TABLE_2[label]) if label in TABLE_2 else "–"
     path = solver_for(pairs)(pairs.source, pairs.target)
     alone = solver_for(pairs, corrections=0)(pairs.source, pairs.target)
     corrected = int((~path.usual).sum()) if path.usual is not None else 0  # pyright: ignore
     errors = [percentages(l1(p.density(QUARTERS), pairs.truth)) for p in (path, alone)]
-    return (label, case.paper, *errors, f"{corrected} of {len(pairs.source)}")
+    return (label, paper, *errors, f"{corrected} of {len(pairs.source)}")
 
 
 def distance_rows(label: str, pairs: Pairs) -> Row:
@@ -205,9 +133,9 @@ def estimate_rows(found: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> list[R
 def main() -> None:
     """Measure, print and write."""
     pairs = {label: pairs_of(case) for label, case in CASES.items()}
-    rows = [error_rows(label, case, pairs[label]) for label, case in CASES.items()]
+    rows = [error_rows(label, pairs[label]) for label in CASES]
     three = known_map_pairs()
-    rows.append(error_rows("3D known maps (24³)", Case(mixtures_3d, BOX_3D), three))
+    rows.append(error_rows("3D known maps (24³)", three))
     header = ("L1 in % at t = 0, ¼, ½, ¾, 1", "paper", "`transport`", "network alone", "corrected")
     moving = {k: p for k, p in pairs.items() if "identity" not in k}
     moving["3D known maps (24³)"] = three
@@ -225,9 +153,9 @@ def main() -> None:
         f"{label}{how}": estimates(p, steps)
         for label, p in {
             "1D in distribution": pairs["1D random"],
-            "1D OOD": pairs["1D OOD (sd .3–.4)"],
+            "1D OOD": pairs["1D OOD"],
             "1D far OOD": pairs_of(Case(FAR_1D, BOX_1D)),
-            "2D in distribution": pairs["2D random (40×40)"],
+            "2D in distribution": pairs["2D random"],
             "2D OOD": pairs["2D OOD"],
             "2D far OOD": pairs_of(Case(FAR_2D, BOX_2D)),
         }.items()

@@ -27,7 +27,7 @@ from geonet.reproduction import paper
 from geonet.reproduction.result import Result, Table, digits, spreads
 from geonet.reproduction.setting import Setting
 from geonet.reproduction.suites import QUARTERS, SEED, TIMES
-from geonet.solvers.per_pair.learned_flow import Training, fit_flow
+from geonet.solvers.per_pair.flow_matching import FlowSolver
 from geonet.solvers.registry import make_solver
 
 PAIRS, FLOW_PAIRS = 50, 10  # a flow is trained for every pair, so it is tried on fewer
@@ -78,21 +78,20 @@ def table_3(setting: Setting) -> Result:
     rows.append(["truth of a second sample", *spreads(torch.stack([p.noise for p in pairs]))])
     for label, method in _operators(setting).items():
         rows.append([label, *spreads(torch.stack([l1(method(p), p.truth) for p in pairs]))])
-    training = _budget(setting)
-    seconds = {}
-    for name, method in FLOWS.items():
+    seconds, flows = {}, {name: _flow(method, setting) for name, method in FLOWS.items()}
+    for name, flow in flows.items():
         began = perf_counter()
-        errors = [l1(_carried_by_flow(p, method, training), p.truth) for p in some]
+        errors = [l1(_carried_by_flow(p, flow), p.truth) for p in some]
         seconds[name] = (perf_counter() - began) / len(some)
-        rows.append([f"{name} (`{method}`), {len(some)} pairs", *spreads(torch.stack(errors))])
+        rows.append([f"{name} (`{flow.name}`), {len(some)} pairs", *spreads(torch.stack(errors))])
     rows.append(
         ["`linear`", *spreads(torch.stack([l1(_frames("linear")(p), p.truth) for p in pairs]))]
     )
     title = f"L1 in %, {len(pairs)} pairs of {PARTICLES} particles, 25×25 bins"
     pot = _against_pot(pairs, setting)
     remarks = [
-        f"CFM and RF were trained for each pair on its own: {training.steps} steps of Adam on "
-        f"batches of {training.batch}, RF twice that (once more after one reflow), "
+        f"CFM and RF were trained for each pair on its own: {flows['CFM'].steps} steps of Adam on "
+        f"batches of {flows['CFM'].batch}, RF twice that (once more after one reflow), "
         f"{digits(seconds['CFM'])} s and {digits(seconds['RF'])} s a pair.",
     ]
     remarks += _account(rows)
@@ -145,14 +144,13 @@ def _against_pot(pairs: list[CloudPair], setting: Setting) -> Table:
 def point_clouds(setting: Setting) -> Result:
     """A pair by all methods, as histograms and as particles."""
     pair = cloud_pairs(1)[0]
-    training = _budget(setting)
     rows: dict[str, Density] = {"truth": pair.truth}
     for name in ("geonet-cloud", "transport-cloud"):
         path = make_solver(setting.solver(name))(*pair.ends)
         rows[name] = path.density(QUARTERS)
         rows[f"{name}, finer"] = path.density(QUARTERS, BOX_CLOUDS.with_shape(100))
     for name, method in FLOWS.items():
-        rows[name] = _carried_by_flow(pair, method, training)
+        rows[name] = _carried_by_flow(pair, _flow(method, setting))
     table = Table(
         "This pair, L1 to the truth in %",
         ("", *TIMES),
@@ -206,13 +204,17 @@ def _carried(pair: CloudPair, solver: str, both: bool) -> Density:
     return Density.as_computed(torch.lerp(found.values, there.values, t), BOX_CLOUDS)
 
 
-def _carried_by_flow(pair: CloudPair, method: str, training: Training) -> Density:
-    flow = fit_flow(pair.source, pair.target, method, training)
+def _carried_by_flow(pair: CloudPair, solver: FlowSolver) -> Density:
+    flow = solver.fit(pair.source, pair.target)
     return histogram(flow.carry(pair.source, QUARTERS), BOX_CLOUDS)
 
 
-def _budget(setting: Setting) -> Training:
-    return Training(steps=QUICK_STEPS) if setting.quick else Training()
+def _flow(method: str, setting: Setting) -> FlowSolver:
+    """A solver that is trained for every pair; with its default budget unless it is quick."""
+    options = {"steps": QUICK_STEPS} if setting.quick else {}
+    solver = make_solver(method, **options)
+    assert isinstance(solver, FlowSolver)
+    return solver
 
 
 def _moved(source: Tensor, target: Tensor) -> Tensor:

@@ -28,6 +28,14 @@ _REGISTRY: dict[str, str] = {
     "transport-1d": "geonet.solvers.learned.transport:Transport1D",
     "transport-2d": "geonet.solvers.learned.transport:Transport2D",
     "transport-3d": "geonet.solvers.learned.transport:Transport3D",
+    "geonet-cloud": "geonet.solvers.learned.geonet:GeONetCloud",
+    "transport-cloud": "geonet.solvers.learned.transport:TransportCloud",
+    "geonet-mnist": "geonet.solvers.learned.geonet:GeONetMNIST",
+    "transport-mnist": "geonet.solvers.learned.transport:TransportMNIST",
+    "deeponet-1d": "geonet.solvers.learned.deeponet:DeepONet1D",
+    "pinn": "geonet.solvers.per_pair.pinn:Pinn",
+    "flow-matching": "geonet.solvers.per_pair.flow_matching:FlowMatching",
+    "rectified-flow": "geonet.solvers.per_pair.rectified_flow:RectifiedFlow",
     "linear": "geonet.solvers.linear:Linear",
 }
 

@@ -149,3 +149,25 @@ class ERGeONet1D(GeONetSolver):
     gives = ("velocity", "potential", "trajectories")
 
     file: str = str(PRETRAINED / "er-geonet-1d.safetensors")
+
+
+@dataclass(frozen=True)
+class GeONetCloud(GeONetSolver):
+    """The paper's operator with Fourier features, trained on histograms of point clouds."""
+
+    name = "geonet-cloud"
+    summary = "2D, the paper's neural operator, trained on histograms of point clouds"
+    dimensions = (2,)
+
+    file: str = str(PRETRAINED / "geonet-cloud.safetensors")
+
+
+@dataclass(frozen=True)
+class GeONetMNIST(GeONetSolver):
+    """The paper's operator, trained on codes of handwritten digits."""
+
+    name = "geonet-mnist"
+    summary = "1D, the paper's neural operator, trained on codes of MNIST's digits"
+    dimensions = (1,)
+
+    file: str = str(PRETRAINED / "geonet-mnist.safetensors")

@@ -164,3 +164,25 @@ class Transport3D(TransportSolver):
     dimensions = (3,)
 
     file: str = str(PRETRAINED / "transport-3d.safetensors")
+
+
+@dataclass(frozen=True)
+class TransportCloud(TransportSolver):
+    """The transport form, trained on histograms of point clouds."""
+
+    name = "transport-cloud"
+    summary = "2D, neural operator of the transport form, trained on histograms of point clouds"
+    dimensions = (2,)
+
+    file: str = str(PRETRAINED / "transport-cloud.safetensors")
+
+
+@dataclass(frozen=True)
+class TransportMNIST(TransportSolver):
+    """The transport form, trained on images of handwritten digits."""
+
+    name = "transport-mnist"
+    summary = "2D, neural operator of the transport form, trained on images of MNIST's digits"
+    dimensions = (2,)
+
+    file: str = str(PRETRAINED / "transport-mnist.safetensors")

@@ -22,6 +22,7 @@ from geonet.errors import SolverError
 from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
+from geonet.measures.particles import sampled
 from geonet.solvers.base import Solver
 from geonet.solvers.exact.linear_program import deposit
 from geonet.solvers.per_pair.learned_flow import (
@@ -77,7 +78,10 @@ class FlowSolver(Training, Solver):
 
     def _solve_pair(self, source: Density, target: Density) -> FlowGeodesic:
         generator = torch.Generator().manual_seed(self.seed)
-        ends = [draw_particles(end, self.particles, generator) for end in (source, target)]
+        scaled = (
+            Density.as_computed(end.values, _scaled_grid(end.grid)) for end in (source, target)
+        )
+        ends = [sampled(end, self.particles, generator) for end in scaled]
         flow = self.fit(*ends)
         step = flow.carry(ends[0], [1.0])[0] - ends[0]
         notes = {
@@ -176,39 +180,23 @@ def fit_flow(
     return solver.fit(source, target)
 
 
-def draw_particles(density: Density, count: int, generator: torch.Generator) -> Tensor:
-    """Particles (count, d) in the scaled box: cells by their mass, uniform inside the cell."""
-    mass, corner, cells = _filled_cells(density)
-    shares = mass.cumsum(0)
-    drawn = torch.rand(count, dtype=torch.float64, generator=generator) * shares[-1]
-    chosen = torch.searchsorted(shares, drawn, right=True).clamp(max=len(mass) - 1)
-    inside = torch.rand(count, len(cells), dtype=torch.float64, generator=generator)
-    return corner[chosen] + inside * torch.tensor(cells, dtype=torch.float64)
-
-
 def split_cells(density: Density, most: int) -> tuple[Tensor, Tensor, tuple[float, ...]]:
     """The filled cells, each cut into k^d equal parts with the largest k that gives `most` parts.
 
     Returns:
         Centres (P, d) in the scaled box, masses (P,) that sum to one, and a part's sides.
     """
-    mass, corner, cells = _filled_cells(density)
-    d = len(cells)
-    k = max(1, int((most / len(mass)) ** (1 / d) + 1e-9))
-    axes = [h / k * (torch.arange(k, dtype=torch.float64) + 0.5) for h in cells]
-    inside = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, d)
-    centres = (corner[:, None] + inside).reshape(-1, d)
-    return centres, mass.repeat_interleave(k**d) / k**d, tuple(h / k for h in cells)
-
-
-def _filled_cells(density: Density) -> tuple[Tensor, Tensor, tuple[float, ...]]:
-    """Masses (P,) of the cells that have any, their lower corners (P, d), and a cell's sides."""
     grid = _scaled_grid(density.grid)
     mass = density.values.to(torch.float64).reshape(-1)
-    half = torch.tensor(grid.spacing, dtype=torch.float64) / 2
-    corner = grid.points().reshape(-1, grid.dimension) - half
     filled = mass > 0
-    return mass[filled] / mass[filled].sum(), corner[filled], grid.spacing
+    mass = mass[filled] / mass[filled].sum()
+    d = grid.dimension
+    k = max(1, int((most / len(mass)) ** (1 / d) + 1e-9))
+    size = tuple(h / k for h in grid.spacing)
+    axes = [h * (torch.arange(k, dtype=torch.float64) - (k - 1) / 2) for h in size]
+    parts = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, d)
+    centres = grid.points().reshape(-1, 1, d)[filled] + parts
+    return centres.reshape(-1, d), mass.repeat_interleave(k**d) / k**d, size
 
 
 def _scaled_grid(grid: Grid) -> Grid:

@@ -81,7 +81,7 @@ class LearnedFlow:
         return self._at(t)(torch.as_tensor(points, dtype=torch.float64))
 
     def carry(self, points: ArrayLike | Tensor, times: Sequence[float] | Tensor) -> Tensor:
-        """Where particles that start at points (N, d) are at times in [0, 1]: (T, N, d), float64."""
+        """Where particles from points (N, d) are at times in [0, 1]: (T, N, d), float64."""
         where = torch.as_tensor(points, dtype=torch.float64)
         moments = torch.as_tensor(times, dtype=torch.float64).tolist()
         found, now = {}, 0.0
