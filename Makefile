@@ -11,7 +11,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint format docs accuracy training-step variants models transport \
-  transport-speed transport-failures clean
+  transport-speed transport-failures reproduction clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -57,6 +57,9 @@ transport-speed: $(VENV)/.dev ## measure their speed; some minutes, idle machine
 
 transport-failures: $(VENV)/.dev ## show where they fail; a minute
 	$(PYTHON) benchmarks/transport_failures.py
+
+reproduction: $(VENV)/.dev ## put results/ into docs/reproduction.md; geonet reproduce all makes them
+	$(PYTHON) benchmarks/reproduction_page.py
 
 clean: ## remove what the other targets made, but for .venv
 	rm -rf site build dist geonet-demo .pytest_cache .ruff_cache

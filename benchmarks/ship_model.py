@@ -67,13 +67,14 @@ def card(header: dict[str, Any], weights: int) -> str:
     shown = ""
     if "data_seconds" in header:
         pairs = training["sampling"]["pairs"] * header["steps"]
-        shown = f" {header['data_seconds'] / 60:.0f} of them went into the exact paths of "
-        shown += f"{pairs:,} pairs, which it was shown."
+        minutes = f"{header['data_seconds'] / 60:.0f} of these minutes"
+        shown = f"\nIt was shown the exact paths of {pairs:,} pairs, which took {minutes}."
     return f"""# {header["name"]}
 
 {weights:,} weights, trained by `geonet train {config_of(training["name"])}`, seed
 {training["seed"]}: {header["steps"]:,} steps in {header["seconds"] / 60:.0f} minutes,
-{header["remark"]}.{shown} Measured on {header["machine"]}.
+{header["remark"]}.{shown}
+Measured on {header["machine"]}.
 
 {header["tested_on"]} (seed {TEST_SEED}), which neither training nor validation saw, against exact
 solutions:

@@ -16,6 +16,7 @@ NAMES = (
     "geonet-1d",
     "geonet-2d",
     "er-geonet-1d",
+    "deeponet-1d",
     "transport-1d",
     "transport-2d",
     "transport-3d",
@@ -43,6 +44,18 @@ def test_better_than_the_published_weights(d, pairs, truth):
     answer = geonet.geodesic(source, target, f"geonet-{d}d").density(TIMES)
     errors = 100 * l1(answer, exact).mean(0)
     assert bool((errors <= torch.tensor(PUBLISHED[d])).all()), errors
+
+
+def test_exact_paths_teach_more_than_equations():
+    """On the pairs of the paper's family, at every quarter between the ends."""
+    ends = FAMILIES["mixtures-1d"]().densities(50, torch.Generator().manual_seed(33))
+    exact = geonet.geodesic(*ends, "quantile").density(TIMES)
+    shown, solved = (
+        100 * l1(geonet.geodesic(*ends, name).density(TIMES), exact).mean(0)
+        for name in ("deeponet-1d", "geonet-1d")
+    )
+    assert bool((shown < 3).all()), shown
+    assert bool((shown[1:-1] < 0.7 * solved[1:-1]).all()), (shown, solved)
 
 
 def test_distance_is_near_the_exact_one():
