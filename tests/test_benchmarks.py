@@ -5,6 +5,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
+
+from geonet.reproduction.experiments import EXPERIMENTS
+from geonet.reproduction.result import Result
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
@@ -108,3 +112,72 @@ def test_transport_is_a_hundred_times_faster(benchmark):
     rows = benchmark("transport_speed").speed_rows()
     for row in rows[2:]:
         assert int(row[2]) >= 100 and int(row[3]) >= 300
+
+
+# ---- the page of the reproduction
+
+
+def between_markers(page, name):
+    """What a page has for an experiment."""
+    before, begin, rest = page.partition(f"<!-- {name} -->\n")
+    text, end, after = rest.partition(f"\n<!-- /{name} -->")
+    assert begin and end, f"{name} has no place"
+    assert begin not in before + after, f"{name} has two places"
+    return text
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_reproduction_page_has_the_results(benchmark, name):
+    """Of every experiment, in full, with its picture, as `make reproduction` puts them there."""
+    module = benchmark("reproduction_page")
+    page = (module.ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    text = between_markers(page, name)
+    assert (module.RESULTS / f"{name}.json").exists(), f"run geonet reproduce {name}"
+    assert text == module.section(name)
+    picture = module.IMAGES / f"reproduction-{name}.png"
+    assert (f"](images/{picture.name})" in text) == (module.RESULTS / f"{name}.png").exists()
+    if picture.name in text:
+        assert picture.read_bytes() == (module.RESULTS / f"{name}.png").read_bytes()
+
+
+@pytest.fixture
+def reproduced(benchmark, monkeypatch, tmp_path):
+    """The page's module, in a repository with two results, the second with a picture."""
+    module = benchmark("reproduction_page")
+    results, images = tmp_path / "results", tmp_path / "docs" / "images"
+    images.mkdir(parents=True)
+    for name in ("one", "two"):
+        figure = Figure(figsize=(1, 1)) if name == "two" else None
+        Result(name, f"Title {name}", False, [], [f"Remark on {name}."], figure).save(results)
+    section = module.section
+    changes = {
+        "ROOT": tmp_path,
+        "RESULTS": results,
+        "IMAGES": images,
+        "EXPERIMENTS": ("one", "two"),
+        "section": lambda name: section(name, results),
+    }
+    for attribute, value in changes.items():
+        monkeypatch.setattr(module, attribute, value)
+    return module
+
+
+def test_results_are_put_between_their_markers(reproduced, tmp_path):
+    page = tmp_path / "docs" / "reproduction.md"
+    page.write_text("# A\n<!-- one -->\nold\n<!-- /one -->\nB\n<!-- two -->\n\n<!-- /two -->\nC\n")
+    for _ in range(2):  # the second time replaces what the first wrote
+        reproduced.main()
+        assert page.read_text() == (
+            "# A\n<!-- one -->\nRemark on one.\n<!-- /one -->\nB\n"
+            "<!-- two -->\nRemark on two.\n\n"
+            "![Title two](images/reproduction-two.png)\n<!-- /two -->\nC\n"
+        )
+    pictures = list((tmp_path / "docs" / "images").iterdir())
+    assert [file.name for file in pictures] == ["reproduction-two.png"]
+    assert pictures[0].read_bytes() == (tmp_path / "results" / "two.png").read_bytes()
+
+
+def test_quick_results_are_not_put_on_the_page(reproduced, tmp_path):
+    Result("one", "Title one", True, []).save(tmp_path / "results")
+    with pytest.raises(SystemExit, match="results/one is of a quick run; run geonet reproduce one"):
+        reproduced.section("one")

@@ -105,7 +105,7 @@ def test_clouds_are_as_documented():
     """Three equal round lumps; the paper's particles are in [−7, 7]², ours in [0, 5]²."""
     mixture = clouds(400, seeded())
     assert mixture.means.shape == (400, 3, 2)
-    assert BOX_CLOUDS == Grid((25, 25), 0.0, 5.0)
+    assert Grid((25, 25), 0.0, 5.0) == BOX_CLOUDS
     assert fills(on_the_papers_box(mixture.means) - 7, -3.0, 3.0)
     variances = mixture.covariances.diagonal(dim1=-2, dim2=-1)
     assert fills(on_the_papers_box(variances.sqrt()), 0.9, 1.3)

@@ -275,10 +275,10 @@ def test_the_limit_leaves_room_for_the_largest_file():
 
 def test_a_file_that_the_server_lacks_is_said(cache, server):
     del server.contents[LABELS]
-    with pytest.raises(
-        FileError, match=f"Cannot download {server.url}/{LABELS}: Not Found; set GEONET_DATA"
-    ):
+    said = f"Cannot download {server.url}/{LABELS}: Not Found; set GEONET_DATA"
+    with pytest.raises(FileError, match=said) as raised:
         mnist("test")
+    assert raised.value.__cause__.closed
     assert names_in(cache) == [IMAGES]
 
 
@@ -299,7 +299,9 @@ def test_a_server_that_does_not_answer_is_given_up(cache, monkeypatch):
             mnist("test")
 
 
-@pytest.mark.parametrize("url", ["nonsense", "http://", "http://[", "gopher://host"])
+@pytest.mark.parametrize(
+    "url", ["nonsense", "http://", "http://[", "gopher://host", "http://127.0.0.1:9/a b"]
+)
 def test_what_is_no_url_is_said(cache, monkeypatch, url):
     monkeypatch.setenv("GEONET_MNIST_URL", url)
     with pytest.raises(FileError, match="Cannot download .+: .+; set GEONET_DATA"):

@@ -158,7 +158,10 @@ def test_a_batch_has_histograms_at_its_sensors_and_mixtures_at_its_places(paired
         batch = cartesian_batch(problem, CELLS, 4, 5, 3, seeded())
         points, there = batch.places, slice(None)
     for end, sensed, compared in zip(
-        batch.ends, (batch.source, batch.target), (batch.source_there, batch.target_there), strict=True
+        batch.ends,
+        (batch.source, batch.target),
+        (batch.source_there, batch.target_there),
+        strict=True,
     ):
         assert torch.allclose(sensed, end.histograms.flatten(1), atol=1e-4)
         assert torch.equal(compared.reshape(4, -1), end.pdf(points)[:, there])

@@ -96,7 +96,7 @@ def as_densities(images: np.ndarray, blur: float, floor: float) -> Density:
         floor: share of the mass that is spread evenly, (1 − floor)·image + floor·uniform.
     """
     pixels = np.asarray(images)
-    if pixels.ndim != 3 or pixels.shape[1:] != (SIDE, SIDE):
+    if pixels.shape[1:] != (SIDE, SIDE):
         raise DensityError(
             f"Images of shape {pixels.shape} are no digits; give an array (n, {SIDE}, {SIDE})."
         )
@@ -191,7 +191,7 @@ def _fetch(url: str) -> bytes:
             return answer.read(MAX_BYTES)
     except (OSError, HTTPException, ValueError) as error:  # ValueError: not a URL
         if isinstance(error, HTTPError):
-            error.close()
+            error.close()  # it holds the connection
         cause = str(getattr(error, "reason", None) or error) or type(error).__name__
         raise FileError(
             f"Cannot download {url}: {cause}; "

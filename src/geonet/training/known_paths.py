@@ -21,12 +21,10 @@ MOMENTS = 8  # in a batch: finding the lines that meet a point takes one sorted 
 
 def with_known_paths(batch: Batch) -> Batch:
     """The batch with μ_t(x) of every pair at its points, at `MOMENTS` of its times."""
-    count = len(batch.times)
-    times = batch.times[torch.arange(count) % min(MOMENTS, count)]
+    times = batch.times[torch.arange(len(batch.times)) % MOMENTS]
     return replace(batch, times=times, known=known_density(batch.ends, batch.points, times))
 
 
-@torch.no_grad()
 def known_density(ends: Ends, points: Tensor, times: Tensor) -> Tensor:
     """μ_t(x) of B pairs at points (Q, 1) and times (Q,) of the unit box: (B, Q), float32.
 

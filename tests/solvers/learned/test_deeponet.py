@@ -27,13 +27,15 @@ SIZES = {
 
 @pytest.fixture(scope="module")
 def model():
-    return build(DensityOnly(**SIZES), 0)
+    return build(DensityOnly(**SIZES), 5)  # a loaded path starts from other weights
 
 
 @pytest.fixture(scope="module")
 def file(model, tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("deeponet")
-    return str(save_model(folder / "deeponet.safetensors", model, {"name": "tiny"}))
+    test = {"mean": [50.0] * 5, "sd": [10.0] * 5}
+    header = {"name": "tiny", "measured": {"test": test}}
+    return str(save_model(folder / "deeponet.safetensors", model, header))
 
 
 @pytest.fixture
@@ -57,6 +59,8 @@ def test_the_density_is_that_of_a_geonet_with_the_same_weights(model, file, pair
             assert frames.shape == (*ours.batch, 3, shape) and frames.dtype == torch.float64
             assert torch.equal(frames, theirs.density(TIMES, grid).values)
     assert float((frames[0] - frames[1]).abs().max()) > 1e-4
+    near, far = (geonet.geodesic(*ends, solver=file).density(0.3).values for ends in (pairs, moved))
+    assert torch.allclose(near, 2 * far, atol=1e-6)  # the box is twice as long
 
 
 def test_swap_symmetry_is_built_in(file, pairs):
@@ -89,6 +93,7 @@ def test_save_and_load(file, pairs, tmp_path, single):
         {"model": "tiny"},
         path.batch,
     )
+    assert loaded.tested == path.tested == {"mean": [50.0] * 5, "sd": [10.0] * 5}
     finer = BOX_1D.with_shape(37)
     assert torch.equal(loaded.density(TIMES, finer).values, path.density(TIMES, finer).values)
 

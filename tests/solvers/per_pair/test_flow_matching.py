@@ -16,7 +16,7 @@ from geonet.solvers.per_pair.flow_matching import FlowMatching, fit_flow, split_
 from geonet.solvers.per_pair.learned_flow import LearnedFlow
 from geonet.solvers.per_pair.rectified_flow import RectifiedFlow
 
-SMALL = {"steps": 200, "batch": 64, "width": 32, "depth": 2}
+SMALL = {"steps": 200, "batch": 64, "width": 32, "depth": 2, "carried": 4000}
 SOLVERS = (FlowMatching(**SMALL), RectifiedFlow(**SMALL))
 BOX = Grid((12, 18), (-2.0, 1.0), (4.0, 10.0))  # cells of ½, longest side 9
 
@@ -25,12 +25,11 @@ both = pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: solver.name
 
 @pytest.fixture(scope="module")
 def clouds():
-    """A lump that must split in two; random pairs cross, optimal ones do not."""
+    """Two lumps that move up by 3 side by side; random pairs cross, optimal ones do not."""
     generator = np.random.default_rng(3)
-    source = 0.4 * generator.standard_normal((500, 2))
-    side = np.where(np.arange(500) % 2, 2.0, -2.0)
-    target = 0.4 * generator.standard_normal((500, 2)) + np.stack([side, np.full(500, 3.0)], 1)
-    return source, target
+    sides = np.where(np.arange(500) % 2, 2.0, -2.0)[:, None] * [1.0, 0.0]
+    source, target = (sides + 0.4 * generator.standard_normal((500, 2)) for _ in range(2))
+    return source, target + np.array([0.0, 3.0])
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +86,9 @@ def test_optimal_pairs_cost_little_and_random_pairs_cross(clouds):
     """Random pairs give bent paths; a reflow straightens them, optimal pairs never bend them."""
     source, target = clouds
     cost = ot.emd2([], [], ot.dist(source, target))
-    options = dict(SMALL, steps=400)
-    optimal = FlowMatching(**options).fit(source, target)
-    random = RectifiedFlow(**options, rounds=0).fit(source, target)
-    rectified = RectifiedFlow(**options).fit(source, target)
+    optimal = FlowMatching(**SMALL).fit(source, target)
+    random = RectifiedFlow(**SMALL, rounds=0).fit(source, target)
+    rectified = RectifiedFlow(**SMALL).fit(source, target)
     end = optimal.carry(source, [1.0])[0].numpy()
     assert ((end - source) ** 2).sum(1).mean() == pytest.approx(cost, rel=0.05)
     assert bend(optimal, source) < 0.5 * bend(random, source)
@@ -135,7 +133,7 @@ def test_fit_flow_takes_particles_of_any_dimension_and_number():
     source = torch.randn(70, 5, generator=generator)
     target = torch.randn(40, 5, generator=generator) + 3
     for method in ("flow-matching", "rectified-flow"):
-        flow = fit_flow(source, target, method, steps=100, batch=1000, width=16)
+        flow = fit_flow(source, target, method, steps=200, batch=1000, width=16)
         moved = flow.carry(source, [0.0, 1.0])
         assert moved.shape == (2, 70, 5)
         assert torch.equal(moved[0], source.double())
@@ -187,7 +185,11 @@ def test_wrong_options_are_refused(options, message):
             solver(**options)
 
 
-def test_rounds_belong_to_rectified_flow():
+def test_options_of_one_method_only():
+    with pytest.raises(SolverError, match="reuse is 0; give a positive number."):
+        FlowMatching(reuse=0)
+    with pytest.raises(SolverError, match="has no option 'reuse'"):
+        geonet.solver("rectified-flow", reuse=1)
     with pytest.raises(SolverError, match="rounds is -1; give 0 or more."):
         RectifiedFlow(rounds=-1)
     with pytest.raises(SolverError, match="has no option 'rounds'"):

@@ -42,10 +42,9 @@ class RectifiedFlow(FlowSolver):
     def _learn(
         self, library: Any, network: torch.nn.Sequential, source: Tensor, target: Tensor
     ) -> float:
-        matcher = library.ConditionalFlowMatcher(sigma=0.0)
-        loss = train(network, matcher, any_pairs(source, target, self.batch), self)
+        loss = train(library, network, any_pairs(source, target, self.batch), self)
         origin = torch.zeros(source.shape[1], dtype=torch.float64)
         for _ in range(self.rounds):
             reached = LearnedFlow(network, origin, 1.0, loss).carry(source, [1.0])[0].float()
-            loss = train(network, matcher, own_pairs(source, reached, self.batch), self)
+            loss = train(library, network, own_pairs(source, reached, self.batch), self)
         return loss
