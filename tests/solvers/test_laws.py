@@ -65,7 +65,9 @@ SLACK = {
     "deeponet-1d": LEARNED,
     "geonet-mnist": LEARNED,
     # Cells as wide as a lump's standard deviation.
-    "geonet-cloud": dataclasses.replace(LEARNED, ends=0.5, mass=0.1, still=0.5, sign=0.1),
+    "geonet-cloud": dataclasses.replace(
+        LEARNED, ends=0.5, mass=0.1, still=0.5, sign=0.1, particles=0.12
+    ),
     **dict.fromkeys(("transport-1d", "transport-2d"), TRANSPORT),
     **dict.fromkeys(
         ("transport-cloud", "transport-mnist"),
@@ -87,7 +89,6 @@ FAMILY = {
     2: (mixtures_2d, BOX_2D.with_shape(SHAPES[2])),
     3: (mixtures_3d, BOX_3D.with_shape(SHAPES[3])),
 }
-
 
 
 def both_ends(family, box: Grid) -> torch.Tensor:
@@ -116,7 +117,18 @@ OWN = {
     "geonet-mnist": codes,
 }
 
-every_solver = pytest.mark.parametrize(("name", "d"), CASES)
+PER_PAIR = ("pinn", "flow-matching", "rectified-flow")  # every answer is a training
+
+
+def marked(cases: list[tuple[str, int]]):
+    """The cases for pytest, those that train being slow."""
+    return [
+        pytest.param(name, d, marks=[pytest.mark.slow] if name in PER_PAIR else [])
+        for name, d in cases
+    ]
+
+
+every_solver = pytest.mark.parametrize(("name", "d"), marked(CASES))
 
 
 def every_solver_that_gives(*what: str, gridded: bool = False, exact: bool = False):
@@ -131,7 +143,7 @@ def every_solver_that_gives(*what: str, gridded: bool = False, exact: bool = Fal
         and not (gridded and solver_class(name).takes_mixtures)
         and not (exact and slack(name).sign)  # their equations hold only nearly
     ]
-    return pytest.mark.parametrize(("name", "d"), able)
+    return pytest.mark.parametrize(("name", "d"), marked(able))
 
 
 def slack(name: str) -> Slack:

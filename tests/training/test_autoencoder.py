@@ -84,15 +84,18 @@ def test_any_width_is_loaded(tmp_path):
 
 
 def test_the_seed_decides_and_leaves_the_callers_alone(digits, tmp_path):
-    before = torch.random.get_rng_state()
-    files = [
-        train_autoencoder(digits[1], digits[1], tmp_path / f"{k}.safetensors", 2, seed)
-        for k, seed in enumerate((4, 4, 5))
-    ]
-    assert torch.equal(torch.random.get_rng_state(), before)
-    first, again, other = (read_tensors(file, "an autoencoder")[0] for file in files)
+    """Whatever the caller drew before."""
+    tensors = []
+    for k, seed in enumerate((4, 4, 5)):
+        torch.rand(3)
+        before = torch.random.get_rng_state()
+        file = train_autoencoder(digits[1], digits[1], tmp_path / f"{k}.safetensors", 2, seed)
+        assert torch.equal(torch.random.get_rng_state(), before)
+        tensors.append(read_tensors(file, "an autoencoder")[0])
+    first, again, other = tensors
     assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not any(torch.equal(first[name], other[name]) for name in first)
+    for name in first:  # not merely rounded otherwise
+        assert not torch.allclose(first[name], other[name], rtol=1e-2, atol=1e-3)
 
 
 def test_large_codes_are_discouraged(digits, tmp_path, monkeypatch):
