@@ -23,12 +23,13 @@ def card() -> str:
 
 {weights:,} weights: 784 → 128 → 32 → 128 → 784, codes bounded by 9. Trained by
 `python benchmarks/ship_autoencoder.py --train` on MNIST's 60,000 training digits (Y. LeCun and
-C. Cortes, CC BY-SA 3.0), seed {header["seed"]}: {header["epochs"]} epochs with batches of {BATCH}, the
-squared error plus {PENALTY:g} times the mean square of the codes, {header["seconds"]:.0f} s on one thread
-beside other trainings.
+C. Cortes, CC BY-SA 3.0), seed {header["seed"]}: {header["epochs"]} epochs with batches of {BATCH},
+the squared error plus {PENALTY:g} times the mean square of the codes,
+{header["seconds"]:.0f} s on one thread beside other trainings.
 
-On the 10,000 test digits, pixels in [0, 1]: mean squared error {header["unseen_squared_error"]:.4f}, standard
-deviation of the codes {header["code_spread"]:.2f}, largest code {header["largest_code"]:.2f}.
+On the 10,000 test digits, pixels in [0, 1]: mean squared error
+{header["unseen_squared_error"]:.4f}, standard deviation of the codes {header["code_spread"]:.2f},
+largest code {header["largest_code"]:.2f}.
 """
 
 

@@ -139,7 +139,7 @@ def super_resolution(setting: Setting) -> Result:
 def potentials(setting: Setting) -> Result:
     """The potentials of three pairs in 1D, and in 2D at t = ½: exact, GeONet's H, transport's u."""
     figure = Figure(figsize=(9, 9), layout="constrained")
-    top, bottom = figure.subfigures(2, 1)
+    top, bottom = figure.subfigures(2, 1)  # pyright: ignore[reportGeneralTypeIssues]
     count, tables = setting.count(3, 1), []
     for part, d, exact in ((top, 1, "quantile"), (bottom, 2, "monge-ampere")):
         pairs = pairs_of(CASES[f"{d}D random"], count)

@@ -35,7 +35,7 @@ class Table:
 
     title: str
     columns: Sequence[str]
-    rows: list[Sequence[Cell]]
+    rows: Sequence[Sequence[Cell]]
 
     def texts(self) -> list[list[str]]:
         """The rows as they are printed."""

@@ -74,18 +74,19 @@ def pairs_of(case: Case, count: int = PAIRS, seed: int = SEED) -> Pairs:
     mixture = case.family(2 * count, torch.Generator().manual_seed(seed))
     first = _part(mixture, slice(count))
     second = first if case.identity else _part(mixture, slice(count, None))
-    ends = [Density(end.on(case.grid).values, case.grid) for end in (first, second)]
+    source, target = (Density(end.on(case.grid).values, case.grid) for end in (first, second))
     if case.identity:
-        still = ends[0].values[:, None].expand(-1, len(QUARTERS), *case.grid.shape)
-        return Pairs(*ends, Density(still, case.grid), torch.zeros(count, dtype=torch.float64))
+        still = source.values[:, None].expand(-1, len(QUARTERS), *case.grid.shape)
+        nowhere = torch.zeros(count, dtype=torch.float64)
+        return Pairs(source, target, Density(still, case.grid), nowhere)
     if case.grid.dimension == 1:
         truth, distance = exact_1d(first, second, case.grid)
-        return Pairs(*ends, truth, distance)
+        return Pairs(source, target, truth, distance)
     paths = {k: path for k in range(count) if (path := exact_2d(first[k], second[k]))}
     truth = torch.stack([p.density(QUARTERS, case.grid).values for p in paths.values()])
     distance = torch.stack([p.distance for p in paths.values()])
-    ends = [Density(end.values[list(paths)], case.grid) for end in ends]
-    return Pairs(*ends, Density.as_computed(truth, case.grid), distance)
+    source, target = (Density(end.values[list(paths)], case.grid) for end in (source, target))
+    return Pairs(source, target, Density.as_computed(truth, case.grid), distance)
 
 
 def exact_1d(first: GaussianMixture, second: GaussianMixture, grid: Grid) -> tuple[Density, Tensor]:
