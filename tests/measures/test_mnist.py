@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import os
@@ -258,6 +259,18 @@ def test_a_download_that_breaks_off_leaves_nothing(cache, server):
     server.promised = 1
     server.contents[IMAGES] = CONTENTS[IMAGES][:100]
     with pytest.raises(FileError, match=IMAGES):
+        mnist("test")
+    assert names_in(cache) == []
+
+
+def test_a_full_disk_leaves_nothing(cache, server, monkeypatch):
+    def write_half(file, content):
+        with file.open("wb") as stream:
+            stream.write(content[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", write_half)
+    with pytest.raises(FileError, match=f"Cannot write {cache / IMAGES}: No space left"):
         mnist("test")
     assert names_in(cache) == []
 

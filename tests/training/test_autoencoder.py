@@ -12,7 +12,7 @@ from geonet.solvers.learned.model_file import read_tensors, write_tensors
 from geonet.solvers.learned.opened import PRETRAINED
 from geonet.training.autoencoder import as_rows, train_autoencoder
 
-EPOCHS = 35  # of nine steps each
+EPOCHS = 15  # of 18 steps each
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def digits():
 def trained(digits, tmp_path_factory):
     file = tmp_path_factory.mktemp("autoencoder") / "model.safetensors"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("geonet.training.autoencoder.BATCH", 100)
+        patch.setattr("geonet.training.autoencoder.BATCH", 50)
         assert train_autoencoder(*digits, file, EPOCHS) == file
     return file
 

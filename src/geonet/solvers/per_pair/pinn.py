@@ -31,7 +31,7 @@ from geonet.training.residuals import boundary, continuity, hamilton_jacobi
 from geonet.training.schedule import learning_rate, make_optimizer
 
 POTENTIAL_SCALE = 0.1  # of H where the box has side one: displacements are some tenths
-WEIGHTS = {"continuity": 1.0, "hamilton_jacobi": 100.0, "source": 10.0, "target": 10.0}
+WEIGHTS = {"continuity": 1.0, "hamilton_jacobi": 1e5, "source": 10.0, "target": 10.0}
 FLOOR = 0.1  # of the density by which Hamilton–Jacobi is weighed, relative to uniform
 PLACES = 4  # points of the interior for one at either end
 WARMUP = 20  # one step in so many is spent on raising the learning rate
@@ -53,7 +53,7 @@ class Pinn(Solver):
 
     Minimises, where the longest side of the box is one and C is relative to uniform, the mean of
 
-        (∂tC + div(C∇H))² + 100·(C + 0.1)·(∂tH + ½|∇H|²)² + 10·(C_0 − μ0)² + 10·(C_1 − μ1)²
+        (∂tC + div(C∇H))² + 10⁵·(C + 0.1)·(∂tH + ½|∇H|²)² + 10·(C_0 − μ0)² + 10·(C_1 − μ1)²
 
     over random points, new ones at every step.
 
@@ -71,7 +71,7 @@ class Pinn(Solver):
     summary = "1D and 2D, a physics-informed network trained anew for every pair; a minute each"
     dimensions = (1, 2)
 
-    steps: int = 3000
+    steps: int = 1500
     points: int = 512
     learning_rate: float = 1e-2
     width: int = 64
