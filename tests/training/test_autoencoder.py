@@ -12,7 +12,7 @@ from geonet.solvers.learned.model_file import read_tensors, write_tensors
 from geonet.solvers.learned.opened import PRETRAINED
 from geonet.training.autoencoder import as_rows, train_autoencoder
 
-EPOCHS = 15  # of 18 steps each
+EPOCHS = 20  # of 18 steps each
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from geonet.reproduction.result import Result, Table, means
 from geonet.reproduction.setting import Setting
 from geonet.reproduction.suites import PAIRS, QUARTERS, SEED, TIMES
 from geonet.solvers.learned.autoencoder_file import (
-    SHIPPED,
     code_densities,
     codes_of,
     load_autoencoder,
@@ -69,7 +67,7 @@ def digit_pairs(count: int, seed: int = SEED) -> tuple[np.ndarray, np.ndarray]:
 def mnist(setting: Setting) -> Result:
     """Errors of codes and of the images decoded from them, beside those of a plain fade."""
     images = digit_pairs(setting.count(PAIRS, QUICK_PAIRS))
-    autoencoder = load_autoencoder(Path(setting.solver(str(SHIPPED))))
+    autoencoder = load_autoencoder(setting.file("mnist-autoencoder"))
     tables = []
     for kind, ends in (("identity", (images[0], images[0])), ("random", images)):
         pairs = code_pairs(ends, autoencoder)
@@ -129,7 +127,7 @@ def _image_table(images: tuple[np.ndarray, np.ndarray], setting: Setting) -> Tab
 
 def mnist_figure(setting: Setting) -> Result:
     """Codes of both ends, their geodesic, the decoded images; and images moved themselves."""
-    autoencoder = load_autoencoder(Path(setting.solver(str(SHIPPED))))
+    autoencoder = load_autoencoder(setting.file("mnist-autoencoder"))
     digits = sample_digits()
     first, second = (int(np.flatnonzero(digits.labels == label)[3]) for label in (2, 6))
     ends = digits.images[[first]], digits.images[[second]]

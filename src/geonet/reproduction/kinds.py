@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from time import perf_counter
 
 import torch
@@ -12,7 +11,6 @@ from geonet.reproduction.result import Cell, Result, Table, spreads
 from geonet.reproduction.setting import Setting
 from geonet.reproduction.suites import CASES, PAIRS, QUARTERS, TIMES, Pairs, pairs_of
 from geonet.solvers.learned.model_file import Header, read_tensors
-from geonet.solvers.learned.opened import PRETRAINED
 from geonet.solvers.registry import make_solver
 
 PINN_PAIRS, QUICK_PINN_STEPS = 10, 300
@@ -85,9 +83,7 @@ def _measured(name: str, pairs: Pairs, setting: Setting) -> list[Cell]:
 
 def _header(name: str, setting: Setting) -> tuple[Cell, Header]:
     """Seconds of training, and the header of the model's file; none for others."""
-    file = Path(setting.solver(name))
-    if file.suffix != ".safetensors":
-        file = PRETRAINED / f"{name}.safetensors"
+    file = setting.file(name)
     if not file.is_file():
         return None, {}
     _, header = read_tensors(file, "a geonet model")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -12,11 +13,12 @@ from geonet.reproduction.result import Result, Table
 from geonet.reproduction.setting import Setting
 from geonet.settings import from_table
 from geonet.solvers.learned.model_file import Header, read_tensors
-from geonet.solvers.learned.opened import PRETRAINED
 from geonet.training.catalogue import make_problem
 from geonet.training.config import TrainingConfig
+from geonet.training.run_log import read_log
 
 MODELS = ("geonet-1d", "geonet-2d", "geonet-cloud", "geonet-mnist")
+LOG = "log.jsonl"
 LATE = 0.5  # the share of the steps that counts as late training
 
 
@@ -60,15 +62,20 @@ def history(setting: Setting, name: str) -> tuple[list[int], dict[str, list[floa
 
     Training has them relative to uniform, which is L^2d times the paper's.
     """
-    file = Path(setting.solver(str(PRETRAINED / f"{name}.safetensors")))
+    file = setting.file(name)
     _, header = read_tensors(file, "a geonet model")
     config = from_table(TrainingConfig, header["training"])
     scale = _side(config) ** (2 * config.model.dimension)
-    lines = header["history"]
+    # Shipped models carry the history of their training; others lie beside its log.
+    lines = header.get("history") or _losses_in(file.with_name(LOG))
     curves = {"loss": [line["loss"] / scale for line in lines]}
     for term in TERMS[1:]:
         curves[term] = [line["terms"][term] / scale for line in lines]
     return [line["step"] for line in lines], curves, header
+
+
+def _losses_in(log: Path) -> list[dict[str, Any]]:
+    return [entry for entry in read_log(log) if "terms" in entry]
 
 
 def _side(config: TrainingConfig) -> float:

@@ -121,7 +121,7 @@ def written(cell: Cell) -> str:
 
 def digits(number: float) -> str:
     """Three significant digits, at most three behind the point."""
-    size = abs(number)
+    size = abs(float(f"{number:.3g}"))  # as it is shown: 9.996 is 10.0
     if isinstance(number, int) or size >= 100:
         return f"{number:.0f}"
     return f"{number:.1f}" if size >= 10 else f"{number:.2f}" if size >= 1 else f"{number:.3f}"

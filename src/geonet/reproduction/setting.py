@@ -8,6 +8,7 @@ from pathlib import Path
 
 from geonet.errors import FileError
 from geonet.reproduction.result import Result
+from geonet.solvers.learned.opened import PRETRAINED
 
 QUICK_STEPS = 30  # of a training that only shows that it runs
 CONFIGS = Path("experiments")  # in a clone of the repository
@@ -32,6 +33,10 @@ class Setting:
     def solver(self, name: str) -> str:
         """A solver, or the file of the model that was trained in its place."""
         return dict(self.trained).get(name, name)
+
+    def file(self, name: str) -> Path:
+        """The file of a model, the shipped one or the one trained in its place."""
+        return Path(dict(self.trained).get(name, PRETRAINED / f"{name}.safetensors"))
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Training:
         seed: of all that is drawn.
     """
 
-    steps: int = 2000
+    steps: int = 4000
     batch: int = 256
     rate: float = 1e-2
     width: int = 128
