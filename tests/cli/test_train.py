@@ -198,7 +198,10 @@ def test_no_config_file(refused, tmp_path, config):
         (b"", "tiny.toml is empty; write it again."),
         (b"# nothing\n", "The key name is missing; add it."),
         (b'name = "a"\nsteps = 1\n', "The key problem is missing; add it."),
-        (b'name = "a"\nsteps = 1\nproblem = 3\n', "problem is 3; give a table of family, file."),
+        (
+            b'name = "a"\nsteps = 1\nproblem = 3\n',
+            "problem is 3; give a table of family, file, autoencoder.",
+        ),
         (
             b'name = "a"\nsteps = 1\n[problem]\n',
             "problem: give either a family or a file of pairs.",

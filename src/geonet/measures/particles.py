@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from geonet.errors import GridError
+from geonet.errors import DensityError, GridError
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 
@@ -32,6 +32,8 @@ def histogram(particles: Tensor, grid: Grid) -> Density:
     """Shares of particles (..., n, d) in the cells; those outside the box count at its faces."""
     if particles.shape[-1] != grid.dimension:
         raise GridError(f"Particles are {particles.shape[-1]}D and the grid {grid.dimension}D.")
+    if not bool(torch.isfinite(particles).all()):
+        raise DensityError("Some particles are nowhere (NaN or infinite); leave them out.")
     spacing = torch.tensor(grid.spacing, dtype=torch.float64)
     index = torch.zeros(particles.shape[:-1], dtype=torch.long)
     cells = ((particles - grid.corner("lower")) / spacing).floor().long()

@@ -161,12 +161,12 @@ def _figure(pairs: CodePairs, history: Density, rows: dict[str, Tensor]) -> Figu
         curves.step(end.grid.axes()[0], end.values[0], where="mid", linewidth=1, label=name)
     curves.set(title="codes of both digits", ylim=(0, None))
     curves.legend(frameon=False, fontsize="small")
-    image.imshow(history.values[0].T, origin="lower", aspect="auto", cmap="viridis")
+    image.imshow(history.numpy()[0].T, origin="lower", aspect="auto", cmap="viridis")
     image.set(title="their geodesic, geonet-mnist", xlabel="t", xticks=[], yticks=[])
     axes = bottom.subplots(len(rows), len(QUARTERS))
     for row, (name, frames) in zip(axes, rows.items(), strict=True):
         for axis, frame in zip(row, frames, strict=True):
-            axis.imshow(frame, cmap="gray_r", vmin=0)
+            axis.imshow(frame.numpy(), cmap="gray_r", vmin=0)
             axis.set(xticks=[], yticks=[])
         row[0].set_ylabel(name, fontsize=7)
     for axis, time in zip(axes[0], TIMES, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def loss_curves(setting: Setting) -> Result:
                 f"{paper.FINAL_LOSS[name]:.1e}",
                 *(f"{final[term]:.1e}" for term in TERMS),
                 header.get("steps"),
-                header.get("seconds", math.nan) / 60,
+                header["seconds"] / 60,
                 60 * paper.HOURS_ON_A_GPU[name],
             ]
         )

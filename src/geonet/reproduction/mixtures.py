@@ -74,9 +74,8 @@ def metrics(setting: Setting) -> Result:
         unit = "%" if "L2" in name else "% of the box's side"
         tables.append(Table(f"{name}, {unit}, {len(pairs.source)} pairs", ("", *TIMES), rows))
     remark = (
-        "The paper does not say in which units its distances are; in the units of its box ours "
-        f"are {BOX_1D.lengths[0]:g} times these figures in 1D and {BOX_2D.lengths[0]:g} times in "
-        "2D."
+        "The paper does not say in which units its distances are; ours are shares of the box's "
+        f"side, which is {BOX_1D.lengths[0]:g} in 1D and {BOX_2D.lengths[0]:g} in 2D."
     )
     return Result("metrics", "Other metrics on random pairs", setting.quick, tables, [remark])
 

@@ -47,8 +47,7 @@ class Experiment:
         name: on the command line and of the files.
         title: one line.
         run: does it.
-        models: shipped models it uses, which `--train` trains; those that need MNIST's training
-            set come with its autoencoder.
+        models: shipped models it uses, which `--train` trains, in this order.
     """
 
     name: str
@@ -92,7 +91,10 @@ def _trained_autoencoder(folder: Path, quick: bool) -> Path:
     from geonet.measures.mnist import mnist
     from geonet.training.autoencoder import EPOCHS, train_autoencoder
 
+    file = folder / "model.safetensors"
+    if file.exists():
+        return file
     folder.mkdir(parents=True, exist_ok=True)
     digits, unseen = mnist("train").images, mnist("test").images
     epochs = 1 if quick else EPOCHS
-    return train_autoencoder(digits, unseen, folder / "model.safetensors", epochs)
+    return train_autoencoder(digits, unseen, file, epochs)
