@@ -13,7 +13,7 @@ from geonet.reproduction.suites import CASES, PAIRS, QUARTERS, TIMES, Pairs, pai
 from geonet.solvers.learned.model_file import Header, read_tensors
 from geonet.solvers.registry import make_solver
 
-PINN_PAIRS, QUICK_PINN_STEPS = 10, 300
+PINN_PAIRS, QUICK_PINN_STEPS = 5, 300
 # operator learning, satisfies the equations, needs no known geodesics, output on any mesh
 PROPERTIES = {
     "deeponet-1d": ("yes", "as its data do", "no", "yes"),

@@ -11,10 +11,8 @@ from geonet.evaluation.metrics import l1
 from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
 from geonet.operators.build import Model
-from geonet.operators.deeponet import GeONet
 from geonet.operators.transport import TransportNet
 from geonet.solvers.learned.deeponet import DeepONetPath, Operator
-from geonet.solvers.learned.geonet import GeONetPath
 from geonet.solvers.learned.transport import potential_of
 from geonet.solvers.midpoint.calibration import calibrated
 from geonet.solvers.midpoint.geodesic import MidpointGeodesic
@@ -55,8 +53,8 @@ class Validation:
             coefficients = unfolded(potential_of(model, *ends))
             return MidpointGeodesic(*ends, "transport", {}, coefficients)
         operator = Operator(model, self.epsilon / max(self.source.grid.lengths) ** 2)
-        kind = GeONetPath if isinstance(model, GeONet) else DeepONetPath
-        return kind(*ends, kind.kind, {}, operator, operator.coefficients(*ends))
+        coefficients = operator.coefficients(*ends)  # only those of the density are asked for
+        return DeepONetPath(*ends, model.settings.kind, {}, operator, coefficients)
 
 
 def exact_path(source: Density, target: Density, epsilon: float) -> Density:
