@@ -12,7 +12,7 @@ from geonet.measures.density import Density
 from geonet.operators.deeponet import GeONet, cartesian
 from geonet.operators.jets import Jet, variables
 from geonet.solvers.base import Solver
-from geonet.solvers.flow import runge_kutta
+from geonet.solvers.flow import carried
 from geonet.solvers.learned.deeponet import DeepONetPath, operator_of, unit_points
 from geonet.solvers.learned.opened import PRETRAINED, opened
 
@@ -40,16 +40,9 @@ class GeONetPath(DeepONetPath):
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
         """Along the learned velocity, which is straight only as far as H solves its equation."""
-        lower, upper = self.grid.corner("lower"), self.grid.corner("upper")
-        where, now = points.expand(len(self.coefficients[0]), *points.shape), 0.0
-        frames: list[Tensor] = [where] * len(times)
-        for k in times.argsort().tolist():
-            end = float(times[k])
-            where = runge_kutta(
-                lambda t: lambda x: self._flow(x.clamp(lower, upper), t), where, now, end, STEPS
-            ).clamp(lower, upper)
-            frames[k], now = where, end
-        return self._shaped(torch.stack(frames, dim=1))
+        box = self.grid.corner("lower"), self.grid.corner("upper")
+        start = points.expand(len(self.coefficients[0]), *points.shape)
+        return self._shaped(carried(self._flow, start, times, STEPS, box).movedim(0, 1))
 
     def _potential(self, times: Tensor, points: Tensor) -> Tensor:
         scale = max(self.grid.lengths) ** 2

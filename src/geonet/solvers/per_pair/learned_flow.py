@@ -29,7 +29,7 @@ from torch.nn.functional import pad
 
 from geonet.errors import ConvergenceError, SolverError
 from geonet.measures.density import as_tensor
-from geonet.solvers.flow import Flow, runge_kutta
+from geonet.solvers.flow import carried
 
 STEPS_OF_THE_FLOW = 16  # per unit of time, of fourth order
 
@@ -80,17 +80,13 @@ class LearnedFlow:
 
     def velocity(self, t: float, points: ArrayLike | Tensor) -> Tensor:
         """v(x, t) at points (N, d): (N, d), float64."""
-        return self._at(t)(torch.as_tensor(points, dtype=torch.float64))
+        return self._speed(torch.as_tensor(points, dtype=torch.float64), t)
 
     def carry(self, points: ArrayLike | Tensor, times: Sequence[float] | Tensor) -> Tensor:
         """Where particles from points (N, d) are at times in [0, 1]: (T, N, d), float64."""
         where = torch.as_tensor(points, dtype=torch.float64)
-        moments = torch.as_tensor(times, dtype=torch.float64).tolist()
-        found, now = {}, 0.0
-        for t in sorted(set(moments)):  # one way through serves all times
-            where = runge_kutta(self._at, where, now, t, STEPS_OF_THE_FLOW)
-            found[t], now = where, t
-        return torch.stack([found[t] for t in moments])
+        moments = torch.as_tensor(times, dtype=torch.float64)
+        return carried(self._speed, where, moments, STEPS_OF_THE_FLOW)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All that `from_arrays` needs."""
@@ -116,15 +112,11 @@ class LearnedFlow:
         centre = torch.from_numpy(arrays["centre"])
         return cls(network, centre, float(arrays["scale"]), float(arrays["loss"]))
 
-    def _at(self, t: float) -> Flow:
-        """The field at one time; positions stay in double precision, the network is single."""
-
-        def speed(points: Tensor) -> Tensor:
-            inputs = pad((points - self.centre) / self.scale, (0, 1), value=t)
-            with torch.no_grad():
-                return self.scale * self.network(inputs.float()).to(torch.float64)
-
-        return speed
+    @torch.no_grad()
+    def _speed(self, points: Tensor, t: float) -> Tensor:
+        """v(x, t); positions stay in double precision, the network is single."""
+        inputs = pad((points - self.centre) / self.scale, (0, 1), value=t)
+        return self.scale * self.network(inputs.float()).to(torch.float64)
 
 
 def velocity_network(*sides: int) -> torch.nn.Sequential:

@@ -24,7 +24,7 @@ from geonet.operators.jets import Jet, Z, variables
 from geonet.operators.trunk import make_trunk
 from geonet.settings import from_table, to_table
 from geonet.solvers.base import Solver
-from geonet.solvers.flow import runge_kutta
+from geonet.solvers.flow import carried
 from geonet.training.config import OptimizerSettings
 from geonet.training.problem import Ends
 from geonet.training.residuals import boundary, continuity, hamilton_jacobi
@@ -242,16 +242,8 @@ class PinnPath(Geodesic):
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
         """Along the learned velocity, which is straight only as far as H solves its equation."""
-        lower, upper = self.grid.corner("lower"), self.grid.corner("upper")
-        where, now = points, 0.0
-        frames: list[Tensor] = [where] * len(times)
-        for k in times.argsort().tolist():
-            end = float(times[k])
-            where = runge_kutta(
-                lambda t: lambda x: self._flow(x.clamp(lower, upper), t), where, now, end, STEPS
-            ).clamp(lower, upper)
-            frames[k], now = where, end
-        return torch.stack(frames)
+        box = self.grid.corner("lower"), self.grid.corner("upper")
+        return carried(self._flow, points, times, STEPS, box)
 
     def _potential(self, times: Tensor, points: Tensor) -> Tensor:
         scale = max(self.grid.lengths) ** 2
