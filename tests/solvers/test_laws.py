@@ -77,9 +77,12 @@ SLACK = {
     "transport-3d": dataclasses.replace(TRANSPORT, mass=0.03, particles=0.02),
     "schrodinger": Slack(ends=1e-7, mass=1e-3, swap=1e-7, still=1e-3),
 }
+# Every answer of these is a training: tests/solvers/per_pair has what holds for them.
+PER_PAIR = ("pinn", "flow-matching", "rectified-flow")
 CASES = [
     (name, d)
     for name in solver_names()
+    if name not in PER_PAIR
     for d in (1, 2, 3)
     if d in (solver_class(name).dimensions or (1, 2, 3))
 ]
@@ -117,18 +120,7 @@ OWN = {
     "geonet-mnist": codes,
 }
 
-PER_PAIR = ("pinn", "flow-matching", "rectified-flow")  # every answer is a training
-
-
-def marked(cases: list[tuple[str, int]]):
-    """The cases for pytest, those that train being slow."""
-    return [
-        pytest.param(name, d, marks=[pytest.mark.slow] if name in PER_PAIR else [])
-        for name, d in cases
-    ]
-
-
-every_solver = pytest.mark.parametrize(("name", "d"), marked(CASES))
+every_solver = pytest.mark.parametrize(("name", "d"), CASES)
 
 
 def every_solver_that_gives(*what: str, gridded: bool = False, exact: bool = False):
@@ -143,7 +135,7 @@ def every_solver_that_gives(*what: str, gridded: bool = False, exact: bool = Fal
         and not (gridded and solver_class(name).takes_mixtures)
         and not (exact and slack(name).sign)  # their equations hold only nearly
     ]
-    return pytest.mark.parametrize(("name", "d"), marked(able))
+    return pytest.mark.parametrize(("name", "d"), able)
 
 
 def slack(name: str) -> Slack:
