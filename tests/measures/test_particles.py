@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from geonet import Density, Grid
-from geonet.errors import GridError
+from geonet.errors import DensityError, GridError
 from geonet.measures.particles import histogram, rounded, sampled
 
 GRIDS = {
@@ -162,3 +162,9 @@ def test_the_seed_decides():
     first, second = (sampled(density, 30, generator) for _ in range(2))
     assert torch.equal(first, sampled(density, 30, seeded()))
     assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("nowhere", [float("nan"), float("inf")])
+def test_particles_that_are_nowhere_are_refused(nowhere):
+    with pytest.raises(DensityError, match="Some particles are nowhere"):
+        histogram(torch.tensor([[0.5], [nowhere]]), Grid(4))

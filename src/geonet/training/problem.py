@@ -70,14 +70,18 @@ class Mixtures(Problem):
     def ends_of(self, mixture: GaussianMixture) -> Ends:
         """The first half of the mixtures, and the second, as functions on the unit box."""
         logs = log_quadratics(mixture, self.box)
-        nodes, weights = quadrature(self.box.dimension)
-        mass = (evaluate(logs, nodes) @ weights)[:, None, None]  # per density, on the box
+        mass = self.mass(mixture, logs)[:, None, None]
         logs = torch.cat([logs[..., :1] - mass.log()[..., :1], logs[..., 1:]], dim=-1)
         first, second = logs.chunk(2)
         return (
             lambda points: evaluate(first.to(points.device), points),
             lambda points: evaluate(second.to(points.device), points),
         )
+
+    def mass(self, mixture: GaussianMixture, logs: Tensor) -> Tensor:
+        """How much of each mixture, whose `log_quadratics` are given, is in the box, (B,)."""
+        nodes, weights = quadrature(self.box.dimension)
+        return evaluate(logs, nodes) @ weights
 
     def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
         """Mixtures on the family's own grid."""
