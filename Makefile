@@ -1,4 +1,4 @@
-# Every target makes its own .venv first, and again when pyproject.toml or constraints.txt change.
+# Every target makes its own .venv first, and again when pyproject.toml, constraints.txt or kernels.c change.
 # All that a machine needs is Python 3.11 or newer with pip, make and a compiler.
 
 VENV := .venv
@@ -11,7 +11,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint format docs accuracy training-step variants models transport \
-  transport-speed transport-failures reproduction clean
+  transport-speed transport-failures reproduction hot-paths clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -61,11 +61,20 @@ transport-failures: $(VENV)/.dev ## show where they fail; a minute
 reproduction: $(VENV)/.dev ## put results/ into docs/reproduction.md; geonet reproduce all makes them
 	$(PYTHON) benchmarks/reproduction_page.py
 
+# Compared with the run before, if there is one. A slow run is kept too and becomes the next one's
+# measure; remove its file from runs/hot-paths if it should not. One thread varies least.
+hot-paths: $(VENV)/.dev ## time our own hot paths; fails where one got slower by 30 %; a minute, idle machine
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -p benchmark -W default benchmarks/hot_paths \
+	  --benchmark-storage=runs/hot-paths --benchmark-autosave --benchmark-sort=name \
+	  --benchmark-columns=median,min,iqr,rounds \
+	  $$(find runs/hot-paths -name '*.json' 2>/dev/null | grep -q . && \
+	    echo --benchmark-compare --benchmark-compare-fail=median:30%)
+
 clean: ## remove what the other targets made, but for .venv
 	rm -rf site build dist geonet-demo .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.dev: pyproject.toml constraints.txt
+$(VENV)/.dev: pyproject.toml constraints.txt src/geonet/solvers/midpoint/kernels.c
 	@echo "Setting up $(VENV); this is done once and takes some minutes."
 	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { \
 	  for python in python3.11 python3; do $$python -c '' 2>/dev/null && break; done; \
@@ -75,4 +84,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt
 
 $(VENV)/.docs: $(VENV)/.dev
 	$(PIP_INSTALL) -e '.[docs]'
+	@touch $@
+
+$(VENV)/.ott: $(VENV)/.dev
+	$(PIP_INSTALL) -e '.[ott]'
 	@touch $@

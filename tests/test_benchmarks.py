@@ -1,5 +1,7 @@
 """The benchmarks still run, and the cost of a step is what is said of it."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -112,6 +114,21 @@ def test_transport_is_a_hundred_times_faster(benchmark):
     rows = benchmark("transport_speed").speed_rows()
     for row in rows[2:]:
         assert int(row[2]) >= 100 and int(row[3]) >= 300
+
+
+def test_hot_paths_are_collected_and_run(tmp_path):
+    """All are imported, the quickest is run, as `make hot-paths` does but for the timing."""
+    pytest.importorskip("pytest_benchmark")
+    command = [sys.executable, "-m", "pytest", "-p", "benchmark", "-p", "no:cacheprovider"]
+    options = ["-k", "quantile", "--benchmark-disable", f"--benchmark-storage={tmp_path}"]
+    run = subprocess.run(
+        [*command, "benchmarks/hot_paths", *options],
+        cwd=BENCHMARKS.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "1 passed, 8 deselected" in run.stdout
 
 
 # ---- the page of the reproduction

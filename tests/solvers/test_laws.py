@@ -61,6 +61,7 @@ SLACK = {
     # Entropic barycenters blur their ends too: that bias is what they are here to show.
     "barycenter": Slack(ends=0.04, mass=1e-7, still=0.04),
     "debiased-barycenter": Slack(ends=0.02, mass=1e-5, still=0.02, options={"reg": 0.05}),
+    "ott-barycenter": Slack(ends=0.02, mass=1e-4, swap=1e-6, still=0.02, options={"epsilon": 0.05}),
     **dict.fromkeys(("geonet-1d", "geonet-2d", "er-geonet-1d"), LEARNED),
     "deeponet-1d": LEARNED,
     "geonet-mnist": LEARNED,
@@ -79,6 +80,7 @@ SLACK = {
 }
 # Every answer of these is a training: tests/solvers/per_pair has what holds for them.
 PER_PAIR = ("pinn", "flow-matching", "rectified-flow")
+EXTRAS = {"ott-barycenter": "ott"}  # what may not be installed
 CASES = [
     (name, d)
     for name in solver_names()
@@ -172,6 +174,8 @@ def batch(name: str, d: int, corner: float = 0.0, scale: float = 1.0) -> tuple[D
 
 
 def make(name: str) -> geonet.Solver:
+    if name in EXTRAS:
+        pytest.importorskip(EXTRAS[name])
     return geonet.solver(name, **slack(name).options)
 
 

@@ -37,7 +37,7 @@ class CubicSpline:
         self.leading = tuple(values.shape[: values.ndim - grid.dimension])
         coefficients = values.reshape(-1, *grid.shape)
         for axis in range(1, grid.dimension + 1):
-            coefficients = _spline_filter(coefficients.movedim(axis, -1)).movedim(-1, axis)
+            coefficients = spline_filter(coefficients.movedim(axis, -1)).movedim(-1, axis)
         self._padded_shape = tuple(coefficients.shape[1:])
         self._coefficients = coefficients.reshape(len(coefficients), -1)  # (B, C), C = Π padded
 
@@ -124,7 +124,7 @@ def resample(values: Tensor, source: Grid, target: Grid) -> Tensor:
     return values
 
 
-def _spline_filter(values: Tensor) -> Tensor:
+def spline_filter(values: Tensor) -> Tensor:
     """B-spline coefficients along the last axis: (..., n) to (..., n + 2·GHOSTS).
 
     Inverts (c_{k−1} + 4c_k + c_{k+1})/6 = s_k by its two-sided exponential impulse response.

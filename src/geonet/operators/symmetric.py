@@ -29,10 +29,19 @@ class ClassLinear(Module):
         self.weights = ParameterList(
             xavier_normal_(torch.empty(inputs, outputs)) for _ in range(classes)
         )
+        self._frozen: Tensor | None = None
 
     def forward(self, z: Tensor) -> Tensor:
         """One product of matrices per class."""
-        return torch.bmm(z, torch.stack(list(self.weights)))
+        return torch.bmm(z, self.together())
+
+    def together(self) -> Tensor:
+        """The matrices as one tensor, (classes, inputs, outputs)."""
+        return torch.stack(list(self.weights)) if self._frozen is None else self._frozen
+
+    def freeze(self) -> None:
+        """Put the matrices together once and for all: nothing will change them any more."""
+        self._frozen = self.together().detach()
 
 
 class ImageGELU(Module):
@@ -44,9 +53,16 @@ class ImageGELU(Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """(classes, B, width) to the same."""
-        transform = hadamard(len(z)).to(z)
-        images = (transform @ z.flatten(1)).reshape(z.shape)
-        return (transform @ gelu(images + self.bias).flatten(1)).reshape(z.shape)
+        transform = hadamard(len(z), z.dtype).to(z.device)
+        images = (transform @ z.flatten(1)).view(z.shape)
+        return (transform @ _gelu(images + self.bias).flatten(1)).view(z.shape)
+
+
+def _gelu(z: Tensor) -> Tensor:
+    """½z(1 + erf(z/√2)); torch's own has a price per call that a single pair feels."""
+    if torch.is_grad_enabled():
+        return gelu(z)
+    return torch.erf(z * math.sqrt(0.5)).add_(1).mul_(z).mul_(0.5)
 
 
 class SymmetricMLP(Module):
@@ -86,16 +102,18 @@ class SymmetricMLP(Module):
         """(classes, B, inputs) to (output classes, B, outputs)."""
         *activations, last = self.activations
         z = self.first(x)
-        for activation, block in zip(activations, self.blocks, strict=True):
-            z = z + block(activation(z))
+        together = [block.together() for block in self.blocks if isinstance(block, ClassLinear)]
+        for activation, matrices in zip(activations, together, strict=True):
+            z = torch.baddbmm(z, activation(z), matrices)
         kept = self.output_classes
         return self.output(last(z)[kept]) + self.direct(x[kept])
 
 
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
-def hadamard(size: int) -> Tensor:
+def hadamard(size: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """The symmetric orthogonal matrix of entries ±1/√size, (−1) to the bits that i and j share."""
     numbers = range(size)
     signs = [[(-1.0) ** (i & j).bit_count() for j in numbers] for i in numbers]
-    return torch.tensor(signs, dtype=torch.float64, device="cpu") / math.sqrt(size)
+    exact = torch.tensor(signs, dtype=torch.float64, device="cpu") / math.sqrt(size)
+    return exact.to(dtype)

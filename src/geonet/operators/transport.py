@@ -60,16 +60,18 @@ class TransportNet(Module):
         With `blur` the network sees both after a heat flow of that standard deviation.
         """
         s = self.settings
-        softened = softening(s.dimension, s.seen, blur).to(source)
-        first, second = (
-            (self._modes(end) * softened - self.mean) * self.gain for end in (source, target)
-        )
+        modes = self._modes(torch.cat([source, target]))
+        if blur:
+            modes = modes * softening(s.dimension, s.seen, blur).to(source)
+        first, second = ((modes - self.mean) * self.gain).chunk(2)
         order, _ = classes(s.dimension, s.seen)
         halves = torch.stack([first + second, first - second]) / 2  # even and odd in the swap
-        inputs = halves[..., order.to(source.device)].movedim(2, 1).flatten(0, 1)
+        sorted_modes = halves.index_select(2, order.flatten().to(source.device))
+        inputs = sorted_modes.unflatten(2, order.shape).movedim(2, 1).flatten(0, 1)
         outputs = self.network(inputs).movedim(1, 0).flatten(1)  # (B, modes^d), class by class
         _, back = classes(s.dimension, s.modes)
-        return outputs[:, back.to(source.device)] * decay(s.dimension, s.modes).to(source)
+        answer = outputs.index_select(1, back.to(source.device))
+        return answer * decay(s.dimension, s.modes).to(source)
 
     def basis(self, z: Jet) -> Jet:
         """Π_i cos(k_i π x_i) at the points of the jet of `variables`, (channels, N, modes^d)."""

@@ -22,6 +22,7 @@ _REGISTRY: dict[str, str] = {
     "schrodinger": "geonet.solvers.entropic.schrodinger:Schrodinger",
     "barycenter": "geonet.solvers.entropic.barycenter:Barycenter",
     "debiased-barycenter": "geonet.solvers.entropic.barycenter:DebiasedBarycenter",
+    "ott-barycenter": "geonet.solvers.entropic.ott_barycenter:OttBarycenter",
     "geonet-1d": "geonet.solvers.learned.geonet:GeONet1D",
     "geonet-2d": "geonet.solvers.learned.geonet:GeONet2D",
     "er-geonet-1d": "geonet.solvers.learned.geonet:ERGeONet1D",

@@ -74,3 +74,49 @@ def test_impossible_options_are_refused(options):
 def test_no_grid_is_coarse_enough(pair_2d):
     with pytest.raises(SolverError, match="more than linear-program's max_cells=3"):
         geonet.geodesic(*pair_2d, "linear-program", max_cells=3, coarsen=True)
+
+
+# ---- in 1D by sorting
+
+
+def test_sorting_finds_the_same_plan(pair_1d):
+    simplex, sorting = (
+        geonet.geodesic(*pair_1d, "linear-program", method=method) for method in ("emd", "emd_1d")
+    )
+    assert float(sorting.distance) == pytest.approx(float(simplex.distance), rel=1e-9)
+    assert torch.allclose(
+        sorting.density([0.0, 0.4, 1.0]).values, simplex.density([0.0, 0.4, 1.0]).values, atol=1e-9
+    )
+
+
+def test_sorting_makes_no_cost_matrix(pair_1d, monkeypatch):
+    grid = pair_1d[0].grid.with_shape(3000)
+    ends = [end.resample(grid) for end in pair_1d]
+    monkeypatch.setattr(ot, "dist", None)
+    path = geonet.geodesic(*ends, "linear-program", method="emd_1d", max_cells=10)
+    exact = geonet.geodesic(*ends, "quantile")
+    assert float(path.distance) == pytest.approx(float(exact.distance), rel=1e-4)
+    assert path.report.mass_error < 1e-12
+    assert "solved on" not in path.notes
+
+
+def test_sorting_skips_empty_cells():
+    grid = Grid(9, 0.0, 9.0)
+    first, last = torch.zeros(9), torch.zeros(9)
+    first[1:3], last[5], last[8] = 1, 1, 1
+    path = geonet.geodesic(
+        Density(first, grid), Density(last, grid), "linear-program", method="emd_1d"
+    )
+    assert path.notes["plan entries"] == 2
+    assert float(path.distance) ** 2 == pytest.approx((4**2 + 6**2) / 2)
+
+
+def test_sorting_is_for_1d(pair_2d):
+    message = "The method 'emd_1d' takes 1D densities, these are 2D; give method='emd'"
+    with pytest.raises(SolverError, match=message):
+        geonet.geodesic(*pair_2d, "linear-program", method="emd_1d")
+
+
+def test_unknown_methods_are_refused():
+    with pytest.raises(SolverError, match="no method 'sort'; choose from emd, emd_1d"):
+        geonet.solver("linear-program", method="sort")

@@ -10,9 +10,9 @@ from geonet.measures.grid import Grid
 from geonet.solvers.exact.cosine_series import CosineSeries
 from geonet.solvers.midpoint import correction
 from geonet.solvers.midpoint.correction import cells_per_axis, corrected
+from geonet.solvers.midpoint.ends import ends_of
 from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 from geonet.solvers.midpoint.halfway import both_sides
-from geonet.solvers.midpoint.lookup import density_table
 from geonet.solvers.midpoint.potential import STEEPEST, steepness, unfolded
 
 MODES = {1: 16, 2: 10, 3: 6}
@@ -29,8 +29,7 @@ def padded(coefficients, modes):
 
 def tables(source: Density, target: Density):
     shape = (-1, *source.grid.shape)
-    first, second = (density_table(e.values.reshape(shape), e.grid) for e in (source, target))
-    return first, second
+    return ends_of(source.values.reshape(shape), target.values.reshape(shape), source.grid)
 
 
 def mismatch(coefficients, ends):

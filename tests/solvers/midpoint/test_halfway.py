@@ -10,9 +10,9 @@ from geonet.measures.density import Density
 from geonet.measures.families import BOX_1D, mixtures_1d
 from geonet.measures.grid import Grid
 from geonet.solvers.midpoint.correction import corrected
+from geonet.solvers.midpoint.ends import ends_of
 from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 from geonet.solvers.midpoint.halfway import both_sides, flow_bound
-from geonet.solvers.midpoint.lookup import density_table
 from geonet.solvers.midpoint.potential import unfolded
 
 DIMENSIONS = pytest.mark.parametrize("d", [1, 2, 3])
@@ -38,8 +38,8 @@ def test_a_right_potential_has_no_mismatch_and_sharp_bounds(known_pair, d):
 @DIMENSIONS
 def test_both_sides_are_the_density_halfway(known_pair, d):
     known, cells = known_pair(d), 20
-    tables = [density_table(end.values[None], end.grid) for end in (known.source, known.target)]
-    sides = both_sides(known.coefficients, (tables[0], tables[1]), cells)
+    ends = ends_of(known.source.values[None], known.target.values[None], known.source.grid)
+    sides = both_sides(known.coefficients, ends, cells)
     expected = known.density(0.5, Grid((cells,) * d)).flatten()
     for side in (sides.source, sides.target):
         assert float(side.mean()) == pytest.approx(1, abs=1e-5)
@@ -151,8 +151,8 @@ def test_bounds_hold_for_densities_with_jumps(potentials, d, cells, start, shift
         place = [0] * (d + 1)
         place[axis + 1] = 1
         guess[tuple(place)] = -0.45 * shift / cells
-    tables = tuple(density_table(end.values[None], end.grid) for end in ends)
-    for own in (0 * guess, guess, corrected(unfolded(guess), tables, 5)):
+    ready = ends_of(ends[0].values[None], ends[1].values[None], grid)
+    for own in (0 * guess, guess, corrected(unfolded(guess), ready, 5)):
         found = halfway_of(ends, own)
         assert float(found.lower) <= truth <= float(found.upper)
 
@@ -161,8 +161,8 @@ def test_what_the_cells_do_not_see_counts_as_a_mismatch():
     """Two needles between the cells where both sides are compared."""
     values = torch.zeros(2, 4000)
     values[0, 1010:1013] = values[1, 3010:3013] = 1.0
-    tables = tuple(density_table(v[None] * 4000 / 3, Grid(4000)) for v in values)
-    sides = both_sides(torch.zeros(1, 4), tables, 20)
+    source, target = values[:, None] * 4000 / 3
+    sides = both_sides(torch.zeros(1, 4), ends_of(source, target, Grid(4000)), 20)
     assert float(sides.missing) > 0.5
     assert sides.mismatch().tolist() == [2.0]
 

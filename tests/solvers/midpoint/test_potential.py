@@ -49,16 +49,14 @@ def test_the_table_gives_the_gradient_between_its_nodes(potentials, d, generator
     found = look_up(
         potential_table(coefficients), places(2 * points - 1, [torch.zeros(1, 1, 200)] * d, 0.0)
     )[:, 0, 0]
-    gradient, bent, hessian = found.split([d, d, d * (d + 1) // 2])
+    rest, hessian = found[:d], found[d:]
     matrices = torch.empty(d, d, 200)
     for k, (i, j) in enumerate(torch.triu_indices(d, d).T.tolist()):
         matrices[i, j] = matrices[j, i] = hessian[k]
-    quadratic = gradient + 0.5 * (torch.einsum("ijn,jn->in", matrices, points) - bent)
+    quadratic = rest + 0.5 * torch.einsum("ijn,jn->in", matrices, points)
     series = CosineSeries(coefficients[0].double(), Grid((4,) * d))
     _, expected, expected_hessian = series.at(points.T.double())
-    off, linear = ((f.T - expected).abs().max() for f in (quadratic, gradient))
-    assert float(off) < 5e-5
-    assert d == 1 or float(off) < float(linear) / 3  # in 1D both are at rounding
+    assert float((quadratic.T - expected).abs().max()) < 5e-5
     assert torch.allclose(matrices.movedim(-1, 0).double(), expected_hessian, atol=0.02)
 
 

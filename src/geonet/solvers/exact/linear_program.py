@@ -1,4 +1,6 @@
-"""Any densities: the exact optimal plan between cell centres, by POT's network simplex.
+"""Any densities: the exact optimal plan between cell centres, by POT.
+
+The network simplex finds it in any dimension; in 1D POT can also sort (`emd_1d`).
 
 Mass w_ij travels straight from cell i to cell j. At time t it fills a box of one cell's size around
 (1−t)x_i + t·y_j, and every output cell takes the share of the box that lies in it. The distance is
@@ -23,6 +25,8 @@ from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.solvers.base import Solver
 
+METHODS = ("emd", "emd_1d")
+
 
 @dataclass(frozen=True)
 class LinearProgram(Solver):
@@ -33,6 +37,8 @@ class LinearProgram(Solver):
         coarsen: whether a larger problem is solved on the finest coarser grid that fits, and said
             so in the report, instead of being refused.
         max_iterations: of the network simplex.
+        method: POT's function; "emd" is the network simplex, "emd_1d" sorts. The latter is for 1D
+            only; it makes no cost matrix and takes any number of cells, whatever stands above.
     """
 
     name = "linear-program"
@@ -43,6 +49,7 @@ class LinearProgram(Solver):
     max_cells: int = 48 * 48
     coarsen: bool = False
     max_iterations: int = 10_000_000
+    method: str = "emd"
 
     def __post_init__(self) -> None:
         if self.max_cells < 1 or not 1 <= self.max_iterations < 2**31:
@@ -50,9 +57,23 @@ class LinearProgram(Solver):
                 f"max_cells is {self.max_cells} and max_iterations {self.max_iterations}; "
                 "both must be positive, and iterations below 2^31."
             )
+        if self.method not in METHODS:
+            raise SolverError(
+                f"The solver {self.name!r} has no method {self.method!r}; "
+                f"choose from {', '.join(METHODS)}."
+            )
+
+    def _check(self, source: Density, target: Density) -> None:
+        super()._check(source, target)
+        d = source.grid.dimension
+        if self.method == "emd_1d" and d != 1:
+            raise SolverError(
+                f"The method 'emd_1d' takes 1D densities, these are {d}D; give method='emd'."
+            )
 
     def _solve_pair(self, source: Density, target: Density) -> PlanGeodesic:
-        grid = self._affordable_grid(source, target)
+        sorts = self.method == "emd_1d"
+        grid = source.grid if sorts else self._affordable_grid(source, target)
         start, end, mass = self._plan(source.resample(grid), target.resample(grid))
         notes: dict[str, Any] = {"plan entries": len(mass)}
         if grid != source.grid:
@@ -81,7 +102,16 @@ class LinearProgram(Solver):
         (x, a), (y, b) = _atoms(source), _atoms(target)
         # In a unit box at zero: POT's tolerances are absolute, and ot.dist expands the square.
         corner, length = np.array(source.grid.lower), max(source.grid.lengths)
-        cost = ot.dist((x - corner) / length, (y - corner) / length, metric="sqeuclidean")
+        places = (x - corner) / length, (y - corner) / length
+        plan = _sorted_plan if self.method == "emd_1d" else self._simplex_plan
+        rows, columns, mass = plan(*places, a, b)
+        return torch.from_numpy(x[rows]), torch.from_numpy(y[columns]), torch.from_numpy(mass)
+
+    def _simplex_plan(
+        self, x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows, columns and masses (P,) of the plan from atoms x (N, d), a (N,) to y, b."""
+        cost = ot.dist(x, y, metric="sqeuclidean")
         with warnings.catch_warnings():  # POT warns where it stops early; that is an error below
             warnings.simplefilter("ignore")
             plan, log = ot.emd(a, b, cost, numItermax=self.max_iterations, log=True)
@@ -92,8 +122,7 @@ class LinearProgram(Solver):
                 float("nan"),
             )
         rows, columns = np.nonzero(plan)
-        arrays = x[rows], y[columns], plan[rows, columns]
-        return tuple(torch.from_numpy(array) for array in arrays)  # pyright: ignore[reportReturnType]
+        return rows, columns, plan[rows, columns]
 
 
 class PlanGeodesic(Geodesic):
@@ -163,6 +192,15 @@ def deposit(centres: Tensor, mass: Tensor, size: tuple[float, ...], grid: Grid) 
             index = index * grid.shape[i] + firsts[i][:, k]
         total.index_add_(0, index, weight)
     return total.reshape(grid.shape) / grid.cell_volume
+
+
+def _sorted_plan(
+    x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, columns and masses (P,) of the plan from atoms x (N, 1), a (N,) to y, b."""
+    plan: Any = ot.emd_1d(x, y, a, b, metric="sqeuclidean", dense=False)
+    filled = plan.data > 0  # levels of both that rounding alone tells apart carry nothing
+    return plan.row[filled], plan.col[filled], plan.data[filled]
 
 
 def _occupied(density: Density) -> int:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from geonet.errors import SolverError
 from geonet.operators.build import Model
+from geonet.operators.symmetric import ClassLinear
 from geonet.solvers.learned.model_file import Header, load_model
 
 PRETRAINED = Path(__file__).with_name("pretrained")
@@ -37,4 +38,8 @@ def opened(file: Path, kind: type[M], dimension: int) -> tuple[M, Header]:
 
 @lru_cache(CACHED_MODELS)
 def _opened(file: Path, changed: int, size: int) -> tuple[Model, Header]:
-    return load_model(file)
+    model, header = load_model(file)
+    for part in model.modules():
+        if isinstance(part, ClassLinear):
+            part.freeze()
+    return model, header

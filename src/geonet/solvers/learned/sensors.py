@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from geonet.measures.density import Density
@@ -10,6 +13,14 @@ from geonet.solvers.midpoint.matrices import splined
 
 def sensed(density: Density, sensors: int) -> Tensor:
     """A density, relative to uniform, at sensors^d cells of the cube around its box, (B, m)."""
-    grid, d = density.grid, density.grid.dimension
-    values = density.values.reshape(-1, *grid.shape) * max(grid.lengths) ** d
-    return splined(values.float(), grid, [sensors] * d, centred=True).flatten(1)
+    (found,) = all_sensed([density], sensors)
+    return found
+
+
+def all_sensed(densities: Sequence[Density], sensors: int) -> tuple[Tensor, ...]:
+    """The same for several on one grid, at the cost of one."""
+    grid, d = densities[0].grid, densities[0].grid.dimension
+    values = torch.cat([density.values.reshape(-1, *grid.shape) for density in densities])
+    relative = values.float() * max(grid.lengths) ** d
+    found = splined(relative, grid, [sensors] * d, centred=True).flatten(1)
+    return found.chunk(len(densities))

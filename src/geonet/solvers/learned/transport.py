@@ -15,13 +15,13 @@ from geonet.operators.transport import TransportNet
 from geonet.solvers.base import Solver
 from geonet.solvers.learned.model_file import Header
 from geonet.solvers.learned.opened import PRETRAINED, opened
-from geonet.solvers.learned.sensors import sensed
+from geonet.solvers.learned.sensors import all_sensed
 from geonet.solvers.midpoint.calibration import Calibration
 from geonet.solvers.midpoint.correction import cells_per_axis, corrected
 from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 from geonet.solvers.midpoint.halfway import both_sides
 from geonet.solvers.midpoint.pairs import Pairs
-from geonet.solvers.midpoint.potential import STEEPEST, steepness, unfolded
+from geonet.solvers.midpoint.potential import STEEPEST, unfolded
 
 BLURS = (0.015, 0.02, 0.025, 0.03, 0.04, 0.06)  # of the box: narrow features are foreign to most
 
@@ -47,6 +47,7 @@ class TransportSolver(Solver):
         if self.corrections < 0:
             raise SolverError(f"corrections is {self.corrections}; give 0 or more Newton steps.")
 
+    @torch.no_grad()
     def _solve(self, source: Density, target: Density) -> MidpointGeodesic:
         model, header = opened(Path(self.file), TransportNet, source.grid.dimension)
         source, target = source.detach(), target.detach()
@@ -77,7 +78,7 @@ def potential_of(
 ) -> Tensor:
     """The network's potentials at t = ½ in the unit cube, (B, modes, …), folded or not."""
     settings = model.settings
-    first, second = (sensed(end, settings.sensors) for end in (source, target))
+    first, second = all_sensed([source, target], settings.sensors)
     coefficients = model.coefficients(first, second, blur)
     return coefficients.unflatten(1, (settings.modes,) * settings.dimension)
 
@@ -97,12 +98,12 @@ def without_folds(pairs: Pairs, coefficients: Tensor) -> tuple[Tensor, Tensor]:
     Both are looked at on a coarse grid.
     """
     cells, kept, mismatches = 2 * coefficients.shape[-1], [], []
-    for some, tables in pairs.chunks(cells**pairs.grid.dimension):
+    for some, ends in pairs.chunks(cells**pairs.grid.dimension):
         own = coefficients[some]
-        sides = both_sides(own, tables, cells)
-        if bool((steepness(sides.hessian) > STEEPEST).any()):
+        sides = both_sides(own, ends, cells)
+        if bool((sides.steepness > STEEPEST).any()):
             own = unfolded(own)
-            sides = both_sides(own, tables, cells)
+            sides = both_sides(own, ends, cells)
         kept.append(own)
         mismatches.append(sides.mismatch())
     return torch.cat(kept), torch.cat(mismatches)
@@ -123,7 +124,7 @@ def improved(
         better = (mismatch < least).reshape(-1, *(1,) * (best.ndim - 1))
         best, least = torch.where(better, guess, best), torch.minimum(least, mismatch)
     work = cells_per_axis(best) ** pairs.grid.dimension * best[0].numel()
-    parts = [corrected(best[some], tables, steps) for some, tables in pairs.chunks(work // 16)]
+    parts = [corrected(best[some], ends, steps) for some, ends in pairs.chunks(work // 16)]
     return torch.cat(parts)
 
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from geonet.operators import packed
+from geonet.solvers.midpoint.ends import Ends
 from geonet.solvers.midpoint.halfway import Sides, both_sides
 from geonet.solvers.midpoint.matrices import series_matrix
-from geonet.solvers.midpoint.pairs import Tables
-from geonet.solvers.midpoint.potential import STEEPEST, steepness
+from geonet.solvers.midpoint.potential import STEEPEST
 
 CELLS_PER_MODE = {1: 4, 2: 2, 3: 2}  # along each axis, where the integrals are summed
 FLOOR = 0.03  # added to A, relative to uniform: where there is no mass δ stays flat
@@ -30,7 +30,7 @@ ENOUGH = 0.9  # of the mismatch before a step
 HALVINGS = 6  # of a step that makes things worse
 
 
-def corrected(coefficients: Tensor, tables: Tables, steps: int) -> Tensor:
+def corrected(coefficients: Tensor, ends: Ends, steps: int) -> Tensor:
     """Potentials (B, modes, …) after at most `steps` of Newton's method, with no larger mismatch.
 
     It stops where no pair gains a tenth any more: the modes can do no better.
@@ -38,11 +38,11 @@ def corrected(coefficients: Tensor, tables: Tables, steps: int) -> Tensor:
     if coefficients[0].numel() > LARGEST:
         return coefficients
     cells = cells_per_axis(coefficients)
-    sides = both_sides(coefficients, tables, cells)
+    sides = both_sides(coefficients, ends, cells)
     for _ in range(steps):
         direction = _newton_direction(sides, cells, coefficients.shape[1:])
         before = sides.mismatch()
-        coefficients, sides = _damped(coefficients, direction, tables, cells, sides)
+        coefficients, sides = _damped(coefficients, direction, ends, cells, sides)
         if bool((sides.mismatch() > ENOUGH * before).all()):
             break
     return coefficients
@@ -54,16 +54,16 @@ def cells_per_axis(coefficients: Tensor) -> int:
 
 
 def _damped(
-    coefficients: Tensor, direction: Tensor, tables: Tables, cells: int, before: Sides
+    coefficients: Tensor, direction: Tensor, ends: Ends, cells: int, before: Sides
 ) -> tuple[Tensor, Sides]:
     """The step, halved pair by pair while it folds the map or does not lower the mismatch."""
     size = coefficients.new_ones(len(coefficients), *(1,) * (coefficients.ndim - 1))
     trial, sides = coefficients, before
     for k in range(HALVINGS + 2):
         trial = coefficients + size * direction
-        sides = both_sides(trial, tables, cells)
+        sides = both_sides(trial, ends, cells)
         lower = sides.mismatch() <= before.mismatch()
-        worse = ~(lower & (steepness(sides.hessian) <= STEEPEST))  # also where it is no number
+        worse = ~(lower & (sides.steepness <= STEEPEST))  # also where it is no number
         if not bool(worse.any()):
             break
         size[worse] = size[worse] / 2 if k < HALVINGS else 0.0  # at last, no step at all

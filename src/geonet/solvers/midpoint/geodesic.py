@@ -15,7 +15,7 @@ which agree where u is right. The answer is (1 − t)ρ0 + tρ1: exact at both e
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,15 +25,15 @@ from torch import Tensor
 from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
-from geonet.operators import packed
 from geonet.solvers.exact.bures import gaussian_distance
 from geonet.solvers.exact.characteristics import Characteristics, Origin
 from geonet.solvers.exact.cosine_series import CosineSeries
 from geonet.solvers.midpoint.calibration import Calibration
+from geonet.solvers.midpoint.ends import Ends
+from geonet.solvers.midpoint.frames import at_rest, put_frames
 from geonet.solvers.midpoint.halfway import Halfway, look_halfway
-from geonet.solvers.midpoint.lookup import look_up, places
-from geonet.solvers.midpoint.pairs import POINTS, Pairs, Tables
-from geonet.solvers.midpoint.velocity import CELLS, acceleration, refined, velocity_on_cube
+from geonet.solvers.midpoint.pairs import POINTS, Pairs
+from geonet.solvers.midpoint.velocity import CELLS, acceleration
 
 
 class MidpointGeodesic(Geodesic):
@@ -48,7 +48,7 @@ class MidpointGeodesic(Geodesic):
             around the box, with |eigenvalues of ½D²u| < 1.
         calibration: what the mismatch means for this solver; None if that was not measured.
         usual: per pair, whether it is like those that the solver was made for, (B,).
-        pairs: source and target once more, where their tables were made already.
+        pairs: source and target once more, where their ends were made ready already.
     """
 
     kind = "midpoint"
@@ -84,28 +84,25 @@ class MidpointGeodesic(Geodesic):
     # ---- densities: single precision, on grids
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
-        answer = self.coefficients.new_empty(len(self.coefficients), len(times), grid.size)
-        at_end = (times == 0) | (times == 1)
-        inside = (~at_end).nonzero()[:, 0]
+        shape = (len(self.coefficients), len(times), grid.size)
+        answer, moments = torch.empty(shape, dtype=torch.float64), times.tolist()
+        inside = [k for k, t in enumerate(moments) if t not in (0, 1)]
         frame = max(grid.size, CELLS[self._dimension] ** self._dimension)
-        for some, tables in self.pairs.chunks(frame * len(times)):
-            for k in at_end.nonzero()[:, 0].tolist():  # nothing has moved
-                answer[some, k] = self._end(tables, some, int(times[k]), grid)
-            step = max(1, POINTS // (frame * len(tables[0])))
-            for moments in inside.split(step) if len(inside) else ():
-                t = times[moments].float()
-                answer[some, moments] = _frames(self.coefficients[some], tables, t, grid)
-        answer /= self.length**grid.dimension
-        return answer.reshape(*self.batch, len(times), *grid.shape).to(torch.float64)
+        for some, ends in self.pairs.chunks(frame * len(times)):
+            for k in set(range(len(times))) - set(inside):  # nothing has moved
+                answer[some, k] = self._end(ends, some, int(moments[k]), grid)
+            step = max(1, POINTS // (frame * len(ends[0])))
+            for start in range(0, len(inside), step):
+                now = inside[start : start + step]
+                moving = self.coefficients[some], ends, times[now].float()
+                put_frames(answer[some], now, *moving, grid)
+        return answer.reshape(*self.batch, len(times), *grid.shape)
 
-    def _end(self, tables: Tables, some: slice, which: int, grid: Grid) -> Tensor:
-        """Source or target in the unit cube, (B, cells)."""
+    def _end(self, ends: Ends, some: slice, which: int, grid: Grid) -> Tensor:
+        """Source or target, (B, cells)."""
         if grid == self.grid:
-            values = self.pairs.ends[which][some].flatten(1)
-            return values.float() * self.length**grid.dimension
-        table = tables[which]
-        still = [table.new_zeros(len(table), 1, grid.size)] * grid.dimension
-        return look_up(table, places(signed_points(grid), still, 0.0))[0, :, 0]
+            return self.pairs.ends[which][some].flatten(1)
+        return at_rest(ends[which], grid)
 
     @property
     def trusted(self) -> Tensor:
@@ -195,23 +192,3 @@ class MidpointGeodesic(Geodesic):
             None if calibration is None else Calibration(*calibration.tolist()),
             tensors.get("usual"),
         )
-
-
-def _frames(coefficients: Tensor, tables: Tables, times: Tensor, grid: Grid) -> Tensor:
-    """(1 − t)ρ0 + tρ1 in the unit cube, (B, T, cells)."""
-    points, t = signed_points(grid), times[:, None]
-    velocity, slope = refined(velocity_on_cube(coefficients, times), grid)
-    spread = packed.invariants(slope)
-    source, target = (
-        look_up(table, places(points, velocity, s))[0] * packed.characteristic(spread, -s)
-        for table, s in zip(tables, (t, t - 1), strict=True)
-    )
-    return torch.lerp(source, target, t).clamp_(min=0)
-
-
-@lru_cache(maxsize=8)
-@torch.inference_mode(False)
-def signed_points(grid: Grid) -> Tensor:
-    """The cells of a grid in the cube [−1, 1]^d around its box, (d, cells), single precision."""
-    unit = (grid.points() - grid.corner("lower")) / max(grid.lengths)
-    return (2 * unit - 1).reshape(-1, grid.dimension).T.float().contiguous()

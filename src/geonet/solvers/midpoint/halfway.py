@@ -24,10 +24,12 @@ from torch import Tensor
 
 from geonet.operators import packed
 from geonet.solvers.exact.cosine_series import cosine_transform
-from geonet.solvers.midpoint.lookup import Fields, look_up, places
-from geonet.solvers.midpoint.matrices import along, series_matrix, unit_centres
-from geonet.solvers.midpoint.pairs import Pairs, Tables
-from geonet.solvers.midpoint.potential import potential_on, steepest
+from geonet.solvers.midpoint import compiled
+from geonet.solvers.midpoint.ends import Ends, Splined
+from geonet.solvers.midpoint.lookup import Fields
+from geonet.solvers.midpoint.matrices import along, series_matrix, signed_centres
+from geonet.solvers.midpoint.pairs import Pairs
+from geonet.solvers.midpoint.potential import potential_on, steepest, steepness
 
 SLACK = 1e-3  # relative, of sums over cells
 UNSEEN = 0.5  # share of the mass that the cells may miss
@@ -59,13 +61,13 @@ def look_halfway(pairs: Pairs, coefficients: Tensor) -> Halfway:
     d, modes = pairs.grid.dimension, coefficients.shape[-1]
     across = max(pairs.grid.shape) * pairs.length / min(pairs.grid.lengths)
     cells = min(MOST[d], max(4 * modes, math.ceil(across)))
-    found = [_look(coefficients[some], tables, cells) for some, tables in pairs.chunks(cells**d)]
+    found = [_look(coefficients[some], ends, cells) for some, ends in pairs.chunks(cells**d)]
     columns = zip(*(vars(part).values() for part in found), strict=True)
     return Halfway(*(torch.cat(column) for column in columns))
 
 
-def _look(coefficients: Tensor, tables: Tables, cells: int) -> Halfway:
-    sides = both_sides(coefficients, tables, cells)
+def _look(coefficients: Tensor, ends: Ends, cells: int) -> Halfway:
+    sides = both_sides(coefficients, ends, cells)
     source, target = sides.source.double(), sides.target.double()
     squares = torch.stack([g.double() ** 2 for g in sides.gradient]).sum(0)
     energies = [(squares * side).mean(1) for side in (source, target)]
@@ -93,6 +95,7 @@ class Sides:
 
     Attributes:
         determinant: the smallest of det(I ∓ ½D²u), (B,).
+        steepness: the largest |eigenvalue| of ½D²u, (B,).
         missing: how far the sums of ρ0 and ρ1 were from one before they were scaled to it, (B,).
     """
 
@@ -102,6 +105,7 @@ class Sides:
     source: Tensor
     target: Tensor
     determinant: Tensor
+    steepness: Tensor
     missing: Tensor
 
     def mismatch(self) -> Tensor:
@@ -110,24 +114,36 @@ class Sides:
         return torch.where(self.missing < UNSEEN, apart, 2.0)
 
 
-def both_sides(coefficients: Tensor, tables: Tables, cells: int) -> Sides:
-    """What the tables of both ends bring to t = ½, at cells^d cells of the unit cube."""
-    value, gradient, hessian = potential_on(coefficients, cells)
-    spread = packed.invariants(hessian)
-    points = 2 * unit_centres(coefficients.ndim - 1, cells) - 1
-    velocity = [g[:, None] for g in gradient]
+def both_sides(coefficients: Tensor, ends: Ends, cells: int) -> Sides:
+    """What both ends bring to t = ½, at cells^d cells of the unit cube."""
+    first, second = ends
+    if isinstance(first, Splined) and isinstance(second, Splined):
+        planes, (source, target), (smallest, steepest) = compiled.halfway(
+            coefficients, first.splines, second.splines, cells
+        )
+        value, gradient, hessian = planes[0], list(planes[1:3]), list(planes[3:])
+    else:
+        value, gradient, hessian = potential_on(coefficients, cells)
+        source, target, smallest = _brought(gradient, hessian, ends, cells)
+        steepest = steepness(hessian)
+    sums = torch.stack([source, target]).mean(2)
+    missing = (sums - 1).abs().amax(0)
+    scale = 1 / sums.clamp_(min=torch.finfo(sums.dtype).tiny)[..., None]
+    source, target = source * scale[0], target * scale[1]
+    return Sides(value, gradient, hessian, source, target, smallest, steepest, missing)
 
+
+def _brought(
+    gradient: Fields, hessian: Fields, ends: Ends, cells: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """ρ0 and ρ1, (B, cells^d), and the smallest determinant, (B,)."""
+    spread, velocity = packed.invariants(hessian), [g[:, None] for g in gradient]
     before, after = (packed.characteristic(spread, s) for s in (-0.5, 0.5))
     source, target = (
-        (look_up(table, places(points, velocity, s))[0, :, 0] * determinant).clamp(min=0)
-        for table, s, determinant in zip(tables, (0.5, -0.5), (before, after), strict=True)
+        (end.at(signed_centres(len(gradient), cells), velocity, s)[:, 0] * determinant).clamp(min=0)
+        for end, s, determinant in zip(ends, (0.5, -0.5), (before, after), strict=True)
     )
-    sums = [side.mean(1, keepdim=True) for side in (source, target)]
-    missing = torch.maximum((sums[0] - 1).abs(), (sums[1] - 1).abs())[:, 0]
-    tiny = torch.finfo(source.dtype).tiny
-    source, target = source / sums[0].clamp(min=tiny), target / sums[1].clamp(min=tiny)
-    smallest = torch.minimum(before, after).amin(1)
-    return Sides(value, gradient, hessian, source, target, smallest, missing)
+    return source, target, torch.minimum(before, after).amin(1)
 
 
 def flow_bound(source: Tensor, target: Tensor, cells: int, d: int) -> Tensor:

@@ -13,17 +13,59 @@ import torch
 from torch import Tensor
 
 from geonet.measures.grid import Grid
-from geonet.measures.interpolation import CubicSpline
+from geonet.measures.interpolation import CubicSpline, spline_filter
 
 MOST_CELLS = 512  # along an axis for which a spline is made a matrix
 
 
 def along(matrices: Sequence[Tensor], values: Tensor) -> Tensor:
-    """Apply a matrix (m_i, n_i) along each of the last axes of values (..., n_1, …, n_d)."""
-    d = len(matrices)
-    for matrix in matrices:  # always the axis in front, which then goes to the back
-        values = values.movedim(values.ndim - d, -1) @ matrix.T
+    """Apply a matrix (m_i, n_i) along each of the last axes of values (..., n_1, …, n_d).
+
+    The last axis from the right and the others from the left: nothing is transposed, which would
+    cost more than the products.
+    """
+    values = values @ matrices[-1].T
+    for axis, matrix in enumerate(reversed(matrices[:-1]), start=2):
+        values = from_left(matrix, values, axis)
     return values
+
+
+def from_left(matrix: Tensor, values: Tensor, axis: int) -> Tensor:
+    """Apply a matrix (m, n) along the axis that is the `axis`-th from the back."""
+    before, after = values.shape[:-axis], values.shape[1 - axis :]
+    columns = values.reshape(-1, values.shape[-axis], math.prod(after))
+    return (matrix @ columns).reshape(*before, len(matrix), *after)
+
+
+def derivatives(
+    stacks: Sequence[Tensor], values: Tensor, most: int
+) -> dict[tuple[int, ...], Tensor]:
+    """Derivatives up to the order `most` in all, by their orders along the axes.
+
+    stacks[i][k], (m_i, n_i), takes values along axis i to their k-th derivatives; values are
+    (..., n_1, …, n_d). What several derivatives need is computed once.
+    """
+    found: dict[tuple[int, ...], Tensor] = {(): values}
+    for axis, stack in enumerate(reversed(stacks), start=1):  # counted from the back
+        found = {
+            (order, *orders): part
+            for orders, known in found.items()
+            for order, part in enumerate(_each_order(stack[: most + 1 - sum(orders)], known, axis))
+        }
+    return found
+
+
+def _each_order(stack: Tensor, values: Tensor, axis: int) -> tuple[Tensor, ...]:
+    rows = stack.flatten(0, 1)
+    product = values @ rows.T if axis == 1 else from_left(rows, values, axis)
+    return product.chunk(len(stack), dim=-axis)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def series_matrices(count: int, modes: int, centred: bool = True) -> Tensor:
+    """`series_matrix` of the orders 0, 1 and 2, (3, places, modes)."""
+    return torch.stack([series_matrix(count, modes, order, centred) for order in range(3)])
 
 
 @lru_cache(maxsize=64)
@@ -38,8 +80,8 @@ def series_matrix(count: int, modes: int, order: int, centred: bool = True) -> T
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
-def refinement(coarse: int, fine: int, share: float, odd: bool, order: int) -> Tensor:
-    """(fine, coarse): values at the centres of [0, 1] to those of [0, share], or their derivative.
+def refinement(coarse: int, fine: int, share: float, odd: bool) -> Tensor:
+    """(2, fine, coarse): values at the centres of [0, 1] to those of [0, share], and their slopes.
 
     Through the series of cosines that has the values, or of sines where the function is `odd` at
     the faces: exact for functions with fewer modes than cells.
@@ -52,11 +94,9 @@ def refinement(coarse: int, fine: int, share: float, odd: bool, order: int) -> T
     weights = torch.full((coarse,), 2.0 / coarse, dtype=torch.float64)
     weights[-1 if odd else 0] /= 2
     values = torch.sin(phase) if odd else torch.cos(phase)
-    if order == 0:
-        synthesis = torch.sin(target) if odd else torch.cos(target)
-    else:
-        synthesis = frequencies * (torch.cos(target) if odd else -torch.sin(target))
-    return (synthesis @ (weights[:, None] * values.T)).float()
+    sine, cosine = torch.sin(target), torch.cos(target)
+    synthesis = (sine, frequencies * cosine) if odd else (cosine, -frequencies * sine)
+    return (torch.stack(synthesis) @ (weights[:, None] * values.T)).float()
 
 
 def splined(values: Tensor, grid: Grid, counts: Sequence[int], centred: bool) -> Tensor:
@@ -65,15 +105,32 @@ def splined(values: Tensor, grid: Grid, counts: Sequence[int], centred: bool) ->
     Along each axis at the centres of `count` cells, or else at their `count` + 1 faces, so that the
     answer is (B, *places). Outside the box, if that is no cube, they are zero.
     """
-    length = max(grid.lengths)
-    axes = zip(grid.shape, grid.lengths, counts, strict=True)
-    for cells, side, count in axes:  # always the axis in front, which then goes to the back
-        values = values.movedim(1, -1)
-        if cells <= MOST_CELLS:
-            values = values @ _spline_matrix(cells, side / length, count, centred).T
-        else:  # making the matrix would take the spline of as many rows as there are cells
-            values = _spline(values, side / length, _where(count, centred)).float()
+    shares = [side / max(grid.lengths) for side in grid.lengths]
+    axes = list(zip(grid.shape, shares, counts, strict=True))
+    if max(grid.shape) <= MOST_CELLS:
+        matrices = [_spline_matrix(cells, share, count, centred) for cells, share, count in axes]
+        return along(matrices, values)
+    for _, share, count in axes:  # the matrix would be the spline of as many rows as cells
+        values = _spline(values.movedim(1, -1), share, _where(count, centred)).float()
     return values
+
+
+def spline_coefficients(values: Tensor, grid: Grid) -> Tensor:
+    """Of the cubic B-splines through cell values (B, *grid.shape), in single precision.
+
+    (B, *(cells + 4)): there are two more on each side.
+    """
+    if max(grid.shape) <= MOST_CELLS:
+        return along([_filter_matrix(cells) for cells in grid.shape], values.float())
+    for _ in grid.shape:  # always the axis in front, which then goes to the back
+        values = spline_filter(values.movedim(1, -1).to(torch.float64))
+    return values.float()
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)
+def _filter_matrix(cells: int) -> Tensor:
+    return spline_filter(torch.eye(cells, dtype=torch.float64)).T.float().contiguous()
 
 
 @lru_cache(maxsize=32)
@@ -90,11 +147,23 @@ def _spline(values: Tensor, share: float, where: Tensor) -> Tensor:
     return spline(where[:, None]) * (where <= share * (1 + 1e-9))
 
 
+def unit_cells(count: int, share: float) -> Tensor:
+    """The centres of `count` cells of [0, share], (count,)."""
+    return (share * _where(count)).float()
+
+
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)
 def unit_centres(d: int, cells: int) -> Tensor:
     """The centres of cells^d cells of the unit cube, (d, cells^d)."""
     return Grid((cells,) * d).points().reshape(-1, d).T.float().contiguous()
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)
+def signed_centres(d: int, cells: int) -> Tensor:
+    """The same in [−1, 1]^d."""
+    return 2 * unit_centres(d, cells) - 1
 
 
 def _where(count: int, centred: bool = True) -> Tensor:

@@ -1,4 +1,4 @@
-"""Pairs of densities as tables in the unit cube, some at a time."""
+"""Pairs of densities in the unit cube, ready to be read between their cells, some at a time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from geonet.measures.density import Density
-from geonet.solvers.midpoint.lookup import FINER, density_table
+from geonet.solvers.midpoint.ends import Ends, ends_of, numbers_kept
 
-Tables = tuple[Tensor, Tensor]  # of source and target, (B, 1, *nodes) each
-KEPT = 2**23  # nodes that are held on to, 32 MB for each end
+KEPT = 2**23  # numbers that are held on to, 32 MB for each end
 POINTS = 2**19  # answered at a time: memory stays bounded, and near the processor
 
 
@@ -26,8 +25,8 @@ class Pairs:
         self.grid = source.grid
         self.length = max(self.grid.lengths)
         self.ends = [end.values.reshape(-1, *self.grid.shape) for end in (source, target)]
-        self._nodes = FINER**self.grid.dimension * self.grid.size  # of one table
-        self._kept: Tables | None = None
+        self._numbers = numbers_kept(self.grid)
+        self._kept: Ends | None = None
 
     def __len__(self) -> int:
         return len(self.ends[0])
@@ -37,21 +36,23 @@ class Pairs:
         source, target = (Density(end[which], self.grid) for end in self.ends)
         return source, target
 
-    def chunks(self, points: int) -> Iterator[tuple[slice, Tables]]:
-        """As many pairs at a time as `points` of each allow, with the tables of their ends."""
-        step = max(1, POINTS // max(points, self._nodes))
+    def chunks(self, points: int) -> Iterator[tuple[slice, Ends]]:
+        """As many pairs at a time as `points` of each allow, with their ends."""
+        step = max(1, POINTS // max(points, self._numbers))
         for start in range(0, len(self), step):
-            some = slice(start, start + step)
-            yield some, self._tables(some)
+            some = slice(start, min(start + step, len(self)))
+            yield some, self._ends(some)
 
-    def _tables(self, some: slice) -> Tables:
-        """The tables of some pairs; kept if those of all pairs are not too large."""
-        if len(self) * self._nodes > KEPT:
+    def _ends(self, some: slice) -> Ends:
+        """The ends of some pairs; kept if those of all pairs are not too large."""
+        if len(self) * self._numbers > KEPT:
             return self._make(some)
         if self._kept is None:
             self._kept = self._make(slice(None))
-        return self._kept[0][some], self._kept[1][some]
+        if some == slice(0, len(self)):
+            return self._kept
+        return self._kept[0][some], self._kept[1][some]  # pyright: ignore[reportReturnType]
 
-    def _make(self, some: slice) -> Tables:
-        source, target = (density_table(end[some], self.grid) for end in self.ends)
-        return source, target
+    def _make(self, some: slice) -> Ends:
+        source, target = self.ends
+        return ends_of(source[some], target[some], self.grid)

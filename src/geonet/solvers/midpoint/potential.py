@@ -5,53 +5,58 @@ Coefficients are (B, modes, …, modes); matrices of second derivatives are pack
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from geonet.operators import packed
+from geonet.solvers.midpoint import compiled
 from geonet.solvers.midpoint.lookup import Fields
-from geonet.solvers.midpoint.matrices import along, series_matrix
+from geonet.solvers.midpoint.matrices import derivatives, series_matrices
 
-NODES = {1: 512, 2: 64, 3: 48}  # of the tables of ∇u and D²u, along each axis
+NODES = {1: 512, 2: compiled.NODES, 3: 48}  # of the tables of ∇u and D²u, along each axis
 STEEPEST = 0.999  # eigenvalue of ½D²u: below 1 particles neither meet nor cross
 
 
-def potential_on(coefficients: Tensor, cells: int) -> tuple[Tensor, Fields, Fields]:
-    """u, ∇u and D²u at the centres of cells^d cells of the unit cube, each (B, cells^d)."""
+def potential_on(
+    coefficients: Tensor, cells: int, centred: bool = True
+) -> tuple[Tensor, Fields, Fields]:
+    """u, ∇u and D²u, packed, at cells^d cells of the unit cube: each (B, cells^d).
+
+    At their centres, or else at their faces: (B, (cells + 1)^d).
+    """
     d, modes = coefficients.ndim - 1, coefficients.shape[-1]
-    gradient, hessian = derivatives(coefficients, lambda k: series_matrix(cells, modes, k))
-    value = along([series_matrix(cells, modes, 0)] * d, coefficients)
-    return value.flatten(1), [g.flatten(1) for g in gradient], [h.flatten(1) for h in hessian]
+    found = derivatives([series_matrices(cells, modes, centred)] * d, coefficients, most=2)
 
+    def field(*directions: int) -> Tensor:
+        return found[tuple(directions.count(axis) for axis in range(d))].flatten(1)
 
-def derivatives(coefficients: Tensor, matrix: Callable[[int], Tensor]) -> tuple[Fields, Fields]:
-    """∇u, d of (B, *n), and D²u, packed, where matrix(k) has the k-th derivatives of cosines."""
-    d = coefficients.ndim - 1
-
-    def derivative(*directions: int) -> Tensor:
-        return along([matrix(directions.count(axis)) for axis in range(d)], coefficients)
-
-    gradient = [derivative(i) for i in range(d)]
-    hessian = [derivative(i, j) for i in range(d) for j in range(i, d)]
-    return gradient, hessian
+    hessian = [field(i, j) for i in range(d) for j in range(i, d)]
+    return field(), [field(i) for i in range(d)], hessian
 
 
 def potential_table(coefficients: Tensor) -> Tensor:
-    """∇u, D²u·x and D²u at nodes of the unit cube, (B, channels, *nodes).
+    """∇u − ½D²u·x and D²u at nodes of the unit cube, (B, channels, *nodes).
 
-    With them ∇u(x) = Σ_j w_j (∇u_j + ½D²u_j (x − x_j)) over the nodes around x with linear weights
-    w, which is exact for quadratic fields; linear interpolation alone is exact for linear ones.
+    Looked up at x, the first plus ½D²u·x is ∇u(x) = Σ_j w_j (∇u_j + ½D²u_j (x − x_j)) over the
+    nodes around x with linear weights w, which is exact for quadratic fields; linear interpolation
+    alone is exact for linear ones.
     """
-    d, modes = coefficients.ndim - 1, coefficients.shape[-1]
+    d = coefficients.ndim - 1
     nodes = NODES[d]
-    gradient, hessian = derivatives(
-        coefficients, lambda k: series_matrix(nodes, modes, k, centred=False)
-    )
-    axis = torch.arange(nodes + 1, dtype=coefficients.dtype) / nodes
-    x = torch.meshgrid(*[axis] * d, indexing="ij")
-    return torch.stack([*gradient, *packed.product(hessian, x), *hessian], dim=1)
+    _, gradient, hessian = potential_on(coefficients, nodes, centred=False)
+    bent = packed.product(hessian, _nodes(d))
+    rest = [torch.sub(g, b, alpha=0.5) for g, b in zip(gradient, bent, strict=True)]
+    return torch.stack([*rest, *hessian], dim=1).unflatten(-1, (nodes + 1,) * d)
+
+
+@lru_cache(maxsize=3)
+@torch.inference_mode(False)
+def _nodes(d: int) -> Tensor:
+    """The places of the table's nodes, (d, nodes)."""
+    axis = torch.arange(NODES[d] + 1) / NODES[d]
+    return torch.stack(torch.meshgrid(*[axis] * d, indexing="ij")).flatten(1)
 
 
 def steepness(hessian: Fields) -> Tensor:
@@ -61,11 +66,8 @@ def steepness(hessian: Fields) -> Tensor:
 
 def steepest(coefficients: Tensor) -> Tensor:
     """The steepness on a fine grid with the faces, where D²u tends to be largest, (B,)."""
-    modes = coefficients.shape[-1]
-    _, hessian = derivatives(
-        coefficients, lambda k: series_matrix(4 * modes, modes, k, centred=False)
-    )
-    return steepness([h.flatten(1) for h in hessian])
+    _, _, hessian = potential_on(coefficients, 4 * coefficients.shape[-1], centred=False)
+    return steepness(hessian)
 
 
 def unfolded(coefficients: Tensor) -> Tensor:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from geonet.measures.grid import Grid
 from geonet.operators import packed
+from geonet.solvers.midpoint import compiled
 from geonet.solvers.midpoint.lookup import Fields, look_up, places
-from geonet.solvers.midpoint.matrices import along, refinement, unit_centres
+from geonet.solvers.midpoint.matrices import derivatives, refinement, signed_centres, unit_centres
 from geonet.solvers.midpoint.potential import potential_on, potential_table
 
-CELLS = {1: 512, 2: 32, 3: 24}  # of the coarse grid, per axis
+CELLS = {1: 512, 2: compiled.CELLS, 3: 24}  # of the coarse grid, per axis
 MISS = 0.02  # |y + s∇u(y) − x|, at most, before the last of Newton's steps, which squares it
 STEPS = 12  # of it, at most
 
@@ -26,19 +27,20 @@ def velocity_on_cube(coefficients: Tensor, times: Tensor) -> Fields:
     Newton's method for y + s∇u(y) = x at all points at once.
     """
     d = coefficients.ndim - 1
+    if d == 2 and compiled.available():
+        return list(compiled.velocity(coefficients, times))
     _, gradient, hessian = potential_on(coefficients, CELLS[d])
     table = potential_table(coefficients)
     x, s = unit_centres(d, CELLS[d]), (times - 0.5)[:, None]
-    signed = 2 * x - 1
     # From y = x the first step of Newton's method needs no table: v = (I + sD²u)⁻¹∇u.
     gradient, hessian = ([f[:, None] for f in field] for field in (gradient, hessian))
     velocity = packed.product(packed.inverse(hessian, s), gradient)
     for _ in range(STEPS):
-        found = look_up(table, places(signed, velocity, s))
+        found = look_up(table, places(signed_centres(d, CELLS[d]), velocity, s))
         y = [torch.addcmul(x[i], velocity[i], -s).clamp_(0, 1) for i in range(d)]
-        gradient, bent, hessian = found.split([d, d, d * (d + 1) // 2])
+        rest, hessian = found[:d], found[d:]
         curved = packed.product(hessian, y)
-        moved = [torch.add(gradient[i], curved[i] - bent[i], alpha=0.5) for i in range(d)]
+        moved = [torch.add(rest[i], curved[i], alpha=0.5) for i in range(d)]
         miss = [torch.addcmul(y[i] - x[i], moved[i], s) for i in range(d)]
         # Newton's step moves y by −(I + sD²u)⁻¹ miss; ∇u follows to first order.
         steps = packed.product(hessian, packed.product(packed.inverse(hessian, s), miss))
@@ -54,18 +56,18 @@ def refined(velocity: Fields, grid: Grid) -> tuple[Fields, Fields]:
     v_i is odd at the faces across axis i and even at the others.
     """
     d = len(velocity)
-    shares = [side / max(grid.lengths) for side in grid.lengths]
-
-    def field(i: int, j: int | None) -> Tensor:
-        """v_i, or its derivative along axis j."""
-        matrices = [
-            refinement(CELLS[d], cells, share, odd=axis == i, order=int(axis == j))
-            for axis, (cells, share) in enumerate(zip(grid.shape, shares, strict=True))
+    axes = [(n, side / max(grid.lengths)) for n, side in zip(grid.shape, grid.lengths, strict=True)]
+    fields, slope = [], []
+    for i in range(d):
+        stacks = [
+            refinement(CELLS[d], n, share, odd=axis == i)[: 1 if axis < i else 2]  # Dv is symmetric
+            for axis, (n, share) in enumerate(axes)
         ]
-        return along(matrices, velocity[i].unflatten(-1, (CELLS[d],) * d)).flatten(2)
-
-    slope = [field(i, j) for i in range(d) for j in range(i, d)]
-    return [field(i, None) for i in range(d)], slope
+        cells = velocity[i].unflatten(-1, (CELLS[d],) * d)
+        found = [part.flatten(2) for part in derivatives(stacks, cells, most=1).values()]
+        fields.append(found[0])
+        slope += found[1:]  # along the axes i, …, d
+    return fields, slope
 
 
 def acceleration(coefficients: Tensor, t: float = 0.25) -> Tensor:

@@ -1,0 +1,397 @@
+/* The loops in which a 2D path spends its time, each in one pass over memory.
+
+   torch has no operation that does all of it at a point, and takes some thirty passes instead; see
+   velocity.py and frames.py for the same in torch, which is what runs where this was not compiled.
+   Arrays are single precision, but for the frames, which are double. An item is one time of one
+   pair; threads share them out. OpenMP's functions are those that torch has loaded already, with
+   the threads that it has: others would have to share the processor with them. */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+#define BLOCK 64 /* points that are looked up together */
+#define FACE 1.000001f /* of the box, a little wider than it is */
+
+/* The place of x in [0, 1] between nodes 0 … last: the node before it, and the way to the next. */
+INLINE int32_t node_before(float x, int32_t last, float *way) {
+    float scaled = fminf(fmaxf(x, 0.0f), 1.0f) * (float)last;
+    int32_t node = (int32_t)scaled;
+    node = node < last ? node : last - 1;
+    node = node > 0 ? node : 0; /* what is no number is somewhere in the table, too */
+    *way = scaled - (float)node;
+    return node;
+}
+
+INLINE float bilinear(const float *table, int32_t corner, int32_t row, float down,
+                             float right) {
+    float upper = table[corner] + right * (table[corner + 1] - table[corner]);
+    float lower = table[corner + row] + right * (table[corner + row + 1] - table[corner + row]);
+    return upper + down * (lower - upper);
+}
+
+/* u, its gradient and d11, d12, d22 of u at n * n places, six planes of n * n, of one pair.
+
+   coefficients: (modes, modes). down: (3, n, modes), the cosines and their first and second
+   derivatives at the places; across: (3, modes, n), the same transposed. half: room for 3 * modes
+   * n numbers. */
+static void potential_of(const float *coefficients, int32_t modes, const float *down,
+                         const float *across, int32_t n, float *half, float *planes) {
+    static const int32_t place[3][3] = {{0, 2, 5}, {1, 4, -1}, {3, -1, -1}};
+    memset(half, 0, sizeof(float) * 3 * (size_t)modes * (size_t)n);
+    for (int32_t k = 0; k < 3; k++)
+        for (int32_t m = 0; m < modes; m++)
+            for (int32_t l = 0; l < modes; l++) {
+                const float c = coefficients[m * modes + l];
+                const float *from = across + (k * modes + l) * n;
+                float *to = half + (k * modes + m) * n;
+                for (int32_t j = 0; j < n; j++) to[j] += c * from[j];
+            }
+    memset(planes, 0, sizeof(float) * 6 * (size_t)n * (size_t)n);
+    for (int32_t p = 0; p < 3; p++)
+        for (int32_t k = 0; p + k < 3; k++)
+            for (int32_t i = 0; i < n; i++) {
+                float *to = planes + ((int64_t)place[p][k] * n + i) * n;
+                for (int32_t m = 0; m < modes; m++) {
+                    const float c = down[(p * n + i) * modes + m];
+                    const float *from = half + (k * modes + m) * n;
+                    for (int32_t j = 0; j < n; j++) to[j] += c * from[j];
+                }
+            }
+}
+
+/* Potentials of all pairs: planes (pairs, 6, n * n) of `potential_of`; half (pairs, 3, modes, n).
+
+   With `bent`, which needs places at k / (n - 1), the gradient is replaced by that less
+   D2u x / 2: see potential_table() in potential.py. */
+void geonet_potential(const float *coefficients, const float *down, const float *across,
+                      float *half, float *planes, int32_t modes, int32_t n, int32_t bent,
+                      int64_t pairs) {
+#pragma omp parallel for schedule(static)
+    for (int64_t pair = 0; pair < pairs; pair++) {
+        float *u = planes + 6 * pair * n * n, *g1 = u + n * n, *g2 = g1 + n * n;
+        const float *a = g2 + n * n, *b = a + n * n, *c = b + n * n;
+        potential_of(coefficients + pair * modes * modes, modes, down, across, n,
+                     half + 3 * pair * modes * n, u);
+        for (int32_t i = 0; bent && i < n; i++) {
+            const float x1 = (float)i / (float)(n - 1);
+            for (int32_t j = 0; j < n; j++) {
+                const int32_t at = i * n + j;
+                const float x2 = (float)j / (float)(n - 1);
+                g1[at] -= 0.5f * (a[at] * x1 + b[at] * x2);
+                g2[at] -= 0.5f * (b[at] * x1 + c[at] * x2);
+            }
+        }
+    }
+}
+
+/* A row of what `geonet_velocity` finds, at x1 and the centres of `cells` cells: v1 and v2. The
+   planes begin with the bent gradient. */
+static void velocity_row(const float *gradient, int32_t nodes, float s, float x1, int32_t cells,
+                         float miss, int32_t steps, float *v1, float *v2) {
+    const int32_t row = nodes + 1;
+    const int64_t plane = (int64_t)row * row;
+    const float *rest1 = gradient, *rest2 = rest1 + plane;
+    const float *h11 = rest2 + plane, *h12 = h11 + plane, *h22 = h12 + plane;
+    memset(v1, 0, sizeof(float) * (size_t)cells);
+    memset(v2, 0, sizeof(float) * (size_t)cells);
+    float largest = HUGE_VALF;
+    for (int32_t step = 0; step <= steps && largest >= miss; step++) {
+        largest = 0.0f;
+#pragma omp simd reduction(max : largest)
+        for (int32_t j = 0; j < cells; j++) {
+            const float x2 = ((float)j + 0.5f) / (float)cells;
+            const float y1 = fminf(fmaxf(x1 - s * v1[j], 0.0f), 1.0f);
+            const float y2 = fminf(fmaxf(x2 - s * v2[j], 0.0f), 1.0f);
+            float down, right;
+            const int32_t above = node_before(y1, nodes, &down);
+            const int32_t corner = above * row + node_before(y2, nodes, &right);
+            const float a = bilinear(h11, corner, row, down, right);
+            const float b = bilinear(h12, corner, row, down, right);
+            const float c = bilinear(h22, corner, row, down, right);
+            const float g1 = bilinear(rest1, corner, row, down, right) + 0.5f * (a * y1 + b * y2);
+            const float g2 = bilinear(rest2, corner, row, down, right) + 0.5f * (b * y1 + c * y2);
+            const float miss1 = y1 - x1 + s * g1, miss2 = y2 - x2 + s * g2;
+            /* Newton's step moves y by -(I + s D2u)^-1 miss; grad u follows to first order. */
+            const float d11 = 1.0f + s * a, d12 = s * b, d22 = 1.0f + s * c;
+            const float scale = 1.0f / (d11 * d22 - d12 * d12);
+            const float back1 = scale * (d22 * miss1 - d12 * miss2);
+            const float back2 = scale * (d11 * miss2 - d12 * miss1);
+            v1[j] = g1 - (a * back1 + b * back2);
+            v2[j] = g2 - (b * back1 + c * back2);
+            const float off = fmaxf(fabsf(miss1), fabsf(miss2));
+            largest = off > largest ? off : largest;
+        }
+    }
+}
+
+/* v with v = grad u(y), y + s v = x, by Newton's method, at the centres x of cells * cells cells.
+
+   planes: (pairs, 6, nodes + 1, nodes + 1), of `geonet_potential`, bent.
+   times: (moments); s is the time less a half.
+   velocity: (2, pairs * moments, cells * cells).
+   It stops, row by row, a step after |y + s grad u(y) - x| fell below `miss`. */
+void geonet_velocity(const float *planes, const float *times, float *velocity, int32_t nodes,
+                     int32_t cells, int32_t steps, float miss, int64_t moments, int64_t items) {
+    const int64_t plane = (int64_t)(nodes + 1) * (nodes + 1);
+#pragma omp parallel for schedule(static)
+    for (int64_t line = 0; line < items * cells; line++) {
+        const int64_t item = line / cells;
+        const float x1 = ((float)(line % cells) + 0.5f) / (float)cells;
+        float *v1 = velocity + line * cells, *v2 = v1 + items * cells * cells;
+        velocity_row(planes + (6 * (item / moments) + 1) * plane, nodes,
+                     times[item % moments] - 0.5f, x1, cells, miss, steps, v1, v2);
+    }
+}
+
+/* Cubic B-splines of a batch of densities in a box in the unit square.
+
+   coefficients: (pairs, rows + 4, columns + 4), for rows * columns cells, two more on each side.
+   down, across: the sides of the box; one of them is one. Beyond the other there is no mass. */
+typedef struct {
+    const float *coefficients;
+    int32_t rows, columns;
+    float down, across;
+} Splines;
+
+typedef float Four __attribute__((vector_size(16), aligned(4)));
+typedef float Sixteen __attribute__((vector_size(64), aligned(4)));
+
+/* The weights of four coefficients in a row at s in [0, 1] between the middle two. */
+INLINE void weigh(float s, float *w0, float *w1, float *w2, float *w3) {
+    const float r = 1.0f - s;
+    *w0 = r * r * r * (1 / 6.0f);
+    *w1 = 2 / 3.0f + s * s * (0.5f * s - 1.0f);
+    *w2 = 2 / 3.0f + r * r * (0.5f * r - 1.0f);
+    *w3 = s * s * s * (1 / 6.0f);
+}
+
+/* The first of the four coefficients for a place in [0, side], and the s of `weigh`. */
+INLINE int32_t first_of_four(float place, float side, int32_t cells, float *s) {
+    const float scaled = fminf(fmaxf(place / side, 0.0f), 1.0f) * (float)cells + 0.5f;
+    int32_t first = (int32_t)scaled;
+    first = first < cells ? first : cells;
+    first = first > 0 ? first : 0; /* also for what is no number */
+    *s = scaled - (float)first;
+    return first;
+}
+
+/* The density of a pair at `count` <= BLOCK places, cut off at zero. */
+INLINE void read(const Splines *splines, int64_t pair, const float *y1, const float *y2,
+                 int32_t count, float *found) {
+    const int32_t row = splines->columns + 4;
+    const float *table = splines->coefficients + pair * row * (splines->rows + 4);
+    int32_t at[BLOCK];
+    float w[4][BLOCK], s2[BLOCK], inside[BLOCK], sums[BLOCK][4];
+#pragma omp simd
+    for (int32_t j = 0; j < count; j++) {
+        float s1;
+        const int32_t i = first_of_four(y1[j], splines->down, splines->rows, &s1);
+        at[j] = i * row + first_of_four(y2[j], splines->across, splines->columns, &s2[j]);
+        weigh(s1, &w[0][j], &w[1][j], &w[2][j], &w[3][j]);
+        const int in = fminf(y1[j], 1.0f) <= FACE * splines->down &&
+                       fminf(y2[j], 1.0f) <= FACE * splines->across;
+        inside[j] = in ? 1.0f : 0.0f;
+    }
+    for (int32_t j = 0; j < count; j++) { /* down the four rows, four columns at once */
+        const float *c = table + at[j];
+        Four sum = w[0][j] * *(const Four *)c + w[1][j] * *(const Four *)(c + row);
+        sum += w[2][j] * *(const Four *)(c + 2 * row) + w[3][j] * *(const Four *)(c + 3 * row);
+        *(Four *)sums[j] = sum;
+    }
+#pragma omp simd
+    for (int32_t j = 0; j < count; j++) {
+        float w0, w1, w2, w3;
+        weigh(s2[j], &w0, &w1, &w2, &w3);
+        const float value = (w0 * sums[j][0] + w1 * sums[j][1]) + (w2 * sums[j][2] + w3 * sums[j][3]);
+        found[j] = (value > 0.0f ? value : 0.0f) * inside[j];
+    }
+}
+
+/* A block of what `geonet_look` finds. */
+static void look_block(const Splines *splines, int64_t pair, const float *x1, const float *x2,
+                       const float *v1, const float *v2, float s, int32_t count, float *found) {
+    float y1[BLOCK], y2[BLOCK];
+#pragma omp simd
+    for (int32_t j = 0; j < count; j++) {
+        y1[j] = x1[j] - s * v1[j];
+        y2[j] = x2[j] - s * v2[j];
+    }
+    read(splines, pair, y1, y2, count, found);
+}
+
+/* Densities at x - s v for points x, each item with its own v and s.
+
+   x1, x2: (points). v1, v2: (pairs * moments, points). s: (moments).
+   found: (pairs * moments, points). */
+void geonet_look(const Splines *splines, const float *x1, const float *x2, const float *v1,
+                 const float *v2, const float *s, float *found, int64_t points, int64_t moments,
+                 int64_t items) {
+    const int64_t blocks = (points + BLOCK - 1) / BLOCK;
+#pragma omp parallel for schedule(static)
+    for (int64_t part = 0; part < items * blocks; part++) {
+        const int64_t item = part / blocks, start = part % blocks * BLOCK;
+        const int64_t from = item * points + start;
+        const int32_t count = (int32_t)(points - start < BLOCK ? points - start : BLOCK);
+        look_block(splines, item / moments, x1 + start, x2 + start, v1 + from, v2 + from,
+                   s[item % moments], count, found + from);
+    }
+}
+
+/* A block of what `geonet_halfway` finds; the second derivatives of u are a, b, c. */
+static void halfway_block(const Splines *source, const Splines *target, int64_t pair,
+                          const float *x1, const float *x2, const float *g1, const float *g2,
+                          const float *a, const float *b, const float *c, int32_t count,
+                          float *rho0, float *rho1, float *least, float *most) {
+    look_block(source, pair, x1, x2, g1, g2, 0.5f, count, rho0);
+    look_block(target, pair, x1, x2, g1, g2, -0.5f, count, rho1);
+    float smallest = *least, steepest = *most;
+#pragma omp simd reduction(min : smallest) reduction(max : steepest)
+    for (int32_t j = 0; j < count; j++) {
+        const float trace = a[j] + c[j], minor = a[j] * c[j] - b[j] * b[j];
+        const float det0 = 1.0f - 0.5f * (trace - 0.5f * minor);
+        const float det1 = 1.0f + 0.5f * (trace + 0.5f * minor);
+        const float half = 0.5f * (a[j] - c[j]);
+        const float radius = 0.5f * fabsf(trace) + sqrtf(half * half + b[j] * b[j]);
+        const float lower = det0 < det1 ? det0 : det1;
+        smallest = lower < smallest ? lower : smallest;
+        steepest = radius > steepest ? radius : steepest;
+        rho0[j] *= det0 > 0.0f ? det0 : 0.0f;
+        rho1[j] *= det1 > 0.0f ? det1 : 0.0f;
+    }
+    *least = smallest;
+    *most = steepest;
+}
+
+/* rho0 and rho1 at t = 1/2 at points x, and for every pair the smallest determinant of I -+ D2u/2
+   and the largest |eigenvalue| of D2u.
+
+   planes: (pairs, 6, points), of `geonet_potential`. rho0, rho1: (pairs, points).
+   least, most: (pairs). */
+void geonet_halfway(const Splines *source, const Splines *target, const float *x1, const float *x2,
+                    const float *planes, float *rho0, float *rho1, float *least, float *most,
+                    int64_t points, int64_t pairs) {
+#pragma omp parallel for schedule(static)
+    for (int64_t pair = 0; pair < pairs; pair++) {
+        least[pair] = HUGE_VALF;
+        most[pair] = 0.0f;
+        for (int64_t start = 0; start < points; start += BLOCK) {
+            const int32_t count = (int32_t)(points - start < BLOCK ? points - start : BLOCK);
+            const float *g1 = planes + (6 * pair + 1) * points + start, *g2 = g1 + points;
+            const float *a = g2 + points, *b = a + points, *c = b + points;
+            const int64_t to = pair * points + start;
+            halfway_block(source, target, pair, x1 + start, x2 + start, g1, g2, a, b, c, count,
+                          rho0 + to, rho1 + to, least + pair, most + pair);
+        }
+    }
+}
+
+#define COARSE 32 /* cells per axis on which the velocity is given */
+
+/* Matrices that take v from its cells to a grid, see refinement() in matrices.py.
+
+   Along the rows, (rows, COARSE): v1, its slope, and v2. Along the columns, transposed,
+   (COARSE, padded) with columns padded to whole blocks: v1, its slope, v2, its slope. */
+typedef struct {
+    const float *v1_down, *v1_down_slope, *v2_down;
+    const float *across[4];
+    int32_t rows, columns, padded;
+} Refinement;
+
+/* v and its slopes d11, d12, d22 in a block of one row, from `half`: across, but not yet down. */
+INLINE void refine_row(const Refinement *to, int32_t i, float half[4][COARSE][BLOCK],
+                       float field[5][BLOCK]) {
+    const float *down[3] = {to->v1_down + (int64_t)i * COARSE,
+                            to->v1_down_slope + (int64_t)i * COARSE,
+                            to->v2_down + (int64_t)i * COARSE};
+    Sixteen sum[5][BLOCK / 16] = {0};
+    for (int32_t k = 0; k < COARSE; k++) {
+        for (int32_t q = 0; q < BLOCK / 16; q++) {
+            const Sixteen y0 = *(const Sixteen *)&half[0][k][16 * q];
+            sum[0][q] += down[0][k] * y0;
+            sum[2][q] += down[1][k] * y0;
+            sum[3][q] += down[0][k] * *(const Sixteen *)&half[1][k][16 * q];
+            sum[1][q] += down[2][k] * *(const Sixteen *)&half[2][k][16 * q];
+            sum[4][q] += down[2][k] * *(const Sixteen *)&half[3][k][16 * q];
+        }
+    }
+    for (int32_t f = 0; f < 5; f++)
+        for (int32_t q = 0; q < BLOCK / 16; q++) *(Sixteen *)&field[f][16 * q] = sum[f][q];
+}
+
+/* From cells to a block of columns: v1 and its slope, v2 and its slope. */
+INLINE void refine_across(const Refinement *to, int32_t start, const float *v1, const float *v2,
+                          float half[4][COARSE][BLOCK]) {
+    for (int32_t f = 0; f < 4; f++) {
+        const float *cells = f < 2 ? v1 : v2, *across = to->across[f] + start;
+        for (int32_t i = 0; i < COARSE; i++) {
+            Sixteen sum[BLOCK / 16] = {0};
+            for (int32_t k = 0; k < COARSE; k++)
+                for (int32_t q = 0; q < BLOCK / 16; q++)
+                    sum[q] += cells[i * COARSE + k] *
+                              *(const Sixteen *)&across[(int64_t)k * to->padded + 16 * q];
+            for (int32_t q = 0; q < BLOCK / 16; q++) *(Sixteen *)&half[f][i][16 * q] = sum[q];
+        }
+    }
+}
+
+/* The rows first ... last - 1 of a block of columns of a frame of `geonet_frames`. */
+static void frame_block(const Splines *source, const Splines *target, int64_t pair,
+                        const Refinement *to, const float *x1, const float *x2, const float *v1,
+                        const float *v2, float t, float scale, int32_t start, int32_t first,
+                        int32_t last, double *frame) {
+    float half[4][COARSE][BLOCK], field[5][BLOCK], rho0[BLOCK], rho1[BLOCK];
+    float y1[BLOCK], y2[BLOCK];
+    const int32_t count = to->columns - start < BLOCK ? to->columns - start : BLOCK;
+    const float left = 1.0f - t;
+    refine_across(to, start, v1, v2, half);
+    for (int32_t i = first; i < last; i++) {
+        refine_row(to, i, half, field);
+#pragma omp simd
+        for (int32_t j = 0; j < count; j++) {
+            y1[j] = x1[i] - t * field[0][j];
+            y2[j] = x2[start + j] - t * field[1][j];
+        }
+        read(source, pair, y1, y2, count, rho0);
+#pragma omp simd
+        for (int32_t j = 0; j < count; j++) {
+            y1[j] = x1[i] + left * field[0][j];
+            y2[j] = x2[start + j] + left * field[1][j];
+        }
+        read(target, pair, y1, y2, count, rho1);
+        double *row = frame + (int64_t)i * to->columns + start;
+#pragma omp simd
+        for (int32_t j = 0; j < count; j++) {
+            const float a = field[2][j], b = field[3][j], c = field[4][j];
+            const float trace = a + c, minor = a * c - b * b;
+            const float det0 = 1.0f - t * (trace - t * minor);
+            const float det1 = 1.0f + left * (trace + left * minor);
+            const float mean = left * rho0[j] * det0 + t * rho1[j] * det1;
+            row[j] = (double)(scale * (mean > 0.0f ? mean : 0.0f));
+        }
+    }
+}
+
+/* (1 - t) rho0 + t rho1 on a grid, times `scale`.
+
+   x1, x2: (rows), (columns), where the grid's cells are in the unit square.
+   velocity: (2, pairs * moments, COARSE * COARSE), of geonet_velocity. times: (moments).
+   answer: double; the frame of an item begins at its entry of `begins`.
+   Frames are shared out in `parts` of their rows. */
+void geonet_frames(const Splines *source, const Splines *target, const Refinement *to,
+                   const float *x1, const float *x2, const float *velocity, const float *times,
+                   double *answer, const int64_t *begins, float scale, int32_t parts,
+                   int64_t moments, int64_t items) {
+    const int64_t blocks = (to->columns + BLOCK - 1) / BLOCK, cells = COARSE * COARSE;
+#pragma omp parallel for schedule(static)
+    for (int64_t work = 0; work < items * blocks * parts; work++) {
+        const int64_t item = work / (blocks * parts), block = work / parts % blocks;
+        const int64_t part = work % parts;
+        frame_block(source, target, item / moments, to, x1, x2, velocity + item * cells,
+                           velocity + (items + item) * cells, times[item % moments], scale,
+                           (int32_t)(block * BLOCK), (int32_t)(to->rows * part / parts),
+                           (int32_t)(to->rows * (part + 1) / parts), answer + begins[item]);
+    }
+}
