@@ -1,4 +1,5 @@
-# Every target makes its own .venv first, and again when pyproject.toml, constraints.txt or kernels.c change.
+# Every target makes its own .venv first, and again when pyproject.toml, constraints.txt or kernels.c
+# change.
 # All that a machine needs is Python 3.11 or newer with pip, make and a compiler.
 
 VENV := .venv
@@ -11,7 +12,8 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint format docs accuracy training-step variants models transport \
-  transport-speed transport-failures reproduction hot-paths clean
+  transport-speed transport-failures reproduction benchmark inference-floor hot-paths \
+  clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -60,6 +62,14 @@ transport-failures: $(VENV)/.dev ## show where they fail; a minute
 
 reproduction: $(VENV)/.dev ## put results/ into docs/reproduction.md; geonet reproduce all makes them
 	$(PYTHON) benchmarks/reproduction_page.py
+
+benchmark: $(VENV)/.ott ## error against time of all solvers, and docs/benchmark.md; an hour, idle machine
+	$(VENV)/bin/geonet benchmark
+	$(PYTHON) benchmarks/benchmark_page.py
+	$(PYTHON) benchmarks/inference_floor.py
+
+inference-floor: $(VENV)/.dev ## how near inference is to what this machine can do; a minute, idle machine
+	$(PYTHON) benchmarks/inference_floor.py
 
 # Compared with the run before, if there is one. A slow run is kept too and becomes the next one's
 # measure; remove its file from runs/hot-paths if it should not. One thread varies least.

@@ -1,8 +1,8 @@
 """Accuracy and cost of the exact and entropic solvers, on seeds that no test uses.
 
-Prints the tables and writes them into docs/accuracy.md and, the comparison, into README.md, between
-their markers. Run it by `make accuracy` on an otherwise idle machine; it takes some ten minutes,
-nearly all of them spent in POT's debiased barycenter.
+Prints the tables and writes them into docs/accuracy.md between their markers. Run it by `make
+accuracy` on an otherwise idle machine; it takes some ten minutes, nearly all of them spent in POT's
+debiased barycenter.
 """
 
 from __future__ import annotations
@@ -195,9 +195,8 @@ def main() -> None:
     """Measure everything, print it, and write it into the pages."""
     geonet.geodesic(*gridded(known_map(99)), "monge-ampere")  # imports and caches, not timed
     rows = comparison()
-    compared = table(("solver", "L1 at t = ½", "W2 error", "time"), rows)
     sections = {
-        "comparison": compared,
+        "comparison": table(("solver", "L1 at t = ½", "W2 error", "time"), rows),
         "quantile": table(("`quantile`", "error"), quantile_accuracy()),
         "monge-ampere": table(("`monge-ampere`", "measured"), monge_ampere_accuracy()),
         "schrodinger": table(("`schrodinger`", "error"), schrodinger_accuracy()),
@@ -206,7 +205,6 @@ def main() -> None:
     for name, text in sections.items():
         print(f"\n{name}\n{text}")
         put(ROOT / "docs" / "accuracy.md", name, text)
-    put(ROOT / "README.md", "comparison", compared)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from geonet.cli.benchmark import benchmark
 from geonet.cli.demo import demo
 from geonet.cli.geodesic import geodesic
 from geonet.cli.reproduce import reproduce
@@ -24,7 +25,7 @@ FAILED, INTERRUPTED = 2, 130
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(name="geonet", add_completion=False, pretty_exceptions_enable=False)
-for command in (demo, geodesic, solvers, train, reproduce):
+for command in (demo, geodesic, solvers, train, reproduce, benchmark):
     app.command()(command)
 
 

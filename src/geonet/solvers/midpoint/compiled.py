@@ -72,7 +72,7 @@ def look_up(splines: Splines, points: Tensor, velocity: Sequence[Tensor], s: Ten
     batch, moments, count = fields[0].shape
     assert fields[1].shape == fields[0].shape and len(splines) == batch
     assert points.shape == (2, count) and s.shape == (moments,)
-    found = torch.empty(batch, moments, count)
+    found = _room(batch, moments, count)
     pointers = [tensor.data_ptr() for tensor in (*points, *fields, s, found)]
     _call().geonet_look(splines, *pointers, count, moments, batch * moments)
     return found
@@ -86,10 +86,10 @@ def halfway(
     For potentials (B, modes, modes): u, ∇u and D²u, (6, B, cells²); ρ0 and ρ1, (2, B, cells²); the
     least of det(I ∓ ½D²u) and the largest |eigenvalue| of ½D²u, (2, B).
     """
-    planes, points = _potential(coefficients, cells, bent=False), unit_centres(2, cells)
+    planes, points = _potential(coefficients, cells, centred=True), unit_centres(2, cells)
     batch, count = len(planes), cells**2
     assert len(source) == len(target) == batch
-    found, extremes = torch.empty(2, batch, count), torch.empty(2, batch)
+    found, extremes = _room(2, batch, count), _room(2, batch)
     pointers = [tensor.data_ptr() for tensor in (*points, planes, *found, *extremes)]
     _call().geonet_halfway(source, target, *pointers, count, batch)
     extremes[1] /= 2
@@ -101,27 +101,29 @@ def velocity(coefficients: Tensor, times: Tensor) -> Tensor:
 
     From potentials at t = ½, (B, modes, modes).
     """
-    planes, times = _potential(coefficients, NODES, bent=True), _single(times)
-    answer = torch.empty(2, len(planes), len(times), CELLS**2)
-    pointers = [tensor.data_ptr() for tensor in (planes, times, answer)]
-    items = len(planes) * len(times)
-    _call().geonet_velocity(*pointers, NODES, CELLS, STEPS, NEAR, len(times), items)
+    planes, times = _potential(coefficients, NODES, centred=False), _single(times)
+    batch, items = len(planes), len(planes) * len(times)
+    nodes = _room(batch, (NODES + 1) ** 2, 8)
+    _call().geonet_nodes(planes.data_ptr(), nodes.data_ptr(), NODES + 1, batch)
+    answer = _room(2, batch, len(times), CELLS**2)
+    pointers = [tensor.data_ptr() for tensor in (nodes, times, answer)]
+    _call().geonet_velocity(*pointers, NODES, STEPS, NEAR, len(times), items)
     return answer
 
 
-def _potential(coefficients: Tensor, cells: int, bent: bool) -> Tensor:
-    """u, ∇u and D²u, (B, 6, places), at the centres of cells² cells of the unit square.
+def _potential(coefficients: Tensor, cells: int, centred: bool) -> Tensor:
+    """u, ∇u and D²u, (B, 6, places), at cells² cells of the unit square.
 
-    Bent: at their corners, and ∇u − ½D²u·x in the place of ∇u.
+    At their centres or else at their corners.
     """
     coefficients = _single(coefficients)
     batch, modes = coefficients.shape[:2]
     assert coefficients.shape == (batch, modes, modes)
-    down, across = _series(cells, modes, not bent)
+    down, across = _series(cells, modes, centred)
     n = down.shape[1]
-    half, planes = torch.empty(batch, 3, modes, n), torch.empty(batch, 6, n**2)
+    half, planes = _room(batch, 3, modes, n), _room(batch, 6, n**2)
     pointers = [tensor.data_ptr() for tensor in (coefficients, down, across, half, planes)]
-    _call().geonet_potential(*pointers, modes, n, int(bent), batch)
+    _call().geonet_potential(*pointers, modes, n, batch)
     return planes
 
 
@@ -200,6 +202,11 @@ def _refinement(grid: Grid) -> Refinement:
     return answer
 
 
+def _room(*shape: int) -> Tensor:
+    """Where C writes; single precision whatever torch's default is."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
+
+
 def _single(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float32).contiguous()
 
@@ -228,8 +235,9 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     array, whole, long, real = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
     splines, refinement = ctypes.POINTER(Splines), ctypes.POINTER(Refinement)
     for name, arguments in {
-        "potential": [*[array] * 5, whole, whole, whole, long],
-        "velocity": [*[array] * 3, whole, whole, whole, real, long, long],
+        "potential": [*[array] * 5, whole, whole, long],
+        "nodes": [array, array, whole, long],
+        "velocity": [*[array] * 3, whole, whole, real, long, long],
         "look": [splines, *[array] * 6, long, long, long],
         "halfway": [splines, splines, *[array] * 7, long, long],
         "frames": [splines, splines, refinement, *[array] * 6, real, whole, long, long],

@@ -25,12 +25,9 @@ INLINE int32_t node_before(float x, int32_t last, float *way) {
     return node;
 }
 
-INLINE float bilinear(const float *table, int32_t corner, int32_t row, float down,
-                             float right) {
-    float upper = table[corner] + right * (table[corner + 1] - table[corner]);
-    float lower = table[corner + row] + right * (table[corner + row + 1] - table[corner + row]);
-    return upper + down * (lower - upper);
-}
+typedef float Four __attribute__((vector_size(16), aligned(4)));
+typedef float Eight __attribute__((vector_size(32), aligned(4)));
+typedef float Sixteen __attribute__((vector_size(64), aligned(4)));
 
 /* u, its gradient and d11, d12, d22 of u at n * n places, six planes of n * n, of one pair.
 
@@ -62,87 +59,98 @@ static void potential_of(const float *coefficients, int32_t modes, const float *
             }
 }
 
-/* Potentials of all pairs: planes (pairs, 6, n * n) of `potential_of`; half (pairs, 3, modes, n).
-
-   With `bent`, which needs places at k / (n - 1), the gradient is replaced by that less
-   D2u x / 2: see potential_table() in potential.py. */
+/* Potentials of all pairs: planes (pairs, 6, n * n) of `potential_of`; half (pairs, 3, modes, n). */
 void geonet_potential(const float *coefficients, const float *down, const float *across,
-                      float *half, float *planes, int32_t modes, int32_t n, int32_t bent,
-                      int64_t pairs) {
+                      float *half, float *planes, int32_t modes, int32_t n, int64_t pairs) {
 #pragma omp parallel for schedule(static)
-    for (int64_t pair = 0; pair < pairs; pair++) {
-        float *u = planes + 6 * pair * n * n, *g1 = u + n * n, *g2 = g1 + n * n;
-        const float *a = g2 + n * n, *b = a + n * n, *c = b + n * n;
+    for (int64_t pair = 0; pair < pairs; pair++)
         potential_of(coefficients + pair * modes * modes, modes, down, across, n,
-                     half + 3 * pair * modes * n, u);
-        for (int32_t i = 0; bent && i < n; i++) {
-            const float x1 = (float)i / (float)(n - 1);
-            for (int32_t j = 0; j < n; j++) {
-                const int32_t at = i * n + j;
-                const float x2 = (float)j / (float)(n - 1);
-                g1[at] -= 0.5f * (a[at] * x1 + b[at] * x2);
-                g2[at] -= 0.5f * (b[at] * x1 + c[at] * x2);
-            }
-        }
-    }
+                     half + 3 * pair * modes * n, planes + 6 * pair * n * n);
 }
 
-/* A row of what `geonet_velocity` finds, at x1 and the centres of `cells` cells: v1 and v2. The
-   planes begin with the bent gradient. */
-static void velocity_row(const float *gradient, int32_t nodes, float s, float x1, int32_t cells,
-                         float miss, int32_t steps, float *v1, float *v2) {
-    const int32_t row = nodes + 1;
-    const int64_t plane = (int64_t)row * row;
-    const float *rest1 = gradient, *rest2 = rest1 + plane;
-    const float *h11 = rest2 + plane, *h12 = h11 + plane, *h22 = h12 + plane;
-    memset(v1, 0, sizeof(float) * (size_t)cells);
-    memset(v2, 0, sizeof(float) * (size_t)cells);
-    float largest = HUGE_VALF;
-    for (int32_t step = 0; step <= steps && largest >= miss; step++) {
-        largest = 0.0f;
-#pragma omp simd reduction(max : largest)
-        for (int32_t j = 0; j < cells; j++) {
-            const float x2 = ((float)j + 0.5f) / (float)cells;
-            const float y1 = fminf(fmaxf(x1 - s * v1[j], 0.0f), 1.0f);
-            const float y2 = fminf(fmaxf(x2 - s * v2[j], 0.0f), 1.0f);
-            float down, right;
-            const int32_t above = node_before(y1, nodes, &down);
-            const int32_t corner = above * row + node_before(y2, nodes, &right);
-            const float a = bilinear(h11, corner, row, down, right);
-            const float b = bilinear(h12, corner, row, down, right);
-            const float c = bilinear(h22, corner, row, down, right);
-            const float g1 = bilinear(rest1, corner, row, down, right) + 0.5f * (a * y1 + b * y2);
-            const float g2 = bilinear(rest2, corner, row, down, right) + 0.5f * (b * y1 + c * y2);
-            const float miss1 = y1 - x1 + s * g1, miss2 = y2 - x2 + s * g2;
-            /* Newton's step moves y by -(I + s D2u)^-1 miss; grad u follows to first order. */
-            const float d11 = 1.0f + s * a, d12 = s * b, d22 = 1.0f + s * c;
-            const float scale = 1.0f / (d11 * d22 - d12 * d12);
-            const float back1 = scale * (d22 * miss1 - d12 * miss2);
-            const float back2 = scale * (d11 * miss2 - d12 * miss1);
-            v1[j] = g1 - (a * back1 + b * back2);
-            v2[j] = g2 - (b * back1 + c * back2);
-            const float off = fmaxf(fabsf(miss1), fabsf(miss2));
-            largest = off > largest ? off : largest;
-        }
-    }
-}
-
-/* v with v = grad u(y), y + s v = x, by Newton's method, at the centres x of cells * cells cells.
-
-   planes: (pairs, 6, nodes + 1, nodes + 1), of `geonet_potential`, bent.
-   times: (moments); s is the time less a half.
-   velocity: (2, pairs * moments, cells * cells).
-   It stops, row by row, a step after |y + s grad u(y) - x| fell below `miss`. */
-void geonet_velocity(const float *planes, const float *times, float *velocity, int32_t nodes,
-                     int32_t cells, int32_t steps, float miss, int64_t moments, int64_t items) {
-    const int64_t plane = (int64_t)(nodes + 1) * (nodes + 1);
+/* From planes (pairs, 6, n * n) at k / (n - 1) to what a place needs side by side, (pairs, n * n, 8):
+   the gradient less D2u x / 2, see potential_table() in potential.py, and d11, d12, d22. */
+void geonet_nodes(const float *planes, float *nodes, int32_t n, int64_t pairs) {
 #pragma omp parallel for schedule(static)
-    for (int64_t line = 0; line < items * cells; line++) {
-        const int64_t item = line / cells;
-        const float x1 = ((float)(line % cells) + 0.5f) / (float)cells;
-        float *v1 = velocity + line * cells, *v2 = v1 + items * cells * cells;
-        velocity_row(planes + (6 * (item / moments) + 1) * plane, nodes,
-                     times[item % moments] - 0.5f, x1, cells, miss, steps, v1, v2);
+    for (int64_t line = 0; line < pairs * n; line++) {
+        const int64_t plane = (int64_t)n * n, i = line % n;
+        const float *g1 = planes + (6 * (line / n) + 1) * plane + i * n, *g2 = g1 + plane;
+        const float *a = g2 + plane, *b = a + plane, *c = b + plane;
+        const float x1 = (float)i / (float)(n - 1);
+        float *to = nodes + 8 * line * n;
+        for (int32_t j = 0; j < n; j++, to += 8) {
+            const float x2 = (float)j / (float)(n - 1);
+            to[0] = g1[j] - 0.5f * (a[j] * x1 + b[j] * x2);
+            to[1] = g2[j] - 0.5f * (b[j] * x1 + c[j] * x2);
+            to[2] = a[j];
+            to[3] = b[j];
+            to[4] = c[j];
+            to[5] = to[6] = to[7] = 0.0f;
+        }
+    }
+}
+
+#define COARSE 32 /* cells per axis on which the velocity is found */
+
+/* A step of Newton's method for y + s grad u(y) = x from y = x - s v in a row: v1 and v2 change,
+   and it gives the largest |y + s grad u(y) - x|. */
+INLINE float newton(const float *nodes, int32_t last, float s, float x1, float *v1, float *v2) {
+    int32_t corner[COARSE];
+    float y1[COARSE], y2[COARSE], down[COARSE], right[COARSE], found[COARSE][8], largest = 0.0f;
+#pragma omp simd
+    for (int32_t j = 0; j < COARSE; j++) {
+        const float x2 = ((float)j + 0.5f) / COARSE;
+        y1[j] = fminf(fmaxf(x1 - s * v1[j], 0.0f), 1.0f);
+        y2[j] = fminf(fmaxf(x2 - s * v2[j], 0.0f), 1.0f);
+        corner[j] = node_before(y1[j], last, &down[j]) * (last + 1);
+        corner[j] += node_before(y2[j], last, &right[j]);
+    }
+    for (int32_t j = 0; j < COARSE; j++) { /* bilinear, all fields at once */
+        const float *upper = nodes + 8 * (int64_t)corner[j], *lower = upper + 8 * (last + 1);
+        const Eight a = *(const Eight *)upper, b = *(const Eight *)(upper + 8);
+        const Eight c = *(const Eight *)lower, d = *(const Eight *)(lower + 8);
+        const Eight above = a + right[j] * (b - a), below = c + right[j] * (d - c);
+        *(Eight *)found[j] = above + down[j] * (below - above);
+    }
+#pragma omp simd reduction(max : largest)
+    for (int32_t j = 0; j < COARSE; j++) {
+        const float x2 = ((float)j + 0.5f) / COARSE;
+        const float a = found[j][2], b = found[j][3], c = found[j][4];
+        const float g1 = found[j][0] + 0.5f * (a * y1[j] + b * y2[j]);
+        const float g2 = found[j][1] + 0.5f * (b * y1[j] + c * y2[j]);
+        const float miss1 = y1[j] - x1 + s * g1, miss2 = y2[j] - x2 + s * g2;
+        /* The step moves y by -(I + s D2u)^-1 miss; grad u follows to first order. */
+        const float d11 = 1.0f + s * a, d12 = s * b, d22 = 1.0f + s * c;
+        const float scale = 1.0f / (d11 * d22 - d12 * d12);
+        const float back1 = scale * (d22 * miss1 - d12 * miss2);
+        const float back2 = scale * (d11 * miss2 - d12 * miss1);
+        v1[j] = g1 - (a * back1 + b * back2);
+        v2[j] = g2 - (b * back1 + c * back2);
+        const float off = fmaxf(fabsf(miss1), fabsf(miss2));
+        largest = off > largest ? off : largest;
+    }
+    return largest;
+}
+
+/* v with v = grad u(y), y + s v = x, by Newton's method, at the centres x of COARSE * COARSE cells.
+
+   nodes: (pairs, last + 1, last + 1, 8), of `geonet_nodes`.
+   times: (moments); s is the time less a half.
+   velocity: (2, pairs * moments, COARSE * COARSE).
+   It stops, row by row, a step after |y + s grad u(y) - x| fell below `miss`. */
+void geonet_velocity(const float *nodes, const float *times, float *velocity, int32_t last,
+                     int32_t steps, float miss, int64_t moments, int64_t items) {
+    const int64_t own = 8 * (int64_t)(last + 1) * (last + 1);
+#pragma omp parallel for schedule(static)
+    for (int64_t line = 0; line < items * COARSE; line++) {
+        const int64_t item = line / COARSE;
+        const float x1 = ((float)(line % COARSE) + 0.5f) / COARSE;
+        const float s = times[item % moments] - 0.5f;
+        float *v1 = velocity + line * COARSE, *v2 = v1 + items * COARSE * COARSE;
+        memset(v1, 0, sizeof(float) * COARSE);
+        memset(v2, 0, sizeof(float) * COARSE);
+        for (int32_t step = 0; step <= steps; step++)
+            if (newton(nodes + own * (item / moments), last, s, x1, v1, v2) < miss) break;
     }
 }
 
@@ -155,9 +163,6 @@ typedef struct {
     int32_t rows, columns;
     float down, across;
 } Splines;
-
-typedef float Four __attribute__((vector_size(16), aligned(4)));
-typedef float Sixteen __attribute__((vector_size(64), aligned(4)));
 
 /* The weights of four coefficients in a row at s in [0, 1] between the middle two. */
 INLINE void weigh(float s, float *w0, float *w1, float *w2, float *w3) {
@@ -287,8 +292,6 @@ void geonet_halfway(const Splines *source, const Splines *target, const float *x
         }
     }
 }
-
-#define COARSE 32 /* cells per axis on which the velocity is given */
 
 /* Matrices that take v from its cells to a grid, see refinement() in matrices.py.
 

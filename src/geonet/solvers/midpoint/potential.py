@@ -55,7 +55,7 @@ def potential_table(coefficients: Tensor) -> Tensor:
 @torch.inference_mode(False)
 def _nodes(d: int) -> Tensor:
     """The places of the table's nodes, (d, nodes)."""
-    axis = torch.arange(NODES[d] + 1) / NODES[d]
+    axis = torch.arange(NODES[d] + 1, dtype=torch.float32, device="cpu") / NODES[d]
     return torch.stack(torch.meshgrid(*[axis] * d, indexing="ij")).flatten(1)
 
 

@@ -1,0 +1,1 @@
+"""Error against time of every solver, on the same pairs and against one truth."""

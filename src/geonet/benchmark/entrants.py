@@ -1,0 +1,178 @@
+"""Who takes part: solvers with their options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+from geonet.errors import InputError
+from geonet.solvers.registry import make_solver, solver_class
+
+Kind = Literal["classical", "learned", "per-pair"]
+SHORT = {"epsilon": "ε"}
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A solver with options.
+
+    Attributes:
+        label: the name in tables, each once in a suite.
+        solver: its name, or a model's file.
+        dimensions: the dimensions in which it takes part; None for all.
+        kind: classical, learned before, or trained for every pair anew.
+        options: of the solver.
+        quick: whether a quick run has it too.
+        location: 'module:Class' of a solver that another process may not have registered.
+    """
+
+    label: str
+    solver: str
+    dimensions: tuple[int, ...] | None
+    kind: Kind = "classical"
+    options: dict[str, Any] = field(default_factory=dict)
+    quick: bool = False
+    location: str | None = None
+
+
+def _swept(
+    solver: str, dimension: int, *settings: dict[str, Any], quick: Sequence[int] = (0,)
+) -> list[Entrant]:
+    """A classical solver with each of some settings; `quick` has the numbers of quick ones."""
+    return [
+        Entrant(_label(solver, options), solver, (dimension,), "classical", options, k in quick)
+        for k, options in enumerate(settings)
+    ]
+
+
+def _label(solver: str, options: dict[str, Any]) -> str:
+    told = [v if isinstance(v, str) else f"{SHORT.get(k, k)} {v:g}" for k, v in options.items()]
+    return ", ".join([solver, *told])
+
+
+LEARNED_1D = [
+    Entrant(name, name, (1,), "learned", quick=True)
+    for name in ("transport-1d", "geonet-1d", "deeponet-1d")
+]
+CLASSICAL_1D = [
+    Entrant("quantile", "quantile", (1,), quick=True),
+    Entrant("monge-ampere", "monge-ampere", (1,), quick=True),
+    *_swept("linear-program", 1, {"method": "emd"}, {"method": "emd_1d"}, quick=(1,)),
+    *_swept("schrodinger", 1, *({"epsilon": e, "tolerance": 1e-3} for e in (0.01, 0.1))),
+    *_swept(
+        "barycenter",
+        1,
+        {"reg": 6e-4},  # the paper's
+        {"reg": 6e-4, "tolerance": 0.5},  # and its early stop
+        {"reg": 6e-4, "tolerance": 10.0},
+        {"reg": 2e-3},
+        {"reg": 2e-4},
+        {"reg": 6e-4, "method": "sinkhorn_log"},
+        quick=(0, 1),
+    ),
+    *_swept("debiased-barycenter", 1, {"method": "sinkhorn"}, {"method": "sinkhorn_log"}),
+    *_swept("ott-barycenter", 1, *({"epsilon": 6e-4, "tolerance": tol} for tol in (1e-2, 1e-4))),
+    Entrant("linear", "linear", (1,), quick=True),
+    Entrant("auto", "auto", (1,)),  # which is `quantile`
+]
+LEARNED_2D = [
+    Entrant("transport-2d", "transport-2d", (2,), "learned", quick=True),
+    Entrant("transport-2d, network alone", "transport-2d", (2,), "learned", {"corrections": 0}),
+    Entrant("geonet-2d", "geonet-2d", (2,), "learned", quick=True),
+    Entrant("auto", "auto", (2,), "learned", quick=True),  # which asks `transport-2d` first
+]
+CLASSICAL_2D = [
+    Entrant("monge-ampere", "monge-ampere", (2,), quick=True),
+    Entrant("linear-program, at most 48²", "linear-program", (2,), options={"coarsen": True}),
+    *_swept(  # in units of the box, [0, 5]²
+        "schrodinger",
+        2,
+        {"epsilon": 0.004, "tolerance": 1e-3},
+        {"epsilon": 0.006, "tolerance": 1e-3},
+        {"epsilon": 0.008, "tolerance": 1e-2},
+        {"epsilon": 0.016, "tolerance": 1e-2},
+        {"epsilon": 0.025, "tolerance": 1e-3},
+        {"epsilon": 0.05, "tolerance": 1e-2},
+        quick=(1, 3),
+    ),
+    *_swept(
+        "barycenter",
+        2,
+        {"reg": 4e-3},  # the paper's
+        {"reg": 4e-3, "tolerance": 10.0},  # and its early stop
+        {"reg": 4e-3, "tolerance": 0.5},
+        {"reg": 1e-3},
+        {"reg": 2e-3},
+        {"reg": 1e-2},
+        {"reg": 4e-3, "method": "sinkhorn_log"},
+        quick=(0, 1),
+    ),
+    *_swept(
+        "debiased-barycenter",
+        2,
+        *(
+            {"method": "sinkhorn", "reg": reg, "tolerance": tolerance}
+            for tolerance, reg in product((1e-2, 1e-4), (4e-3, 2e-3))
+        ),
+        {"method": "sinkhorn_log", "reg": 4e-3},
+    ),
+    *_swept(
+        "ott-barycenter",
+        2,
+        *(
+            {"epsilon": epsilon, "tolerance": tolerance}
+            for tolerance, epsilon in product((1e-2, 1e-4), (4e-3, 2e-3))
+        ),
+    ),
+    Entrant("linear", "linear", (2,), quick=True),
+]
+PER_PAIR = [
+    Entrant(name, name, (1, 2), "per-pair") for name in ("pinn", "flow-matching", "rectified-flow")
+]
+ENTRANTS = (*LEARNED_1D, *CLASSICAL_1D, *LEARNED_2D, *CLASSICAL_2D, *PER_PAIR)
+
+
+def entrants(solvers: Sequence[str], quick: bool) -> list[Entrant]:
+    """All of them, or those of the named solvers.
+
+    A solver that is not among them takes part with its default options, and so does a model's file.
+    """
+    if not solvers:
+        return [entrant for entrant in ENTRANTS if entrant.quick or not quick]
+    chosen = []
+    for name in dict.fromkeys(solvers):
+        own = [entrant for entrant in ENTRANTS if entrant.solver == name] or [_by_default(name)]
+        chosen += [entrant for entrant in own if entrant.quick or not quick] or own
+    return chosen
+
+
+def _by_default(name: str) -> Entrant:
+    """A solver that anyone has added."""
+    if name.endswith(".safetensors"):
+        make_solver(name)  # which refuses what is no model
+        return Entrant(name, str(Path(name).resolve()), None, "learned")
+    cls = solver_class(name)
+    learned = any(option.name == "file" for option in fields(cls))  # type: ignore[arg-type]
+    kind: Kind = "learned" if learned else "classical"
+    location = f"{cls.__module__}:{cls.__qualname__}"
+    return Entrant(name, name, cls.dimensions, kind, location=location)
+
+
+def taking_part(chosen: Sequence[Entrant], dimension: int) -> list[Entrant]:
+    """Those for densities of a dimension."""
+    return [e for e in chosen if e.dimensions is None or dimension in e.dimensions]
+
+
+def check_all_take_part(chosen: Sequence[Entrant], dimensions: Sequence[int]) -> None:
+    """Refuse a solver that none of the chosen suites has a use for."""
+    for solver in dict.fromkeys(entrant.solver for entrant in chosen):
+        own = [entrant for entrant in chosen if entrant.solver == solver]
+        if not any(taking_part(own, dimension) for dimension in dimensions):
+            suites = " and ".join(f"{d}D" for d in dimensions) or "no"
+            raise InputError(
+                f"The solver {solver!r} takes no part in the chosen suites, which have {suites} "
+                "densities; choose another solver or suite."
+            )

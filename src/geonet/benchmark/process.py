@@ -1,0 +1,53 @@
+"""A function in a process of its own, which has loaded nothing but what the function's module has.
+
+What it allocates dies with it, and if the system kills it, the others go on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+from geonet.errors import GeonetError, SolverError
+
+Given = TypeVar("Given")
+Found = TypeVar("Found")
+
+
+def in_new_process(function: Callable[[Given], Found], given: Given) -> Found:
+    """function(given), all picklable; whatever it raises is a `SolverError` here."""
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(sender, function, given))
+    process.start()
+    sender.close()  # the process has its own; with that one the pipe ends
+    try:
+        answer, failure = receiver.recv()
+    except EOFError:
+        failure = "Its process was killed, for lack of memory perhaps; close other programs."
+        raise SolverError(failure) from None
+    finally:
+        process.kill()  # if this one was interrupted, the other would go on
+        process.join()
+    if failure is not None:
+        raise SolverError(failure)
+    return answer
+
+
+def told(error: Exception) -> str:
+    """An error in one line: geonet's own speak for themselves."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, GeonetError) else f"{type(error).__name__}: {text}"
+
+
+def _run(sender: Connection, function: Callable[[Any], Any], given: Any) -> None:
+    os.dup2(2, 1)  # standard output is the command's, which may be JSON
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is for the parent to tell
+    try:
+        sender.send((function(given), None))
+    except Exception as error:
+        sender.send((None, told(error)))

@@ -1,0 +1,159 @@
+"""What was measured, as rows, and their file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from geonet.errors import FileError
+from geonet.files import reading, written_atomically
+
+FILE = "benchmark.json"
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Over the repeats."""
+
+    median: float
+    low_quartile: float
+    high_quartile: float
+    min: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A solver in one setting.
+
+    Attributes:
+        suite: the name.
+        dimension: of the densities.
+        cells: along each axis.
+        pairs: given in one call.
+        times: asked for.
+        label: of the solver with its options.
+        solver: the name alone.
+        options: of the solver.
+        kind: classical, learned or per-pair.
+        setup_seconds: import of its modules, making it, and by how much its first answer, which
+            is on its smallest grid, takes longer than the next.
+        seconds_per_pair: solve and densities.
+        repeats: over which these are.
+        l1_percent: the largest of `l1_quarters`.
+        l1_quarters: mean L1 error in % at t = 0, ¼, ½, ¾, 1; of a single pair on these cells.
+        w2_percent: mean error of the distance in %; None where the solver gives none.
+        pairs_measured: over which the errors are means.
+        memory_mb: by how much the first call raised the peak of resident memory; None if unknown.
+        threads: of torch.
+        dtype: in which it computes.
+        training_seconds: of a learned one.
+    """
+
+    suite: str
+    dimension: int
+    cells: int
+    pairs: int
+    times: int
+    label: str
+    solver: str
+    options: dict[str, Any]
+    kind: str
+    setup_seconds: float | None
+    seconds_per_pair: Seconds
+    repeats: int
+    l1_percent: float
+    l1_quarters: list[float]
+    w2_percent: float | None
+    pairs_measured: int
+    memory_mb: float | None
+    threads: int
+    dtype: str
+    training_seconds: float | None
+
+    @property
+    def seconds(self) -> float:
+        """The median per pair."""
+        return self.seconds_per_pair.median
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A setting that was not measured, and why."""
+
+    suite: str
+    dimension: int
+    cells: int
+    pairs: int
+    times: int
+    label: str
+    solver: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds of a whole call against one of its sizes.
+
+    Attributes:
+        solver: the name.
+        axis: what grows: output points, times or pairs.
+        values: its sizes.
+        seconds: at each.
+        slope: of the upper half, log against log.
+    """
+
+    solver: str
+    axis: str
+    values: list[int]
+    seconds: list[float]
+    slope: float
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """All that one run measured."""
+
+    machine: dict[str, Any]
+    quick: bool
+    settings: list[Row] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    scaling: list[Curve] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Nested tables."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(table: dict[str, Any]) -> Benchmark:
+        """What `to_json` gave."""
+        rows = [
+            Row(**row | {"seconds_per_pair": Seconds(**row["seconds_per_pair"])})
+            for row in table["settings"]
+        ]
+        skipped = [Skipped(**row) for row in table["skipped"]]
+        curves = [Curve(**curve) for curve in table["scaling"]]
+        return Benchmark(table["machine"], table["quick"], rows, skipped, curves)
+
+    def save(self, folder: Path) -> Path:
+        """Write benchmark.json."""
+        text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+        with written_atomically(folder / FILE) as temporary:
+            temporary.write_text(text + "\n", encoding="utf-8")
+        return folder / FILE
+
+
+def read_benchmark(folder: Path) -> Benchmark:
+    """What `Benchmark.save` wrote into a folder."""
+    with reading(folder / FILE, "the result of geonet benchmark"):
+        return Benchmark.from_json(json.loads((folder / FILE).read_text(encoding="utf-8")))
+
+
+def made_folder(folder: Path) -> Path:
+    """The folder, there and ready for files."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"Cannot make the folder {folder}: {error.strerror}.") from error
+    return folder

@@ -1,0 +1,52 @@
+"""`geonet benchmark`: error against time of every solver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import typer
+
+
+def benchmark(
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="1d, 2d or scaling; repeat. By default all three."),
+    ] = None,
+    solvers: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,…", help="Solvers or files of models; any other than these is left out."
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A check with few pairs and sizes, some minutes.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Where to write the results.")] = Path("results"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON alone.")] = False,
+) -> None:
+    """Error against time of every solver, on the same pairs and against one truth.
+
+    Tables on the screen; benchmark.json and pictures in results/. In full it takes an hour and an
+    idle machine. Two solvers alone: geonet benchmark --suite 1d --solvers quantile,transport-1d
+    """
+    from geonet.benchmark.figures import save_figures
+    from geonet.benchmark.result import made_folder
+    from geonet.benchmark.run import benchmark as measure
+    from geonet.benchmark.run import planned
+    from geonet.benchmark.tables import tables
+    from geonet.cli.output import print_json, print_table
+
+    names = [name.strip() for given in solvers or [] for name in given.split(",") if name.strip()]
+    plan, began = planned(suite or [], names, quick), perf_counter()
+    folder = made_folder(out)  # before an hour is spent
+    found = measure(plan, lambda line: typer.echo(line, err=True))
+    files = [found.save(folder), *save_figures(found, folder)]
+    if as_json:
+        print_json(found.to_json())
+        return
+    for table in tables(found):
+        typer.echo(f"\n{table.title}")
+        print_table(table.texts(), list(table.columns))
+    typer.echo(f"\n{', '.join(map(str, files))}; {perf_counter() - began:.0f} s")

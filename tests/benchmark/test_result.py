@@ -1,0 +1,61 @@
+"""Results go through their file unchanged."""
+
+import json
+
+import pytest
+
+from geonet.benchmark.machine import machine
+from geonet.benchmark.result import Benchmark, made_folder, read_benchmark
+from geonet.errors import FileError
+
+
+def test_there_and_back(made_up, tmp_path):
+    file = made_up.save(tmp_path)
+    assert file == tmp_path / "benchmark.json"
+    assert read_benchmark(tmp_path) == made_up
+    content = json.loads(file.read_text(encoding="utf-8"))
+    assert list(content) == ["machine", "quick", "settings", "skipped", "scaling"]
+    assert content["settings"][0]["seconds_per_pair"].keys() == {
+        "median",
+        "low_quartile",
+        "high_quartile",
+        "min",
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["benchmark.json"]
+
+
+def test_the_median_is_a_rows_time(row):
+    assert row(seconds=0.25).seconds == 0.25
+
+
+def test_what_is_not_a_number_is_not_written(row, tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        Benchmark({}, True, [row(l1_percent=float("nan"))]).save(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"machine": {}}', '{"settings": [{"suite": 1}]}'])
+def test_broken_files(tmp_path, text):
+    (tmp_path / "benchmark.json").write_text(text)
+    with pytest.raises(FileError, match="Cannot read .* as the result of geonet benchmark"):
+        read_benchmark(tmp_path)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(FileError, match="There is no file"):
+        read_benchmark(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    assert made_folder(tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="Cannot make the folder .*: Not a directory."):
+        made_folder(tmp_path / "file" / "c")
+
+
+def test_the_machine_is_told():
+    found = machine()
+    assert found["cpu"] and found["cores"] >= 1 and found["threads"] >= 1
+    assert all(found[name] for name in ("os", "python", "torch", "numpy", "scipy", "POT"))
+    assert {"jax", "ott-jax", "memory_gb"} <= found.keys()
+    json.dumps(found, allow_nan=False)

@@ -1,0 +1,82 @@
+"""`geonet benchmark`: what is measured, printed and left behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from geonet.benchmark import run as benchmark_run
+from geonet.benchmark.suites import QUICK_CELLS, SUITES, Suite
+from geonet.measures.families import BOX_1D, mixtures_1d
+
+
+@pytest.fixture
+def tiny(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(SUITES, "1d", Suite("1d", mixtures_1d, BOX_1D, (20, 30), 30))
+    monkeypatch.setitem(QUICK_CELLS, "1d", (20, 30))
+
+
+@pytest.fixture
+def here(tiny, monkeypatch):
+    """Without processes of their own."""
+    monkeypatch.setattr(benchmark_run, "in_new_process", lambda function, given: function(given))
+
+
+def test_two_solvers_in_processes_of_their_own(run, tiny):
+    code, out, err = run("benchmark", "--suite", "1d", "--solvers", "linear, quantile", "--quick")
+    assert code == 0
+    assert [line.split(",")[0] for line in err.splitlines()] == [
+        "1d: exact paths of 4 pairs",
+        "1d 1/2 linear: 2 settings",
+        "1d 2/2 quantile: 2 settings",
+    ]
+    assert "1D, 30 cells, one pair, 5 times; ●: none is better in both" in out
+    files = ["benchmark-pareto.png", "benchmark-resolution.png", "benchmark.json"]
+    assert sorted(file.name for file in Path("results").iterdir()) == files
+    assert all(f"results/{file}" in out for file in files)
+    content = json.loads(Path("results/benchmark.json").read_text(encoding="utf-8"))
+    assert content["quick"] is True and content["skipped"] == []
+    assert [row["label"] for row in content["settings"]] == ["linear"] * 2 + ["quantile"] * 2
+
+
+def test_json_alone(run, here):
+    arguments = ("benchmark", "--suite", "1d", "--quick", "--json", "--out", "made/here")
+    code, out, _ = run(*arguments, "--solvers", "linear", "--solvers", "quantile")
+    assert code == 0
+    assert json.loads(out) == json.loads(Path("made/here/benchmark.json").read_text("utf-8"))
+
+
+def test_a_refusal_is_printed_with_its_reason(run, here):
+    code, out, _ = run("benchmark", "--suite", "1d", "--quick", "--solvers", "schrodinger")
+    assert code == 0
+    assert "Not measured" in out and "below the grid's resolution" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--suite", "3d"], "There is no suite '3d'; choose from 1d, 2d, scaling."),
+        (["--solvers", "quantil"], "There is no solver 'quantil'; did you mean 'quantile'?"),
+        (["--solvers", "a.safetensors"], "There is no file a.safetensors; check the path."),
+    ],
+)
+def test_bad_input(refused, tiny, arguments, line):
+    assert refused("benchmark", *arguments) == f"error: {line}\n"
+    assert not Path("results").exists()
+
+
+def test_a_folder_that_cannot_be_made(refused, here):
+    Path("file").write_text("")
+    line = refused("benchmark", "--suite", "1d", "--solvers", "linear", "--out", "file/results")
+    assert line == "error: Cannot make the folder file/results: Not a directory.\n"
+
+
+def test_it_is_in_the_help(run):
+    assert "benchmark" in run("--help").out
+    text = run("benchmark", "--help").out
+    for option in ("--suite", "--solvers", "--quick", "--out", "--json"):
+        assert option in text
+    assert "geonet benchmark --suite 1d --solvers quantile" in " ".join(text.split())
