@@ -80,7 +80,7 @@ hot-paths: $(VENV)/.dev ## time our own hot paths; fails where one got slower by
 	  $$(find runs/hot-paths -name '*.json' 2>/dev/null | grep -q . && \
 	    echo --benchmark-compare --benchmark-compare-fail=median:30%)
 
-clean: ## remove what the other targets made, but for .venv
+clean: ## remove what the other targets made, but for .venv and the compiled loops
 	rm -rf site build dist geonet-demo .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

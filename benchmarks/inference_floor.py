@@ -9,11 +9,9 @@ it by `make inference-floor` on an otherwise idle machine.
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import median
-from time import perf_counter
 
 import torch
-from pages import ROOT, Row, machine, put, seeded, table
+from pages import ROOT, Row, machine, put, seconds, seeded, table
 
 import geonet
 from geonet import Density
@@ -29,27 +27,22 @@ INSIDE = TIMES - 2
 MODEL = "transport-2d"
 # Operations at a point, counted in kernels.c.
 LOOK = 82  # a cubic spline: two places, two sets of weights, sixteen terms
-NEWTON, STEPS = 95, 3  # five bilinear fields and a step of Newton's method; some three steps
+NEWTON, STEPS = 95, 3  # five bilinear fields and a step of Newton's method; three of these, assumed
 MEAN = 25  # both determinants and the mean
 
 
-def seconds(call: Callable[[], object], repeats: int = 15) -> float:
-    """The median time of a call."""
+def warm(call: Callable[[], object], repeats: int = 15) -> float:
+    """The median time of a call that was made before."""
     call()
-    times = []
-    for _ in range(repeats):
-        began = perf_counter()
-        call()
-        times.append(perf_counter() - began)
-    return median(times)
+    return seconds(call, repeats)
 
 
 def peaks() -> tuple[float, float]:
     """Operations a second in a product of matrices, bytes a second in a copy; single precision."""
     a = torch.rand(1024, 1024)
     block, to = torch.rand(2**25), torch.rand(2**25)
-    arithmetic = 2 * 1024**3 / seconds(lambda: a @ a, 30)
-    return arithmetic, 2 * 4 * 2**25 / seconds(lambda: to.copy_(block))
+    arithmetic = 2 * 1024**3 / warm(lambda: a @ a, 30)
+    return arithmetic, 2 * 4 * 2**25 / warm(lambda: to.copy_(block))
 
 
 def operations(model: TransportNet) -> dict[str, float]:
@@ -92,7 +85,7 @@ def stages(model: TransportNet, source: Density, target: Density) -> dict[str, f
             answer, inside, splines, velocity, moments, source.grid
         ),
     }
-    return {name: seconds(call) / BATCH for name, call in calls.items()}
+    return {name: warm(call) / BATCH for name, call in calls.items()}
 
 
 def rows() -> list[Row]:
@@ -103,11 +96,13 @@ def rows() -> list[Row]:
     arithmetic, copying = peaks()
     print(f"peak {arithmetic / 1e9:.0f} GFLOP/s, copy {copying / 1e9:.1f} GB/s", flush=True)
     solver, times = geonet.solver(MODEL), [k / (TIMES - 1) for k in range(TIMES)]
-    whole = seconds(lambda: solver(source, target).density(times), 9) / BATCH
+    whole = warm(lambda: solver(source, target).density(times), 9) / BATCH
     needed, taken = operations(model), stages(model, source, target)
     found = []
     for name, count in needed.items():
         found.append(_row(name, count, 0.0, taken[name], arithmetic, copying))
+    rest = whole - sum(taken.values())
+    found.append(("the rest", "–", "–", "–", f"{1e3 * rest:.3f} ms", "–"))
     weights = 4 * sum(p.numel() for p in model.parameters()) / BATCH
     moved = 8 * CELLS**2 * (2 + TIMES) + weights
     found.append(_row("the whole path", sum(needed.values()), moved, whole, arithmetic, copying))
@@ -117,7 +112,7 @@ def rows() -> list[Row]:
 def _row(
     name: str, count: float, moved: float, taken: float, arithmetic: float, copying: float
 ) -> Row:
-    floor = count / arithmetic + moved / copying
+    floor = max(count / arithmetic, moved / copying)  # both can go on at once
     return (
         name,
         f"{count / 1e6:.1f}",

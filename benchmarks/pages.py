@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Callable
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 
 import torch
 
@@ -35,6 +38,16 @@ def put(file: Path, name: str, text: str) -> None:
     if found != 1:
         raise SystemExit(f"{file} has {found} places marked {name}; it needs one.")
     file.write_text(content, encoding="utf-8")
+
+
+def seconds(call: Callable[[], object], repeats: int = 1) -> float:
+    """The median time of a call; warm up before."""
+    times = []
+    for _ in range(repeats):
+        began = perf_counter()
+        call()
+        times.append(perf_counter() - began)
+    return median(times)
 
 
 def machine() -> str:

@@ -12,10 +12,9 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 
 import torch
-from pages import ROOT, Row, machine, put, seeded, table
+from pages import ROOT, Row, machine, put, seconds, seeded, table
 
 import geonet
 from geonet import Density
@@ -29,16 +28,6 @@ PAIRS = 6  # solved from scratch by the classical solvers
 BATCH = 64
 GOAL = 5.0  # percent at t = ½: what the authors' published weights reach, and better
 SOLVES = 150
-
-
-def seconds(call, repeats: int = 1) -> float:
-    """The median time of a call."""
-    times = []
-    for _ in range(repeats):
-        began = perf_counter()
-        call()
-        times.append(perf_counter() - began)
-    return median(times)
 
 
 def speed_rows() -> list[Row]:

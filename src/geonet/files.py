@@ -28,6 +28,15 @@ def written_atomically(file: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def made_folder(folder: Path) -> Path:
+    """The folder, there and ready for files."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"Cannot make the folder {folder}: {error.strerror}.") from error
+    return folder
+
+
 @contextmanager
 def reading(file: Path, what: str) -> Iterator[None]:
     """Turn whatever a decoder raises into a `FileError`.

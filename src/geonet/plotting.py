@@ -112,7 +112,7 @@ def _plot_line(path: Geodesic, moments: list[float], grid: Grid) -> Figure:
     curves.set(xlabel="x", ylabel="density", xlim=(grid.lower[0], grid.upper[0]))
     if curves.dataLim.ymin >= 0:  # a negative density, an error of its solver, stays visible
         curves.set_ylim(bottom=0)
-    _quieten(curves)
+    quieten(curves)
     if len(moments) <= ROW:
         curves.legend(frameon=False, labelcolor=INK, fontsize="small", handlelength=1.2)
     else:
@@ -127,7 +127,7 @@ def _plot_line(path: Geodesic, moments: list[float], grid: Grid) -> Figure:
         extent=(grid.lower[0], grid.upper[0], 0, 1),
     )
     history.set(xlabel="x", ylabel="t", yticks=(0, 0.5, 1))
-    _quieten(history)
+    quieten(history)
     _colour_bar(figure, image, history, "density")
     return figure
 
@@ -177,7 +177,7 @@ def _draw_frames(axes: Sequence[Axes], frames: Frames, grid: Grid) -> ScalarMapp
         image = axis.imshow(frame.T, origin="lower", extent=extent, interpolation="bicubic")
         image.set(norm=scale.norm, cmap=scale.cmap)
         axis.set(xticks=(), yticks=())
-        _quieten(axis)
+        quieten(axis)
     return scale
 
 
@@ -189,10 +189,10 @@ def _draw_curves(axes: Sequence[Axes], frames: Frames, grid: Grid) -> None:
         axis.plot(x, frame, color=DENSITY_MAP(0.45), linewidth=1.4)
         axis.set(xlim=(grid.lower[0], grid.upper[0]), xticks=(), yticks=())
         axis.set_ylim(0, 1.05 * float(frames.max()))
-        _quieten(axis)
+        quieten(axis)
 
 
-def _quieten(axis: Axes) -> None:
+def quieten(axis: Axes) -> None:
     """Thin grey frame and grey text: the density is what should be seen."""
     for name, spine in axis.spines.items():
         spine.set(color=FAINT, linewidth=0.8)
@@ -240,7 +240,7 @@ def _line_pictures(
     axis.set(xlabel="x", ylabel="density", xlim=(grid.lower[0], grid.upper[0]))
     axis.set_ylim(0, 1.05 * float(values.max()))
     label = axis.text(0.02, 0.95, "", transform=axis.transAxes, va="top", color=INK)
-    _quieten(axis)
+    quieten(axis)
     pictures: list[Image.Image] = []
     for t, frame in zip(moments, values, strict=True):
         curve.set_ydata(frame)

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from geonet.benchmark.machine import machine
-from geonet.benchmark.result import Benchmark, made_folder, read_benchmark
+from geonet.benchmark.result import Benchmark, read_benchmark
 from geonet.errors import FileError
+from geonet.files import made_folder
 
 
 def test_there_and_back(made_up, tmp_path):
@@ -22,6 +23,16 @@ def test_there_and_back(made_up, tmp_path):
         "min",
     }
     assert [path.name for path in tmp_path.iterdir()] == ["benchmark.json"]
+
+
+def test_a_later_run_replaces_its_solvers_and_keeps_the_rest(row):
+    old = Benchmark(
+        {"cpu": "old"}, False, [row(label="a"), row(label="b", suite="1d"), row(label="b")]
+    )
+    new = Benchmark({"cpu": "new"}, False, [row(label="b", seconds=9.0)])
+    both = new.with_the_rest_of(old)
+    assert [(r.suite, r.label) for r in both.settings] == [("2d", "b"), ("2d", "a"), ("1d", "b")]
+    assert both.settings[0].seconds == 9.0 and both.machine == {"cpu": "new"}
 
 
 def test_the_median_is_a_rows_time(row):

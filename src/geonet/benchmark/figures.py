@@ -15,8 +15,8 @@ from geonet.benchmark.result import Benchmark, Curve, Row
 from geonet.benchmark.suites import SUITES, TIMES
 from geonet.benchmark.tables import named
 from geonet.files import written_atomically
-from geonet.plotting import FAINT, INK, _quieten
-from geonet.reproduction.result import _save_figure
+from geonet.plotting import FAINT, INK, quieten
+from geonet.reproduction.result import save_figure
 
 ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"  # Okabe and Ito's colours,
 RED, PURPLE, BLACK, GREY = "#D55E00", "#CC79A7", "#000000", "#999999"  # which all can tell apart
@@ -63,7 +63,7 @@ def save_figures(found: Benchmark, folder: Path) -> list[Path]:
     for name, figure in figures(found).items():
         files.append(folder / f"benchmark-{name}.png")
         with written_atomically(files[-1]) as temporary:
-            _save_figure(figure, temporary)
+            save_figure(figure, temporary)
     return files
 
 
@@ -257,7 +257,7 @@ def _quartiles(row: Row) -> tuple[float, float, float]:
 
 
 def _finish(axis: Axes) -> None:
-    _quieten(axis)
+    quieten(axis)
     axis.tick_params(which="minor", color=FAINT, labelcolor=INK, labelsize="x-small")
     axis.grid(color=FAINT, lw=0.4, alpha=0.6)
     axis.set_axisbelow(True)

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from geonet.solvers.midpoint.compiled import library_name
+
 PACKAGES = ("torch", "numpy", "scipy", "POT", "jax", "ott-jax")
 
 
@@ -24,6 +26,7 @@ def machine() -> dict[str, Any]:
         "os": platform.platform(),
         "python": platform.python_version(),
         **{package: _version(package) for package in PACKAGES},
+        "compiled_loops": library_name(),
     }
 
 

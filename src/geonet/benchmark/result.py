@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from geonet.errors import FileError
 from geonet.files import reading, written_atomically
 
 FILE = "benchmark.json"
@@ -136,6 +135,20 @@ class Benchmark:
         curves = [Curve(**curve) for curve in table["scaling"]]
         return Benchmark(table["machine"], table["quick"], rows, skipped, curves)
 
+    def with_the_rest_of(self, other: Benchmark) -> Benchmark:
+        """All of this, and what `other` has of solvers and suites that are not in this."""
+        own = {(row.suite, row.label) for row in (*self.settings, *self.skipped)}
+        curves = {curve.solver for curve in self.scaling}
+        return replace(
+            self,
+            settings=[
+                *self.settings,
+                *(r for r in other.settings if (r.suite, r.label) not in own),
+            ],
+            skipped=[*self.skipped, *(r for r in other.skipped if (r.suite, r.label) not in own)],
+            scaling=[*self.scaling, *(c for c in other.scaling if c.solver not in curves)],
+        )
+
     def save(self, folder: Path) -> Path:
         """Write benchmark.json."""
         text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
@@ -148,12 +161,3 @@ def read_benchmark(folder: Path) -> Benchmark:
     """What `Benchmark.save` wrote into a folder."""
     with reading(folder / FILE, "the result of geonet benchmark"):
         return Benchmark.from_json(json.loads((folder / FILE).read_text(encoding="utf-8")))
-
-
-def made_folder(folder: Path) -> Path:
-    """The folder, there and ready for files."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"Cannot make the folder {folder}: {error.strerror}.") from error
-    return folder

@@ -33,6 +33,7 @@ def ranking(rows: Sequence[Row], suite: str) -> Table:
         "ms a pair",
         "quartiles",
         "repeats",
+        "pairs",
         "set-up, s",
         "memory, MB",
         "type",
@@ -52,6 +53,7 @@ def ranking(rows: Sequence[Row], suite: str) -> Table:
                 )
             ),
             row.repeats,
+            row.pairs_measured,
             row.setup_seconds,
             row.memory_mb,
             row.dtype,

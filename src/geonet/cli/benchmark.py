@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from geonet.errors import InputError
+
+if TYPE_CHECKING:
+    from geonet.benchmark.result import Benchmark
 
 
 def benchmark(
@@ -23,6 +28,10 @@ def benchmark(
     quick: Annotated[
         bool, typer.Option("--quick", help="A check with few pairs and sizes, some minutes.")
     ] = False,
+    update: Annotated[
+        bool,
+        typer.Option("--update", help="Keep what the results have of other solvers and suites."),
+    ] = False,
     out: Annotated[Path, typer.Option(help="Where to write the results.")] = Path("results"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON alone.")] = False,
 ) -> None:
@@ -32,16 +41,18 @@ def benchmark(
     idle machine. Two solvers alone: geonet benchmark --suite 1d --solvers quantile,transport-1d
     """
     from geonet.benchmark.figures import save_figures
-    from geonet.benchmark.result import made_folder
     from geonet.benchmark.run import benchmark as measure
     from geonet.benchmark.run import planned
     from geonet.benchmark.tables import tables
     from geonet.cli.output import print_json, print_table
+    from geonet.files import made_folder
 
     names = [name.strip() for given in solvers or [] for name in given.split(",") if name.strip()]
     plan, began = planned(suite or [], names, quick), perf_counter()
     folder = made_folder(out)  # before an hour is spent
+    before = _before(folder, quick) if update else None
     found = measure(plan, lambda line: typer.echo(line, err=True))
+    found = found if before is None else found.with_the_rest_of(before)
     files = [found.save(folder), *save_figures(found, folder)]
     if as_json:
         print_json(found.to_json())
@@ -50,3 +61,17 @@ def benchmark(
         typer.echo(f"\n{table.title}")
         print_table(table.texts(), list(table.columns))
     typer.echo(f"\n{', '.join(map(str, files))}; {perf_counter() - began:.0f} s")
+
+
+def _before(folder: Path, quick: bool) -> Benchmark:
+    """The results that are updated; quick ones and full ones do not mix."""
+    from geonet.benchmark.result import read_benchmark
+
+    found = read_benchmark(folder)
+    if found.quick != quick:
+        kinds = ("a quick run", "a full run")
+        was, now = kinds if found.quick else kinds[::-1]
+        raise InputError(
+            f"The results in {folder} are of {was}, this is {now}; leave out --update."
+        )
+    return found

@@ -29,7 +29,8 @@ class ClassLinear(Module):
         self.weights = ParameterList(
             xavier_normal_(torch.empty(inputs, outputs)) for _ in range(classes)
         )
-        self._frozen: Tensor | None = None
+        self._frozen: Tensor | None
+        self.register_buffer("_frozen", None, persistent=False)
 
     def forward(self, z: Tensor) -> Tensor:
         """One product of matrices per class."""

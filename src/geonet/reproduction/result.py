@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from geonet.errors import FileError
-from geonet.files import written_atomically
+from geonet.files import made_folder, written_atomically
 
 DPI = 110
 
@@ -78,10 +77,7 @@ class Result:
 
     def save(self, folder: Path) -> list[Path]:
         """Write NAME.json, NAME.md and, if there is a figure, NAME.png; gives the files."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FileError(f"Cannot make the folder {folder}: {error.strerror}.") from error
+        folder = made_folder(folder)
         files = [folder / f"{self.name}.{kind}" for kind in ("json", "md")]
         content = {
             "name": self.name,
@@ -98,11 +94,11 @@ class Result:
         if self.figure is not None:
             files.append(folder / f"{self.name}.png")
             with written_atomically(files[2]) as temporary:
-                _save_figure(self.figure, temporary)
+                save_figure(self.figure, temporary)
         return files
 
 
-def _save_figure(figure: Figure, file: Path) -> None:
+def save_figure(figure: Figure, file: Path) -> None:
     """A PNG of 256 colours, a third of the bytes of all colours."""
     drawn = BytesIO()
     figure.savefig(drawn, dpi=DPI, format="png")

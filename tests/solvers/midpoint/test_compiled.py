@@ -1,5 +1,8 @@
 """The compiled loops give what torch gives."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -153,10 +156,33 @@ def test_what_is_no_number_stays_in_bounds(potentials):
     ends = ends_of(density.values, density.values, SQUARE)
     sides = both_sides(coefficients, ends, 16)
     assert bool(torch.isfinite(sides.source[0]).all())
+    for seen in (sides.steepness, sides.determinant):
+        assert seen.isfinite().tolist() == [True, False]
+    frames = MidpointGeodesic(density, density, "by hand", {}, coefficients).density(0.3).values
+    assert frames.isfinite().flatten(1).all(1).tolist() == [True, False]
     wild = [torch.full((2, 1, 16), value) for value in (torch.inf, -torch.inf)]
     points = torch.zeros(2, 16)
     assert ends[0].at(points, wild, 0.5).shape == (2, 1, 16)
     assert ends[0].at(points, [w * torch.nan for w in wild], 0.5).shape == (2, 1, 16)
+
+
+def test_a_path_can_be_copied_and_sent(potentials):
+    own = path(SQUARE, potentials)
+    frames = own.density(TIMES).values
+    for other in (copy.deepcopy(own), pickle.loads(pickle.dumps(own))):
+        assert torch.equal(other.density(TIMES).values, frames)
+
+
+@pytest.mark.parametrize("length", [1e-15, 1e18])
+def test_the_size_of_the_box_does_not_matter(potentials, length):
+    values, coefficients = smooth(SQUARE, 2).values, potentials(2)
+    frames = []
+    for side in (1.0, length):
+        grid = Grid(SQUARE.shape, 0.0, side)
+        ends = Density(values[0] / side**2, grid), Density(values[1] / side**2, grid)
+        own = MidpointGeodesic(*ends, "by hand", {}, coefficients)
+        frames.append(own.density(TIMES).values * side**2)
+    assert torch.allclose(frames[0], frames[1], rtol=1e-4)
 
 
 def test_other_dimensions_have_tables():
@@ -170,6 +196,17 @@ def test_without_a_library_torch_does_it(monkeypatch, potentials):
     monkeypatch.setattr(compiled, "_library", lambda: None)
     assert not compiled.available()
     assert path(SQUARE, potentials).density(0.3).values.shape == (3, 40, 40)
+
+
+def test_a_library_of_another_version_is_not_called(monkeypatch):
+    monkeypatch.setattr(compiled, "VERSION", compiled.VERSION + 1)
+    compiled._library.cache_clear()
+    try:
+        assert compiled._library() is None
+    finally:
+        monkeypatch.undo()
+        compiled._library.cache_clear()
+        assert compiled.available()
 
 
 def test_a_library_that_does_not_load_is_none(monkeypatch, tmp_path):

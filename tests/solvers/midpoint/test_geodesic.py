@@ -141,6 +141,18 @@ def test_mass_is_kept_and_nothing_is_negative(potentials, d):
     assert torch.allclose(coarse.mass, torch.ones(2, dtype=torch.float64), atol=5e-3)
 
 
+@DIMENSIONS
+def test_ends_on_another_grid_whatever_torchs_default_is(potentials, d):
+    path = path_of(mixtures(d, 1), potentials(d))
+    finer = path.grid.with_shape([n + 3 for n in path.grid.shape])
+    frames = path.density([0.0, 1.0], finer).values
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.allclose(path.density([0.0, 1.0], finer).values, frames)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_times_in_any_order_and_more_than_once(potentials):
     path = path_of(mixtures(2, 1), potentials(2))
     frames = path.density([0.8, 0.0, 0.3, 0.8]).values[0]

@@ -21,6 +21,6 @@ def all_sensed(densities: Sequence[Density], sensors: int) -> tuple[Tensor, ...]
     """The same for several on one grid, at the cost of one."""
     grid, d = densities[0].grid, densities[0].grid.dimension
     values = torch.cat([density.values.reshape(-1, *grid.shape) for density in densities])
-    relative = values.float() * max(grid.lengths) ** d
+    relative = (values * max(grid.lengths) ** d).float()
     found = splined(relative, grid, [sensors] * d, centred=True).flatten(1)
     return found.chunk(len(densities))

@@ -1,4 +1,4 @@
-"""The loops of kernels.c, where pip could compile them; without them torch does the same, slower.
+"""The loops of kernels.c, where pip could compile them; without them torch does it, slower.
 
 Everything that is handed over is checked here: C looks at nothing but addresses.
 """
@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,9 +19,11 @@ from torch.nn.functional import pad
 from geonet.measures.grid import Grid
 from geonet.solvers.midpoint.matrices import refinement, series_matrices, unit_cells, unit_centres
 
+VERSION = 1  # of kernels.c
 CELLS = 32  # along each axis, where the velocity is found: COARSE of kernels.c
-NODES = 64  # of the table of ∇u and D²u, along each axis
 BLOCK = 64  # of kernels.c
+NODES = 64  # of the table of ∇u and D²u, along each axis
+MOST = 2**30  # cells of a density: C counts them in 32 bits
 FEW = 8  # frames, which threads share out in parts
 NEAR = 0.002  # |y + s∇u(y) − x|, at most in a row, before the last of Newton's steps
 STEPS = 12  # of it, at most
@@ -28,7 +31,13 @@ STEPS = 12  # of it, at most
 
 def available() -> bool:
     """Whether there is a compiled library, and it is not turned off by GEONET_COMPILED=0."""
-    return os.environ.get("GEONET_COMPILED") != "0" and _library() is not None
+    return library_name() is not None
+
+
+def library_name() -> str | None:
+    """The file that is used, without its folder."""
+    library = None if os.environ.get("GEONET_COMPILED") == "0" else _library()
+    return None if library is None else Path(library._name).name
 
 
 class Splines(ctypes.Structure):
@@ -62,6 +71,9 @@ class Splines(ctypes.Structure):
     def __getitem__(self, some: slice) -> Splines:
         return Splines(self.coefficients[some], self.grid)
 
+    def __reduce__(self):
+        return Splines, (self.coefficients, self.grid)  # an address means nothing elsewhere
+
 
 def look_up(splines: Splines, points: Tensor, velocity: Sequence[Tensor], s: Tensor) -> Tensor:
     """Densities in the unit square at x − s·v, (B, T, P).
@@ -73,7 +85,7 @@ def look_up(splines: Splines, points: Tensor, velocity: Sequence[Tensor], s: Ten
     assert fields[1].shape == fields[0].shape and len(splines) == batch
     assert points.shape == (2, count) and s.shape == (moments,)
     found = _room(batch, moments, count)
-    pointers = [tensor.data_ptr() for tensor in (*points, *fields, s, found)]
+    pointers = _addresses(*points, *fields, s, found)
     _call().geonet_look(splines, *pointers, count, moments, batch * moments)
     return found
 
@@ -90,9 +102,10 @@ def halfway(
     batch, count = len(planes), cells**2
     assert len(source) == len(target) == batch
     found, extremes = _room(2, batch, count), _room(2, batch)
-    pointers = [tensor.data_ptr() for tensor in (*points, planes, *found, *extremes)]
+    pointers = _addresses(*points, planes, *found, *extremes)
     _call().geonet_halfway(source, target, *pointers, count, batch)
     extremes[1] /= 2
+    extremes[:, ~torch.isfinite(coefficients).flatten(1).all(1)] = torch.nan  # which C passes over
     return planes.transpose(0, 1), found, extremes
 
 
@@ -104,9 +117,9 @@ def velocity(coefficients: Tensor, times: Tensor) -> Tensor:
     planes, times = _potential(coefficients, NODES, centred=False), _single(times)
     batch, items = len(planes), len(planes) * len(times)
     nodes = _room(batch, (NODES + 1) ** 2, 8)
-    _call().geonet_nodes(planes.data_ptr(), nodes.data_ptr(), NODES + 1, batch)
+    _call().geonet_nodes(*_addresses(planes, nodes), NODES + 1, batch)
     answer = _room(2, batch, len(times), CELLS**2)
-    pointers = [tensor.data_ptr() for tensor in (nodes, times, answer)]
+    pointers = _addresses(nodes, times, answer)
     _call().geonet_velocity(*pointers, NODES, STEPS, NEAR, len(times), items)
     return answer
 
@@ -122,7 +135,7 @@ def _potential(coefficients: Tensor, cells: int, centred: bool) -> Tensor:
     down, across = _series(cells, modes, centred)
     n = down.shape[1]
     half, planes = _room(batch, 3, modes, n), _room(batch, 6, n**2)
-    pointers = [tensor.data_ptr() for tensor in (coefficients, down, across, half, planes)]
+    pointers = _addresses(coefficients, down, across, half, planes)
     _call().geonet_potential(*pointers, modes, n, batch)
     return planes
 
@@ -156,14 +169,18 @@ def put_frames(
     velocity, times = _single(velocity), _single(times)
     batch, items = velocity.shape[1], velocity.shape[1] * len(times)
     assert velocity.shape == (2, batch, len(times), CELLS**2) and len(moments) == len(times)
-    assert answer.dtype == torch.float64 and answer.stride(-1) == 1
-    assert answer.shape[::2] == (batch, grid.size) and len(ends[0]) == len(ends[1]) == batch
+    assert answer.dtype == torch.float64 and answer.device.type == "cpu" and answer.stride(-1) == 1
+    assert answer.shape[::2] == (batch, grid.size) and max(moments) < answer.shape[1]
+    assert len(ends[0]) == len(ends[1]) == batch
     pair, moment, _ = answer.stride()
-    begins = torch.tensor([pair * b + moment * m for b in range(batch) for m in moments])
+    begins = [pair * b + moment * m for b in range(batch) for m in moments]
+    frames = (ctypes.c_int64 * items)(*begins)
     refining = _refinement(grid)
-    pointers = [tensor.data_ptr() for tensor in (*refining.places, velocity, times, answer, begins)]
+    pointers = _addresses(*refining.places, velocity, times)
     scale, parts = max(grid.lengths) ** -2, 1 if items > FEW else 4
-    _call().geonet_frames(*ends, refining, *pointers, scale, parts, len(times), items)
+    _call().geonet_frames(
+        *ends, refining, *pointers, answer.data_ptr(), frames, scale, parts, len(times), items
+    )
 
 
 class Refinement(ctypes.Structure):
@@ -207,6 +224,14 @@ def _room(*shape: int) -> Tensor:
     return torch.empty(shape, dtype=torch.float32, device="cpu")
 
 
+def _addresses(*tensors: Tensor) -> list[int]:
+    """Of what C reads and writes in single precision."""
+    for tensor in tensors:
+        fits = tensor.dtype == torch.float32 and tensor.device.type == "cpu"
+        assert fits and tensor.is_contiguous()
+    return [tensor.data_ptr() for tensor in tensors]
+
+
 def _single(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float32).contiguous()
 
@@ -224,15 +249,27 @@ def _library() -> ctypes.CDLL | None:
         found = find_spec(f"geonet.solvers.midpoint._kernels_{suffix}")
         if found is not None and found.origin is not None:
             try:
-                return _declared(ctypes.CDLL(found.origin))
+                library = ctypes.CDLL(found.origin)
             except OSError:  # it was made for another machine, or torch brings no OpenMP
                 continue
+            if _fits(library):
+                return _declared(library)
     return None
+
+
+def _fits(library: ctypes.CDLL) -> bool:
+    """Whether a library is of this version: sources may be newer than what was compiled."""
+    ours = [VERSION, CELLS, BLOCK, ctypes.sizeof(Splines), ctypes.sizeof(Refinement)]
+    try:
+        return list((ctypes.c_int32 * len(ours)).in_dll(library, "geonet_made_for")) == ours
+    except ValueError:  # it does not say
+        return False
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     """What the functions take: pointers first, then numbers."""
-    array, whole, long, real = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
+    array, whole, long = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+    real, double = ctypes.c_float, ctypes.c_double
     splines, refinement = ctypes.POINTER(Splines), ctypes.POINTER(Refinement)
     for name, arguments in {
         "potential": [*[array] * 5, whole, whole, long],
@@ -240,7 +277,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
         "velocity": [*[array] * 3, whole, whole, real, long, long],
         "look": [splines, *[array] * 6, long, long, long],
         "halfway": [splines, splines, *[array] * 7, long, long],
-        "frames": [splines, splines, refinement, *[array] * 6, real, whole, long, long],
+        "frames": [splines, splines, refinement, *[array] * 6, double, whole, long, long],
     }.items():
         function = getattr(library, f"geonet_{name}")
         function.argtypes, function.restype = arguments, None

@@ -62,8 +62,8 @@ def ends_of(source: Tensor, target: Tensor, grid: Grid) -> Ends:
     """Densities (B, *grid.shape) in a form to be read between their cells."""
     if not _is_splined(grid):
         return Tabled(density_table(source, grid)), Tabled(density_table(target, grid))
-    relative = torch.cat([source, target]).float() * max(grid.lengths) ** 2
-    first, second = spline_coefficients(relative, grid).chunk(2)
+    relative = torch.cat([source, target]) * max(grid.lengths) ** 2
+    first, second = spline_coefficients(relative.float(), grid).chunk(2)
     return Splined(compiled.Splines(first, grid)), Splined(compiled.Splines(second, grid))
 
 
@@ -73,4 +73,4 @@ def numbers_kept(grid: Grid) -> int:
 
 
 def _is_splined(grid: Grid) -> bool:
-    return grid.dimension == 2 and compiled.available()
+    return grid.dimension == 2 and grid.size < compiled.MOST and compiled.available()

@@ -51,7 +51,7 @@ def put_frames(
 
 def at_rest(end: Tabled | Splined, grid: Grid) -> Tensor:
     """The density of an end on a grid, in the units of its box, (B, cells)."""
-    still = [torch.zeros(len(end), 1, grid.size)] * grid.dimension
+    still = [torch.zeros(len(end), 1, grid.size, dtype=torch.float32)] * grid.dimension
     found = end.at(signed_points(grid), still, 0.0)[:, 0]
     return found / max(grid.lengths) ** grid.dimension
 

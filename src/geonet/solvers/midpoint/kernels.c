@@ -1,7 +1,8 @@
 /* The loops in which a 2D path spends its time, each in one pass over memory.
 
    torch has no operation that does all of it at a point, and takes some thirty passes instead; see
-   velocity.py and frames.py for the same in torch, which is what runs where this was not compiled.
+   potential.py, halfway.py, velocity.py and frames.py, which is what runs where this was not
+   compiled; only that densities are read from fine tables there, and here as cubic splines.
    Arrays are single precision, but for the frames, which are double. An item is one time of one
    pair; threads share them out. OpenMP's functions are those that torch has loaded already, with
    the threads that it has: others would have to share the processor with them. */
@@ -12,15 +13,19 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+#define VERSION 1 /* one more whenever a function or a struct changes, here and in compiled.py */
+#define COARSE 32 /* cells per axis on which the velocity is found */
 #define BLOCK 64 /* points that are looked up together */
 #define FACE 1.000001f /* of the box, a little wider than it is */
 
-/* The place of x in [0, 1] between nodes 0 … last: the node before it, and the way to the next. */
+/* x in [0, 1]; what is no number is 0, so that every place is somewhere in its table. */
+INLINE float clamped(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
+
+/* The place of x in [0, 1] between nodes 0 ... last: the node before it, and the way to the next. */
 INLINE int32_t node_before(float x, int32_t last, float *way) {
-    float scaled = fminf(fmaxf(x, 0.0f), 1.0f) * (float)last;
+    const float scaled = clamped(x) * (float)last;
     int32_t node = (int32_t)scaled;
     node = node < last ? node : last - 1;
-    node = node > 0 ? node : 0; /* what is no number is somewhere in the table, too */
     *way = scaled - (float)node;
     return node;
 }
@@ -90,8 +95,6 @@ void geonet_nodes(const float *planes, float *nodes, int32_t n, int64_t pairs) {
     }
 }
 
-#define COARSE 32 /* cells per axis on which the velocity is found */
-
 /* A step of Newton's method for y + s grad u(y) = x from y = x - s v in a row: v1 and v2 change,
    and it gives the largest |y + s grad u(y) - x|. */
 INLINE float newton(const float *nodes, int32_t last, float s, float x1, float *v1, float *v2) {
@@ -100,8 +103,8 @@ INLINE float newton(const float *nodes, int32_t last, float s, float x1, float *
 #pragma omp simd
     for (int32_t j = 0; j < COARSE; j++) {
         const float x2 = ((float)j + 0.5f) / COARSE;
-        y1[j] = fminf(fmaxf(x1 - s * v1[j], 0.0f), 1.0f);
-        y2[j] = fminf(fmaxf(x2 - s * v2[j], 0.0f), 1.0f);
+        y1[j] = clamped(x1 - s * v1[j]);
+        y2[j] = clamped(x2 - s * v2[j]);
         corner[j] = node_before(y1[j], last, &down[j]) * (last + 1);
         corner[j] += node_before(y2[j], last, &right[j]);
     }
@@ -126,8 +129,8 @@ INLINE float newton(const float *nodes, int32_t last, float s, float x1, float *
         const float back2 = scale * (d11 * miss2 - d12 * miss1);
         v1[j] = g1 - (a * back1 + b * back2);
         v2[j] = g2 - (b * back1 + c * back2);
-        const float off = fmaxf(fabsf(miss1), fabsf(miss2));
-        largest = off > largest ? off : largest;
+        largest = fabsf(miss1) > largest ? fabsf(miss1) : largest;
+        largest = fabsf(miss2) > largest ? fabsf(miss2) : largest;
     }
     return largest;
 }
@@ -175,10 +178,9 @@ INLINE void weigh(float s, float *w0, float *w1, float *w2, float *w3) {
 
 /* The first of the four coefficients for a place in [0, side], and the s of `weigh`. */
 INLINE int32_t first_of_four(float place, float side, int32_t cells, float *s) {
-    const float scaled = fminf(fmaxf(place / side, 0.0f), 1.0f) * (float)cells + 0.5f;
+    const float scaled = clamped(place / side) * (float)cells + 0.5f;
     int32_t first = (int32_t)scaled;
     first = first < cells ? first : cells;
-    first = first > 0 ? first : 0; /* also for what is no number */
     *s = scaled - (float)first;
     return first;
 }
@@ -196,9 +198,8 @@ INLINE void read(const Splines *splines, int64_t pair, const float *y1, const fl
         const int32_t i = first_of_four(y1[j], splines->down, splines->rows, &s1);
         at[j] = i * row + first_of_four(y2[j], splines->across, splines->columns, &s2[j]);
         weigh(s1, &w[0][j], &w[1][j], &w[2][j], &w[3][j]);
-        const int in = fminf(y1[j], 1.0f) <= FACE * splines->down &&
-                       fminf(y2[j], 1.0f) <= FACE * splines->across;
-        inside[j] = in ? 1.0f : 0.0f;
+        inside[j] = clamped(y1[j]) <= FACE * splines->down ? 1.0f : 0.0f;
+        inside[j] = clamped(y2[j]) <= FACE * splines->across ? inside[j] : 0.0f;
     }
     for (int32_t j = 0; j < count; j++) { /* down the four rows, four columns at once */
         const float *c = table + at[j];
@@ -211,7 +212,7 @@ INLINE void read(const Splines *splines, int64_t pair, const float *y1, const fl
         float w0, w1, w2, w3;
         weigh(s2[j], &w0, &w1, &w2, &w3);
         const float value = (w0 * sums[j][0] + w1 * sums[j][1]) + (w2 * sums[j][2] + w3 * sums[j][3]);
-        found[j] = (value > 0.0f ? value : 0.0f) * inside[j];
+        found[j] = (value < 0.0f ? 0.0f : value) * inside[j]; /* what is no number stays none */
     }
 }
 
@@ -263,8 +264,8 @@ static void halfway_block(const Splines *source, const Splines *target, int64_t 
         const float lower = det0 < det1 ? det0 : det1;
         smallest = lower < smallest ? lower : smallest;
         steepest = radius > steepest ? radius : steepest;
-        rho0[j] *= det0 > 0.0f ? det0 : 0.0f;
-        rho1[j] *= det1 > 0.0f ? det1 : 0.0f;
+        rho0[j] *= det0 < 0.0f ? 0.0f : det0;
+        rho1[j] *= det1 < 0.0f ? 0.0f : det1;
     }
     *least = smallest;
     *most = steepest;
@@ -343,7 +344,7 @@ INLINE void refine_across(const Refinement *to, int32_t start, const float *v1, 
 /* The rows first ... last - 1 of a block of columns of a frame of `geonet_frames`. */
 static void frame_block(const Splines *source, const Splines *target, int64_t pair,
                         const Refinement *to, const float *x1, const float *x2, const float *v1,
-                        const float *v2, float t, float scale, int32_t start, int32_t first,
+                        const float *v2, float t, double scale, int32_t start, int32_t first,
                         int32_t last, double *frame) {
     float half[4][COARSE][BLOCK], field[5][BLOCK], rho0[BLOCK], rho1[BLOCK];
     float y1[BLOCK], y2[BLOCK];
@@ -372,7 +373,7 @@ static void frame_block(const Splines *source, const Splines *target, int64_t pa
             const float det0 = 1.0f - t * (trace - t * minor);
             const float det1 = 1.0f + left * (trace + left * minor);
             const float mean = left * rho0[j] * det0 + t * rho1[j] * det1;
-            row[j] = (double)(scale * (mean > 0.0f ? mean : 0.0f));
+            row[j] = scale * (mean < 0.0f ? 0.0f : mean);
         }
     }
 }
@@ -385,7 +386,7 @@ static void frame_block(const Splines *source, const Splines *target, int64_t pa
    Frames are shared out in `parts` of their rows. */
 void geonet_frames(const Splines *source, const Splines *target, const Refinement *to,
                    const float *x1, const float *x2, const float *velocity, const float *times,
-                   double *answer, const int64_t *begins, float scale, int32_t parts,
+                   double *answer, const int64_t *begins, double scale, int32_t parts,
                    int64_t moments, int64_t items) {
     const int64_t blocks = (to->columns + BLOCK - 1) / BLOCK, cells = COARSE * COARSE;
 #pragma omp parallel for schedule(static)
@@ -393,8 +394,11 @@ void geonet_frames(const Splines *source, const Splines *target, const Refinemen
         const int64_t item = work / (blocks * parts), block = work / parts % blocks;
         const int64_t part = work % parts;
         frame_block(source, target, item / moments, to, x1, x2, velocity + item * cells,
-                           velocity + (items + item) * cells, times[item % moments], scale,
-                           (int32_t)(block * BLOCK), (int32_t)(to->rows * part / parts),
-                           (int32_t)(to->rows * (part + 1) / parts), answer + begins[item]);
+                    velocity + (items + item) * cells, times[item % moments], scale,
+                    (int32_t)(block * BLOCK), (int32_t)(to->rows * part / parts),
+                    (int32_t)(to->rows * (part + 1) / parts), answer + begins[item]);
     }
 }
+
+/* What compiled.py compares with its own: a library that is older than it must not be called. */
+const int32_t geonet_made_for[] = {VERSION, COARSE, BLOCK, sizeof(Splines), sizeof(Refinement)};

@@ -1,6 +1,7 @@
 """Fields on the unit cube, looked up between the nodes of a table.
 
-Everything here is single precision and batched: it is what a learned geodesic spends its time on.
+Everything here is single precision and batched: it is what a learned geodesic spends its time on,
+but in 2D where kernels.c was compiled.
 """
 
 from __future__ import annotations
