@@ -46,11 +46,7 @@ def here(monkeypatch):
 def test_all_is_planned():
     plan = planned()
     assert [suite.name for suite, _ in plan.parts] == ["1d", "2d"]
-    assert [ladder.solver for ladder in plan.ladders] == [
-        "transport-1d",
-        "transport-2d",
-        "geonet-2d",
-    ]
+    assert [ladder.solver for ladder in plan.ladders] == ["transport-1d", "transport-2d"]
     quick = planned(quick=True)
     assert plan.limits == FULL and quick.limits == QUICK
     assert QUICK.budget < FULL.budget and 5 <= QUICK.repeats < FULL.repeats
@@ -64,8 +60,8 @@ def test_what_is_named_is_planned():
     assert {entrant.solver for entrant in own} == {"linear", "transport-2d"}
     plan = planned([], ["quantile"])
     assert [suite.name for suite, _ in plan.parts] == ["1d"] and plan.ladders == []
-    plan = planned(["scaling"], ["geonet-2d"])
-    assert plan.parts == [] and [ladder.solver for ladder in plan.ladders] == ["geonet-2d"]
+    plan = planned(["scaling"], ["transport-2d"])
+    assert plan.parts == [] and [ladder.solver for ladder in plan.ladders] == ["transport-2d"]
 
 
 @pytest.mark.parametrize(

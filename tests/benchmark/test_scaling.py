@@ -10,7 +10,7 @@ from geonet.measures.families import BOX_1D, mixtures_1d
 
 
 def test_ladders():
-    assert [ladder.solver for ladder in LADDERS] == ["transport-1d", "transport-2d", "geonet-2d"]
+    assert [ladder.solver for ladder in LADDERS] == ["transport-1d", "transport-2d"]
     for ladder in LADDERS:
         assert (max(ladder.times), max(ladder.pairs)) == (64, 256)
         quick = ladder.quickly()

@@ -21,7 +21,7 @@ def test_ranking_is_sorted_and_marks_the_front(row):
         ["slow", "●", "0.100", "0.010", "2000"],
         ["worse", "", "1.00", "–", "3000"],
     ]
-    assert table.texts()[1][5:] == ["0.900–1.20", "20", "0.100", "12.5", "float64"]
+    assert table.texts()[1][5:] == ["0.900–1.20", "20", "16", "0.100", "12.5", "float64"]
 
 
 def test_sizes(row):
