@@ -44,7 +44,8 @@ class Geodesic(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        Geodesic.kinds[cls.kind] = cls
+        if "kind" in vars(cls):  # others are there to be subclassed
+            Geodesic.kinds[cls.kind] = cls
 
     def __init__(self, source: Density, target: Density, solver: str, notes: dict[str, Any]):
         self.source = source

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +19,11 @@ import ot
 import torch
 from torch import Tensor
 
-from geonet.errors import ConvergenceError, ConvergenceWarning, SolverError
-from geonet.geodesic import Geodesic
+from geonet.errors import ConvergenceError, SolverError
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
-from geonet.measures.interpolation import resample
 from geonet.solvers.base import Solver
+from geonet.solvers.entropic.frame_by_frame import FrameByFrame
 
 METHODS = ("sinkhorn", "sinkhorn_log")
 DEFAULT_REG = {1: 6e-4, 2: 4e-3}  # the paper's, by dimension
@@ -107,45 +105,32 @@ class DebiasedBarycenter(Barycenter):
         return ot.bregman.convolutional_barycenter2d_debiased
 
 
-class BarycenterPath(Geodesic):
-    """Barycenters with weights (1−t, t), computed when asked for and kept.
-
-    Nothing but the density comes from it. `notes` tells at which times POT stopped early.
-    """
+class BarycenterPath(FrameByFrame):
+    """Barycenters with weights (1−t, t), computed when asked for and kept."""
 
     kind = "barycenter"
+    library = "POT"
+    softer = "reg"
 
     def __init__(self, source: Density, target: Density, options: Barycenter):
-        # the list is filled as frames are asked for; a stack of paths holds the same list
-        notes = {"reg": options.reg, "method": options.method, "stopped early at t": []}
-        super().__init__(source, target, options.name, notes)
-        self._options = options
-        self._frames: dict[float, Tensor] = {}
-
-    def _density(self, times: Tensor, grid: Grid) -> Tensor:
-        frames = torch.stack([self._frame(float(t)) for t in times])
-        return frames if grid.shape == self.grid.shape else resample(frames, self.grid, grid)
+        super().__init__(source, target, options, {"reg": options.reg, "method": options.method})
 
     def _frame(self, t: float) -> Tensor:
-        """The barycenter at time t on the grid of the pair."""
-        if t not in self._frames:
-            masses, error = self._solve(t)
-            if not np.isfinite(masses).all():
-                raise ConvergenceError(
-                    f"POT's barycenter at t = {t:g} is not finite: its kernel underflows at "
-                    f"reg = {self._options.reg:g}; "
-                    "give a larger reg, method='sinkhorn_log' or another solver.",
-                    error,
-                )
-            if not error < self._options.tolerance:
-                self._warn(t, error)
-            self._frames[t] = torch.from_numpy(masses) / self.grid.cell_volume
-        return self._frames[t]
+        masses, error = self._solve(t)
+        if not np.isfinite(masses).all():
+            raise ConvergenceError(
+                f"POT's barycenter at t = {t:g} is not finite: its kernel underflows at "
+                f"reg = {self._options.reg:g}; "
+                "give a larger reg, method='sinkhorn_log' or another solver.",
+                error,
+            )
+        if not error < self._options.tolerance:
+            self._warn(t, error, self._options.max_iterations)
+        return torch.from_numpy(masses) / self.grid.cell_volume
 
     def _solve(self, t: float) -> tuple[np.ndarray, float]:
         """The masses (*grid.shape) as POT gives them, and the error at which it stopped."""
-        options, volume = self._options, self.grid.cell_volume
-        ends = [end.values.detach().double().numpy() * volume for end in (self.source, self.target)]
+        options, ends = self._options, self._masses()
         if self._dimension == 1:
             problem = (np.stack(ends, axis=1), _squared_distances(self.grid))
         else:
@@ -162,20 +147,6 @@ class BarycenterPath(Geodesic):
                 warn=False,
             )
         return masses, float(log["err"][-1]) if log["err"] else math.inf
-
-    def _warn(self, t: float, error: float) -> None:
-        if t not in self.notes["stopped early at t"]:  # a loaded path may have it already
-            self.notes["stopped early at t"].append(t)
-        warnings.warn(
-            f"POT's barycenter at t = {t:g} stopped at an error of {error:.1e} (tolerance "
-            f"{self._options.tolerance:g}) after {self._options.max_iterations} iterations; "
-            "give more max_iterations or a larger reg.",
-            ConvergenceWarning,
-            stacklevel=6,  # at the caller of density()
-        )
-
-    def _state(self) -> dict[str, np.ndarray]:
-        return {key: np.array(value) for key, value in dataclasses.asdict(self._options).items()}
 
     @classmethod
     def _from_state(cls, source, target, solver, notes, state) -> BarycenterPath:

@@ -21,12 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from geonet.errors import ConvergenceError, ConvergenceWarning, SolverError
-from geonet.geodesic import Geodesic
+from geonet.errors import ConvergenceError, SolverError
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
-from geonet.measures.interpolation import resample
 from geonet.solvers.base import Solver
+from geonet.solvers.entropic.frame_by_frame import FrameByFrame
 
 DEFAULT_EPSILON = {1: 6e-4, 2: 4e-3, 3: 1e-2}  # by dimension; as for POT's, which take no 3D
 CHECKED_EVERY = 10  # iterations: measuring the error costs nearly one
@@ -72,34 +71,18 @@ class OttBarycenter(Solver):
         return OttBarycenterPath(source, target, dataclasses.replace(self, epsilon=epsilon))
 
 
-class OttBarycenterPath(Geodesic):
-    """Barycenters with weights (1−t, t), computed when asked for and kept.
-
-    Nothing but the density comes from it. `notes` tells at which times OTT stopped early.
-    """
+class OttBarycenterPath(FrameByFrame):
+    """Barycenters with weights (1−t, t), computed when asked for and kept."""
 
     kind = "ott-barycenter"
+    library = "OTT"
+    softer = "epsilon"
 
     def __init__(self, source: Density, target: Density, options: OttBarycenter):
-        # the list is filled as frames are asked for; a stack of paths holds the same list
-        notes = {
-            "epsilon": options.epsilon,
-            "debiased": options.debiased,
-            "stopped early at t": [],
-        }
-        super().__init__(source, target, options.name, notes)
-        self._options = options
-        self._frames: dict[float, Tensor] = {}
-
-    def _density(self, times: Tensor, grid: Grid) -> Tensor:
-        for t in times.tolist():
-            if t not in self._frames:
-                self._frames[t] = self._frame(t)
-        frames = torch.stack([self._frames[t] for t in times.tolist()])
-        return frames if grid.shape == self.grid.shape else resample(frames, self.grid, grid)
+        notes = {"epsilon": options.epsilon, "debiased": options.debiased}
+        super().__init__(source, target, options, notes)
 
     def _frame(self, t: float) -> Tensor:
-        """The barycenter at time t on the grid of the pair."""
         masses, errors = self._solve(t)
         if not (np.isfinite(masses).all() and math.isfinite(errors[-1])):
             raise ConvergenceError(
@@ -113,8 +96,7 @@ class OttBarycenterPath(Geodesic):
 
     def _solve(self, t: float) -> tuple[np.ndarray, np.ndarray]:
         """The masses (cells,) as OTT gives them, and the errors (E,) that it measured."""
-        options, volume = self._options, self.grid.cell_volume
-        ends = [end.values.detach().double().numpy() * volume for end in (self.source, self.target)]
+        options, ends = self._options, self._masses()
         # This call only, since the setting is global and the user's own.
         with library("jax").enable_x64(True):
             masses, errors = _compiled_barycenter()(
@@ -128,20 +110,6 @@ class OttBarycenterPath(Geodesic):
             )
         measured = np.asarray(errors)
         return np.array(masses), measured[measured != -1]  # OTT's mark of what it did not need
-
-    def _warn(self, t: float, error: float, iterations: int) -> None:
-        if t not in self.notes["stopped early at t"]:  # a loaded path may have it already
-            self.notes["stopped early at t"].append(t)
-        warnings.warn(
-            f"OTT's barycenter at t = {t:g} stopped at an error of {error:.1e} (tolerance "
-            f"{self._options.tolerance:g}) after {iterations} iterations; "
-            "give more max_iterations or a larger epsilon.",
-            ConvergenceWarning,
-            stacklevel=5,  # at the caller of density()
-        )
-
-    def _state(self) -> dict[str, np.ndarray]:
-        return {key: np.array(value) for key, value in dataclasses.asdict(self._options).items()}
 
     @classmethod
     def _from_state(cls, source, target, solver, notes, state) -> OttBarycenterPath:
