@@ -1,0 +1,41 @@
+"""What can be drawn: one pair, at times in [0, 1], in a dimension that the picture is made for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from geonet.errors import InputError
+from geonet.geodesic import Geodesic, Times, check_times
+from geonet.measures.grid import Grid
+
+TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def check(path: Geodesic, times: Times, grid: Grid | None) -> tuple[list[float], Grid]:
+    """The times as a list, and the grid to draw on: the path's own unless another is given."""
+    if path.batch:
+        raise InputError(
+            f"This path holds {path.batch[0]} pairs; plot one pair: "
+            "geonet.geodesic(source[0], target[0], ...)."
+        )
+    grid = path._output_grid(grid)
+    if grid.dimension > 3:
+        raise InputError(
+            f"The path is {grid.dimension}D; pictures are made in one to three dimensions."
+        )
+    return check_times(times)[0].tolist(), grid
+
+
+def check_dimension(grid: Grid, dimension: int, what: str) -> None:
+    """Refuse a picture that is made for paths of another dimension."""
+    if grid.dimension != dimension:
+        raise InputError(
+            f"The path is {grid.dimension}D and {what} drawn in {dimension}D; "
+            "use path.plot(), which draws frames in any of them."
+        )
+
+
+def check_count(count: int, least: int, name: str) -> None:
+    """Refuse what is no whole number, or too few."""
+    if not isinstance(count, int | np.integer) or count < least:
+        raise InputError(f"{name} is {count}; give a whole number, at least {least}.")

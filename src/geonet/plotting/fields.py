@@ -1,0 +1,162 @@
+"""How the mass of a 2D path moves: its velocity, and the tracks of particles."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize, to_rgba
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from geonet.geodesic import Geodesic, Times
+from geonet.measures.grid import Grid
+from geonet.measures.particles import sampled
+from geonet.plotting.checks import TIMES, check, check_count, check_dimension
+from geonet.plotting.look import (
+    DPI,
+    INK,
+    ROUNDING,
+    TIME_MAP,
+    Frames,
+    colour_bar,
+    density_scale,
+    entitle,
+    extent,
+    moment,
+    name_box,
+    quieten,
+    title_of,
+)
+from geonet.plotting.panels import draw_strip
+
+THIN = 0.05  # of a frame's peak: where there is less mass no arrow is drawn
+ARROW = 1.2  # length of the longest arrow, in distances between arrows
+SIDE = 4.4  # inches: the longer side of the box with tracks
+TINT = 0.45  # opacity of the ends' peaks behind the tracks
+KNOTS = 41  # times along a track: entropic and learned tracks are not straight
+
+
+def plot_velocity(
+    path: Geodesic, times: Times = TIMES, grid: Grid | None = None, arrows: int = 12
+) -> Figure:
+    """The density of a 2D path at `times`, with arrows of its velocity where there is mass.
+
+    Arrows are in proportion to the speed, by the same measure in all frames.
+
+    Args:
+        path: the path; its solver must give a velocity.
+        times: of the frames.
+        grid: of the densities, the path's own by default.
+        arrows: how many fit along the longer side of the box.
+    """
+    moments, grid = check(path, times, grid)
+    check_dimension(grid, 2, "velocities are")
+    check_count(arrows, 2, "arrows")
+    places = _coarse(grid, arrows)
+    points = [_where_mass_is(path, t, places) for t in moments]
+    velocities = [
+        path.velocity(t, where).detach().numpy() for t, where in zip(moments, points, strict=True)
+    ]
+    fastest = max(float(np.linalg.norm(v, axis=-1).max()) for v in velocities)
+    frames = path.density(moments, grid).numpy()
+    labels = [moment(t) for t in moments]
+    figure, axes = draw_strip(frames, labels, grid, density_scale(frames), "density")
+    at_rest = ROUNDING * max(grid.lengths)
+    scale = ARROW * max(places.spacing) / max(fastest, at_rest)
+    for axis, where, velocity in zip(axes, points, velocities, strict=True):
+        _draw_arrows(axis, where, velocity * scale)
+    entitle(figure, f"{title_of(path)}   longest arrow |v| = {fastest:.3g}")
+    return figure
+
+
+def plot_tracks(
+    path: Geodesic, grid: Grid | None = None, particles: int = 100, seed: int = 0
+) -> Figure:
+    """The tracks of particles of a 2D path, from source to target, which stand behind them.
+
+    Args:
+        path: the path; its solver must give trajectories.
+        grid: of the densities behind, the path's own by default.
+        particles: how many, drawn from the density at t = 0.
+        seed: of the draw.
+    """
+    _, grid = check(path, TIMES, grid)
+    check_dimension(grid, 2, "tracks are")
+    check_count(particles, 1, "particles")
+    source, target = path.density(0.0, grid), path.density(1.0, grid)
+    points = sampled(source, particles, torch.Generator().manual_seed(seed))
+    tracks = path.trajectories(points, np.linspace(0, 1, KNOTS)).detach().numpy()  # (K, N, 2)
+    width, height = (SIDE * length / max(grid.lengths) for length in grid.lengths)
+    figure = Figure(figsize=(max(width, 2) + 0.9, height + 0.6), dpi=DPI, layout="compressed")
+    axis = figure.subplots()
+    for end, t in ((source, 0.0), (target, 1.0)):
+        _draw_tinted(axis, end.numpy(), grid, TIME_MAP(t))
+    colours = _draw_tracks(axis, tracks)
+    axis.set(xlim=extent(grid)[:2], ylim=extent(grid)[2:])
+    name_box(axis, grid)
+    quieten(axis)
+    colour_bar(figure, colours, axis, "t")
+    entitle(figure, title_of(path))
+    return figure
+
+
+def _coarse(grid: Grid, arrows: int) -> Grid:
+    """The box in nearly square cells, an arrow each."""
+    side = max(grid.lengths) / arrows
+    return grid.with_shape([max(2, round(length / side)) for length in grid.lengths])
+
+
+def _where_mass_is(path: Geodesic, t: float, places: Grid) -> NDArray[np.float64]:
+    """The centres of the cells in which there is some mass at t, (n, 2)."""
+    values = path.density(t, places).numpy()
+    return places.points().numpy()[values > THIN * values.max()]
+
+
+def _draw_arrows(axis: Axes, points: NDArray[np.float64], arrows: NDArray[np.floating]) -> None:
+    """Arrows (n, 2), centred at points (n, 2); white for the dark, edged in ink for the bright."""
+    axis.quiver(
+        *points.T,
+        *arrows.T,
+        angles="xy",
+        scale_units="xy",
+        scale=1,
+        pivot="mid",
+        color="white",
+        edgecolor=INK,
+        linewidth=0.3,
+        width=0.012,
+        headwidth=3.6,
+        headlength=4,
+        headaxislength=3.6,
+    )
+
+
+def _draw_tinted(
+    axis: Axes, values: Frames, grid: Grid, colour: tuple[float, float, float, float]
+) -> None:
+    """Values (n, m) in one colour, the less opaque the smaller they are."""
+    picture = np.empty((*values.T.shape, 4))
+    picture[..., :3] = to_rgba(colour)[:3]
+    picture[..., 3] = TINT * values.T.clip(min=0) / values.max()
+    axis.imshow(picture, origin="lower", extent=extent(grid), interpolation="bilinear")
+
+
+def _draw_tracks(axis: Axes, tracks: NDArray[np.floating]) -> ScalarMappable:
+    """Tracks (K, N, 2) in the colours of time, with a dot at either end; gives the colours back."""
+    pieces = np.stack([tracks[:-1], tracks[1:]], axis=2)  # (K − 1, N, 2 ends, 2)
+    middle = (np.arange(len(pieces)) + 0.5) / len(pieces)
+    lines = LineCollection(
+        list(pieces.reshape(-1, 2, 2)),
+        array=np.repeat(middle, tracks.shape[1]),
+        cmap=TIME_MAP,
+        norm=Normalize(0, 1),
+        linewidth=0.9,
+        capstyle="round",
+    )
+    axis.add_collection(lines)
+    for points, t in ((tracks[0], 0.0), (tracks[-1], 1.0)):
+        axis.scatter(*points.T, s=14, color=TIME_MAP(t), edgecolor="white", lw=0.5, zorder=3)
+    return lines

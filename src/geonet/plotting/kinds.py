@@ -1,0 +1,30 @@
+"""The kinds of pictures by name, for `Geodesic.plot`."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from geonet.errors import InputError
+from geonet.geodesic import Geodesic, Times
+from geonet.measures.grid import Grid
+from geonet.plotting.checks import TIMES
+from geonet.plotting.fields import plot_tracks, plot_velocity
+from geonet.plotting.figures import plot_geodesic, plot_history
+from geonet.plotting.space import plot_slices
+
+AT_TIMES = {"frames": plot_geodesic, "velocity": plot_velocity, "slices": plot_slices}
+OF_ALL_TIMES = {"history": plot_history, "tracks": plot_tracks}
+
+
+def plot_kind(
+    path: Geodesic, kind: str, times: Times | None = None, grid: Grid | None = None
+) -> Figure:
+    """The picture of that kind: frames, velocity, slices, history or tracks."""
+    if kind in AT_TIMES:
+        return AT_TIMES[kind](path, TIMES if times is None else times, grid)
+    if kind not in OF_ALL_TIMES:
+        known = ", ".join((*AT_TIMES, *OF_ALL_TIMES))
+        raise InputError(f"There is no kind {kind!r} of picture; choose one of {known}.")
+    if times is not None:
+        raise InputError(f"A picture of kind {kind!r} shows all times; leave `times` out.")
+    return OF_ALL_TIMES[kind](path, grid)

@@ -1,0 +1,47 @@
+"""Slices through a 3D path."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from geonet.errors import InputError
+from geonet.geodesic import Geodesic, Times
+from geonet.measures.grid import Grid
+from geonet.plotting.checks import TIMES, check, check_dimension
+from geonet.plotting.look import INK, NAMES, density_scale, entitle, moment, title_of
+from geonet.plotting.panels import draw_strip, plane_of
+
+
+def plot_slices(
+    path: Geodesic,
+    times: Times = TIMES,
+    grid: Grid | None = None,
+    axis: int = 2,
+    at: float = 0.5,
+) -> Figure:
+    """A layer of cells of a 3D path at `times`.
+
+    Args:
+        path: the path.
+        times: of the frames.
+        grid: whose layer is shown, the path's own by default.
+        axis: across which the box is cut: 0, 1 or 2.
+        at: where, as a share of the side: 0 is the lower face, 1 the upper.
+    """
+    moments, grid = check(path, times, grid)
+    check_dimension(grid, 3, "slices are")
+    if axis not in (0, 1, 2):
+        raise InputError(f"axis is {axis}; cut across axis 0, 1 or 2.")
+    if not 0 <= at <= 1:
+        raise InputError(f"at is {at:g}; give a share of the side, from 0 to 1.")
+    layer = min(int(at * grid.shape[axis]), grid.shape[axis] - 1)
+    first, second = (i for i in range(3) if i != axis)
+    frames = path.density(moments, grid).numpy().take(layer, axis=1 + axis)
+    labels = [moment(t) for t in moments]
+    plane = plane_of(grid, (first, second))
+    figure, shown = draw_strip(frames, labels, plane, density_scale(frames), "density")
+    shown[0].set_xlabel(NAMES[first], color=INK, labelpad=-9)  # between the ticks
+    shown[0].set_ylabel(NAMES[second], color=INK, rotation=0)
+    centre = float(grid.axes()[axis][layer])
+    entitle(figure, f"{title_of(path)}   at {NAMES[axis]} = {centre:.4g}")
+    return figure
