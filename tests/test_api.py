@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -99,3 +102,30 @@ def test_a_solver_must_be_a_name_or_a_solver():
 def test_a_grid_for_a_density_that_has_one_is_refused():
     with pytest.raises(InputError, match="this density lies on 8×8 cells"):
         geonet.geodesic(density(), density(), grid=Grid((9, 9)))
+
+
+def in_a_new_process(program: str) -> None:
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_importing_geonet_does_not_import_torch():
+    in_a_new_process("import sys, geonet, geonet.cli; assert 'torch' not in sys.modules")
+
+
+def test_functions_keep_their_names_when_modules_of_the_same_name_are_imported():
+    in_a_new_process(
+        "import geonet.solvers.registry, geonet.geodesic\n"
+        "assert 'quantile' in geonet.solvers() and callable(geonet.geodesic)\n"
+        "from geonet.geodesic import Geodesic\n"
+        "assert Geodesic is geonet.Geodesic"
+    )
+
+
+@pytest.mark.parametrize("name", geonet.__all__)
+def test_what_is_public_is_there(name):
+    assert callable(getattr(geonet, name)) and name in dir(geonet)
+
+
+def test_what_is_not_public_is_not_there():
+    with pytest.raises(AttributeError, match="module 'geonet' has no attribute 'geodesics'"):
+        _ = geonet.geodesics

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -31,7 +33,7 @@ def test_version_and_help(run):
     ("arguments", "message"),
     [
         (("geodesi",), "No such command 'geodesi'. Did you mean 'geodesic'?"),
-        (("geodesic", "a.npy"), "Missing argument 'target'"),
+        (("geodesic", "a.npy"), "A geodesic has two ends; give two files, or --pairs CSV"),
         (("geodesic", "a.npy", "b.npy", "--sover", "x"), "No such option: --sover"),
         (("geodesic", "a.npy", "b.npy", "--resolution", "many"), "--resolution"),
         (("geodesic", "a.npy", "b.npy", "--resolution", "1"), "--resolution"),
@@ -120,3 +122,26 @@ def test_a_narrow_encoding_does_not_fail(monkeypatch):
         monkeypatch.setattr(sys, "stdout", stream)
         assert app.main(["solvers"]) == 0
         assert b"monge-ampere" in written.getvalue()
+
+
+COMMANDS = [command.callback.__name__ for command in app.app.registered_commands]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_every_command_has_an_example(run, name):
+    code, out, err = run(name, "--help")
+    assert (code, err) == (0, "")
+    assert f"geonet {name}" in " ".join(out.split()).replace("Usage: geonet", "")
+
+
+def test_completion(tmp_path):
+    """As a shell asks for it: the commands that begin with these letters."""
+    asked = {"_GEONET_COMPLETE": "complete_bash", "COMP_WORDS": "geonet ge", "COMP_CWORD": "1"}
+    answer = subprocess.run(
+        [Path(sys.executable).with_name("geonet")],
+        env=os.environ | asked,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout.split() == ["geodesic"]

@@ -41,7 +41,7 @@ def clouds(write):
 # ---- what it prints
 
 
-def test_prints_distance_solver_and_report(run, line_pair):
+def test_prints_distance_solver_and_verdict(run, line_pair):
     code, out, err = run("geodesic", *line_pair)
     assert (code, err) == (0, "")
     rows = dict(line.split("   ", 1) for line in out.splitlines())
@@ -50,8 +50,18 @@ def test_prints_distance_solver_and_report(run, line_pair):
     assert rows["W2 distance"] == f"{float(path.distance):.4g}"
     assert rows["solver"] == "quantile"
     assert rows["grid"] == "40 cells on [0, 1]"
-    assert "mass error" in rows
-    assert "written" not in rows
+    assert rows["trust"] == path.report.verdict()
+    assert "written" not in rows and "mass error" not in rows
+
+
+def test_the_report_is_a_panel(run, line_pair, tmp_path):
+    file = tmp_path / "path.npz"
+    out = run("geodesic", *line_pair, "--report", "-o", file).out
+    path = geonet.load(file)
+    assert out.startswith("╭─ report") and max(map(len, out.splitlines())) <= 100
+    assert path.report.verdict() in out and " written " in out
+    for label, _ in path.report.rows():
+        assert f" {label} " in out
 
 
 def test_json_is_all_that_is_printed(run, line_pair, tmp_path):
@@ -314,7 +324,7 @@ def test_failed_writing_leaves_the_old_file(refused, line_pair, tmp_path, monkey
         target.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("numpy.savez_compressed", full)
+    monkeypatch.setattr("numpy.savez", full)
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
     monkeypatch.setattr("PIL.Image.Image.save", full)
     line = refused("geodesic", *line_pair, "-o", file, "--times", 2)

@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+import geonet
+from geonet.evaluation.metrics import l1
+from geonet.evaluation.truth import QUARTERS, truth_of
 from geonet.solvers.learned.model_file import read_tensors
 from geonet.training.run_log import read_log
 
@@ -125,6 +128,95 @@ def test_without_validation_no_error_is_claimed(run, tmp_path, config):
     assert (code, err) == (0, "")
     assert "model: runs/tiny/model.safetensors" in out
     assert "inf" not in out.replace("finished", "")
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Thirty pairs of 1D bumps in the folder where commands run, with empty cells if asked for."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(empty=False):
+        x, rng = np.linspace(0, 2, 24), np.random.default_rng(0)
+        bumps = np.exp(-(((x - rng.uniform(0.6, 1.4, (2, 30, 1))) / 0.3) ** 2))
+        if empty:
+            bumps[bumps < 0.1] = 0
+        np.savez("my.npz", source=bumps[0], target=bumps[1], lower=0, upper=2)
+        return "my.npz"
+
+    return write
+
+
+def test_own_pairs_from_start_to_use(run, own, tmp_path):
+    code, out, _ = run("train", "--pairs", own(), "--steps", 8)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == f"training my on {tmp_path / 'my.npz'}, 8 steps"
+    assert lines[1] == "finished at step 8 of 8, in runs/my"
+    model = "runs/my/model.safetensors"
+    assert "1 pairs that were held out, L1 in %, against quantile (1)" in out
+    assert out.endswith("report: runs/my/report.json\n")
+    report = json.loads((tmp_path / "runs/my/report.json").read_text())
+    with np.load("my.npz") as arrays:
+        ends = [
+            geonet.Density(arrays[key][-1], geonet.Grid(24, 0, 2)) for key in ("source", "target")
+        ]
+    truth = truth_of(*ends)
+    path = geonet.geodesic(*ends, solver=model)
+    assert path.solver == "transport" and "floor" not in path.notes
+    errors = 100 * l1(path.density(QUARTERS), truth.frames)
+    assert report["model"]["mean"] == pytest.approx(errors.tolist(), rel=1e-3, abs=1e-6)
+    assert report["linear"]["mean"][2] > 1 and report["truth"] == {"quantile": 1}
+
+
+def test_own_pairs_with_holes_get_a_floor_then_and_later(run, own, tmp_path):
+    code, out, _ = run("train", "--pairs", own(empty=True), "--steps", 4, "--name", "holes")
+    assert code == 0 and "5% of the mass is spread evenly" in out
+    assert "floor = 0.05" in (tmp_path / "runs/holes/config.toml").read_text()
+    with np.load("my.npz") as arrays:
+        ends = [
+            geonet.Density(arrays[key][0], geonet.Grid(24, 0, 2)) for key in ("source", "target")
+        ]
+    model = "runs/holes/model.safetensors"
+    path = geonet.geodesic(*ends, solver=model)
+    assert path.notes["floor"] == 0.05
+    torch.testing.assert_close(path.source.values, ends[0].with_floor(0.05).values)
+    plain = geonet.geodesic(*ends, solver=model, floor=0.0)
+    assert torch.equal(plain.source.values, ends[0].values) and "floor" not in plain.notes
+    answer = json.loads((tmp_path / "runs/holes/report.json").read_text())
+    assert answer["model"]["failures"] == []
+
+
+def test_a_set_makes_pairs_of_any_two(run, own, tmp_path):
+    with np.load(own()) as arrays:
+        np.savez("set.npz", values=arrays["source"])
+    assert run("train", "--pairs", "set.npz", "--steps", 2, "--floor", 0.1).code == 0
+    report = json.loads((tmp_path / "runs/set/report.json").read_text())
+    assert report["model"]["pairs"] == report["truth"]["quantile"] == 20
+
+
+def test_own_pairs_resume(run, own):
+    file = own()
+    assert run("train", "--pairs", file, "--steps", 6, "--stop-at", 3).code == 0
+    code, out, _ = run("train", "--pairs", file, "--steps", 6, "--resume")
+    assert code == 0 and "finished at step 6 of 6" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "What is it to be trained on? Give a TOML file, or --pairs NPZ"),
+        (("tiny.toml", "--pairs", "my.npz"), "Give a TOML file, or --pairs NPZ"),
+        (("tiny.toml", "--steps", "3"), "--name, --steps and --floor go with --pairs"),
+        (("--pairs", "none.npz"), "There is no file none.npz"),
+        (("--pairs", "my.npz", "--floor", "1"), "floor is 1; give a share in [0, 1)"),
+        (("--pairs", "my.npz", "--name", "a b"), "name is 'a b'; use letters"),
+    ],
+)
+def test_own_pairs_that_cannot_be(refused, own, tmp_path, arguments, message):
+    own()
+    _write(tmp_path)
+    assert message in refused("train", *arguments)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_it_is_in_the_help(run):

@@ -1,6 +1,7 @@
 """What a path says about its own trustworthiness."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -121,3 +122,38 @@ def test_a_distance_below_the_bound_is_marked_in_a_batch(batch_1d):
     low = [0.0] * 5 + [1e3] * 2
     bounds = {"distance_lower_bound": low, "distance_upper_bound": [2e3] * 7}
     assert "(below the bound for 2 of 7)" in str(telling(path, **bounds).report)
+
+
+# ---- in a sentence
+
+
+def test_a_sound_path_without_an_estimate_says_so(pair_1d):
+    verdict = geonet.geodesic(*pair_1d).report.verdict()
+    assert verdict == "Ends and mass are right; what lies between, this solver does not estimate."
+
+
+def test_flaws_are_named(pair_1d):
+    report = geonet.geodesic(*pair_1d).report
+    flawed = replace(report, source_error=0.031, mass_error=0.02, target_error=0.004)
+    assert flawed.verdict() == (
+        "The path misses its source by 3.1 %, gains or loses 2 %. "
+        "What lies between, this solver does not estimate."
+    )
+
+
+@pytest.mark.parametrize(
+    ("usual", "words"),
+    [
+        (True, "Expect an L1 error of 0.25 %; the training had pairs like this."),
+        (False, "Expect an L1 error of 0.25 %; the pair is unlike those of the training."),
+        (None, "Expect an L1 error of 0.25 %."),
+        (
+            [True, False, False],
+            "Expect an L1 error of 0.25 %; 2 of 3 pairs are unlike those of the training.",
+        ),
+    ],
+)
+def test_the_expected_error_is_that_of_the_worst_pair(pair_1d, usual, words):
+    report = geonet.geodesic(*pair_1d).report
+    estimate = [0.001, 0.0025, None] if isinstance(usual, list) else 0.0025
+    assert replace(report, error_estimate=estimate, in_distribution=usual).verdict() == words

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -86,22 +88,37 @@ def squares():
     return Density(values[0], grid), Density(values[1], grid)
 
 
-def test_the_rest_goes_to_the_linear_program_and_says_why(squares):
+def test_sharp_edges_go_to_the_bridge_and_the_report_says_why(squares):
     path = geonet.geodesic(*squares, learned=False)
     report = path.report
-    assert report.solver == path.solver == "linear-program"
+    assert report.solver == path.solver == "schrodinger"
+    assert "zero in 1100 of 3600 cells" in report.notes["instead of monge-ampere"]
+    shift = math.hypot(3, 3) / 60
+    assert report.distance == pytest.approx(shift, rel=1e-3)
+    assert report.distance_lower_bound <= shift * (1 + 1e-6)  # these are float32
+    assert report.distance_upper_bound == pytest.approx(shift, rel=0.05)
+
+
+@pytest.mark.parametrize("limit", ["too many cells", "no convergence"])
+def test_what_the_bridge_cannot_do_goes_to_the_linear_program(squares, monkeypatch, limit):
+    if limit == "too many cells":
+        monkeypatch.setattr(auto, "MOST_CELLS", 3599)
+    else:
+        monkeypatch.setattr(auto, "MET", 1e-30)
+    report = geonet.geodesic(*squares, learned=False).report
+    assert report.solver == "linear-program"
     assert "zero in 1100 of 3600 cells" in report.notes["instead of monge-ampere"]
     assert "cells on" in report.notes["solved on"]
 
 
-def test_what_is_better_than_a_coarse_plan_is_taken_and_says_why(squares, monkeypatch):
+def test_what_is_better_than_noise_is_taken_and_says_why(squares, monkeypatch):
     """Where only these two are left, by the error that the operator expects of itself."""
     path = geonet.geodesic(*squares)
     assert path.solver == "transport-2d"
     assert path.report.in_distribution is False
     assert "zero in 1100 of 3600 cells" in path.report.notes["instead of monge-ampere"]
-    monkeypatch.setattr(auto, "GRAINY", 0.5 * path.report.error_estimate)
-    assert geonet.geodesic(*squares).solver == "linear-program"
+    monkeypatch.setattr(auto, "POOR", 0.5 * path.report.error_estimate)
+    assert geonet.geodesic(*squares).solver == "schrodinger"
 
 
 def test_a_batch_like_the_training_is_answered_at_once(batch_2d):

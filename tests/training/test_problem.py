@@ -7,11 +7,11 @@ from geonet.errors import FileError
 from geonet.operators.architecture import Architecture, Branch, Trunk
 from geonet.operators.build import build
 from geonet.solvers.learned.deeponet import Operator
+from geonet.training.own import read_own
 from geonet.training.problem import (
     FAMILIES,
     QUADRATURE,
     Mixtures,
-    Recorded,
     evaluate,
     log_quadratics,
     quadrature,
@@ -151,7 +151,7 @@ def record(tmp_path, generator):
 )
 def test_recorded_pairs_take_their_values_at_the_cells(shape, lower, upper, record):
     file, arrays = record(shape, lower=lower, upper=upper)
-    problem, d = Recorded(file), len(shape) - 1
+    problem, d = read_own(file), len(shape) - 1
     assert problem.box == Grid(shape[1:], 0.0 if lower is None else lower, upper or 1.0)
     cells = Grid(shape[1:]).points().reshape(-1, d).float()
     drawn = [end(cells) for end in problem.draw(40, seeded())]
@@ -162,15 +162,22 @@ def test_recorded_pairs_take_their_values_at_the_cells(shape, lower, upper, reco
 
 @pytest.mark.parametrize(
     ("count", "trained", "held_out"),
-    [(30, range(27), range(27, 30)), (11, range(9), range(9, 11)), (2, [0], [1]), (1, [0], [0])],
+    [
+        (30, range(27), (range(27, 29), [29])),
+        (11, range(9), ([9], [10])),
+        (2, [0], ([1], [1])),
+        (1, [0], ([0], [0])),
+    ],
 )
 def test_the_last_tenth_of_recorded_pairs_is_held_out(count, trained, held_out, record):
     file, arrays = record((count, 9))
-    problem = Recorded(file)
+    problem = read_own(file)
     drawn = [end(Grid(9).points().float()) for end in problem.draw(400, seeded())]
     assert rows_of(drawn, arrays) == set(trained)
-    held = [end.values for end in problem.densities(400, seeded())]
-    assert rows_of(held, arrays) == set(held_out)
+    for found, expected in zip(
+        (problem.densities(400, seeded()), problem.test_pairs(400)), held_out, strict=True
+    ):
+        assert rows_of([end.values for end in found], arrays) == set(expected)
 
 
 def rows_of(ends, arrays):
@@ -187,7 +194,7 @@ def rows_of(ends, arrays):
 
 
 def test_each_recorded_pair_can_have_its_own_points(record, generator):
-    problem = Recorded(record((3, 5, 6))[0])
+    problem = read_own(record((3, 5, 6))[0])
     own = torch.rand(4, 7, 2, generator=generator)
     for end in problem.draw(4, seeded()):
         one_by_one = torch.stack([end(points)[k] for k, points in enumerate(own)])
@@ -197,7 +204,7 @@ def test_each_recorded_pair_can_have_its_own_points(record, generator):
 def test_a_box_that_is_no_cube_is_refused(record):
     file, _ = record((2, 8, 16), lower=np.zeros(2), upper=np.array([1.0, 2.0]))
     with pytest.raises(FileError) as error:
-        Recorded(file)
+        read_own(file)
     expected = f"The box in {file} has sides (1.0, 2.0); pad the densities to a cube."
     assert str(error.value) == expected
 
@@ -209,7 +216,7 @@ def test_training_and_solver_read_the_same_sensors(upper, record):
     )
     model = build(settings, 0).requires_grad_(False)
     file, _ = record((1, 8, 16), lower=np.zeros(2), upper=np.array(upper))
-    problem = Recorded(file)
+    problem = read_own(file)
     ends = [end(sensor_points(6, 2)) for end in problem.draw(1, seeded())]
     trained = model.coefficients(*ends)
     solved = Operator(model).coefficients(*problem.densities(1, seeded()))
@@ -220,8 +227,8 @@ def test_training_and_solver_read_the_same_sensors(upper, record):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"source": None}, " has no array 'source'; give source and target, (n, cells)."),
-        ({"target": None}, " has no array 'target'; give source and target, (n, cells)."),
+        ({"source": None}, " has no array 'source'; give source and target, (n, cells…)"),
+        ({"target": None}, " has no array 'target'; give source and target, (n, cells…)"),
         (
             {"target": np.ones((3, 7))},
             " has source (3, 8) and target (3, 7); "
@@ -229,8 +236,7 @@ def test_training_and_solver_read_the_same_sensors(upper, record):
         ),
         (
             {"source": np.ones(8), "target": np.ones(8)},
-            " has source (8,) and target (8,); "
-            "give two arrays (n, cells…) of one shape, in 1D to 3D.",
+            " has source (8,); give an array (n, cells…), in 1D to 3D.",
         ),
         (
             {"source": -np.eye(3, 8)},
@@ -248,23 +254,23 @@ def test_training_and_solver_read_the_same_sensors(upper, record):
 def test_wrong_arrays_are_refused(changes, message, record):
     file, _ = record((3, 8), **changes)
     with pytest.raises(FileError) as error:
-        Recorded(file)
+        read_own(file)
     assert str(error.value).startswith(f"{file}{message}")
 
 
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(FileError, match=r"There is no file .*none.npz; check the path\."):
-        Recorded(tmp_path / "none.npz")
+        read_own(tmp_path / "none.npz")
 
 
 def test_a_single_array_is_refused(tmp_path):
     np.save(tmp_path / "single.npy", np.ones((3, 8)))
-    with pytest.raises(FileError, match=r"Cannot read .*single.npy as an npz of pairs: "):
-        Recorded(tmp_path / "single.npy")
+    with pytest.raises(FileError, match=r"Cannot read .*single.npy as an npz of densities: "):
+        read_own(tmp_path / "single.npy")
 
 
 def test_a_broken_file_is_refused_and_closed(tmp_path):
     """An open file would be a warning, which is an error in tests."""
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 and no more")
-    with pytest.raises(FileError, match=r"Cannot read .*broken.npz as an npz of pairs: "):
-        Recorded(tmp_path / "broken.npz")
+    with pytest.raises(FileError, match=r"Cannot read .*broken.npz as an npz of densities: "):
+        read_own(tmp_path / "broken.npz")

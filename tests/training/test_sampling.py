@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from geonet.training.problem import FAMILIES, Recorded
+from geonet.training.own import read_own
+from geonet.training.problem import FAMILIES
 from geonet.training.sampling import cartesian_batch, sensor_points, triples_batch
 
 SENSORS, PAIRS, POINTS, PLACES = 4, 6, 7, 5
@@ -21,7 +22,7 @@ def problem(request, tmp_path, generator):
     d = int(request.param[-2])
     source, target = torch.rand(2, 9, *(5,) * d, generator=generator).numpy()
     np.savez(tmp_path / "pairs.npz", source=source, target=target)
-    return Recorded(tmp_path / "pairs.npz")
+    return read_own(tmp_path / "pairs.npz")
 
 
 def cartesian(problem, generator):

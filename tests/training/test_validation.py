@@ -12,12 +12,13 @@ from scipy.special import ndtr
 import geonet
 from geonet.errors import TrainingError
 from geonet.evaluation.metrics import l1
+from geonet.evaluation.truth import QUARTERS
 from geonet.measures.families import BOX_1D, mixtures_1d
 from geonet.solvers.learned.model_file import load_model, save_model
 from geonet.training.loop import Run, train
 from geonet.training.processes import Processes
 from geonet.training.run_log import read_log
-from geonet.training.validation import TIMES, Validation, exact_path
+from geonet.training.validation import Validation, exact_path
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_errors_are_those_of_the_solver_against_the_exact_path(run, tmp_path):
     errors = measured["validation_l1_percent"]
     file = save_model(tmp_path / "model.safetensors", run.model, {})
     source, target = run.validation.source, run.validation.target
-    learned = geonet.geodesic(source, target, solver=str(file)).density(TIMES)
+    learned = geonet.geodesic(source, target, solver=str(file)).density(QUARTERS)
     exact = exact_path(source, target, 0.0)
     assert errors == pytest.approx((100 * l1(learned, exact).mean(0)).tolist(), rel=1e-5, abs=1e-4)
     assert len(errors) == 5 and min(errors) > 1
@@ -62,7 +63,7 @@ def test_supervised_errors_are_those_of_the_solver(tiny_supervised, tmp_path, sy
     assert set(measured) == {"validation_l1_percent"}
     file = save_model(tmp_path / "model.safetensors", run.model, {})
     path = geonet.geodesic(run.validation.source, run.validation.target, solver=str(file))
-    errors = 100 * l1(path.density(TIMES), run.validation.truth).mean(0)
+    errors = 100 * l1(path.density(QUARTERS), run.validation.truth).mean(0)
     assert measured["validation_l1_percent"] == pytest.approx(errors.tolist(), rel=1e-5, abs=1e-4)
 
 
@@ -72,7 +73,7 @@ def test_transport_errors_are_those_of_the_uncorrected_solver(transport_run, tmp
     file = save_model(tmp_path / "model.safetensors", run.model, {})
     source, target = run.validation.source, run.validation.target
     path = geonet.geodesic(source, target, solver=str(file), corrections=0)
-    errors = 100 * l1(path.density(TIMES), exact_path(source, target, 0.0)).mean(0)
+    errors = 100 * l1(path.density(QUARTERS), exact_path(source, target, 0.0)).mean(0)
     assert measured["validation_l1_percent"] == pytest.approx(errors.tolist(), rel=1e-5, abs=1e-4)
     assert errors[0] < 0.1 and errors[2] > 1 and errors[4] < 0.1
 
@@ -86,7 +87,7 @@ def test_transport_models_are_calibrated(transport_run, tmp_path):
     file = save_model(tmp_path / "model.safetensors", run.model, {"measured": measured})
     source, target = run.validation.source, run.validation.target
     path = geonet.geodesic(source, target, solver=str(file), corrections=0)
-    largest = l1(path.density(TIMES), run.validation.truth).amax(1)
+    largest = l1(path.density(QUARTERS), run.validation.truth).amax(1)
     ratios = largest / path.halfway.mismatch
     assert measured["calibration"]["slope"] == pytest.approx(ratios.median().item(), rel=1e-4)
     assert path.calibration._asdict() == measured["calibration"]
@@ -98,9 +99,9 @@ def test_the_truth_in_1d_is_the_density_at_the_centres(generator):
     source, target = (mixture.on(BOX_1D) for mixture in mixtures)
     truth = exact_path(source, target, 0.0)
     assert truth.grid == BOX_1D and truth.values.shape == (2, 5, 100)
-    means = geonet.geodesic(source, target, solver="quantile").density(TIMES)
+    means = geonet.geodesic(source, target, solver="quantile").density(QUARTERS)
     for n in range(2):
-        expected = np.stack([between(mixtures[0][n], mixtures[1][n], t) for t in TIMES])
+        expected = np.stack([between(mixtures[0][n], mixtures[1][n], t) for t in QUARTERS])
         off, coarse = (np.abs(path.numpy()[n] - expected).max(1) for path in (truth, means))
         assert max(off[0], off[-1]) < 1e-6
         assert off.max() < 2e-4 < 1e-3 < coarse.max()
@@ -112,9 +113,9 @@ def test_the_truth_in_2d_and_3d_is_never_a_learned_one(d, monkeypatch):
 
     def recorded(name, **options):
         asked.append((name, options["learned"]))
-        return geonet.solver("linear")
+        return geonet.solver("bures")
 
-    monkeypatch.setattr("geonet.training.validation.make_solver", recorded)
+    monkeypatch.setattr("geonet.evaluation.truth.make_solver", recorded)
     grid = geonet.Grid((8,) * d)
     ends = [geonet.GaussianMixture.isotropic([[m] * d], 0.2).on(grid) for m in (0.4, 0.6)]
     assert exact_path(*ends, 0.0).values.shape == (5, *grid.shape)
@@ -149,7 +150,7 @@ def test_the_truth_has_the_given_ends(run):
 
 def test_with_entropy_the_truth_is_the_bridge(run):
     source, target = run.validation.source, run.validation.target
-    bridge = geonet.geodesic(source, target, solver="schrodinger", epsilon=0.5).density(TIMES)
+    bridge = geonet.geodesic(source, target, solver="schrodinger", epsilon=0.5).density(QUARTERS)
     truth = exact_path(source, target, 0.5)
     assert torch.allclose(truth.values, bridge.values)
     plain = exact_path(source, target, 0.0)

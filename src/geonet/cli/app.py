@@ -13,7 +13,10 @@ import typer
 
 from geonet.cli.benchmark import benchmark
 from geonet.cli.demo import demo
+from geonet.cli.evaluate import evaluate
+from geonet.cli.export import export
 from geonet.cli.geodesic import geodesic
+from geonet.cli.report import report
 from geonet.cli.reproduce import reproduce
 from geonet.cli.solvers import solvers
 from geonet.cli.train import train
@@ -24,8 +27,11 @@ FAILED, INTERRUPTED = 2, 130
 # typer has come with click beside it and with click inside it; this is the class in both.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
-app = typer.Typer(name="geonet", add_completion=False, pretty_exceptions_enable=False)
-for command in (demo, geodesic, solvers, train, reproduce, benchmark):
+app = typer.Typer(name="geonet", pretty_exceptions_enable=False)
+for command in (
+    *(demo, geodesic, report, solvers, train, evaluate, export),
+    *(reproduce, benchmark),
+):
     app.command()(command)
 
 
@@ -44,7 +50,10 @@ def start(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and give its exit code: 0, 2 for what went wrong, 130 for Ctrl-C."""
+    """Run a command and give its exit code.
+
+    0; 1 where some of many pairs have no answer; 2 for what went wrong; 130 for Ctrl-C.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a narrow terminal shows ?, it does not fail
@@ -60,8 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{message}{'' if message[-1:] in '.?' else '.'} See geonet --help.")
     except MemoryError:
         return _fail("There is not enough memory; ask for fewer cells or times.")
-    except (BrokenPipeError, SystemExit):  # typer and rich answer a closed pipe by SystemExit
-        _close_output()
+    except (BrokenPipeError, SystemExit) as ended:
+        if isinstance(ended, SystemExit) and not ended.code:  # how completion ends
+            return 0
+        _close_output()  # typer and rich answer a closed pipe by SystemExit
         return _fail("The reader of the output went away before all was written.")
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED

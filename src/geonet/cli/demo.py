@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from geonet.errors import FileError
+from geonet.files import made_folder, written_atomically
 
 if TYPE_CHECKING:
     from geonet.geodesic import Geodesic
@@ -27,19 +25,21 @@ def demo(
         Path, typer.Option("--output", "-o", help="Folder to write to; it is made if need be.")
     ] = Path("geonet-demo"),
 ) -> None:
-    """Three geodesics in some seconds: a table, a picture and an animation."""
-    _make_folder(output)
-    from geonet.cli.output import print_table, working
-    from geonet.files import written_atomically
+    """Three geodesics in some seconds: a table, a picture and an animation.
+
+    For example: geonet demo -o pictures
+    """
+    made_folder(output)
+    from geonet.cli.output import one_thread, print_table, working
     from geonet.plotting import plot_together
 
-    with _one_thread(), working("solving three pairs"):
+    with one_thread(), working("solving three pairs"):
         stories = [
             _solve("mixtures, 2D", _mixtures_2d()),
             _solve("spiral to heart", _shapes(), solver="monge-ampere", floor=FLOOR),
             _solve("mixtures, 1D", _mixtures_1d()),
         ]
-    with _one_thread(), working("drawing"):
+    with one_thread(), working("drawing"):
         picture, animation = output / "geodesics.png", output / "spiral-to-heart.gif"
         figure = plot_together(_rows(stories))
         with written_atomically(picture) as temporary:
@@ -132,23 +132,3 @@ def _shapes() -> tuple[Density, Density]:
     with as_file(files("geonet") / "demo_data") as folder:
         first, second = (from_image(folder / name) for name in SHAPES)
     return first, second
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Small problems gain nothing from threads, and waiting ones slow down a busy machine a lot."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"Cannot make the folder {folder}: {error.strerror or error}.") from error

@@ -1,9 +1,8 @@
-"""`geonet geodesic A B`: the path between two files."""
+"""`geonet geodesic A B`: the path between two files, or between the files of many pairs."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,18 +10,30 @@ import typer
 from geonet.errors import FileError, InputError
 
 if TYPE_CHECKING:
-    from geonet.geodesic import Geodesic
-    from geonet.measures.grid import Grid
+    from geonet.cli.many import Outcome
+    from geonet.cli.recipe import Recipe, Solved
 
-TIMES = {".png": 5, ".npz": 11, ".gif": 31}  # how many, where --times is not given
+TIMES = {".png": 5, ".npz": 11, ".gif": 31, ".mp4": 61}  # how many, where --times is not given
+ANIMATIONS = (".gif", ".mp4")
+SOME_FAILED = 1
 
 
 def geodesic(
     source: Annotated[
-        Path, typer.Argument(help="Image, .npy, .npz or .csv: where the path starts.")
-    ],
-    target: Annotated[Path, typer.Argument(help="Where it ends.")],
-    solver: Annotated[str, typer.Option(help="A name from `geonet solvers`.")] = "auto",
+        Path | None, typer.Argument(help="Image, .npy, .npz or .csv: where the path starts.")
+    ] = None,
+    target: Annotated[Path | None, typer.Argument(help="Where it ends.")] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CSV",
+            help="Many pairs instead: a csv with columns source,target; -o is then a folder, which "
+            "gets an .npz for each and summary.csv. A second run does what is missing.",
+        ),
+    ] = None,
+    solver: Annotated[
+        str, typer.Option(help="A name from `geonet solvers`, or a model's file.")
+    ] = "auto",
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -33,7 +44,8 @@ def geodesic(
         str | None,
         typer.Option(
             metavar="N|T,T,…",
-            help="A count or a list of times; by default 5 in a png, 11 in an npz, 31 in a gif.",
+            help="A count or a list of times; by default 5 in a png, 11 in an npz, 31 in a gif, "
+            "61 in an mp4.",
         ),
     ] = None,
     resolution: Annotated[
@@ -48,29 +60,43 @@ def geodesic(
         bool, typer.Option("--invert", help="Images: dark ink is the mass, not light.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write: .npz, .png or .gif.")
+        Path | None,
+        typer.Option("--output", "-o", help="File to write: .npz, .png, .gif or .mp4 (ffmpeg)."),
     ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="All that the path can say about its error.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """The Wasserstein geodesic from SOURCE to TARGET: its distance, a report, and a file."""
-    check_output(output)
-    moments = parse_times(times, output)  # both before torch is imported and any work is done
-    import geonet
-    from geonet.cli.output import working
-    from geonet.cli.pairs import output_grid, read_pair
+) -> int:
+    """The Wasserstein geodesic from SOURCE to TARGET: its distance, how far to trust it, a file.
+
+    For example: geonet geodesic a.png b.png -o morph.gif --report
+    """
     from geonet.cli.solver_options import parse_options
 
-    chosen = geonet.solver(solver, **parse_options(option or []))
-    first, second = read_pair(source, target, invert, resolution)
-    grid = output_grid(first.grid, resolution) if resolution else first.grid
-    with working(f"solving on {first.grid}"):
-        began = perf_counter()
-        path = geonet.geodesic(first, second, chosen)
-        seconds = perf_counter() - began
-    if output is not None:
-        with working(f"writing {output}"):
-            write(path, output, moments, grid)
-    _print(path, seconds, output, as_json)
+    if pairs is not None:
+        if source is not None or report:
+            extra = "--report" if source is None else "two files"
+            raise InputError(f"--pairs goes without {extra}; the folder's summary.csv has it all.")
+        if output is None or output.suffix.lower() in TIMES:
+            raise InputError("--pairs writes a file for each pair; give a folder, -o FOLDER.")
+        written: Path | None = Path("a.npz")  # what stands in the folder
+    else:
+        if source is None or target is None:
+            raise InputError("A geodesic has two ends; give two files, or --pairs CSV.")
+        check_output(output)
+        written = output
+    moments = parse_times(times, written)  # all of this before torch is at work
+    from geonet.cli.recipe import Recipe
+
+    recipe = Recipe(solver, parse_options(option or []), moments, resolution, invert)
+    recipe.check()
+    if pairs is not None:
+        assert output is not None
+        return _many(pairs, output, recipe, as_json)
+    assert source is not None and target is not None
+    _one(source, target, output, recipe, report, as_json)
+    return 0
 
 
 def check_output(output: Path | None) -> None:
@@ -100,8 +126,8 @@ def parse_times(text: str | None, output: Path | None) -> list[float]:
         if not 2 <= count <= 10_000:
             raise InputError(f"--times is {count}; {remedy}")
         return [k / (count - 1) for k in range(count)]
-    if output is not None and output.suffix.lower() == ".gif":
-        raise InputError("A gif runs evenly from t = 0 to t = 1; give --times as a count.")
+    if output is not None and output.suffix.lower() in ANIMATIONS:
+        raise InputError("An animation runs evenly from t = 0 to t = 1; give --times as a count.")
     try:
         moments = [float(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
@@ -113,39 +139,96 @@ def parse_times(text: str | None, output: Path | None) -> list[float]:
     return moments
 
 
-def write(path: Geodesic, output: Path, moments: list[float], grid: Grid) -> None:
-    """Write frames, a figure or an animation, whichever the suffix names."""
-    from geonet.files import written_atomically
-
-    suffix = output.suffix.lower()
-    if suffix == ".npz":
-        path.save(output, moments, grid)
-    elif suffix == ".gif":
-        path.animate(output, len(moments), grid)
-    else:
-        figure = path.plot(moments, grid)
-        with written_atomically(output) as temporary:
-            figure.savefig(temporary, format="png")
+# ---- one pair
 
 
-def _print(path: Geodesic, seconds: float, output: Path | None, as_json: bool) -> None:
-    from geonet.cli.output import print_json, print_table
+def _one(
+    source: Path, target: Path, output: Path | None, recipe: Recipe, report: bool, as_json: bool
+) -> None:
+    from geonet.cli.output import working
 
-    report = path.report
-    if as_json:
-        answer: dict[str, Any] = {
-            "distance": report.distance,
-            "solver": report.solver,
-            "seconds": round(seconds, 4),
-            "grid": {name: getattr(path.grid, name) for name in ("shape", "lower", "upper")},
-            "report": report.to_dict(),
-            "output": None if output is None else str(output),
-        }
-        print_json(answer)
-        return
-    rows = [("grid", str(path.grid)), ("solved in", f"{seconds:.2g} s"), *report.rows()]
-    if report.distance is None:
-        rows.append(("W2 distance", "not given by this solver"))
+    with working("solving"):
+        solved = recipe.solve(source, target)
     if output is not None:
-        rows.append(("written", str(output)))
-    print_table(rows)
+        with working(f"writing {output}"):
+            solved.write(output, recipe.times)
+    if as_json:
+        _print_json(solved, output)
+    else:
+        _print(solved, output, report)
+
+
+def _print_json(solved: Solved, output: Path | None) -> None:
+    from geonet.cli.output import print_json
+
+    path, found = solved.path, solved.path.report
+    answer: dict[str, Any] = {
+        "distance": found.distance,
+        "solver": found.solver,
+        "seconds": round(solved.seconds, 4),
+        "grid": {name: getattr(path.grid, name) for name in ("shape", "lower", "upper")},
+        "report": found.to_dict(),
+        "output": None if output is None else str(output),
+    }
+    print_json(answer)
+
+
+def _print(solved: Solved, output: Path | None, in_full: bool) -> None:
+    from geonet.cli.output import print_report, print_table
+
+    found = solved.path.report
+    where = [("grid", str(solved.path.grid)), ("solved in", f"{solved.seconds:.2g} s")]
+    written = [] if output is None else [("written", str(output))]
+    if in_full:
+        print_report(found, [*where, *written])
+        return
+    rows = dict(found.rows())
+    rows.setdefault("W2 distance", "not given by this solver")
+    shown = [(label, rows[label]) for label in ("solver", "W2 distance")]
+    print_table([*where, *shown, ("trust", found.verdict()), *written])
+
+
+# ---- many pairs
+
+
+def _many(pairs: Path, folder: Path, recipe: Recipe, as_json: bool) -> int:
+    from geonet.cli.many import SUMMARY, solve_many
+    from geonet.cli.output import one_thread, progress
+    from geonet.cli.pair_list import read_pair_list
+
+    rows = read_pair_list(pairs)
+    with one_thread(), progress("pairs", len(rows)) as tick:
+        outcome = solve_many(rows, pairs.parent, folder, recipe, tick)
+    if as_json:
+        _print_outcome_json(outcome, folder)
+    else:
+        already = f", {outcome.before} were there already" if outcome.before else ""
+        typer.echo(f"{outcome.solved} pairs solved{already}: {folder / SUMMARY}")
+        if outcome.failures:
+            typer.echo(f"{len(outcome.failures)} pairs have no answer:")
+        for failure in outcome.failures:
+            row = failure.row
+            typer.echo(f"  line {row.line}, {row.source} → {row.target}: {failure.message}")
+    return SOME_FAILED if outcome.failures else 0
+
+
+def _print_outcome_json(outcome: Outcome, folder: Path) -> None:
+    from geonet.cli.output import print_json
+
+    failures = [
+        {
+            "line": failure.row.line,
+            "source": failure.row.source,
+            "target": failure.row.target,
+            "error": failure.message,
+        }
+        for failure in outcome.failures
+    ]
+    print_json(
+        {
+            "solved": outcome.solved,
+            "before": outcome.before,
+            "failures": failures,
+            "output": str(folder),
+        }
+    )

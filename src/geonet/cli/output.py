@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
+from rich.box import ROUNDED
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from geonet.evaluation.report import Report
 
 UNBROKEN = 1000  # columns of a pipe or a file: one line per row, for grep
+PANEL = 100  # columns of a panel, at most
 
 
 def print_json(answer: Any) -> None:
@@ -22,21 +30,60 @@ def print_json(answer: Any) -> None:
 
 def print_table(rows: Iterable[Sequence[str]], headings: Sequence[str] = ()) -> None:
     """Print rows in columns, under headings if there are any."""
-    table = Table(box=None, show_header=bool(headings), pad_edge=False, padding=(0, 3, 0, 0))
-    for heading in headings:
-        table.add_column(heading, header_style="bold")
-    for row in rows:
-        table.add_row(*row)
-    # Names of files may hold [brackets], which are no markup here.
-    console = Console(markup=False, highlight=False)
+    console = _console()
     if not console.is_terminal:
         console.width = UNBROKEN
-    console.print(table)
+    console.print(_table(rows, headings))
+
+
+def print_report(report: Report, rows: Iterable[tuple[str, str]] = ()) -> None:
+    """Print a report as a panel: what it comes to, then every entry; `rows` come first."""
+    console = _console()
+    console.width = min(console.width, PANEL)
+    content = Group(Text(report.verdict(), style="bold"), Text(), _table([*rows, *report.rows()]))
+    console.print(Panel(content, title="report", title_align="left", box=ROUNDED, padding=(1, 2)))
 
 
 def working(on: str) -> AbstractContextManager[Any]:
     """A sign of life on a terminal's standard error while work goes on."""
     return Console(stderr=True, markup=False).status(f"{on} …")
+
+
+@contextmanager
+def progress(of: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal's standard error; what is given counts one more."""
+    columns = (TextColumn(of), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True, markup=False)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(of, total=total)
+        yield lambda: bar.advance(task)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small problems gain nothing from threads, and waiting ones slow down a busy machine a lot."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _console() -> Console:
+    """Names of files may hold [brackets], which are no markup here."""
+    return Console(markup=False, highlight=False)
+
+
+def _table(rows: Iterable[Sequence[str]], headings: Sequence[str] = ()) -> Table:
+    table = Table(box=None, show_header=bool(headings), pad_edge=False, padding=(0, 3, 0, 0))
+    for heading in headings:
+        table.add_column(heading, header_style="bold")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _strict(value: Any) -> Any:

@@ -26,7 +26,10 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Where to write the results.")] = Path("results"),
     json: Annotated[bool, typer.Option("--json", help="With --list: for scripts.")] = False,
 ) -> None:
-    """Reproduce the paper's experiments: tables on the screen, and files in results/."""
+    """Reproduce the paper's experiments: tables on the screen, and files in results/.
+
+    For example: geonet reproduce table-1 --quick
+    """
     from geonet.reproduction.experiments import EXPERIMENTS
 
     if listed:

@@ -12,7 +12,10 @@ ANSWERS = {"distance": "W₂", "velocity": "v", "potential": "u", "trajectories"
 def solvers(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the solvers: the dimensions each takes and what its paths can answer."""
+    """List the solvers: the dimensions each takes and what its paths can answer.
+
+    For scripts: geonet solvers --json
+    """
     from geonet.cli.output import print_json, print_table
     from geonet.solvers.registry import solver_class, solver_names
 

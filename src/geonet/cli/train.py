@@ -1,4 +1,4 @@
-"""`geonet train CONFIG`: a model from a TOML file."""
+"""`geonet train`: a model from a TOML file, or from your own densities."""
 
 from __future__ import annotations
 
@@ -9,17 +9,39 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from geonet.errors import InputError
+
 if TYPE_CHECKING:
+    from geonet.training.config import TrainingConfig
     from geonet.training.loop import Outcome
 
 INTERRUPTED = 130
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="A TOML file, such as experiments/*.toml.")],
+    config: Annotated[
+        Path | None, typer.Argument(help="A TOML file, such as experiments/*.toml.")
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="NPZ",
+            help="Your own densities instead: source and target, (n, cells…), or values, of which "
+            "any two make a pair; lower and upper if the box is not the unit one.",
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="With --pairs: the model's name.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="With --pairs: how many.")] = None,
+    floor: Annotated[
+        float | None,
+        typer.Option(
+            help="With --pairs: share of the mass that is made uniform; by default 0.05 if there "
+            "are empty cells."
+        ),
+    ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Where to write; by default runs/NAME, with the config's name."),
+        typer.Option(help="Where to write; by default runs/NAME, with the model's name."),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the checkpoint in the folder.")
@@ -33,18 +55,59 @@ def train(
 ) -> int:
     """Train an operator; Ctrl-C saves and stops, --resume goes on as if nothing had happened.
 
+    For example: geonet train --pairs my.npz
+
     Several processes: torchrun --nproc-per-node 2 -m geonet train CONFIG.
     """
-    from geonet.training.config import read_config
     from geonet.training.loop import train as run
 
-    settings = read_config(config)
+    settings = _settings(config, pairs, name, steps, floor)
     where = folder or Path("runs") / settings.name
+    if pairs is not None and _talks():
+        _announce(settings)
     seconds = None if time_limit is None else 60 * time_limit
     outcome = run(settings, where, resume=resume, time_limit=seconds, stop_at=stop_at)
-    if os.environ.get("RANK", "0") == "0":  # torchrun numbers its processes; the first one talks
+    if _talks():
         _print(outcome, where, settings.steps)
+        if pairs is not None and outcome.model is not None and outcome.reason == "finished":
+            _print_report(outcome.model, settings, where)
     return INTERRUPTED if outcome.reason == "interrupted" else 0
+
+
+def _settings(
+    config: Path | None,
+    pairs: Path | None,
+    name: str | None,
+    steps: int | None,
+    floor: float | None,
+) -> TrainingConfig:
+    if (config is None) == (pairs is None):
+        raise InputError("What is it to be trained on? Give a TOML file, or --pairs NPZ.")
+    if pairs is not None:
+        from geonet.training.own_config import config_for
+
+        return config_for(pairs, name, steps, floor)
+    if (name, steps, floor) != (None, None, None):
+        raise InputError("--name, --steps and --floor go with --pairs; the TOML file has its own.")
+    from geonet.training.config import read_config
+
+    assert config is not None
+    return read_config(config)
+
+
+def _talks() -> bool:
+    """torchrun numbers its processes; the first one talks."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _announce(settings: TrainingConfig) -> None:
+    problem = settings.problem
+    typer.echo(f"training {settings.name} on {problem.file}, {settings.steps} steps")
+    if problem.floor:
+        typer.echo(
+            f"{problem.floor:.0%} of the mass is spread evenly, now and in every answer: "
+            "maps of densities with holes have jumps (--floor 0 for none)"
+        )
 
 
 def _print(outcome: Outcome, where: Path, steps: int) -> None:
@@ -55,3 +118,21 @@ def _print(outcome: Outcome, where: Path, steps: int) -> None:
         typer.echo(f"use it: geonet.geodesic(source, target, solver='{outcome.model}')")
     if outcome.step < steps:
         typer.echo("go on: the same command with --resume")
+
+
+def _print_report(model: Path, settings: TrainingConfig, where: Path) -> None:
+    from geonet.cli.output import print_table, working
+    from geonet.training.own_report import report_on_own
+
+    with working("solving pairs that were held out, exactly and by the model"):
+        report = report_on_own(model, settings)
+    file = report.save(where)
+    exact = ", ".join(f"{solver} ({count})" for solver, count in report.truth.items())
+    typer.echo(f"\n{report.model.pairs} pairs that were held out, L1 in %, against {exact}")
+    rows = zip(report.model.rows(), report.linear.rows(), strict=True)
+    print_table(
+        [(*own, mixed[1]) for own, mixed in rows], ("t", "model", "its worst", "linear mixture")
+    )
+    if report.model.distance is not None:
+        typer.echo(f"W2 is off by {report.model.distance:.2g} % on average.")
+    typer.echo(f"report: {file}")

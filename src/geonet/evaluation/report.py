@@ -19,6 +19,8 @@ TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
 SHOWN = 5  # entries of a list in a line of text
 SLACK = 1e-3  # both the distance and its bound are sums over cells
 
+NOTICED = 0.5  # percent: what a verdict does not mention below
+
 PerPair = float | list[float]
 
 
@@ -91,6 +93,32 @@ class Report:
             entries["solver"] = f"{self.solver} ({len(self.mass_error)} pairs)"
         return [(label, _text(entry)) for label, entry in entries.items() if entry is not None]
 
+    def verdict(self) -> str:
+        """What all of it comes to, in a sentence or two; of a batch, for the worst pair."""
+        flaws = [
+            f"{what} {worst:.2g} %"
+            for what, entry in (
+                ("misses its source by", self.source_error),
+                ("misses its target by", self.target_error),
+                ("gains or loses", self.mass_error),
+                ("falls below zero by", self.negativity),
+            )
+            if (worst := 100 * _worst(entry)) > NOTICED
+        ]
+        flawed = f"The path {', '.join(flaws)}. " if flaws else ""
+        if self.error_estimate is None:
+            sound = "Ends and mass are right; w" if not flaws else "W"
+            return f"{flawed}{sound}hat lies between, this solver does not estimate."
+        expected = f"Expect an L1 error of {100 * _worst(self.error_estimate):.2g} %"
+        if self.in_distribution is None:
+            return f"{flawed}{expected}."
+        usual = self.in_distribution
+        strange = usual.count(False) if isinstance(usual, list) else int(not usual)
+        if not strange:
+            return f"{flawed}{expected}; the training had pairs like this."
+        which = f"{strange} of {len(usual)} pairs are" if isinstance(usual, list) else "the pair is"
+        return f"{flawed}{expected}; {which} unlike those of the training."
+
     def _judged_distance(self) -> str | None:
         """The distance as text, with a word where it cannot be right."""
         if self.distance is None:
@@ -162,6 +190,13 @@ def _known(check: Tensor, flag: bool) -> Any:
         return [_known(one, flag) for one in check]
     value = float(check)
     return None if math.isnan(value) else bool(value) if flag else value
+
+
+def _worst(entry: PerPair) -> float:
+    """The largest, of a batch of which some may not be known."""
+    if isinstance(entry, list):
+        return max((value for value in entry if value is not None), default=math.nan)
+    return entry
 
 
 def _text(value: Any) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from geonet.errors import ConvergenceError
+from geonet.evaluation.truth import FINER, QUARTERS
 from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
@@ -17,11 +18,9 @@ from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
 from geonet.solvers.registry import make_solver
 
-QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 TIMES = tuple(f"t = {t:g}" for t in QUARTERS)
 PAIRS = 50
 SEED = 7_000  # training draws from 1,000,003 + its seed, validation from 1,000,000
-FINER = 21  # cells of the 1D truth for one of the answer's, an odd number
 OOD_1D = partial(mixtures_1d, spread=(0.3, 0.4))
 OOD_2D = partial(mixtures_2d, narrow=(0.25, 0.3), wide=(0.65, 0.8))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,12 @@ from geonet.solvers.exact.quantile import Quantile
 if TYPE_CHECKING:
     from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 
-GRAINY = 0.05  # L1 error of the linear program's frames, at best
+POOR = 0.05  # L1 error that the last resorts have, at best: noise, or grain
+NOISE = 3e-4  # ε of the bridge, of the longest side squared: at t = ½ it blurs by a hundredth
+MET = 1e-4  # L1 error at which the bridge's ends count as met
+ATOMS = 1000  # cells with mass up to which the linear program is quick
+SPARSE = 0.25  # share of cells with mass up to which they count as atoms, which should not blur
+MOST_CELLS = 1 << 17  # of a bridge, which takes seconds there
 CUT_OFF = 1e-3  # share of a Gaussian outside the box up to which its closed form is the answer
 
 
@@ -26,8 +32,10 @@ class Auto(Solver):
     These are `bures` for Gaussians given by formula; `transport-2d` or `transport-3d` where both
     ends agree on the density halfway as well as they do for pairs like those of its training;
     `monge-ampere` where that converges; else the transport model again, if it expects an error
-    below 5 %; and else `linear-program`, on the finest grid that it can afford. `path.solver` and
-    the report name the solver that answered, and the report says why monge-ampere did not.
+    below 5 %; and else, for densities with holes, islands and jumps, `schrodinger` with little
+    noise, or `linear-program` for a few atoms and for grids that are too large for it.
+    `path.solver` and the report name the solver that answered, and the report says why
+    monge-ampere did not.
 
     Attributes:
         learned: whether trained models may answer.
@@ -35,7 +43,7 @@ class Auto(Solver):
     """
 
     name = "auto"
-    summary = "1D to 3D, the default: quantile in 1D, else transport, monge-ampere, linear-program"
+    summary = "1D to 3D, the default: quantile in 1D, else the fastest that the pair can be trusted to"
     dimensions = (1, 2, 3)
     gives = ("distance",)  # what every one of them gives
 
@@ -72,14 +80,27 @@ class Auto(Solver):
             return MongeAmpere(tolerance=self.tolerance)(source, target)
         except (ConvergenceError, DensityError) as error:
             path: Geodesic
-            if learned is not None and float(learned.expected_error()) < GRAINY:
+            if learned is not None and float(learned.expected_error()) < POOR:
                 path = learned
             else:
-                from geonet.solvers.exact.linear_program import LinearProgram
-
-                path = LinearProgram(coarsen=True)(source, target)
+                path = _rough(source, target)
             path.notes["instead of monge-ampere"] = str(error)
             return path
+
+
+def _rough(source: Density, target: Density) -> Geodesic:
+    """The path of a pair that has no smooth map."""
+    from geonet.solvers.entropic.schrodinger import Schrodinger, least_epsilon
+    from geonet.solvers.exact.linear_program import LinearProgram
+
+    grid = source.grid
+    fullest = max(int((end.values > 0).sum()) for end in (source, target))
+    atoms = fullest <= min(ATOMS, SPARSE * grid.size)
+    if not atoms and grid.size <= MOST_CELLS:
+        epsilon = max(NOISE * max(grid.lengths) ** 2, least_epsilon(grid))
+        with suppress(ConvergenceError):
+            return Schrodinger(epsilon, MET)(source, target)
+    return LinearProgram(coarsen=True)(source, target)
 
 
 def _transport(source: Density, target: Density) -> MidpointGeodesic:

@@ -9,7 +9,8 @@ from geonet.errors import ConfigError
 from geonet.training.clouds import Clouds
 from geonet.training.config import TrainingConfig
 from geonet.training.digits import digit_codes, digit_images
-from geonet.training.problem import FAMILIES, Problem, Recorded
+from geonet.training.own import read_own
+from geonet.training.problem import FAMILIES, Problem
 
 CATALOGUE: dict[str, Callable[[], Problem]] = {
     **FAMILIES,
@@ -27,7 +28,7 @@ def make_problem(config: TrainingConfig) -> Problem:
     if settings.family is not None:
         return CATALOGUE[settings.family]()
     assert settings.file is not None
-    problem = Recorded(Path(settings.file))
+    problem = read_own(Path(settings.file), settings.floor)
     if problem.box.dimension != config.model.dimension:
         raise ConfigError(
             f"model.dimension is {config.model.dimension}, but the pairs in {settings.file} are "

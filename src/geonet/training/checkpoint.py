@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from geonet.errors import ConfigError, FileError
+from geonet.files import reading
 from geonet.settings import from_table, to_table
 from geonet.solvers.learned.model_file import read_tensors, write_tensors
 from geonet.training.config import TrainingConfig
@@ -71,7 +72,18 @@ def load_checkpoint(
     tensors, header = read_tensors(file, "a checkpoint")
     if (header.get("format"), header.get("kind")) != (FORMAT, "checkpoint"):
         raise FileError(f"{file} is no checkpoint of this version; start without --resume.")
-    _check_same(_completed(header["config"]), to_table(config), file)
+    with reading(file, "a checkpoint"):
+        _check_same(_completed(header["config"]), to_table(config), file)
+        return _restored(tensors, header["progress"], model, optimizer)
+
+
+def _restored(
+    tensors: dict[str, Tensor],
+    saved: dict[str, Any],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+) -> tuple[Progress, list[Tensor]]:
+    """Model and optimizer filled; the progress and the random states."""
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "stream": {}}
     for name, value in tensors.items():
         part, key = name.split("/", 1)
@@ -83,7 +95,6 @@ def load_checkpoint(
         state.setdefault(int(index), {})[key] = value
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-    saved = header["progress"]
     progress = Progress(**{**saved, "best": float(saved["best"])})
     return progress, [parts["stream"][str(rank)] for rank in range(len(parts["stream"]))]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from geonet.files import reading
 from geonet.operators.architecture import Architecture, DensityOnly, Transport
 from geonet.settings import from_table, read_toml, require
 from geonet.training.loss import LossSettings
@@ -23,11 +24,13 @@ DIMENSIONS = {
 
 @dataclass(frozen=True)
 class ProblemSettings:
-    """What to train on: a family, or a file of pairs (npz with `source` and `target`).
+    """What to train on: a family, or a file of your own densities (see `own.read_own`).
 
     Attributes:
         family: "digits" and "digit-codes" read MNIST's training set (`GEONET_DATA`).
-        file: of pairs.
+        file: npz with `source` and `target`, or with `values`.
+        floor: share of the mass of every density of the file that is made uniform, in training and
+            whenever the model answers.
         autoencoder: for "digit-codes", the file of another autoencoder than the one shipped.
     """
 
@@ -36,6 +39,7 @@ class ProblemSettings:
         | None
     ) = None
     file: str | None = None
+    floor: float = 0.0
     autoencoder: str | None = None
 
     def __post_init__(self) -> None:
@@ -43,6 +47,8 @@ class ProblemSettings:
             (self.family is None) != (self.file is None),
             "give either a family or a file of pairs.",
         )
+        require(0 <= self.floor < 1, f"floor is {self.floor:g}; give a share in [0, 1).")
+        require(not self.floor or self.file is not None, "floor belongs to a file; remove it.")
         require(
             self.autoencoder is None or self.family == "digit-codes",
             'autoencoder belongs to family = "digit-codes"; remove it.',
@@ -157,6 +163,7 @@ class TrainingConfig:
         if isinstance(self.model, Transport):
             self._check_transport()
             return
+        require(not self.problem.floor, 'problem.floor is for model.kind = "transport"; remove it.')
         if isinstance(self.model, DensityOnly):
             self._check_supervised()
             return
@@ -199,5 +206,6 @@ def read_config(file: Path) -> TrainingConfig:
     table = read_toml(file)
     problem = table.get("problem")
     if isinstance(problem, dict) and isinstance(problem.get("file"), str):
-        problem["file"] = str((file.parent / problem["file"]).resolve())
+        with reading(file, "a config"):  # a name may hold what no path can
+            problem["file"] = str((file.parent / problem["file"]).resolve())
     return from_table(TrainingConfig, table)

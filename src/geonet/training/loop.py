@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from geonet.errors import ConfigError, FileError, TrainingError
-from geonet.files import written_atomically
+from geonet.files import made_folder, written_atomically
 from geonet.operators.build import build
 from geonet.operators.deeponet import DensityNet, GeONet
 from geonet.operators.transport import TransportNet
@@ -240,6 +240,7 @@ class Run:
         header = {
             "name": self.config.name,
             "epsilon": self.objective.epsilon,
+            "floor": self.config.problem.floor,
             "training": to_table(self.config),
             "steps": self.progress.step,
             "seconds": round(self.progress.seconds, 1),
@@ -296,10 +297,7 @@ def _prepare(folder: Path, config: TrainingConfig) -> None:
         raise FileError(
             f"{folder} holds a training already; go on with --resume, or give another --folder."
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"Cannot make the folder {folder}: {error.strerror}.") from error
+    made_folder(folder)
     with written_atomically(folder / CONFIG) as temporary:
         temporary.write_text(to_toml(to_table(config)), encoding="utf-8")
 

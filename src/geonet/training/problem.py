@@ -1,4 +1,4 @@
-"""Pairs of densities to train on, in the unit box: random families, or the user's own."""
+"""Pairs of densities to train on, in the unit box: what they are, and random families of them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from geonet.errors import FileError, InputError
-from geonet.files import reading
 from geonet.measures.density import Density
 from geonet.measures.families import (
     BOX_1D,
@@ -25,7 +22,6 @@ from geonet.measures.families import (
 )
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
-from geonet.measures.interpolation import CubicSpline
 
 End = Callable[[Tensor], Tensor]
 Ends = tuple[End, End]
@@ -93,63 +89,6 @@ class Mixtures(Problem):
             )
             for k in ends
         )  # pyright: ignore[reportReturnType]
-
-
-class Recorded(Problem):
-    """Pairs in an npz: `source` and `target` (n, *cells), and the box's `lower` and `upper`.
-
-    The last tenth of the pairs is held out for validation.
-    """
-
-    def __init__(self, file: Path):
-        arrays = _read_arrays(file)
-        source, target = arrays["source"], arrays["target"]
-        if source.shape != target.shape or not 2 <= source.ndim <= 4:
-            raise FileError(
-                f"{file} has source {source.shape} and target {target.shape}; "
-                "give two arrays (n, cells…) of one shape, in 1D to 3D."
-            )
-        box = [arrays.get(key, np.float64(k)).tolist() for k, key in enumerate(("lower", "upper"))]
-        try:
-            self.box = Grid(source.shape[1:], *box)
-            self.source, self.target = (Density(end, self.box) for end in (source, target))
-        except (InputError, ValueError) as error:
-            raise FileError(f"{file}: {error}") from error
-        if max(self.box.lengths) > min(self.box.lengths) * (1 + 1e-9):
-            raise FileError(
-                f"The box in {file} has sides {self.box.lengths}; pad the densities to a cube."
-            )
-        self.seen = max(1, len(source) - math.ceil(len(source) / 10))
-
-    def draw(self, count: int, generator: torch.Generator) -> Ends:
-        """Random pairs of the file, with repeats, as splines through their cells."""
-        chosen = torch.randint(self.seen, (count,), generator=generator)
-        unit = Grid(self.box.shape)
-        splines = [
-            CubicSpline(end.values[chosen].float() * self.box.volume, unit)
-            for end in (self.source, self.target)
-        ]
-        return splines[0], splines[1]
-
-    def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
-        """Random pairs that were held out, with repeats."""
-        first = min(self.seen, len(self.source) - 1)
-        chosen = torch.randint(first, len(self.source), (count,), generator=generator)
-        return tuple(Density(end.values[chosen], self.box) for end in (self.source, self.target))  # pyright: ignore[reportReturnType]
-
-
-def _read_arrays(file: Path) -> dict[str, np.ndarray]:
-    # np.load leaves a broken archive open, so the file is opened here.
-    with (
-        reading(file, "an npz of pairs"),
-        file.open("rb") as stream,
-        np.lib.npyio.NpzFile(stream, allow_pickle=False) as archive,
-    ):
-        arrays = {key: archive[key] for key in archive.files}
-    for key in ("source", "target"):
-        if key not in arrays:
-            raise FileError(f"{file} has no array {key!r}; give source and target, (n, cells).")
-    return arrays
 
 
 FAMILIES: dict[str, Callable[[], Problem]] = {

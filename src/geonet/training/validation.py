@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from geonet.evaluation.metrics import l1
+from geonet.evaluation.truth import QUARTERS, truth_of
 from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
 from geonet.operators.build import Model
@@ -20,9 +21,6 @@ from geonet.solvers.midpoint.potential import unfolded
 from geonet.solvers.registry import make_solver
 from geonet.training.config import TrainingConfig
 from geonet.training.problem import Problem
-
-TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
-FINER = 21  # cells for one, an odd number
 
 
 class Validation:
@@ -39,7 +37,7 @@ class Validation:
         """What goes into the model's file: the errors, and what a mismatch means."""
         model = model if next(model.parameters()).is_cpu else deepcopy(model).cpu()
         path = self._path(model)
-        errors = l1(path.density(TIMES), self.truth)
+        errors = l1(path.density(QUARTERS), self.truth)
         measured: dict[str, Any] = {
             "validation_l1_percent": [round(100 * e, 4) for e in errors.mean(0).tolist()]
         }
@@ -60,13 +58,5 @@ class Validation:
 def exact_path(source: Density, target: Density, epsilon: float) -> Density:
     """The truth at the quarters: the Schrödinger bridge for ε > 0, else what is exact."""
     if epsilon:
-        return make_solver("schrodinger", epsilon=epsilon)(source, target).density(TIMES)
-    if source.grid.dimension > 1:
-        tolerance = 1e-3 if source.grid.dimension == 2 else 5e-3  # 3D grids are coarse
-        solver = make_solver("auto", learned=False, tolerance=tolerance)
-        return solver(source, target).density(TIMES)
-    # In 1D paths are means over cells: much finer ones, whose middle is the cell's centre.
-    fine = source.grid.with_shape(FINER * source.grid.size)
-    ends = [Density(end.at(fine.points()).clamp(min=0), fine) for end in (source, target)]
-    path = make_solver("quantile")(*ends).density(TIMES)
-    return Density.as_computed(path.values[..., FINER // 2 :: FINER], source.grid)
+        return make_solver("schrodinger", epsilon=epsilon)(source, target).density(QUARTERS)
+    return truth_of(source, target).frames

@@ -7,9 +7,10 @@ import torch
 
 import geonet
 from geonet import Density, GaussianMixture, Grid
-from geonet.errors import ConvergenceError, SolverError, UnavailableError
+from geonet.errors import ConvergenceError, SolverError
 from geonet.measures.families import mixtures_1d, mixtures_2d
 from geonet.solvers.entropic.heat_flow import HeatKernel, _log_kernel
+from geonet.solvers.entropic.schrodinger import squared_distance_transform
 
 LINE = Grid(100, 0, 10)
 SQUARE = Grid((40, 40), 0, 5)
@@ -387,9 +388,30 @@ def test_save_and_load(tmp_path):
     torch.testing.assert_close(again.potential(0.3, x), answer.potential(0.3, x))
 
 
-def test_there_is_no_distance(path):
-    with pytest.raises(UnavailableError, match="'schrodinger' gives no distance"):
-        _ = path.distance
+@pytest.mark.parametrize("epsilon", [1e-3, 3e-4])
+def test_distance_and_cost_enclose_the_exact_one(epsilon):
+    """Of cells in two blobs with holes between; the plan's cost comes nearer as ε falls."""
+    grid = Grid((24, 24))
+    values = torch.rand(2, 24, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    values[0, 12:], values[1, :, :9] = 0, 0
+    ends = Density(values[0], grid), Density(values[1], grid)
+    exact = float(geonet.geodesic(*ends, "linear-program").distance)
+    path = geonet.geodesic(*ends, "schrodinger", epsilon=max(epsilon, 0.5 / 24**2))
+    assert exact * (1 - 2e-3) < float(path.distance) <= exact * (1 + 1e-9)
+    assert exact <= float(path.transport_cost) < exact * 1.03
+    report = path.report
+    assert report.distance_lower_bound == pytest.approx(float(path.distance))
+    assert report.distance_upper_bound == pytest.approx(float(path.transport_cost))
+
+
+def test_the_distance_transform_is_the_least_over_all_cells():
+    grid = Grid((5, 7), 0, (1.0, 2.0))
+    potential = torch.rand(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    potential[2] = -torch.inf
+    points = grid.points().reshape(-1, 2)
+    costs = torch.cdist(points, points) ** 2 - potential.flatten()
+    expected = costs.amin(1).reshape(5, 7)
+    torch.testing.assert_close(squared_distance_transform(potential, grid), expected)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])

@@ -1,0 +1,139 @@
+"""Many pairs into a folder, one after the other: what fails is named, what is done stays done."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from geonet.cli.pair_list import Row
+from geonet.cli.recipe import Recipe
+from geonet.errors import FileError, GeonetError
+from geonet.files import made_folder, reading, written_atomically
+
+RECIPE, SUMMARY = "recipe.json", "summary.csv"
+MEASURED = (  # of the report, in this order
+    "solver",
+    "distance",
+    "distance_lower_bound",
+    "distance_upper_bound",
+    "error_estimate",
+    "in_distribution",
+    "mass_error",
+    "source_error",
+    "target_error",
+)
+COLUMNS = ("file", "source", "target", *MEASURED)
+SAVED_EVERY = 50  # pairs between two versions of the summary
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A pair without an answer, and why."""
+
+    row: Row
+    message: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How many pairs were solved now, how many before, and which could not be."""
+
+    solved: int
+    before: int
+    failures: list[Failure]
+
+
+def solve_many(
+    rows: list[Row], base: Path, folder: Path, recipe: Recipe, tick: Callable[[], None]
+) -> Outcome:
+    """Solve what the folder lacks: NAME.npz for each row, and a line in its summary.csv.
+
+    Args:
+        rows: the list.
+        base: the folder from which its relative names count.
+        folder: where to write; one that holds answers to another recipe is refused.
+        recipe: how.
+        tick: called after each pair.
+    """
+    lines = _opened(folder, recipe)
+    solved, before, failures = 0, 0, []
+    try:
+        for row in rows:
+            if _is_done(row, folder, lines):
+                before += 1
+            else:
+                try:
+                    lines[f"{row.name}.npz"] = _solve_row(row, base, folder, recipe)
+                    solved += 1
+                    if solved % SAVED_EVERY == 0:
+                        _write_summary(folder, lines)
+                except GeonetError as error:
+                    failures.append(Failure(row, " ".join(str(error).split())))
+            tick()
+    finally:  # also after Ctrl-C
+        _write_summary(folder, lines)
+    return Outcome(solved, before, failures)
+
+
+def _solve_row(row: Row, base: Path, folder: Path, recipe: Recipe) -> Line:
+    """Solve and write a pair; gives its line of the summary."""
+    if not row.source or not row.target:
+        raise FileError(f"Line {row.line} names no two files; write source,target.")
+    solved = recipe.solve(base / row.source, base / row.target)
+    report = solved.path.report.to_dict()
+    file = folder / f"{row.name}.npz"
+    solved.write(file, recipe.times)
+    ends = {"file": file.name, "source": row.source, "target": row.target}
+    return ends | {key: report[key] for key in MEASURED}
+
+
+def _is_done(row: Row, folder: Path, lines: dict[str, Line]) -> bool:
+    """Whether the answer is there, and is of these two files."""
+    line = lines.get(f"{row.name}.npz", {})
+    same = (line.get("source"), line.get("target")) == (row.source, row.target)
+    return same and (folder / f"{row.name}.npz").is_file()
+
+
+def _opened(folder: Path, recipe: Recipe) -> dict[str, Line]:
+    """The summary of a folder by file; one of another recipe is refused, a new one is begun."""
+    made_folder(folder)
+    file, asked = folder / RECIPE, json.loads(json.dumps(recipe.to_json()))
+    if not file.exists():
+        with written_atomically(file) as temporary:
+            temporary.write_text(json.dumps(asked, indent=2) + "\n", encoding="utf-8")
+        return {}
+    with reading(file, "JSON"):
+        before = json.loads(file.read_text(encoding="utf-8"))
+    if before != asked:
+        differing = [key for key in asked if asked[key] != dict(before).get(key)]
+        raise FileError(
+            f"{folder} holds answers with other {' and '.join(differing) or 'settings'}; "
+            "give another folder, or the same settings to go on."
+        )
+    return _read_summary(folder / SUMMARY)
+
+
+def _read_summary(file: Path) -> dict[str, Line]:
+    if not file.exists():
+        return {}
+    with reading(file, "a summary"), file.open(encoding="utf-8", newline="") as stream:
+        reader = csv.DictReader(stream)
+        if tuple(reader.fieldnames or ()) != COLUMNS:
+            raise FileError(f"{file} is no summary of pairs; remove it, or give another folder.")
+        return {line["file"]: dict(line) for line in reader}
+
+
+def _write_summary(folder: Path, lines: dict[str, Line]) -> None:
+    with (
+        written_atomically(folder / SUMMARY) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as stream,
+    ):
+        writer = csv.DictWriter(stream, COLUMNS)
+        writer.writeheader()
+        writer.writerows(lines.values())

@@ -1,0 +1,79 @@
+"""How the pair in two files is solved, and what is written of its path."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from geonet.cli.pairs import output_grid, read_pair
+
+if TYPE_CHECKING:
+    from geonet.geodesic import Geodesic
+    from geonet.measures.grid import Grid
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What `geonet geodesic` was asked to do with a pair.
+
+    Attributes:
+        solver: a name or a model's file.
+        options: of the solver.
+        times: to write, or how many of them: an animation runs evenly.
+        resolution: cells along the longest side.
+        invert: whether dark ink is the mass of images.
+    """
+
+    solver: str
+    options: dict[str, Any]
+    times: list[float]
+    resolution: int | None
+    invert: bool
+
+    def check(self) -> None:
+        """Refuse a solver or an option that does not exist, before any file is read."""
+        self._solver()
+
+    def solve(self, source: Path, target: Path) -> Solved:
+        """Read both files and solve the pair."""
+        chosen = self._solver()
+        first, second = read_pair(source, target, self.invert, self.resolution)
+        began = perf_counter()
+        path = chosen(first, second)
+        seconds = perf_counter() - began
+        grid = output_grid(first.grid, self.resolution) if self.resolution else first.grid
+        return Solved(path, grid, seconds)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, by which two recipes are compared."""
+        return asdict(self)
+
+    def _solver(self):
+        import geonet
+
+        return geonet.solver(self.solver, **self.options)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A path, the grid on which it is to be written, and the seconds that solving took."""
+
+    path: Geodesic
+    grid: Grid
+    seconds: float
+
+    def write(self, output: Path, times: list[float]) -> None:
+        """Write frames, a figure or an animation, whichever the suffix names."""
+        from geonet.files import written_atomically
+
+        suffix = output.suffix.lower()
+        if suffix == ".npz":
+            self.path.save(output, times, self.grid)
+        elif suffix == ".png":
+            figure = self.path.plot(times, self.grid)
+            with written_atomically(output) as temporary:
+                figure.savefig(temporary, format="png")
+        else:
+            self.path.animate(output, len(times), self.grid)

@@ -1,0 +1,148 @@
+"""Densities of the user's own to train on: pairs in a file, or a set of which any two make a pair.
+
+The last tenth is held out. Of pairs its first half is for validation and its second half for tests;
+of a set both draw pairs from all of it, but not the same.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from geonet.errors import FileError, InputError
+from geonet.files import read_arrays
+from geonet.measures.density import Density
+from geonet.measures.grid import Grid
+from geonet.measures.interpolation import CubicSpline
+from geonet.training.problem import Ends, Problem
+
+TEST_SEED = 7_000
+
+
+class Own(Problem):
+    """What there is of pairs and sets alike.
+
+    Attributes:
+        seen: how many come first and are trained on.
+    """
+
+    def __init__(self, box: Grid, count: int):
+        self.box = box
+        self.seen = max(1, count - math.ceil(count / 10))
+
+    @abstractmethod
+    def test_pairs(self, count: int) -> tuple[Density, Density]:
+        """At most `count` pairs that neither training nor validation saw, if there are so many."""
+
+    def _splines(self, *ends: Tensor) -> Ends:
+        """Densities (n, *cells) as functions on the unit box, relative to uniform."""
+        unit, scale = Grid(self.box.shape), self.box.volume
+        first, second = (CubicSpline(end.float() * scale, unit) for end in ends)
+        return first, second
+
+
+class Recorded(Own):
+    """Pairs of densities, (n, *cells) each."""
+
+    def __init__(self, source: Density, target: Density):
+        super().__init__(source.grid, len(source))
+        self.source, self.target = source, target
+        self.validated = self.seen + (len(source) - self.seen + 1) // 2  # the rest is for tests
+
+    def draw(self, count: int, generator: torch.Generator) -> Ends:
+        """Random pairs, with repeats, as splines through their cells."""
+        chosen = torch.randint(self.seen, (count,), generator=generator)
+        return self._splines(self.source.values[chosen], self.target.values[chosen])
+
+    def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
+        """Random pairs that are held out for validation, with repeats."""
+        first = min(self.seen, len(self.source) - 1)
+        last = max(self.validated, first + 1)
+        return self._pairs(torch.randint(first, last, (count,), generator=generator))
+
+    def test_pairs(self, count: int) -> tuple[Density, Density]:
+        """The last pairs."""
+        first = min(self.validated, len(self.source) - 1)
+        return self._pairs(torch.arange(first, len(self.source))[:count])
+
+    def _pairs(self, chosen: Tensor) -> tuple[Density, Density]:
+        ends = (self.source, self.target)
+        source, target = (Density(end.values[chosen], self.box) for end in ends)
+        return source, target
+
+
+class Pool(Own):
+    """A set of densities (n, *cells), of which any two make a pair."""
+
+    def __init__(self, densities: Density):
+        super().__init__(densities.grid, len(densities))
+        self.seen = max(1, min(self.seen, len(densities) - 2))  # a pair takes two
+        self.pool = densities.values.float()  # MNIST has 60,000
+
+    def draw(self, count: int, generator: torch.Generator) -> Ends:
+        """Splines through the cells."""
+        return self._splines(*(self._chosen(0, self.seen, count, generator) for _ in range(2)))
+
+    def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
+        """Pairs of densities that are held out."""
+        bounds = self.seen, len(self.pool)
+        ends = (self._chosen(*bounds, count, generator).double() for _ in range(2))
+        source, target = (Density(end, self.box) for end in ends)
+        return source, target
+
+    def test_pairs(self, count: int) -> tuple[Density, Density]:
+        """Pairs of densities that are held out, the same at every call."""
+        return self.densities(count, torch.Generator().manual_seed(TEST_SEED))
+
+    def _chosen(self, first: int, last: int, count: int, generator: torch.Generator) -> Tensor:
+        return self.pool[torch.randint(first, last, (count,), generator=generator)]
+
+
+def read_own(file: Path, floor: float = 0.0) -> Recorded | Pool:
+    """What is in an npz: `source` and `target`, or `values`, (n, *cells), and a box.
+
+    Args:
+        file: with `lower` and `upper`, the corners of the box, or else it is the unit box.
+        floor: share of every density's mass that is made uniform.
+    """
+    arrays = read_arrays(file, "an npz of densities")
+    if "values" in arrays and not {"source", "target"} & set(arrays):
+        values = _density(file, arrays, "values").with_floor(floor)
+        if len(values) < 2:
+            raise FileError(f"{file} holds a single density; a pair takes two.")
+        return Pool(values)
+    for key in ("source", "target"):
+        if key not in arrays:
+            raise FileError(
+                f"{file} has no array {key!r}; give source and target, (n, cells…), or values, "
+                "of which any two make a pair."
+            )
+    shapes = arrays["source"].shape, arrays["target"].shape
+    if shapes[0] != shapes[1]:
+        raise FileError(
+            f"{file} has source {shapes[0]} and target {shapes[1]}; "
+            "give two arrays (n, cells…) of one shape, in 1D to 3D."
+        )
+    source, target = (_density(file, arrays, key).with_floor(floor) for key in ("source", "target"))
+    return Recorded(source, target)
+
+
+def _density(file: Path, arrays: dict[str, np.ndarray], key: str) -> Density:
+    """A batch of densities on the box in the file, which must be a cube."""
+    values = arrays[key]
+    if not 2 <= values.ndim <= 4:
+        raise FileError(f"{file} has {key} {values.shape}; give an array (n, cells…), in 1D to 3D.")
+    box = [arrays.get(name, np.float64(k)).tolist() for k, name in enumerate(("lower", "upper"))]
+    try:
+        density = Density(values, Grid(values.shape[1:], *box))
+    except (InputError, TypeError, ValueError) as error:
+        raise FileError(f"{file}: {error}") from error
+    lengths = density.grid.lengths
+    if max(lengths) > min(lengths) * (1 + 1e-9):
+        raise FileError(f"The box in {file} has sides {lengths}; pad the densities to a cube.")
+    return density

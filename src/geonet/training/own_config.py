@@ -1,0 +1,84 @@
+"""The settings of a training on one's own densities, where nobody gave any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from geonet.operators.architecture import Transport
+from geonet.training.config import (
+    OptimizerSettings,
+    ProblemSettings,
+    SamplingSettings,
+    TrainingConfig,
+    ValidationSettings,
+)
+from geonet.training.loss import LossSettings
+from geonet.training.own import Pool, Recorded, read_own
+
+EMPTY = 0.01  # share of empty cells from which a floor is given
+FLOOR = 0.05  # maps of densities with holes have jumps, which no smooth potential has
+VALIDATIONS = 6  # in the course of a training
+
+
+@dataclass(frozen=True)
+class Size:
+    """What suits a dimension on two cores: some minutes, and errors of a percent or so."""
+
+    sensors: int
+    seen: int
+    modes: int
+    width: int
+    pairs: int
+    steps: int
+
+
+SIZES = {
+    1: Size(sensors=128, seen=32, modes=48, width=128, pairs=256, steps=6000),
+    2: Size(sensors=28, seen=20, modes=20, width=128, pairs=128, steps=3000),
+    3: Size(sensors=16, seen=8, modes=8, width=96, pairs=96, steps=2000),
+}
+
+
+def config_for(
+    file: Path, name: str | None = None, steps: int | None = None, floor: float | None = None
+) -> TrainingConfig:
+    """A training of the transport form on the densities in a file.
+
+    Args:
+        file: see `read_own`.
+        name: of the model; by default the file's.
+        steps: of the training; by default so many that it takes some minutes.
+        floor: share of the mass that is made uniform; by default 5 % if there are empty cells.
+    """
+    own = read_own(file)
+    size, cells = SIZES[own.box.dimension], min(own.box.shape)
+    sensors = max(2, min(size.sensors, cells))
+    count = steps or size.steps
+    every = max(1, count // VALIDATIONS)
+    return TrainingConfig(
+        name=name or file.stem,
+        problem=ProblemSettings(
+            file=str(file.resolve()), floor=suggested_floor(own) if floor is None else floor
+        ),
+        steps=count,
+        checkpoint_every=every,
+        model=Transport(
+            dimension=own.box.dimension,
+            sensors=sensors,
+            seen=min(size.seen, sensors - sensors % 2),
+            modes=size.modes,
+            width=size.width,
+        ),
+        loss=LossSettings(floor=0.05),
+        sampling=SamplingSettings(pairs=size.pairs, points=64),
+        optimizer=OptimizerSettings(learning_rate=0.01, warmup=min(200, count // 10)),
+        validation=ValidationSettings(pairs=16, every=every),
+    )
+
+
+def suggested_floor(own: Recorded | Pool) -> float:
+    """5 % where more than a hundredth of the cells is empty, else none."""
+    ends = [own.pool] if isinstance(own, Pool) else [own.source.values, own.target.values]
+    empty = sum(int((end == 0).sum()) for end in ends) / sum(end.numel() for end in ends)
+    return FLOOR if empty > EMPTY else 0.0

@@ -1,0 +1,55 @@
+"""How good a model trained on one's own densities is, on pairs that were held out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from geonet.evaluation.accuracy import Accuracy, measure
+from geonet.evaluation.truth import truth_of
+from geonet.files import written_atomically
+from geonet.solvers.registry import make_solver
+from geonet.training.config import TrainingConfig
+from geonet.training.own import read_own
+
+PAIRS = 20
+REPORT = "report.json"
+
+
+@dataclass(frozen=True)
+class OwnReport:
+    """Errors of the model, and of what it has to beat.
+
+    Attributes:
+        model: the trained one.
+        linear: the linear mixture, which moves nothing.
+        truth: how many pairs each exact solver answered.
+    """
+
+    model: Accuracy
+    linear: Accuracy
+    truth: dict[str, int]
+
+    def save(self, folder: Path) -> Path:
+        """Write report.json."""
+        table: dict[str, Any] = {
+            "model": self.model.to_json(),
+            "linear": self.linear.to_json(),
+            "truth": self.truth,
+        }
+        with written_atomically(folder / REPORT) as temporary:
+            temporary.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+        return folder / REPORT
+
+
+def report_on_own(model: Path, config: TrainingConfig, pairs: int = PAIRS) -> OwnReport:
+    """Solve pairs that were held out, exactly and by the model."""
+    assert config.problem.file is not None
+    own = read_own(Path(config.problem.file), config.problem.floor)
+    source, target = own.test_pairs(pairs)
+    truth = truth_of(source, target)
+    known = source, target, truth.frames, truth.distance
+    solver = make_solver(str(model), floor=0.0)  # these have theirs already
+    return OwnReport(measure(solver, *known), measure(make_solver("linear"), *known), truth.solvers)
