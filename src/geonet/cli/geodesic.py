@@ -74,29 +74,39 @@ def geodesic(
     """
     from geonet.cli.solver_options import parse_options
 
-    if pairs is not None:
-        if source is not None or report:
-            extra = "--report" if source is None else "two files"
-            raise InputError(f"--pairs goes without {extra}; the folder's summary.csv has it all.")
-        if output is None or output.suffix.lower() in TIMES:
-            raise InputError("--pairs writes a file for each pair; give a folder, -o FOLDER.")
-        written: Path | None = Path("a.npz")  # what stands in the folder
-    else:
-        if source is None or target is None:
-            raise InputError("A geodesic has two ends; give two files, or --pairs CSV.")
-        check_output(output)
-        written = output
-    moments = parse_times(times, written)  # all of this before torch is at work
-    from geonet.cli.recipe import Recipe
+    options = parse_options(option or [])
 
-    recipe = Recipe(solver, parse_options(option or []), moments, resolution, invert)
-    recipe.check()
+    def recipe(written: Path | None) -> Recipe:
+        moments = parse_times(times, written)
+        from geonet.cli.recipe import Recipe  # torch takes seconds; what is wrong is said before
+
+        made = Recipe(solver, options, moments, resolution, invert)
+        made.check()
+        return made
+
     if pairs is not None:
-        assert output is not None
-        return _many(pairs, output, recipe, as_json)
-    assert source is not None and target is not None
-    _one(source, target, output, recipe, report, as_json)
+        folder = _folder(source, report, output)
+        return _many(pairs, folder, recipe(Path("of-a-pair.npz")), as_json)
+    first, second = _ends(source, target)
+    check_output(output)
+    _one(first, second, output, recipe(output), report, as_json)
     return 0
+
+
+def _ends(source: Path | None, target: Path | None) -> tuple[Path, Path]:
+    if source is None or target is None:
+        raise InputError("A geodesic has two ends; give two files, or --pairs CSV.")
+    return source, target
+
+
+def _folder(source: Path | None, report: bool, output: Path | None) -> Path:
+    """Where the answers of many pairs go."""
+    if source is not None or report:
+        extra = "--report" if source is None else "two files"
+        raise InputError(f"--pairs goes without {extra}; the folder's summary.csv has it all.")
+    if output is None or output.suffix.lower() in TIMES:
+        raise InputError("--pairs writes a file for each pair; give a folder, -o FOLDER.")
+    return output
 
 
 def check_output(output: Path | None) -> None:

@@ -26,7 +26,7 @@ MEASURED = (  # of the report, in this order
     "source_error",
     "target_error",
 )
-COLUMNS = ("file", "source", "target", *MEASURED)
+COLUMNS: tuple[str, ...] = ("file", "source", "target", *MEASURED)
 SAVED_EVERY = 50  # pairs between two versions of the summary
 
 Line = dict[str, Any]

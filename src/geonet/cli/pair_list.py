@@ -41,7 +41,7 @@ def read_pair_list(file: Path) -> list[Row]:
                 f"{file} has the columns {', '.join(names) or '(none)'}; "
                 "begin a list of pairs with the line source,target."
             )
-        found = [(reader.line_num, *(_cell(row, name) for name in COLUMNS)) for row in reader]
+        found = [(reader.line_num, _cell(row, "source"), _cell(row, "target")) for row in reader]
     if not found:
         raise FileError(f"{file} lists no pairs; add lines such as a.png,b.png.")
     return _named(found)
@@ -53,7 +53,7 @@ def _cell(row: dict[str, str | None], name: str) -> str:
 
 def _named(found: list[tuple[int, str, str]]) -> list[Row]:
     """Names from those of the files; the second of a name gets -2, so adding rows renames none."""
-    rows, taken = [], Counter()
+    rows, taken = [], Counter[str]()
     for line, source, target in found:
         name = f"{Path(source).stem}-{Path(target).stem}"
         taken[name] += 1

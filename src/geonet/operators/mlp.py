@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from torch.nn import Linear, Module, ModuleList
-from torch.nn.init import xavier_normal_, zeros_
+from torch.nn.init import zeros_
 
+from geonet.operators.initial import glorot
 from geonet.operators.jets import Z, affine, tanh_layer
 
 
@@ -61,6 +62,6 @@ class ModifiedMLP(Module):
 def linear(inputs: int, outputs: int) -> Linear:
     """Glorot's normal weights, zero biases."""
     layer = Linear(inputs, outputs)
-    xavier_normal_(layer.weight)
+    glorot(layer.weight)
     zeros_(layer.bias)
     return layer

@@ -71,6 +71,12 @@ def product(a: Packed, right: Packed) -> list[Tensor]:
     return rows
 
 
+def unpacked(a: Packed, d: int) -> Tensor:
+    """The whole matrices, (..., d, d)."""
+    rows = [torch.stack([a[k] for k in places], -1) for places in _places(d)]
+    return torch.stack(rows, -2)
+
+
 def spectral_radius(a: Packed) -> Tensor:
     """The largest absolute value of an eigenvalue, (...)."""
     if len(a) == 1:

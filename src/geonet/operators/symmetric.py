@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module, ModuleList, Parameter, ParameterList
 from torch.nn.functional import gelu
-from torch.nn.init import xavier_normal_
+
+from geonet.operators.initial import glorot
 
 
 class ClassLinear(Module):
@@ -26,9 +27,7 @@ class ClassLinear(Module):
     def __init__(self, classes: int, inputs: int, outputs: int):
         super().__init__()
         # Apart, not in one tensor: SOAP preconditions matrices.
-        self.weights = ParameterList(
-            xavier_normal_(torch.empty(inputs, outputs)) for _ in range(classes)
-        )
+        self.weights = ParameterList(glorot(torch.empty(inputs, outputs)) for _ in range(classes))
         self._frozen: Tensor | None
         self.register_buffer("_frozen", None, persistent=False)
 
