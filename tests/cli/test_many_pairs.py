@@ -162,6 +162,22 @@ def test_other_settings_need_another_folder(run, refused, listed):
     assert "out holds answers with other solver and times; give another folder" in line
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("recipe.json", "{", "Cannot read out/recipe.json as JSON"),
+        ("recipe.json", "[1]", "out holds answers with other solver and options and"),
+        ("summary.csv", "a,b\n", "out/summary.csv is no summary of pairs; remove it"),
+        ("summary.csv", "\xff", "out/summary.csv"),
+    ],
+)
+def test_a_folder_that_was_tampered_with(run, refused, listed, tmp_path, name, content, message):
+    file = listed("0.npy,1.npy")
+    assert run("geodesic", "--pairs", file, "-o", "out").code == 0
+    (tmp_path / "out" / name).write_bytes(content.encode("latin-1"))
+    assert message in refused("geodesic", "--pairs", file, "-o", "out")
+
+
 # ---- what it refuses
 
 

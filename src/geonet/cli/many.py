@@ -111,7 +111,8 @@ def _opened(folder: Path, recipe: Recipe) -> dict[str, Line]:
     with reading(file, "JSON"):
         before = json.loads(file.read_text(encoding="utf-8"))
     if before != asked:
-        differing = [key for key in asked if asked[key] != dict(before).get(key)]
+        known = before if isinstance(before, dict) else {}
+        differing = [key for key in asked if asked[key] != known.get(key)]
         raise FileError(
             f"{folder} holds answers with other {' and '.join(differing) or 'settings'}; "
             "give another folder, or the same settings to go on."
