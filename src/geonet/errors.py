@@ -49,5 +49,9 @@ class TrainingError(GeonetError, RuntimeError):
     """A training that cannot go on, such as one whose loss is no longer finite."""
 
 
+class ExportError(GeonetError, RuntimeError):
+    """An export that cannot be made, or that would not answer as the model does."""
+
+
 class ConvergenceWarning(UserWarning):
     """A third-party solver stopped early; its answer is returned and the report says so."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-
 from geonet.operators.architecture import Architecture, DensityOnly, Transport
 from geonet.operators.deeponet import DensityNet, GeONet
 from geonet.operators.transport import TransportNet
+from geonet.randomness import seeded
 
 Model = GeONet | TransportNet | DensityNet
 Settings = Architecture | Transport | DensityOnly
@@ -21,6 +20,5 @@ def untrained(settings: Settings) -> Model:
 
 def build(settings: Settings, seed: int) -> Model:
     """A model with random weights, the same for the same seed; torch's stream stays as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return untrained(settings)

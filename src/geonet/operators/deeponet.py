@@ -45,7 +45,8 @@ class DeepONet(Module):
         if not self.parity:
             return self._folded(source, target)
         both = self._folded(torch.cat([source, target]), torch.cat([target, source]))
-        forth, back = (0.5 * both).chunk(2)
+        pairs = source.shape[0]  # ONNX could not cut by chunk(2)
+        forth, back = 0.5 * both[:pairs], 0.5 * both[pairs:]
         return torch.cat([forth, self.parity * back], dim=1)
 
     def basis(self, z: Z) -> Z:

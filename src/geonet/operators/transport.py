@@ -63,7 +63,9 @@ class TransportNet(Module):
         modes = self._modes(torch.cat([source, target]))
         if blur:
             modes = modes * softening(s.dimension, s.seen, blur).to(source)
-        first, second = ((modes - self.mean) * self.gain).chunk(2)
+        both = (modes - self.mean) * self.gain
+        pairs = source.shape[0]  # ONNX could not cut by chunk(2)
+        first, second = both[:pairs], both[pairs:]
         order, _ = classes(s.dimension, s.seen)
         halves = torch.stack([first + second, first - second]) / 2  # even and odd in the swap
         sorted_modes = halves.index_select(2, order.flatten().to(source.device))

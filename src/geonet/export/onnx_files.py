@@ -1,0 +1,229 @@
+"""ONNX files of a trained model, which ONNX Runtime and others run without torch.
+
+Nothing is written that was not compared with torch first.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from geonet.errors import ExportError, SolverError
+from geonet.export.parts import Part, parts_of
+from geonet.files import made_folder, reading, written_atomically
+from geonet.operators.symmetric import ClassLinear
+from geonet.solvers.base import Solver
+from geonet.solvers.learned.model_file import Header, load_model
+from geonet.solvers.registry import make_solver
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+TOLERANCE = 1e-5  # of the scale of an output
+COUNTS = (3, 1, 2, 64)  # of pairs or points; the first is what the exporter sees
+SEED = 0
+FORMULAS = {
+    "transport": "u(x) = potential_coefficients @ potential.T is the potential at t = 1/2; the "
+    "particle at y then is at y + (t - 1/2) grad u(y) at time t",
+    "geonet": "C(x, t) = density_coefficients @ density.T is the density relative to uniform and "
+    "H(x, t) = potential_coefficients @ potential.T the potential",
+    "deeponet": "C(x, t) = density_coefficients @ density.T is the density relative to uniform",
+}
+
+
+def export_onnx(model: str | Path | Solver, folder: str | Path) -> list[Path]:
+    """Write NAME-branch.onnx and NAME-basis.onnx, both or none.
+
+    Args:
+        model: a trained solver, its name, or a model's file (*.safetensors), whose name NAME is.
+        folder: where to; it is made if need be.
+
+    Raises:
+        ExportError: if the files would not answer as torch does, or a library is missing.
+    """
+    file = model_file(model)
+    _require_libraries()
+    network, header = load_model(file)
+    for part in network.modules():
+        if isinstance(part, ClassLinear):
+            part.freeze()  # one matrix in the file instead of many and their stacking
+    where = made_folder(Path(folder))
+    made = {
+        where / f"{file.stem}-{part.name}.onnx": _exported(part, file.stem, header)
+        for part in parts_of(network)
+    }
+    with ExitStack() as stack:  # neither file gets its name before both are written
+        for target, proto in made.items():
+            temporary = stack.enter_context(written_atomically(target))
+            temporary.write_bytes(proto.SerializeToString())
+    return list(made)
+
+
+def model_file(model: str | Path | Solver) -> Path:
+    """The file of a trained solver; any other solver is refused."""
+    solver = model if isinstance(model, Solver) else make_solver(str(model))
+    file = getattr(solver, "file", None)
+    if file is None:
+        raise SolverError(
+            f"The solver {solver.name!r} has no trained network to export; "
+            "choose one that has, such as transport-2d, or give a model's file (*.safetensors)."
+        )
+    return Path(file)
+
+
+def metadata(file: Path) -> dict[str, str]:
+    """What a file that `export_onnx` wrote says about itself."""
+    onnx = import_module("onnx")
+    with reading(file, "an ONNX model"):
+        return {entry.key: entry.value for entry in onnx.load(file).metadata_props}
+
+
+def _require_libraries() -> None:
+    try:
+        with _quiet():  # some set filters for warnings, which are not theirs to set
+            for name in ("onnx", "onnxscript", "onnxruntime"):
+                import_module(name)
+    except ImportError as error:
+        raise ExportError(
+            "The export needs onnx, onnxscript and onnxruntime, which are not all installed; "
+            "run pip install 'geonet[export]'."
+        ) from error
+
+
+@torch.no_grad()
+def _exported(part: Part, name: str, header: Header) -> ModelProto:
+    """The part in ONNX, compared with torch."""
+    generator = torch.Generator().manual_seed(SEED)
+    cases = [part.drawn(count, generator) for count in COUNTS]
+    # Before the export: what the networks keep would else be made, and kept, as tensors of shapes
+    # without values.
+    answers = [part(*case) for case in cases]
+    with _quiet():
+        program = torch.onnx.export(
+            part,
+            cases[0],
+            dynamo=True,
+            verbose=False,
+            input_names=part.inputs,
+            output_names=part.outputs,
+            dynamic_shapes=tuple({0: part.axis} for _ in part.inputs),
+        )
+    assert program is not None  # as it always is with dynamo=True
+    proto = program.model_proto
+    _tidy(proto, part)
+    difference = _difference(proto, part, cases, answers)
+    if not difference <= TOLERANCE:
+        raise ExportError(
+            f"The exported {part.name} of {name} differs from torch by {difference:.1e} of its "
+            f"scale, more than {TOLERANCE:g}; nothing was written. Use other versions of "
+            "onnxscript and onnxruntime."
+        )
+    _describe(proto, part, name, header, difference)
+    return proto
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch and onnxscript have to say about their own insides."""
+    logger = logging.getLogger("onnx_ir")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _tidy(proto: ModelProto, part: Part) -> None:
+    """Drop the notes of the exporter, which have paths of this machine, and name the axes."""
+    graph = proto.graph
+    for noted in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
+        del noted.metadata_props[:]
+    del graph.value_info[:]  # shapes in between, which runtimes find by themselves
+    for output in graph.output:
+        for size in output.type.tensor_type.shape.dim:
+            if size.dim_param:
+                size.dim_param = part.axis
+
+
+def _difference(
+    proto: ModelProto,
+    part: Part,
+    cases: list[tuple[Tensor, ...]],
+    answers: list[tuple[Tensor, ...]],
+) -> float:
+    """The largest difference between ONNX Runtime and torch, relative to each output's scale.
+
+    The scale of an output is the largest value it has in all cases. A small answer alone can be
+    further off, relative to itself, as it can be in torch: both are single precision.
+    """
+    found = _run(proto, part, cases)
+    worst = 0.0
+    for k in range(len(part.outputs)):
+        pairs = [(got[k], answer[k].numpy()) for got, answer in zip(found, answers, strict=True)]
+        if any(np.shape(got) != expected.shape for got, expected in pairs):
+            return np.inf
+        gap = np.max([np.abs(got - expected).max() for got, expected in pairs])
+        scale = np.max([np.abs(expected).max() for _, expected in pairs])
+        worst = float(np.maximum(worst, gap / scale))  # which keeps a NaN, unlike max
+    return worst
+
+
+def _run(
+    proto: ModelProto, part: Part, cases: list[tuple[Tensor, ...]]
+) -> list[Sequence[np.ndarray]]:
+    """What ONNX Runtime answers, from the bytes that are going to be written."""
+    import onnx
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    try:
+        onnx.checker.check_model(proto, full_check=True)
+        session = onnxruntime.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        feeds = [
+            {name: value.numpy() for name, value in zip(part.inputs, case, strict=True)}
+            for case in cases
+        ]
+        return [session.run(list(part.outputs), feed) for feed in feeds]  # pyright: ignore
+    except Exception as error:  # both libraries have many kinds, without a common base
+        raise ExportError(
+            f"ONNX Runtime does not run the exported {part.name}: {error}; nothing was written. "
+            "Use other versions of onnxscript and onnxruntime."
+        ) from error
+
+
+def _describe(proto: ModelProto, part: Part, name: str, header: Header, difference: float) -> None:
+    """Put into the file what is needed to use it."""
+    import onnx
+
+    from geonet import __version__
+
+    settings = part.model.settings
+    proto.producer_name, proto.producer_version = "geonet", __version__
+    proto.graph.name = f"{name}-{part.name}"
+    about = {
+        "model": name,
+        "kind": settings.kind,
+        "part": part.name,
+        "dimension": settings.dimension,
+        "sensors": settings.sensors,
+        "epsilon": header["epsilon"],
+        "formula": FORMULAS[settings.kind],
+        "geonet": __version__,
+        "largest_difference": f"{difference:.2e}",
+    }
+    onnx.helper.set_model_props(proto, {key: str(value) for key, value in about.items()})
