@@ -88,7 +88,7 @@ def test_broken_files_are_named_and_do_not_stop_the_rest(run, listed, tmp_path):
     assert (code, err) == (1, "")
     first, second, *failures = out.splitlines()
     assert first == "2 pairs solved: out/summary.csv"
-    assert second == "3 pairs have no answer:"
+    assert second == "3 pairs without an answer:"
     assert failures[0].startswith("  line 3, bad.npy → 1.npy: Cannot read data/bad.npy") or (
         "bad.npy as an npy array" in failures[0]
     )
@@ -117,7 +117,7 @@ def test_a_second_run_does_only_what_is_missing(run, listed, tmp_path, monkeypat
     before = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in ("0-1.npz", "4-5.npz")}
     np.save(tmp_path / "data" / "late.npy", np.ones(30))
     code, out, _ = run("geodesic", "--pairs", file, "-o", "out")
-    assert (code, out) == (0, "1 pairs solved, 2 were there already: out/summary.csv\n")
+    assert (code, out) == (0, "1 pair solved, 2 were there already: out/summary.csv\n")
     assert set(summary(tmp_path / "out")) == {"0-1.npz", "2-late.npz", "4-5.npz"}
     for name, moment in before.items():
         assert (tmp_path / "out" / name).stat().st_mtime_ns == moment
@@ -137,7 +137,7 @@ def test_an_interrupt_keeps_what_is_done(run, listed, tmp_path, monkeypatch):
     assert set(summary(tmp_path / "out")) == {"0-1.npz"}
     monkeypatch.setattr(many, "_solve_row", solve)
     assert (
-        "1 pairs solved, 1 were there already" in run("geodesic", "--pairs", file, "-o", "out").out
+        "1 pair solved, 1 were there already" in run("geodesic", "--pairs", file, "-o", "out").out
     )
 
 
@@ -152,7 +152,7 @@ def test_what_is_not_whole_is_done_again(run, listed, tmp_path, lost):
     else:
         file = listed("../data/0.npy,1.npy", "2.npy,3.npy")
     out = run("geodesic", "--pairs", file, "-o", "out").out
-    assert out.startswith("2 pairs solved:" if lost == "line" else "1 pairs solved, 1 were")
+    assert out.startswith("2 pairs solved:" if lost == "line" else "1 pair solved, 1 were")
 
 
 def test_other_settings_need_another_folder(run, refused, listed):

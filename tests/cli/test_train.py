@@ -153,7 +153,7 @@ def test_own_pairs_from_start_to_use(run, own, tmp_path):
     assert lines[0] == f"training my on {tmp_path / 'my.npz'}, 8 steps"
     assert lines[1] == "finished at step 8 of 8, in runs/my"
     model = "runs/my/model.safetensors"
-    assert "1 pairs that were held out, L1 in %, against quantile (1)" in out
+    assert "1 pair that training did not see, L1 in %, against quantile (1)" in out
     assert out.endswith("report: runs/my/report.json\n")
     report = json.loads((tmp_path / "runs/my/report.json").read_text())
     with np.load("my.npz") as arrays:
@@ -278,7 +278,7 @@ def _wait_for(*files) -> None:
 def test_no_config_file(refused, tmp_path, config):
     assert "There is no file nowhere.toml; check the path." in refused("train", "nowhere.toml")
     assert "is a folder; give a file." in refused("train", tmp_path)
-    assert "Missing argument 'config'" in refused("train")
+    assert "Give a TOML file, or --pairs NPZ" in refused("train")
     assert list(tmp_path.iterdir()) == [config]
 
 
@@ -292,7 +292,7 @@ def test_no_config_file(refused, tmp_path, config):
         (b'name = "a"\nsteps = 1\n', "The key problem is missing; add it."),
         (
             b'name = "a"\nsteps = 1\nproblem = 3\n',
-            "problem is 3; give a table of family, file, autoencoder.",
+            "problem is 3; give a table of family, file, floor, autoencoder.",
         ),
         (
             b'name = "a"\nsteps = 1\n[problem]\n',

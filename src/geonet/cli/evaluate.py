@@ -46,7 +46,7 @@ def evaluate(
     For example: geonet evaluate transport-2d --suite 2d-ood
     """
     import geonet
-    from geonet.cli.output import print_json, print_table, working
+    from geonet.cli.output import counted, print_json, print_table, working
     from geonet.cli.solver_options import parse_options
 
     chosen = geonet.solver(solver, **parse_options(option or []))
@@ -61,7 +61,7 @@ def evaluate(
         print_json({name: accuracy.to_json() for name, accuracy in found.items()})
         return
     for name, accuracy in found.items():
-        typer.echo(f"\n{name}: {solver}, {accuracy.pairs} pairs, L1 in %")
+        typer.echo(f"\n{name}: {solver}, {counted(accuracy.pairs, 'pair')}, L1 in %")
         print_table(accuracy.rows(), ("t", "mean", "worst"))
         for line in _remarks(accuracy):
             typer.echo(line)
@@ -113,11 +113,13 @@ def _on_pairs(solver: Solver, file: str, count: int) -> Accuracy:
 
 
 def _remarks(accuracy: Accuracy) -> list[str]:
+    from geonet.cli.output import counted
+
     lines = []
     if accuracy.distance is not None:
         lines.append(f"W2 is off by {accuracy.distance:.3g} % on average.")
     if accuracy.failures:
-        lines.append(f"{len(accuracy.failures)} pairs have no answer:")
+        lines.append(f"{counted(len(accuracy.failures), 'pair')} without an answer:")
         lines += [f"  {failure}" for failure in accuracy.failures[:SHOWN]]
     return lines
 

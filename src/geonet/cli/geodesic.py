@@ -203,7 +203,7 @@ def _print(solved: Solved, output: Path | None, in_full: bool) -> None:
 
 def _many(pairs: Path, folder: Path, recipe: Recipe, as_json: bool) -> int:
     from geonet.cli.many import SUMMARY, solve_many
-    from geonet.cli.output import one_thread, progress
+    from geonet.cli.output import counted, one_thread, progress
     from geonet.cli.pair_list import read_pair_list
 
     rows = read_pair_list(pairs)
@@ -213,9 +213,9 @@ def _many(pairs: Path, folder: Path, recipe: Recipe, as_json: bool) -> int:
         _print_outcome_json(outcome, folder)
     else:
         already = f", {outcome.before} were there already" if outcome.before else ""
-        typer.echo(f"{outcome.solved} pairs solved{already}: {folder / SUMMARY}")
+        typer.echo(f"{counted(outcome.solved, 'pair')} solved{already}: {folder / SUMMARY}")
         if outcome.failures:
-            typer.echo(f"{len(outcome.failures)} pairs have no answer:")
+            typer.echo(f"{counted(len(outcome.failures), 'pair')} without an answer:")
         for failure in outcome.failures:
             row = failure.row
             typer.echo(f"  line {row.line}, {row.source} → {row.target}: {failure.message}")

@@ -44,6 +44,11 @@ def print_report(report: Report, rows: Iterable[tuple[str, str]] = ()) -> None:
     console.print(Panel(content, title="report", title_align="left", box=ROUNDED, padding=(1, 2)))
 
 
+def counted(number: int, what: str) -> str:
+    """1 pair, 2 pairs."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def working(on: str) -> AbstractContextManager[Any]:
     """A sign of life on a terminal's standard error while work goes on."""
     return Console(stderr=True, markup=False).status(f"{on} …")

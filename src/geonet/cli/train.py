@@ -121,14 +121,15 @@ def _print(outcome: Outcome, where: Path, steps: int) -> None:
 
 
 def _print_report(model: Path, settings: TrainingConfig, where: Path) -> None:
-    from geonet.cli.output import print_table, working
+    from geonet.cli.output import counted, print_table, working
     from geonet.training.own_report import report_on_own
 
     with working("solving pairs that were held out, exactly and by the model"):
         report = report_on_own(model, settings)
     file = report.save(where)
     exact = ", ".join(f"{solver} ({count})" for solver, count in report.truth.items())
-    typer.echo(f"\n{report.model.pairs} pairs that were held out, L1 in %, against {exact}")
+    pairs = counted(report.model.pairs, "pair")
+    typer.echo(f"\n{pairs} that training did not see, L1 in %, against {exact}")
     rows = zip(report.model.rows(), report.linear.rows(), strict=True)
     print_table(
         [(*own, mixed[1]) for own, mixed in rows], ("t", "model", "its worst", "linear mixture")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from geonet.operators.autoencoder import Autoencoder
+from geonet.randomness import seeded
 from geonet.solvers.learned.model_file import write_tensors
 
 EPOCHS, BATCH, LEARNING_RATE = 40, 500, 4e-3  # the paper's batch; 120 steps an epoch
@@ -26,8 +27,7 @@ def train_autoencoder(
 ) -> Path:
     """Train on digits (n, 28, 28) and write the weights, with their error on unseen digits."""
     began = perf_counter()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         model = Autoencoder()
     rows, generator = as_rows(images), torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)

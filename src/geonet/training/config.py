@@ -155,6 +155,8 @@ class TrainingConfig:
             require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; give at least 1.")
         family = self.problem.family
         if family is not None:
+            known = ", ".join(DIMENSIONS)
+            require(family in DIMENSIONS, f"family is {family!r}; choose from {known}.")
             d = DIMENSIONS[family]
             require(
                 self.model.dimension == d,

@@ -86,21 +86,22 @@ class Pool(Own):
 
     def draw(self, count: int, generator: torch.Generator) -> Ends:
         """Splines through the cells."""
-        return self._splines(*(self._chosen(0, self.seen, count, generator) for _ in range(2)))
+        chosen = (torch.randint(self.seen, (count,), generator=generator) for _ in range(2))
+        return self._splines(*(self.pool[k] for k in chosen))
 
     def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
         """Pairs of densities that are held out."""
-        bounds = self.seen, len(self.pool)
-        ends = (self._chosen(*bounds, count, generator).double() for _ in range(2))
-        source, target = (Density(end, self.box) for end in ends)
+        held_out = self.pool[self.seen :]
+        first, second = (
+            torch.randint(len(held_out), (count,), generator=generator) for _ in range(2)
+        )
+        second = torch.where(first == second, (second + 1) % len(held_out), second)  # no one alone
+        source, target = (Density(held_out[k].double(), self.box) for k in (first, second))
         return source, target
 
     def test_pairs(self, count: int) -> tuple[Density, Density]:
         """Pairs of densities that are held out, the same at every call."""
         return self.densities(count, torch.Generator().manual_seed(TEST_SEED))
-
-    def _chosen(self, first: int, last: int, count: int, generator: torch.Generator) -> Tensor:
-        return self.pool[torch.randint(first, last, (count,), generator=generator)]
 
 
 def read_own(file: Path, floor: float = 0.0) -> Recorded | Pool:

@@ -1,0 +1,164 @@
+"""The tutorials run, and leave what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import geonet
+
+ROOT = Path(__file__).parents[1]
+TUTORIALS = sorted((ROOT / "tutorials").glob("*.py"))
+CELL = re.compile(r"^# %%(.*)$", re.MULTILINE)
+MARKDOWN = " [markdown]"
+LONGEST = 120  # lines
+TEN_MINUTES = 600
+
+
+def run(name: str, folder: Path, steps: int | None = 30) -> str:
+    """Run a tutorial in a folder, warnings being errors; gives what it printed."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "MPLBACKEND": "Agg",
+        "PYTHONIOENCODING": "utf-8",
+    }
+    environment.pop("TUTORIAL_STEPS", None)
+    if steps is not None:
+        environment["TUTORIAL_STEPS"] = str(steps)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(ROOT / "tutorials" / f"{name}.py")],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def figures(pattern: str, text: str) -> list[float]:
+    """The numbers in the first match."""
+    found = re.search(pattern, text)
+    assert found, f"{pattern!r} is not in\n{text}"
+    return [float(number) for number in found.groups()]
+
+
+def width(file: Path) -> int:
+    """Of a picture, in pixels."""
+    with Image.open(file) as picture:
+        return picture.width
+
+
+# ---- the format
+
+
+@pytest.mark.parametrize("file", TUTORIALS, ids=lambda file: file.stem)
+def test_tutorials_are_notebooks_in_percent_format(file):
+    text = file.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= LONGEST
+    before, *parts = CELL.split(text)
+    assert not before  # the first cell begins the file
+    kinds, cells = parts[::2], parts[1::2]
+    assert set(kinds) == {"", MARKDOWN}
+    assert kinds[0] == MARKDOWN and cells[0].startswith("\n# # ")  # a title
+    for kind, cell in zip(kinds, cells, strict=True):
+        lines = [line for line in cell.splitlines() if line.strip()]
+        assert lines, "an empty cell"
+        if kind == MARKDOWN:
+            assert all(re.match(r"#( |$)", line) for line in lines)
+        else:
+            compile("\n".join(lines), str(file), "exec")
+            assert not all(line.startswith("#") for line in lines)
+
+
+@pytest.mark.parametrize("file", TUTORIALS, ids=lambda file: file.stem)
+def test_text_and_code_take_turns(file):
+    kinds = CELL.findall(file.read_text(encoding="utf-8"))
+    assert all(MARKDOWN in pair or pair == ("", "") for pair in pairwise(kinds))
+    assert (MARKDOWN, MARKDOWN) not in pairwise(kinds)
+    assert ("", "", "") not in zip(kinds, kinds[1:], kinds[2:], strict=False)
+
+
+def test_every_tutorial_is_listed():
+    page = (ROOT / "docs" / "tutorials.md").read_text(encoding="utf-8")
+    assert TUTORIALS
+    for file in TUTORIALS:
+        assert f"tutorials/{file.name}" in page
+
+
+# ---- what they leave
+
+
+def test_images(tmp_path):
+    printed = run("images", tmp_path)
+    (apart, expected) = figures(r"t = ½: ([\d.]+)%; expected: ([\d.]+)%", printed)
+    assert apart < 2 and expected < 2  # percent: two solvers that share nothing agree
+    first, second = figures(r"W2: ([\d.]+) and ([\d.]+)", printed)
+    assert abs(first - second) < 0.01 * second
+    for name in ("frames.png", "tracks.png"):
+        assert width(tmp_path / name) > 300
+    with Image.open(tmp_path / "morph.gif") as movie:
+        assert movie.n_frames > 20
+    path = geonet.load(tmp_path / "path.npz")
+    assert path.grid.shape == (64, 64)
+    assert float(path.distance) == pytest.approx(first, abs=1e-4)
+
+
+def test_histograms_in_time(tmp_path):
+    printed = run("histograms_in_time", tmp_path)
+    moved, faded = figures(r"snapshots: (\d+)% moved, (\d+)% faded", printed)
+    assert moved < faded / 2
+    away = [float(far) for far in re.findall(r"h +([\d.]+) degrees from midnight", printed)]
+    assert len(away) == 7
+    assert away[0] == 0 and max(away) == max(away[3:5]) > 10  # the warmest hours lie between
+    assert width(tmp_path / "day.png") > 300
+
+
+def test_point_clouds(tmp_path):
+    printed = run("point_clouds", tmp_path)
+    reached, own = figures(r"ends: ([\d.]+), at the moons: ([\d.]+)", printed)
+    assert 0.7 * own < reached < 1.4 * own
+    grid, points = figures(r"W2: ([\d.]+) on the grid, ([\d.]+) between", printed)
+    assert abs(grid - points) < 0.15 * points
+    for name in ("clouds.png", "tracks.png"):
+        assert width(tmp_path / name) > 300
+    assert np.loadtxt(tmp_path / "groups.csv", delimiter=",", skiprows=1).shape == (4000, 2)
+
+
+def errors_at_half(folder: Path) -> tuple[float, float]:
+    """Mean L1 in % of the model and of the linear mixture."""
+    report = json.loads((folder / "runs" / "digits" / "report.json").read_text(encoding="utf-8"))
+    model, linear = (report[name]["mean"][2] for name in ("model", "linear"))
+    return model, linear
+
+
+def test_training_rehearsed(tmp_path):
+    printed = run("train_on_your_own", tmp_path)
+    model, linear = errors_at_half(tmp_path)
+    assert model < linear / 2
+    own, faded = figures(r"model ([\d.]+)% off at t = ½\nlinear mixture ([\d.]+)% off", printed)
+    assert own < faded
+    assert width(tmp_path / "digits.png") > 300
+    with np.load(tmp_path / "digits.npz") as arrays:
+        assert arrays["values"].shape == (1000, 28, 28)
+    assert (tmp_path / "runs" / "digits" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_training_in_full(tmp_path):
+    began = perf_counter()
+    run("train_on_your_own", tmp_path, steps=None)
+    assert perf_counter() - began < TEN_MINUTES
+    model, linear = errors_at_half(tmp_path)
+    assert model < linear / 4
