@@ -91,24 +91,37 @@ class Geodesic(ABC):
         return self._at_points(self._trajectories, times, points, vector=True)
 
     @property
+    @torch.no_grad()
     def report(self) -> Report:
         """How far the answer can be trusted, measured from the answer itself."""
         from geonet.evaluation.report import report_on
 
         return report_on(self)
 
-    def plot(self, times: Times = (0.0, 0.25, 0.5, 0.75, 1.0), grid: Grid | None = None) -> Figure:
-        """A figure of the path: a strip of frames, in 1D curves and space × time."""
-        from geonet.plotting import plot_geodesic
+    @torch.no_grad()
+    def plot(
+        self, times: Times | None = None, grid: Grid | None = None, kind: str = "frames"
+    ) -> Figure:
+        """A figure of the path.
 
-        return plot_geodesic(self, times, grid)
+        Args:
+            times: of the frames; quarters by default.
+            grid: on which the densities are drawn, the path's own by default.
+            kind: "frames" (in 1D curves and space × time, in 3D projections), "velocity" (2D),
+                "slices" (3D), or, of all times, "history" (1D: space × time) and "tracks" (2D).
+        """
+        from geonet.plotting import plot_kind
 
+        return plot_kind(self, kind, times, grid)
+
+    @torch.no_grad()
     def animate(self, file: str | Path, frames: int = 31, grid: Grid | None = None) -> Path:
-        """Write the path as a GIF that runs forth and back."""
+        """Write the path, forth and back, as a .gif, or as an .mp4 where ffmpeg is installed."""
         from geonet.plotting import animate_geodesic
 
         return animate_geodesic(self, Path(file), frames, grid)
 
+    @torch.no_grad()
     def save(
         self,
         file: str | Path,
@@ -152,6 +165,13 @@ class Geodesic(ABC):
         """(batch?, T, N, d): along a geodesic every particle moves straight at constant speed."""
         start = self._velocity(torch.zeros(1, dtype=torch.float64), points)
         return points + times[:, None, None] * start
+
+    def _kantorovich(self) -> tuple[Tensor, Tensor]:
+        """Kantorovich's φ = −u_0 and ψ = u_1 at the cells, (batch?, *grid.shape) each."""
+        points = self.grid.points().reshape(-1, self._dimension)
+        both = self._potential(torch.tensor([0.0, 1.0], dtype=torch.float64), points)
+        first, second = both.reshape(*self.batch, 2, *self.grid.shape).unbind(len(self.batch))
+        return -first, second
 
     def _checks(self) -> dict[str, Tensor]:
         """What the path can tell about its own trustworthiness, for `report`: names of `Report`.

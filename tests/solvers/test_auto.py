@@ -75,7 +75,7 @@ def test_the_tolerance_is_that_of_monge_ampere(pair_2d):
     ends = [end.resample(end.grid.with_shape(16)) for end in pair_2d]
     assert geonet.geodesic(*ends, learned=False, tolerance=0.05).solver == "monge-ampere"
     path = geonet.geodesic(*ends, learned=False, tolerance=1e-9)
-    assert path.solver == "linear-program"
+    assert path.solver == "schrodinger"
     assert "above its tolerance 1.0e-09" in path.notes["instead of monge-ampere"]
 
 
@@ -96,7 +96,7 @@ def test_sharp_edges_go_to_the_bridge_and_the_report_says_why(squares):
     shift = math.hypot(3, 3) / 60
     assert report.distance == pytest.approx(shift, rel=1e-3)
     assert report.distance_lower_bound <= shift * (1 + 1e-6)  # these are float32
-    assert report.distance_upper_bound == pytest.approx(shift, rel=0.05)
+    assert report.distance_upper_bound == pytest.approx(shift, rel=0.15)
 
 
 @pytest.mark.parametrize("limit", ["too many cells", "no convergence"])

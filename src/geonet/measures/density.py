@@ -88,7 +88,10 @@ class Density:
 
     def detach(self) -> Density:
         """The same density, out of reach of autograd."""
-        return Density._of(self.values.detach(), self.grid, self.mass.detach(), self.mixture)
+        mixture = None if self.mixture is None else self.mixture.detach()
+        if not self.values.requires_grad and mixture is self.mixture:
+            return self
+        return Density._of(self.values.detach(), self.grid, self.mass.detach(), mixture)
 
     def with_floor(self, fraction: float) -> Density:
         """(1 − fraction)·μ + fraction·uniform: the explicit way to make a density positive."""
@@ -148,7 +151,8 @@ def as_tensor(values: ArrayLike | Tensor) -> Tensor:
             )
         single = array.dtype.kind == "f" and array.dtype.itemsize == 4
         # astype copies: the caller may write on into its array
-        values = torch.from_numpy(array.astype(np.float32 if single else np.float64, order="C"))
+        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite shows later
+            values = torch.from_numpy(array.astype(np.float32 if single else np.float64, order="C"))
     if values.is_complex():
         raise DensityError("Values are complex; give an array of real numbers.")
     if values.dtype not in (torch.float32, torch.float64):
@@ -177,7 +181,7 @@ def _normalise(values: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     """Values of mass one, and the mass; through values of peak one, whose sums cannot overflow."""
     spread = (..., *(None,) * grid.dimension)
     axes = tuple(range(-grid.dimension, 0))
-    peak = values.to(torch.float64).amax(axes)
+    peak = values.detach().to(torch.float64).amax(axes)  # it cancels, so no gradient is lost
     if bool((peak <= 0).any()):
         raise DensityError(
             f"{_which(peak <= 0)} zero everywhere, so there is no mass to transport; "
@@ -186,13 +190,18 @@ def _normalise(values: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     scaled = values.to(torch.float64) / peak[spread]
     share = _integral(scaled, grid)
     mass, normalised = peak * share, (scaled / share[spread]).to(values.dtype)
-    bad = ~((mass > 0) & torch.isfinite(mass) & torch.isfinite(normalised.amax(axes)))
+    bad = ~(_in_range(mass) & _in_range(normalised.amax(axes)))
     if bool(bad.any()):
         raise DensityError(
             f"{_which(bad)} beyond the range of {str(values.dtype).removeprefix('torch.')}; "
             "use other units for the values or for the box."
         )
     return normalised, mass
+
+
+def _in_range(values: Tensor) -> Tensor:
+    """Whether values keep all their digits: below the least of these, too, some are lost."""
+    return (values >= torch.finfo(values.dtype).tiny) & torch.isfinite(values)
 
 
 def _integral(values: Tensor, grid: Grid) -> Tensor:

@@ -107,6 +107,12 @@ class GaussianMixture:
         """Means, covariances and weights, from which the mixture can be made again."""
         return {"means": self.means, "covariances": self.covariances, "weights": self.weights}
 
+    def detach(self) -> GaussianMixture:
+        """The same mixture, out of reach of autograd."""
+        if not any(part.requires_grad for part in self.parts().values()):
+            return self
+        return GaussianMixture(*(part.detach() for part in self.parts().values()))
+
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """N independent points, (batch?, n, d)."""
         flat = self.weights.reshape(-1, self.components)

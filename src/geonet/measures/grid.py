@@ -12,6 +12,8 @@ from torch import Tensor
 
 from geonet.errors import GridError
 
+ROUNDING = 1e-13  # of a coordinate: narrower cells cannot be told apart
+LEAST = 1e-290  # of a coordinate: below, numbers have fewer digits
 SCALAR = (int, float, np.integer, np.floating)
 
 
@@ -43,10 +45,15 @@ class Grid:
             for corner, name in ((lower, "lower"), (upper, "upper"))
         )
         for axis, (a, b) in enumerate(zip(low, high, strict=True)):
-            if not (math.isfinite(a) and math.isfinite(b) and a < b):
+            if not (math.isfinite(b - a) and a < b):
                 raise GridError(
                     f"The box is empty along axis {axis}: lower {a:g}, upper {b:g}; "
                     "give finite bounds with lower < upper."
+                )
+            if (b - a) / cells[axis] < ROUNDING * max(abs(a), abs(b), LEAST):
+                raise GridError(
+                    f"The cells along axis {axis} are narrower than rounding there: {cells[axis]} "
+                    f"on [{a:g}, {b:g}]; give fewer cells or a box nearer to zero."
                 )
         object.__setattr__(self, "shape", cells)
         object.__setattr__(self, "lower", low)
@@ -127,7 +134,10 @@ class Grid:
 
 
 def _cell_counts(shape: int | Sequence[int]) -> tuple[int, ...]:
-    counts = (shape,) if isinstance(shape, SCALAR) else tuple(shape)
+    try:
+        counts = (shape,) if isinstance(shape, SCALAR) else tuple(shape)
+    except TypeError as error:
+        raise GridError(f"shape is {shape!r}; give (n,), (n, m) or (n, m, k).") from error
     if not counts:
         raise GridError("A grid needs at least one axis; give shape as (n,), (n, m) or (n, m, k).")
     for axis, n in enumerate(counts):
@@ -139,10 +149,16 @@ def _cell_counts(shape: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _corner(corner: float | Sequence[float], dimension: int, name: str) -> tuple[float, ...]:
-    values = (corner,) * dimension if isinstance(corner, SCALAR) else tuple(corner)
+    try:
+        values = (corner,) * dimension if isinstance(corner, SCALAR) else tuple(corner)
+        values = tuple(float(value) for value in values)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise GridError(
+            f"{name} is {corner!r}; give one number for all axes or one per axis."
+        ) from error
     if len(values) != dimension:
         raise GridError(
             f"{name} has {len(values)} entries but the grid has {dimension} axes; "
             "give one number for all axes or one per axis."
         )
-    return tuple(float(v) for v in values)
+    return values

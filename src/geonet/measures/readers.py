@@ -6,7 +6,6 @@ image (rows from the top) become `pixels[::-1].T`.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -18,9 +17,10 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from geonet.errors import DensityError, FileError, InputError
-from geonet.files import reading
+from geonet.files import open_npz, read_npy, reading
 from geonet.measures.density import Density, as_points, as_tensor
 from geonet.measures.grid import Grid
+from geonet.quiet import quiet
 
 IMAGE_SUFFIXES = (
     *(".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp"),
@@ -207,8 +207,6 @@ def _density_from(
             f"{file} holds an array of shape {values.shape}; "
             f"a density has one to {MAX_AXES} axes, one per dimension."
         )
-    if values.dtype != np.float32:
-        values = values.astype(np.float64)
     try:
         return Density(values, grid or _default_grid(values.shape, box))
     except InputError as error:
@@ -227,11 +225,9 @@ def _default_grid(shape: tuple[int, ...], box: tuple[Corner, Corner] | None) -> 
 
 def _image_values(file: Path, invert: bool) -> np.ndarray:
     """Brightness (or darkness) in [0, 1] times opacity, (width, height), y upwards."""
-    with reading(file, "an image"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # remarks on metadata
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(file) as image:
-            grey, opacity = _grey_and_opacity(ImageOps.exif_transpose(image))
+    with reading(file, "an image"), quiet(), Image.open(file) as image:  # quiet about metadata
+        _check_pixels(image)
+        grey, opacity = _grey_and_opacity(ImageOps.exif_transpose(image))
     height, width = grey.shape
     if min(width, height) < 2:
         raise FileError(
@@ -241,14 +237,26 @@ def _image_values(file: Path, invert: bool) -> np.ndarray:
     return np.ascontiguousarray(mass[::-1].T)
 
 
+def _check_pixels(image: Image.Image) -> None:
+    """Pillow refuses twice its limit by itself, and only warns of what is above it."""
+    pixels, most = image.width * image.height, Image.MAX_IMAGE_PIXELS
+    if most is not None and pixels > most:
+        raise Image.DecompressionBombError(
+            f"Image size ({pixels} pixels) exceeds Pillow's limit of {most} pixels"
+        )
+
+
 def _grey_and_opacity(image: Image.Image) -> tuple[np.ndarray, np.ndarray | float]:
     """Luminance (height, width) in [0, 1], and alpha in [0, 1]."""
     if image.mode[0] in "IF":  # 16-bit or 32-bit integers, or floats: one channel, no alpha
-        levels = np.asarray(image, dtype=np.float64)
+        levels = as_tensor(np.asarray(image)).double().numpy()
         white = 1.0 if image.mode == "F" else 65535.0
         return levels / max(white, levels.max()), 1.0
-    channels = np.asarray(image.convert("RGBA"), dtype=np.float64)
-    return channels[..., :3] @ np.array(LUMA) / (255 * sum(LUMA)), channels[..., 3] / 255
+    channels = np.asarray(image.convert("RGBA"))
+    grey = np.zeros(channels.shape[:2])
+    for k, weight in enumerate(LUMA):  # all at once they would take four times the memory
+        grey += np.float64(weight) * channels[..., k]
+    return grey / (255 * sum(LUMA)), channels[..., 3] / 255
 
 
 # ---- NumPy files
@@ -256,17 +264,13 @@ def _grey_and_opacity(image: Image.Image) -> tuple[np.ndarray, np.ndarray | floa
 
 def _npy_array(file: Path) -> np.ndarray:
     with reading(file, "an npy array"), file.open("rb") as stream:
-        return _without_pickle(file, lambda: np.lib.format.read_array(stream, allow_pickle=False))
+        return _without_pickle(file, lambda: read_npy(stream, file.stat().st_size))
 
 
 def _npz_arrays(file: Path) -> tuple[np.ndarray, tuple[Corner, Corner] | None]:
     """The values, and the corners (lower, upper) where they are given."""
-    with (
-        reading(file, "an npz archive"),
-        file.open("rb") as stream,
-        np.lib.npyio.NpzFile(stream, allow_pickle=False) as archive,
-    ):
-        names = archive.files
+    with open_npz(file, "an npz archive") as archive:
+        names = list(archive)
         if "geonet" in names:
             raise FileError(f"{file} is a saved geodesic; open it with geonet.load({str(file)!r}).")
         if "values" not in names and len(names) != 1:
@@ -274,7 +278,8 @@ def _npz_arrays(file: Path) -> tuple[np.ndarray, tuple[Corner, Corner] | None]:
                 f"{file} holds the arrays {', '.join(names) or '(none)'}; "
                 "name the one with the density 'values'."
             )
-        values = _without_pickle(file, lambda: archive["values" if "values" in names else names[0]])
+        name = "values" if "values" in names else names[0]
+        values = _without_pickle(file, lambda: archive[name])
         if ("lower" in names) != ("upper" in names):
             raise FileError(f"{file} has only one of 'lower' and 'upper'; give both or none.")
         if "lower" not in names:

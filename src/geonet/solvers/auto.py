@@ -46,6 +46,7 @@ class Auto(Solver):
     summary = "1D to 3D, the default: quantile in 1D, else the fastest that the pair can be trusted to"
     dimensions = (1, 2, 3)
     gives = ("distance",)  # what every one of them gives
+    differentiable = ("distance",)
 
     learned: bool = True
     tolerance: float = 1e-3
@@ -91,7 +92,6 @@ class Auto(Solver):
 def _rough(source: Density, target: Density) -> Geodesic:
     """The path of a pair that has no smooth map."""
     from geonet.solvers.entropic.schrodinger import Schrodinger, least_epsilon
-    from geonet.solvers.exact.linear_program import LinearProgram
 
     grid = source.grid
     fullest = max(int((end.values > 0).sum()) for end in (source, target))
@@ -100,6 +100,8 @@ def _rough(source: Density, target: Density) -> Geodesic:
         epsilon = max(NOISE * max(grid.lengths) ** 2, least_epsilon(grid))
         with suppress(ConvergenceError):
             return Schrodinger(epsilon, MET)(source, target)
+    from geonet.solvers.exact.linear_program import LinearProgram  # POT takes a second or two
+
     return LinearProgram(coarsen=True)(source, target)
 
 
@@ -112,4 +114,4 @@ def _transport(source: Density, target: Density) -> MidpointGeodesic:
 def _is_gaussian(density: Density) -> bool:
     """Whether it is one Gaussian, known by its formula, that lies in the box."""
     mixture = density.mixture
-    return mixture is not None and mixture.components == 1 and float(density.mass) > 1 - CUT_OFF
+    return mixture is not None and mixture.components == 1 and float(density.mass.detach()) > 1 - CUT_OFF

@@ -9,6 +9,9 @@ from typing import ClassVar
 from geonet.errors import GeonetError, GridError, SolverError
 from geonet.geodesic import Geodesic, Stack
 from geonet.measures.density import Density
+from geonet.solvers.gradients import wanted
+
+EVERY_ANSWER = ("density", "distance", "velocity", "potential", "trajectories")
 
 
 class Solver(ABC):
@@ -23,6 +26,8 @@ class Solver(ABC):
         dimensions: the dimensions it takes; None for any.
         gives: what its geodesics can answer beside `density`.
         takes_mixtures: whether it takes Gaussian mixtures without a grid.
+        differentiable: which answers autograd can follow back to the densities at the ends; all
+            others are detached.
     """
 
     name: ClassVar[str]
@@ -30,15 +35,17 @@ class Solver(ABC):
     dimensions: ClassVar[tuple[int, ...] | None]
     gives: ClassVar[tuple[str, ...]] = ("distance", "velocity", "potential", "trajectories")
     takes_mixtures: ClassVar[bool] = False
+    differentiable: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, source: Density, target: Density) -> Geodesic:
         """The geodesic from `source` to `target`; a batch of both gives a batch of paths."""
         self._check(source, target)
+        if not (self.differentiable and wanted(source, target)):
+            source, target = source.detach(), target.detach()
         return self._solve(source, target)
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
-        """Solve a checked pair or batch; by default pair by pair and without gradients."""
-        source, target = source.detach(), target.detach()
+        """Solve a checked pair or batch; by default pair by pair."""
         if not source.leading:
             return self._solve_pair(source, target)
         return one_by_one(lambda i: self._solve_pair(source[i], target[i]), len(source))

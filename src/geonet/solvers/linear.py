@@ -21,6 +21,7 @@ class Linear(Solver):
     summary = "any dimension, the mixture (1−t)μ0 + tμ1: the floor every method must beat"
     dimensions = None
     gives = ()
+    differentiable = ("density",)
 
     def _solve(self, source: Density, target: Density) -> LinearPath:
         return LinearPath(source, target, self.name, {})

@@ -6,6 +6,7 @@ from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceError, DensityError, SolverError
 from geonet.evaluation.metrics import l1
 from geonet.measures.families import BOX_2D, mixtures_2d
+from geonet.solvers.exact import monge_ampere
 from geonet.solvers.exact.known_map import known_map_geodesic, random_potential
 
 TIMES = [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -144,9 +145,13 @@ def test_a_batch_names_the_pair_that_failed(pair_2d):
         geonet.geodesic(*ends, "monge-ampere")
 
 
-def test_gradients_are_cut_and_not_an_error(pair_2d):
+def test_gradients_of_a_linear_system_that_is_not_solved_are_refused(pair_2d, monkeypatch):
     ends = [Density(end.values.requires_grad_(), end.grid) for end in pair_2d]
-    assert not geonet.geodesic(*ends, "monge-ampere").distance.requires_grad
+    path = geonet.geodesic(*ends, "monge-ampere")
+    monkeypatch.setattr(monge_ampere, "WORST_ADJOINT", 1e-30)
+    with pytest.raises(ConvergenceError, match="The gradient of monge-ampere's potential stopped"):
+        path.density(0.5).values[3, 4].backward()
+    path.distance.backward()  # which needs none
 
 
 def test_faces_stay_in_place(pair_2d):

@@ -7,7 +7,7 @@ import torch
 
 import geonet
 from geonet import Density, Grid
-from geonet.errors import SolverError, UnavailableError
+from geonet.errors import FileError, SolverError, UnavailableError
 from geonet.evaluation.metrics import l1
 from geonet.measures.families import BOX_1D, mixtures_1d
 from geonet.operators.architecture import Architecture, Branch, DensityOnly, Trunk
@@ -127,10 +127,35 @@ def test_what_is_refused(file, pairs, tmp_path):
         DeepONetSolver(other)(*pairs)
 
 
-def test_gradients_do_not_matter(file, pairs):
+def test_gradients_do_not_change_answers(file, pairs):
     source = Density(pairs[0].values.float().requires_grad_(), BOX_1D)
     path = geonet.geodesic(source, pairs[1], solver=file)
     frames = path.density(0.4).values
     expected = geonet.geodesic(*pairs, solver=file).density(0.4).values
-    assert not frames.requires_grad and not path.source.values.requires_grad
+    assert frames.requires_grad
     assert torch.allclose(frames, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [DensityOnly, Architecture])
+@pytest.mark.parametrize(
+    "measured", [[1], {"test": 3}, {"test": {"mean": [1.0]}}, {"test": {"mean": [], "sd": []}}]
+)
+def test_odd_test_errors_are_refused(settings, measured, tmp_path):
+    small = {"width": 4, "depth": 3}
+    model = build(settings(sensors=8, rank=4, branch=Branch(**small), trunk=Trunk(**small)), 0)
+    file = save_model(tmp_path / "odd.safetensors", model, {"measured": measured})
+    density = Density(torch.ones(8), Grid(8))
+    with pytest.raises(FileError, match="odd.safetensors has odd test errors; get it again"):
+        geonet.geodesic(density, density, str(file))
+
+
+def test_a_box_of_any_size_has_its_density():
+    """Single precision, in which the network computes, has no room for 1e40."""
+    wave = torch.cos(torch.pi * Grid(20).axes()[0])
+    frames = []
+    for length in (1.0, 1e-40, 1e40):
+        ends = [Density(1 + k * wave, Grid(20, 0, length)) for k in (0.2, -0.2)]
+        path = geonet.geodesic(ends[0], ends[1], "geonet-1d")
+        frames.append(path.density(0.5).values * length)
+        assert bool(torch.isfinite(path.potential(0.5, [length / 2])).all())
+    assert torch.allclose(frames[1], frames[0]) and torch.allclose(frames[2], frames[0])

@@ -223,7 +223,7 @@ def test_a_header_that_is_no_table(refused, file, header):
     refused(_rewrite(file, header), str(file))
 
 
-@pytest.mark.parametrize("epsilon", ["much", [0.1], -1.0, float("nan")])
+@pytest.mark.parametrize("epsilon", ["much", [0.1], -1.0, float("nan"), 10**400])
 def test_an_epsilon_that_makes_no_sense(file, line_pair, epsilon):
     """Read by the solver, so it has to be sound."""
     _rewrite(file, _header(file) | {"epsilon": epsilon})

@@ -171,12 +171,13 @@ def test_systems_that_are_too_large_are_left(perturbed, monkeypatch):
     assert not torch.allclose(corrected(wrong, ends, 1), wrong, atol=1e-4)
 
 
-def test_pairs_of_a_batch_are_damped_each_for_itself(hard, potentials):
+@pytest.mark.parametrize("steps", [3, 20])
+def test_pairs_of_a_batch_are_damped_and_stop_each_for_itself(hard, potentials, steps):
     coefficients = unfolded(potentials(2, count=3, radius=1.0, modes=8))
     source, target = hard
-    together = corrected(coefficients, tables(source, target), 3)
+    together = corrected(coefficients, tables(source, target), steps)
     for k in range(3):
-        alone = corrected(coefficients[k : k + 1], tables(source[k], target[k]), 3)
+        alone = corrected(coefficients[k : k + 1], tables(source[k], target[k]), steps)
         assert torch.allclose(together[k], alone[0], atol=1e-4)
     assert not torch.allclose(together, coefficients, atol=1e-3)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -24,6 +23,7 @@ from torch import Tensor
 from geonet.errors import ConvergenceError, SolverError
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
+from geonet.quiet import quiet
 from geonet.solvers.base import Solver
 from geonet.solvers.entropic.frame_by_frame import FrameByFrame
 
@@ -158,8 +158,7 @@ def _scaled_axes(grid: Grid) -> list[np.ndarray]:
 def library(module: str) -> Any:
     """A module of JAX or OTT, which are optional dependencies."""
     try:
-        with warnings.catch_warnings():  # jaxopt, which OTT imports, says that it is deprecated
-            warnings.simplefilter("ignore", DeprecationWarning)
+        with quiet():  # jaxopt, which OTT imports, says that it is deprecated
             return import_module(module)
     except ImportError as error:
         raise SolverError(

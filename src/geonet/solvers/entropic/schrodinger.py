@@ -29,6 +29,7 @@ from geonet.measures.interpolation import CubicSpline, resample
 from geonet.solvers.base import Solver
 from geonet.solvers.entropic.heat_flow import RESOLVED, Flow, carried_factors, heat_flow
 from geonet.solvers.flow import runge_kutta
+from geonet.solvers.gradients import with_dual_gradient
 
 DEFAULT_EPSILON = 1e-3  # of the box's longest side squared
 STEEPEST = 4.0  # slope of log μ per cell that a spline can follow
@@ -53,6 +54,7 @@ class Schrodinger(Solver):
     name = "schrodinger"
     summary = "1D to 3D, the entropic bridge with noise epsilon: takes holes, islands and jumps"
     dimensions = (1, 2, 3)
+    differentiable = ("distance",)
 
     epsilon: float | None = None
     tolerance: float = 1e-7
@@ -170,12 +172,24 @@ class SchrodingerBridge(Geodesic):
         larger of the two is taken.
         """
         first, second = _masses(self.source), _masses(self.target)
-        squares = []
-        for log, near, far in ((self._log_f, first, second), (self._log_g, second, first)):
+        fields = self._kantorovich()
+        half = sum((field * mass).sum() for field, mass in zip(fields, (first, second), strict=True))
+        distance = (2 * half).clamp(min=0).sqrt()
+        return with_dual_gradient(distance, self.source, self.target, lambda: fields)
+
+    def _kantorovich(self) -> tuple[Tensor, Tensor]:
+        """½φ and ½ψ at the cells, (*grid.shape) each."""
+        first, second = _masses(self.source), _masses(self.target)
+        best, found = -math.inf, None
+        for log, swapped in ((self._log_f, False), (self._log_g, True)):
             there = squared_distance_transform(4 * self.epsilon * log, self.grid)
             here = squared_distance_transform(there, self.grid)
-            squares.append((here * near).sum() + (there * far).sum())
-        return torch.stack(squares).amax().clamp(min=0).sqrt()
+            source, target = (there, here) if swapped else (here, there)
+            value = float((source * first).sum() + (target * second).sum())
+            if value > best:
+                best, found = value, (source / 2, target / 2)
+        assert found is not None
+        return found
 
     def _checks(self) -> dict[str, Tensor]:
         return {

@@ -8,6 +8,7 @@ M_t = (1−t)I + tA.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,8 @@ from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
-from geonet.solvers.base import Solver
+from geonet.solvers.base import EVERY_ANSWER, Solver
+from geonet.solvers.gradients import first_order, root
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Bures(Solver):
     summary = "any dimension, Gaussians only, closed form"
     dimensions = None
     takes_mixtures = True
+    differentiable = EVERY_ANSWER  # in the Gaussians' parameters
 
     def _check(self, source: Density | GaussianMixture, target: Density | GaussianMixture) -> None:
         ends = (_gaussian(source), _gaussian(target))
@@ -144,9 +147,9 @@ class BuresGeodesic(Geodesic):
 
 def optimal_matrix(source: Tensor, target: Tensor) -> Tensor:
     """A with A S_0 A = S_1, symmetric positive definite, for covariances (..., d, d)."""
-    root = _power(source, 0.5)
+    half = _power(source, 0.5)
     inverse = _power(source, -0.5)
-    return inverse @ _power(root @ target @ root, 0.5) @ inverse
+    return inverse @ _power(half @ target @ half, 0.5) @ inverse
 
 
 def gaussian_distance(shift: Tensor, source: Tensor, target: Tensor) -> Tensor:
@@ -154,15 +157,50 @@ def gaussian_distance(shift: Tensor, source: Tensor, target: Tensor) -> Tensor:
 
     Takes singular covariances too.
     """
-    root = _power(source, 0.5)
-    cross = torch.linalg.eigvalsh(root @ target @ root).clamp(min=0).sqrt().sum(-1)
+    half = _power(source, 0.5)
+    cross = root(torch.linalg.eigvalsh(half @ target @ half)).sum(-1)
     traces = (source + target).diagonal(dim1=-2, dim2=-1).sum(-1)
-    return ((shift**2).sum(-1) + traces - 2 * cross).clamp(min=0).sqrt()
+    return root((shift**2).sum(-1) + traces - 2 * cross)
 
 
 def _power(matrix: Tensor, exponent: float) -> Tensor:
-    values, vectors = torch.linalg.eigh((matrix + matrix.transpose(-1, -2)) / 2)
-    return (vectors * values.clamp(min=0)[..., None, :] ** exponent) @ vectors.transpose(-1, -2)
+    symmetric = (matrix + matrix.transpose(-1, -2)) / 2
+    if matrix.requires_grad:
+        return _Power.apply(symmetric, exponent)  # pyright: ignore[reportReturnType]
+    return _spectral_power(symmetric, exponent)[0]
+
+
+def _spectral_power(matrix: Tensor, exponent: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The power of a symmetric matrix, its eigenvalues and its eigenvectors."""
+    values, vectors = torch.linalg.eigh(matrix)
+    values = values.clamp(min=0)
+    return (vectors * values[..., None, :] ** exponent) @ vectors.mT, values, vectors
+
+
+class _Power(torch.autograd.Function):
+    """A^p with its derivative V(K∘VᵀdA V)Vᵀ, K_ij = (λ_i^p − λ_j^p)/(λ_i − λ_j) (Daleckii–Krein).
+
+    That of torch's eigenvectors alone is infinite where eigenvalues coincide, as those of a round
+    Gaussian do.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, exponent: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        power, values, vectors = _spectral_power(matrix, exponent)
+        ctx.save_for_backward(values, vectors)
+        ctx.exponent = exponent
+        return power
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
+        values, vectors = ctx.saved_tensors
+        p, (row, column) = ctx.exponent, (values[..., :, None], values[..., None, :])
+        gap, middle = row - column, (row + column) / 2
+        near = gap.abs() <= 1e-6 * middle  # where the quotient is the derivative, to rounding
+        quotient = (row**p - column**p) / torch.where(near, 1.0, gap)
+        slope = torch.where(near, p * middle ** (p - 1), quotient).nan_to_num(0.0, 0.0, 0.0)
+        return vectors @ (slope * (vectors.mT @ upstream[0] @ vectors)) @ vectors.mT, None
 
 
 def _gaussian(end: Density | GaussianMixture) -> GaussianMixture:

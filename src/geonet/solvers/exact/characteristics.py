@@ -22,6 +22,7 @@ from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
 from geonet.solvers.exact.cosine_series import CosineSeries
+from geonet.solvers.gradients import wanted, with_dual_gradient
 
 ACCURACY = 1e-10  # of x_0, in units of the box
 MAX_STEPS = 50  # of Newton's method for x_0
@@ -47,6 +48,7 @@ class Characteristics:
 
     def __init__(self, series: CosineSeries):
         self.grid = series.grid
+        self._varies = series.coefficients.requires_grad
         few = series.coefficients.numel() <= FEW_MODES
         finer = self.grid.with_shape([2 * n for n in series.coefficients.shape])
         self.potential_at = series.at if few else series.sampled(finer)
@@ -59,12 +61,29 @@ class Characteristics:
     def origins(self, times: Tensor, points: Tensor) -> list[Origin]:
         """For each t, the origins of the particles that are at `points` (N, d) then."""
         answers: dict[int, Origin] = {}
-        origin, before = self._start(points), 0.0
-        for k in torch.argsort(times).tolist():  # each time starts from the one before
-            t = float(times[k])
-            origin = answers[k] = self._solve(t, points, self._predict(origin, before, t))
-            before = t
-        return [answers[k] for k in range(len(times))]
+        with torch.no_grad():
+            origin, before = self._start(points), 0.0
+            for k in torch.argsort(times).tolist():  # each time starts from the one before
+                t = float(times[k])
+                origin = answers[k] = self._solve(t, points, self._predict(origin, before, t))
+                before = t
+        found = [answers[k] for k in range(len(times))]
+        if torch.is_grad_enabled() and (self._varies or points.requires_grad):
+            return [
+                self._attached(t, points, o) for t, o in zip(times.tolist(), found, strict=True)
+            ]
+        return found
+
+    def _attached(self, t: float, points: Tensor, origin: Origin) -> Origin:
+        """The same with its gradient in the potential and in the points: one last Newton step.
+
+        At a solution of x_0 + t∇u_0(x_0) = x the derivative of a step is that of the solution.
+        """
+        _, gradient, hessian = self.potential_at(origin.point)
+        identity = torch.eye(self.grid.dimension, dtype=torch.float64)
+        miss = origin.point + t * gradient - points
+        step = torch.linalg.solve(identity + t * hessian.detach(), miss)
+        return self._start(origin.point - step)
 
     def _start(self, points: Tensor) -> Origin:
         return Origin(points, *self.potential_at(points))
@@ -129,8 +148,10 @@ class PotentialGeodesic(Geodesic):
 
     def _distance(self) -> Tensor:
         """W2² = ∫|∇u_0|² dμ_0."""
-        gradient, _ = self.series.derivatives_on(self.grid)
-        return ((gradient**2).sum(0) * self.source.values * self.grid.cell_volume).sum().sqrt()
+        with torch.no_grad():
+            gradient, _ = self.series.derivatives_on(self.grid)
+            squared = ((gradient**2).sum(0) * self.source.values * self.grid.cell_volume).sum()
+        return with_dual_gradient(squared.sqrt(), self.source, self.target, self._kantorovich)
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         """(1−t)·(carried from the source) + t·(carried from the target): exact at both ends."""
@@ -154,7 +175,7 @@ class PotentialGeodesic(Geodesic):
         return list(zip(times.tolist(), origins, strict=True))
 
     def _state(self) -> dict[str, np.ndarray]:
-        return {"coefficients": self.series.coefficients.numpy()}
+        return {"coefficients": self.series.coefficients.detach().numpy()}
 
     @classmethod
     def _from_state(cls, source, target, solver, notes, state) -> PotentialGeodesic:
@@ -164,7 +185,9 @@ class PotentialGeodesic(Geodesic):
 
 def positive_interpolant(density: Density) -> Callable[[Tensor], Tensor]:
     """Values of a positive density at points (N, d): its formula, or exp of a spline of log."""
-    if density.mixture is not None:
+    # Values may be varied apart from the formula, which is then not what is asked about.
+    varied = wanted(density) and not (density.mixture and wanted(density.mixture))
+    if density.mixture is not None and not varied:
         return density.at
     spline = CubicSpline(density.values.to(torch.float64).log(), density.grid)
     return lambda points: spline(points).exp()

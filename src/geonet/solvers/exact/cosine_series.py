@@ -117,6 +117,7 @@ class CosineSeries:
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def cosine_transform(n: int) -> Tensor:
     """(n, n): values at n cell centres to coefficients of cos(kπx), the inverse of their table."""
     modes = torch.arange(n, dtype=torch.float64)
@@ -134,6 +135,7 @@ def _table(x: Tensor, frequencies: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def _centre_table(cells: int, modes: int, length: float, start: float, spacing: float) -> Tensor:
     """The table at the cell centres of an axis; cached, since GMRES asks for it at every step."""
     centres = start + (torch.arange(cells, dtype=torch.float64) + 0.5) * spacing

@@ -9,7 +9,6 @@ exact for the discrete problem; the densities in between carry the lattice's gra
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -23,9 +22,12 @@ from geonet.errors import ConvergenceError, SolverError
 from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
+from geonet.quiet import quiet
 from geonet.solvers.base import Solver
+from geonet.solvers.gradients import with_dual_gradient
 
 METHODS = ("emd", "emd_1d")
+DISTANCES = 2**22  # held at a time
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class LinearProgram(Solver):
     summary = "any dimension, any densities, exact discrete distance; grainy in between"
     dimensions = None
     gives = ("distance",)
+    differentiable = ("distance",)
 
     max_cells: int = 48 * 48
     coarsen: bool = False
@@ -74,11 +77,12 @@ class LinearProgram(Solver):
     def _solve_pair(self, source: Density, target: Density) -> PlanGeodesic:
         sorts = self.method == "emd_1d"
         grid = source.grid if sorts else self._affordable_grid(source, target)
-        start, end, mass = self._plan(source.resample(grid), target.resample(grid))
+        fixed = source.detach().resample(grid), target.detach().resample(grid)
+        start, end, mass, dual = self._plan(*fixed)
         notes: dict[str, Any] = {"plan entries": len(mass)}
         if grid != source.grid:
             notes["solved on"] = str(grid)
-        return PlanGeodesic(source, target, self.name, notes, start, end, mass, grid)
+        return PlanGeodesic(source, target, self.name, notes, start, end, mass, grid, dual)
 
     def _affordable_grid(self, source: Density, target: Density) -> Grid:
         """The finest grid on which both ends have at most `max_cells` non-empty cells."""
@@ -97,23 +101,26 @@ class LinearProgram(Solver):
             grid = coarser
         return grid
 
-    def _plan(self, source: Density, target: Density) -> tuple[Tensor, Tensor, Tensor]:
-        """Start and end points (P, d) and masses (P,) of the plan's entries."""
+    def _plan(self, source: Density, target: Density) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Start and end points (P, d) and masses (P,) of the plan's entries, and ψ at the ends."""
         (x, a), (y, b) = _atoms(source), _atoms(target)
         # In a unit box at zero: POT's tolerances are absolute, and ot.dist expands the square.
         corner, length = np.array(source.grid.lower), max(source.grid.lengths)
         places = (x - corner) / length, (y - corner) / length
         plan = _sorted_plan if self.method == "emd_1d" else self._simplex_plan
-        rows, columns, mass = plan(*places, a, b)
-        return torch.from_numpy(x[rows]), torch.from_numpy(y[columns]), torch.from_numpy(mass)
+        rows, columns, mass, dual = plan(*places, a, b)
+        answer = x[rows], y[columns], mass, 0.5 * length**2 * dual[columns]
+        return tuple(map(torch.from_numpy, answer))  # pyright: ignore[reportReturnType]
 
     def _simplex_plan(
         self, x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows, columns and masses (P,) of the plan from atoms x (N, d), a (N,) to y, b."""
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Rows, columns and masses (P,) of the plan from atoms x (N, d), a (N,) to y, b (M,).
+
+        And the dual variables (M,) of y.
+        """
         cost = ot.dist(x, y, metric="sqeuclidean")
-        with warnings.catch_warnings():  # POT warns where it stops early; that is an error below
-            warnings.simplefilter("ignore")
+        with quiet():  # POT warns where it stops early; that is an error below
             plan, log = ot.emd(a, b, cost, numItermax=self.max_iterations, log=True)
         if log["warning"] is not None:
             raise ConvergenceError(
@@ -122,7 +129,7 @@ class LinearProgram(Solver):
                 float("nan"),
             )
         rows, columns = np.nonzero(plan)
-        return rows, columns, plan[rows, columns]
+        return rows, columns, plan[rows, columns], log["v"]
 
 
 class PlanGeodesic(Geodesic):
@@ -140,12 +147,28 @@ class PlanGeodesic(Geodesic):
         end: Tensor,
         mass: Tensor,
         cells: Grid,
+        dual: Tensor | None = None,
     ):
         super().__init__(source, target, solver, notes)
         self.start, self.end, self.mass, self.cells = start, end, mass, cells
+        self._dual = dual  # ψ at the plan's end points, (P,)
 
     def _distance(self) -> Tensor:
-        return (self.mass * ((self.end - self.start) ** 2).sum(-1)).sum().sqrt()
+        distance = (self.mass * ((self.end - self.start) ** 2).sum(-1)).sum().sqrt()
+        ends = self.source.resample(self.cells), self.target.resample(self.cells)
+        return with_dual_gradient(distance, *ends, self._kantorovich)
+
+    def _kantorovich(self) -> tuple[Tensor, Tensor]:
+        """φ is the least of ½|x − y|² − ψ(y) over the plan's end points, ψ likewise of φ.
+
+        So cells without mass have what it would cost to put some there.
+        """
+        assert self._dual is not None
+        points = self.cells.points().reshape(-1, self._dimension)
+        first = _conjugate(points, self.end, self._dual)
+        at_starts = _conjugate(self.start, self.end, self._dual)
+        second = _conjugate(points, self.start, at_starts)
+        return first.reshape(self.cells.shape), second.reshape(self.cells.shape)
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         frames = [
@@ -194,13 +217,29 @@ def deposit(centres: Tensor, mass: Tensor, size: tuple[float, ...], grid: Grid) 
     return total.reshape(grid.shape) / grid.cell_volume
 
 
+def _conjugate(points: Tensor, others: Tensor, dual: Tensor) -> Tensor:
+    """min_j ½|x − y_j|² − ψ_j at points x (N, d), for y (M, d) and ψ (M,): (N,)."""
+    rows = max(1, DISTANCES // len(others))
+    parts = [(torch.cdist(some, others) ** 2 / 2 - dual).amin(1) for some in points.split(rows)]
+    return torch.cat(parts)
+
+
 def _sorted_plan(
     x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows, columns and masses (P,) of the plan from atoms x (N, 1), a (N,) to y, b."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, columns and masses (P,) of the plan from atoms x (N, 1), a (N,) to y, b (M,).
+
+    And dual variables (M,) of y: along the plan, whose entries go up from left to right, φ + ψ is
+    the cost of both x_i with y_j and x_i with y_{j+1} wherever j goes up.
+    """
     plan: Any = ot.emd_1d(x, y, a, b, metric="sqeuclidean", dense=False)
     filled = plan.data > 0  # levels of both that rounding alone tells apart carry nothing
-    return plan.row[filled], plan.col[filled], plan.data[filled]
+    rows, columns = plan.row[filled], plan.col[filled]
+    from_x, to_y = x[rows[:-1], 0], y[columns, 0]
+    rises = (to_y[1:] - from_x) ** 2 - (to_y[:-1] - from_x) ** 2
+    dual = np.zeros(len(y))
+    dual[columns] = np.concatenate([[0.0], rises.cumsum()])
+    return rows, columns, plan.data[filled], dual
 
 
 def _occupied(density: Density) -> int:

@@ -8,13 +8,17 @@ reflection: faces stay in place). We solve
 the logarithm of μ_1(T)·det DT = μ_0. Its linearisation tr((I + D²u)⁻¹ D²δ) + ∇log μ_1(T)·∇δ is
 close to a Laplacian, whose inverse, diagonal in cosine modes, preconditions GMRES. Coarse grids
 come first: their series, padded with zeros, starts Newton on the next one.
+
+Where autograd asks, u has the gradient that G(u; μ_0, μ_1) = constant implies: the linearisation at
+the answer is solved once more, transposed, when the gradient is called for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,13 +29,16 @@ from geonet.errors import ConvergenceError, DensityError, SolverError
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
-from geonet.solvers.base import Solver
+from geonet.solvers.base import EVERY_ANSWER, Solver
 from geonet.solvers.exact.characteristics import PotentialGeodesic, positive_interpolant
 from geonet.solvers.exact.cosine_series import CosineSeries
+from geonet.solvers.gradients import first_order, wanted
 
 COARSEST = 16  # cells along an axis where Newton starts
 SMALLEST_STEP = 1e-2  # Newton's damping gives up below
 BETWEEN = 30.0  # times the tolerance: what the residual may be between the cells
+ADJOINT = 1e-9  # relative residual sought for gradients
+WORST_ADJOINT = 1e-3  # and the largest that is answered with
 HOPELESS = 0.3  # ∫|G − mean G| dμ_0 left on a coarse grid above which finer ones are not tried
 
 
@@ -50,6 +57,7 @@ class MongeAmpere(Solver):
     name = "monge-ampere"
     summary = "1D to 3D boxes, smooth positive densities, high accuracy; the truth in 2D"
     dimensions = (1, 2, 3)
+    differentiable = EVERY_ANSWER
 
     tolerance: float = 1e-3
     floor: float = 0.0
@@ -63,8 +71,8 @@ class MongeAmpere(Solver):
         mixed = [end.with_floor(self.floor) for end in (source, target)]
         for name, end in zip(("source", "target"), mixed, strict=True):
             _check_positive(end, name)
-        grids = _coarse_to_fine(source.grid)
-        problems = [_Problem(*(end.resample(grid) for end in mixed)) for grid in grids]
+        grids, fixed = _coarse_to_fine(source.grid), [end.detach() for end in mixed]
+        problems = [_Problem(*(end.resample(grid) for end in fixed)) for grid in grids]
         series, iterations = problems[0].zero(), 0
         for problem in problems:
             start = series.padded(problem.grid.shape)
@@ -73,7 +81,7 @@ class MongeAmpere(Solver):
             if merit > HOPELESS:
                 break
         residual = problems[-1].residual(series.padded(source.grid.shape))
-        between = _residual_between(mixed[0], mixed[1], series)
+        between = _residual_between(fixed[0], fixed[1], series)
         if not (residual <= self.tolerance and between <= BETWEEN * self.tolerance):
             raise _not_converged(max(residual, between / BETWEEN), self.tolerance)
         notes = {
@@ -83,9 +91,12 @@ class MongeAmpere(Solver):
         }
         if self.floor:
             notes["floor"] = self.floor
-        path = PotentialGeodesic(mixed[0], mixed[1], self.name, notes, series)
+        path = PotentialGeodesic(fixed[0], fixed[1], self.name, notes, series)
         path.density(1.0)  # where the map is most singular: fails here or nowhere
-        return path
+        if not wanted(*mixed):
+            return path
+        series = _attached(series.padded(source.grid.shape), problems[-1], _Problem(*mixed))
+        return PotentialGeodesic(mixed[0], mixed[1], self.name, notes, series)
 
 
 def _not_converged(residual: float, tolerance: float) -> ConvergenceError:
@@ -142,29 +153,48 @@ class _Linearisation:
     def __init__(self, problem: _Problem, log_ratio: Tensor, inverse: Tensor, slope: Tensor):
         self.problem, self.inverse, self.slope = problem, inverse, slope
         self.log_ratio = log_ratio
-        mean = (problem.source * log_ratio).mean() / problem.source.mean()
-        self.defect = log_ratio - mean  # G is solved up to a constant: the mass of μ_1(T)·det DT
-        self.merit = float((problem.source * self.defect.abs()).sum() * problem.grid.cell_volume)
+        self.defect = self._without_mean(log_ratio)
+        off = (problem.source * self.defect.abs()).detach().sum()
+        self.merit = float(off * problem.grid.cell_volume)
 
     def newton_direction(self, accuracy: float) -> CosineSeries:
         """δ with derivative(δ) = −G, by GMRES on w = Δδ."""
-        grid = self.problem.grid
-        count = grid.size
-        operator = LinearOperator((count, count), matvec=self._matvec, dtype=np.float64)  # pyright: ignore
-        solution, _ = gmres(
-            operator, -self.defect.reshape(-1).numpy(), rtol=accuracy, restart=60, maxiter=2
-        )
-        return self._inverse_laplacian(solution)
+        return self._inverse_laplacian(_gmres(self._derivative, -self.defect, accuracy, maxiter=2))
 
-    def _matvec(self, flat: np.ndarray) -> np.ndarray:
-        gradient, hessian = self._inverse_laplacian(flat).derivatives_on(self.problem.grid)
+    def adjoint(self, upstream: Tensor) -> Tensor:
+        """A gradient in the coefficients of δ as one in G, (*shape) both."""
+        # All is linear in w: one pass forward serves every product with the transpose.
+        with torch.enable_grad():
+            w = torch.zeros_like(upstream, requires_grad=True)
+            delta, applied = self._inverse_laplacian(w).coefficients, self._derivative(w)
+
+        def transposed(field: Tensor) -> Tensor:
+            return torch.autograd.grad(applied, w, field, retain_graph=True)[0]
+
+        (right,) = torch.autograd.grad(delta, w, upstream, retain_graph=True)
+        solution = _gmres(transposed, right, ADJOINT, maxiter=10)
+        left = float((transposed(solution) - right).norm() / right.norm().clamp(min=1e-300))
+        if not left < WORST_ADJOINT:
+            raise ConvergenceError(
+                f"The gradient of monge-ampere's potential stopped at residual {left:.1e}; smooth "
+                "the densities, or use the distance alone, whose gradient needs no such system.",
+                left,
+            )
+        return -solution
+
+    def _derivative(self, w: Tensor) -> Tensor:
+        """The linearisation at δ = Δ⁻¹w, (*shape)."""
+        gradient, hessian = self._inverse_laplacian(w).derivatives_on(self.problem.grid)
         applied = (self.inverse * hessian).sum((0, 1)) + (self.slope * gradient).sum(0)
-        mean = (self.problem.source * applied).mean() / self.problem.source.mean()
-        return (applied - mean + float(flat.mean())).reshape(-1).numpy()
+        return self._without_mean(applied) + w.mean()
 
-    def _inverse_laplacian(self, flat: np.ndarray) -> CosineSeries:
+    def _without_mean(self, field: Tensor) -> Tensor:
+        """G is solved up to a constant: the mass of μ_1(T)·det DT."""
+        return field - (self.problem.source * field).mean() / self.problem.source.mean()
+
+    def _inverse_laplacian(self, w: Tensor) -> CosineSeries:
         grid = self.problem.grid
-        series = CosineSeries.through(torch.from_numpy(flat).reshape(grid.shape), grid)
+        series = CosineSeries.through(w, grid)
         return CosineSeries(series.coefficients * self.problem.inverse_laplacian, grid)
 
 
@@ -198,6 +228,46 @@ def _backtrack(
             return trial, at
         size /= 2
     return series, None
+
+
+def _gmres(
+    apply: Callable[[Tensor], Tensor], right: Tensor, accuracy: float, maxiter: int
+) -> Tensor:
+    """The field (*shape) that a linear map takes to `right`."""
+    shape, count = right.shape, right.numel()
+
+    def matvec(flat: np.ndarray) -> np.ndarray:
+        return apply(torch.from_numpy(flat).reshape(shape)).reshape(-1).numpy()
+
+    operator = LinearOperator((count, count), matvec=matvec, dtype=np.float64)  # pyright: ignore
+    flat = right.reshape(-1).numpy()
+    solution, _ = gmres(operator, flat, rtol=accuracy, restart=60, maxiter=maxiter)
+    return torch.from_numpy(solution).reshape(shape)
+
+
+def _attached(series: CosineSeries, fixed: _Problem, problem: _Problem) -> CosineSeries:
+    """The same series with the gradient of the solution: that of one more step of Newton's method.
+
+    `fixed` and `problem` are the same but for what autograd knows of them.
+    """
+    at, around = problem.linearise(series), fixed.linearise(series)
+    assert at is not None and around is not None
+    step = _NewtonStep.apply(at.defect, around)
+    return CosineSeries(series.coefficients + step, series.grid)
+
+
+class _NewtonStep(torch.autograd.Function):
+    """The step from G at a solution: zero, as G is, with the derivative of a step."""
+
+    @staticmethod
+    def forward(ctx: Any, defect: Tensor, at: _Linearisation) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.at = at
+        return torch.zeros_like(defect)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
+        return ctx.at.adjoint(upstream[0]), None
 
 
 def _residual_between(source: Density, target: Density, series: CosineSeries) -> float:
@@ -245,5 +315,5 @@ def _check_positive(density: Density, name: str) -> None:
         raise DensityError(
             f"The {name} is zero in {zeros} of {density.values.numel()} cells and monge-ampere "
             "needs positive densities; give floor=0.01 to mix in 1 % of uniform mass, or use "
-            "solver='linear-program'."
+            "solver='schrodinger'."
         )

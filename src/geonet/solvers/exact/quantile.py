@@ -16,7 +16,11 @@ from torch import Tensor
 from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
-from geonet.solvers.base import Solver
+from geonet.solvers.base import EVERY_ANSWER, Solver
+from geonet.solvers.gradients import with_dual_gradient
+
+TINY = 1e-300  # a mass or a width up to here is none
+BELOW_ONE = 1 - 2**-53  # the largest number that is
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Quantile(Solver):
     name = "quantile"
     summary = "1D, exact for piecewise-constant densities, O(n); the truth in 1D"
     dimensions = (1,)
+    differentiable = EVERY_ANSWER
 
     def _solve(self, source: Density, target: Density) -> QuantileGeodesic:
         return QuantileGeodesic(source, target, self.name)
@@ -42,7 +47,8 @@ class QuantileGeodesic(Geodesic):
         super().__init__(source, target, solver, {})
         edges = self.grid.edges()[0]
         first, second = (_distribution(end) for end in (source, target))
-        self._levels = torch.cat([first[:, :-1], second[:, 1:]], dim=-1).sort(dim=-1).values
+        together = torch.cat([first, second[:, 1:]], dim=-1)
+        self._levels, self._order = together.sort(dim=-1, stable=True)
         # (B, K, 2): left and right end of each segment at t = 0 and at t = 1
         self._start = _segment_ends(first, edges, self._levels)
         self._end = _segment_ends(second, edges, self._levels)
@@ -51,7 +57,44 @@ class QuantileGeodesic(Geodesic):
         """W2² = Σ_j m_j ∫_0^1 ((1−λ)a_j + λb_j)² dλ for displacements a_j, b_j of the ends."""
         a, b = (self._end - self._start).unbind(-1)
         squared = (self._levels.diff(dim=-1) * (a * a + a * b + b * b)).sum(-1) / 3
-        return squared.clamp(min=0).sqrt().reshape(self.batch)
+        distance = squared.clamp(min=0).sqrt().reshape(self.batch)
+        return with_dual_gradient(distance, self.source, self.target, self._kantorovich)
+
+    def _kantorovich(self) -> tuple[Tensor, Tensor]:
+        """Exact means over cells of φ and ψ, (batch?, n): φ' = x − T, and ψ' = y − T⁻¹."""
+        from_source = self._order <= self.grid.shape[0]
+        below, above = from_source[:, :-1], from_source[:, 1:]  # the levels around a segment
+        last = self.grid.shape[0] - 1
+        source_cell = (below.cumsum(-1) - 1).clamp(max=last)  # above the last level is no mass
+        target_cell = (~below).cumsum(-1).clamp(max=last)
+        start = self._with_empty_cells(self._start, self.source, source_cell, above)
+        end = self._with_empty_cells(self._end, self.target, target_cell, ~above)
+        first = self._mean_potential(start, self._end, source_cell)
+        second = self._mean_potential(end, self._start, target_cell)
+        return first.reshape(*self.batch, -1), second.reshape(*self.batch, -1)
+
+    def _with_empty_cells(
+        self, segments: Tensor, density: Density, cell: Tensor, closing: Tensor
+    ) -> Tensor:
+        """Segments of which one without mass fills each empty cell: new mass would come from there.
+
+        It is the one that ends with the cell's own level, for which `closing` is true.
+        """
+        edges = self.grid.edges()[0]
+        empty = (_distribution(density).diff(dim=-1) <= TINY).gather(1, cell)
+        faces = torch.stack([edges[:-1], edges[1:]], -1)
+        return torch.where((empty & closing)[..., None], faces[cell], segments)
+
+    def _mean_potential(self, here: Tensor, there: Tensor, cell: Tensor) -> Tensor:
+        """Means over cells of ∫(x − T) for the map T that takes segments `here` to `there`, (B, n).
+
+        `here` they lie side by side, in the cells (B, K).
+        """
+        width, (left, right) = here.diff(dim=-1)[..., 0], (here - there).unbind(-1)
+        rise = width * (left + right) / 2
+        area = width * (rise.cumsum(-1) - rise) + width**2 * (2 * left + right) / 6
+        sums = area.new_zeros(len(area), self.grid.size).scatter_add(1, cell, area)
+        return sums / self.grid.cell_volume
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         """Exact cell averages: differences of F_t at the edges of the grid."""
@@ -109,13 +152,14 @@ def _segment_ends(distribution: Tensor, edges: Tensor, levels: Tensor) -> Tensor
     of Q (where the density vanishes) fall between segments, never inside.
     """
     low, high = levels[:, :-1], levels[:, 1:]
-    cell = torch.searchsorted(distribution, (low + high) / 2, right=True) - 1
+    midway = ((low + high) / 2).clamp(max=BELOW_ONE)  # F is one beyond the last cell with mass
+    cell = torch.searchsorted(distribution, midway, right=True) - 1
     cell = cell.clamp(0, len(edges) - 2)
     base = distribution.gather(1, cell)
     mass = distribution.gather(1, cell + 1) - base
-    fractions = torch.stack([low - base, high - base], -1) / mass.clamp(min=1e-300)[..., None]
+    fractions = _fraction(torch.stack([low - base, high - base], -1), mass[..., None])
     width = edges[1] - edges[0]
-    return edges[cell][..., None] + width * fractions.clamp(0, 1)
+    return edges[cell][..., None] + width * fractions
 
 
 def _bracket(knots: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -124,8 +168,17 @@ def _bracket(knots: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, 
     hi = position.clamp(1, knots.shape[-1] - 1)
     lo = hi - 1
     left, right = knots.gather(1, lo), knots.gather(1, hi)
-    fraction = ((x - left) / (right - left).clamp(min=1e-300)).clamp(0, 1)
+    fraction = _fraction(x - left, right - left)
     return lo, hi, fraction, x < knots[:, :1], x >= knots[:, -1:]
+
+
+def _fraction(part: Tensor, whole: Tensor) -> Tensor:
+    """part/whole in [0, 1]; of nothing, all or none."""
+    if not (part.requires_grad or whole.requires_grad):
+        return (part / whole.clamp(min=TINY)).clamp(0, 1)
+    there = whole > TINY  # autograd makes NaN of quotients by tiny numbers
+    quotient = part / torch.where(there, whole, 1.0)
+    return torch.where(there, quotient, (part > 0).to(part.dtype)).clamp(0, 1)
 
 
 def _interpolate(knots: Tensor, values: Tensor, x: Tensor) -> Tensor:

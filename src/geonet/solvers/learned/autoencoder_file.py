@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from geonet.errors import FileError
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.operators.autoencoder import CODE, SHIFT, Autoencoder
-from geonet.solvers.learned.model_file import read_tensors
+from geonet.solvers.learned.model_file import filled, read_tensors
 from geonet.solvers.learned.opened import PRETRAINED
 
 CODE_BOX = Grid(CODE, 0.0, 5.0)  # the paper's: 32 points on [0, 5]
@@ -24,9 +25,12 @@ def load_autoencoder(file: Path = SHIPPED) -> Autoencoder:
     tensors, header = read_tensors(file, "an autoencoder")
     if header.get("kind") != "autoencoder":
         raise FileError(f"{file} holds a {header.get('kind')!r} and no autoencoder; give another.")
-    model = Autoencoder(width=tensors["encoder.0.weight"].shape[0])
-    model.load_state_dict(tensors)
-    return model.eval().requires_grad_(False)
+    first = tensors.get("encoder.0.bias", torch.zeros(0))
+    if first.numel() == 0:
+        raise FileError(f"{file} has no layer of the encoder; get the file again.")
+    with torch.device("meta"):
+        model = Autoencoder(width=first.numel())
+    return filled(model, tensors, file)
 
 
 def code_densities(codes: Tensor) -> Density:

@@ -9,12 +9,14 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from geonet.errors import FileError
 from geonet.evaluation.metrics import l1
 from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
@@ -23,16 +25,18 @@ from geonet.operators.build import build
 from geonet.operators.deeponet import DensityNet, GeONet, cartesian
 from geonet.settings import from_table, to_table
 from geonet.solvers.base import Solver
-from geonet.solvers.learned.model_file import KINDS
-from geonet.solvers.learned.opened import CACHED_MODELS, PRETRAINED, opened
-from geonet.solvers.learned.sensors import sensed
+from geonet.solvers.gradients import wanted
+from geonet.solvers.learned.model_file import KINDS, Header
+from geonet.solvers.learned.opened import CACHED_MODELS, PRETRAINED, doubled, opened
+from geonet.solvers.learned.sensors import all_sensed
 
 CACHED_BYTES = 2**28  # of the bases on grids that a model keeps
 UNUSUAL = 4.0
+_keeping = Lock()  # of bases, which threads share; not in an Operator, which can be copied
 
 
 class Operator:
-    """A trained model on a box of any size, in float32, with the bases it was asked for lately.
+    """A trained model on a box of any size, with the bases it was asked for lately.
 
     Attributes:
         model: C in the unit box, and H if it has one.
@@ -42,25 +46,29 @@ class Operator:
     def __init__(self, model: DensityNet | GeONet, epsilon: float = 0.0):
         self.model = model
         self.epsilon = epsilon
+        self.dtype = next(model.parameters()).dtype
         self._bases: dict[tuple[Grid, float], Tensor] = {}
 
-    @torch.no_grad()
     def coefficients(self, source: Density, target: Density) -> tuple[Tensor, ...]:
         """Coefficients (B, functions) of C, and of H, for a batch of pairs."""
-        sensors = self.model.settings.sensors
-        return self.model.coefficients(sensed(source, sensors), sensed(target, sensors))
+        with torch.set_grad_enabled(wanted(source, target)):  # in them, not in the weights
+            ends = all_sensed([source, target], self.model.settings.sensors, self.dtype)
+            return self.model.coefficients(*ends)
 
+    @torch.inference_mode(False)  # what is kept may be needed for gradients later
     @torch.no_grad()
     def basis_on(self, grid: Grid, t: float) -> Tensor:
         """C's functions at all cells at time t, (cells, functions); the latest ones are kept."""
-        basis = self._bases.pop((grid, t), None)
+        with _keeping:
+            basis = self._bases.pop((grid, t), None)
         if basis is None:
-            points = unit_points(grid.points().reshape(-1, grid.dimension), grid)
+            points = unit_points(grid.points().reshape(-1, grid.dimension), grid).to(self.dtype)
             rows = torch.cat([points, torch.full_like(points[:, :1], t)], dim=1)
             basis = self.model.density.basis(rows)
-        self._bases[grid, t] = basis  # the last place is the latest
-        while sum(kept.nbytes for kept in self._bases.values()) > CACHED_BYTES:
-            self._bases.pop(next(iter(self._bases)))
+        with _keeping:
+            self._bases[grid, t] = basis  # the last place is the latest
+            while sum(kept.nbytes for kept in self._bases.values()) > CACHED_BYTES:
+                self._bases.pop(next(iter(self._bases)))
         return basis
 
 
@@ -70,9 +78,23 @@ def operator_of(model: DensityNet | GeONet, epsilon: float) -> Operator:
     return Operator(model, epsilon)
 
 
+def tested_in(header: Header, file: str) -> dict[str, list[float]] | None:
+    """Mean and sd of a model's own test errors at the quarters, in %, if it was tested."""
+    try:
+        tested = header.get("measured", {}).get("test")
+        if tested is None:
+            return None
+        errors = {key: [float(number) for number in tested[key]] for key in ("mean", "sd")}
+        if not all(errors.values()):
+            raise ValueError("no errors")
+        return errors
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise FileError(f"The header of {file} has odd test errors; get it again.") from error
+
+
 def unit_points(points: Tensor, box: Grid) -> Tensor:
-    """Points (N, d) of a box in the unit cube around it, float32."""
-    return ((points - box.corner("lower")) / max(box.lengths)).float()
+    """Points (N, d) of a box in the unit cube around it."""
+    return (points - box.corner("lower")) / max(box.lengths)
 
 
 class DeepONetPath(Geodesic):
@@ -101,8 +123,9 @@ class DeepONetPath(Geodesic):
         frames = [
             cartesian(self.coefficients[0], self.operator.basis_on(grid, t)) for t in times.tolist()
         ]
-        values = torch.stack(frames, dim=1) / max(grid.lengths) ** grid.dimension
-        return values.reshape(*self.batch, len(times), *grid.shape).to(torch.float64)
+        values = torch.stack(frames, dim=1).to(torch.float64)  # which has room for any box
+        values = values / max(grid.lengths) ** grid.dimension
+        return values.reshape(*self.batch, len(times), *grid.shape)
 
     def _checks(self) -> dict[str, Tensor]:
         """Whether both ends, which are known, come out as well as in the model's own tests.
@@ -128,8 +151,11 @@ class DeepONetPath(Geodesic):
         }
         return {
             "header": np.array(json.dumps(header)),
-            **{k: c.numpy() for k, c in zip(self.parts, self.coefficients, strict=True)},
-            **{f"weights/{name}": value.numpy() for name, value in weights.items()},
+            **{
+                part: own.detach().float().numpy()
+                for part, own in zip(self.parts, self.coefficients, strict=True)
+            },
+            **{f"weights/{name}": value.float().numpy() for name, value in weights.items()},
         }
 
     @classmethod
@@ -160,15 +186,15 @@ class DeepONetSolver(Solver):
     summary = "a DeepONet for the density from a file that `geonet train` wrote"
     dimensions = (1, 2, 3)
     gives = ()
+    differentiable = ("density",)
 
     file: str
 
     def _solve(self, source: Density, target: Density) -> DeepONetPath:
         model, header = opened(Path(self.file), DensityNet, source.grid.dimension)
-        operator = operator_of(model, 0.0)
-        source, target = source.detach(), target.detach()
+        operator = operator_of(doubled(model) if wanted(source, target) else model, 0.0)
         notes = {"model": header.get("name", Path(self.file).stem)}
-        tested = header.get("measured", {}).get("test")
+        tested = tested_in(header, self.file)
         coefficients = operator.coefficients(source, target)
         return DeepONetPath(source, target, self.name, notes, operator, coefficients, tested)
 

@@ -11,10 +11,11 @@ from torch import Tensor
 from geonet.measures.density import Density
 from geonet.operators.deeponet import GeONet, cartesian
 from geonet.operators.jets import Jet, variables
-from geonet.solvers.base import Solver
+from geonet.solvers.base import EVERY_ANSWER, Solver
 from geonet.solvers.flow import carried
-from geonet.solvers.learned.deeponet import DeepONetPath, operator_of, unit_points
-from geonet.solvers.learned.opened import PRETRAINED, opened
+from geonet.solvers.gradients import root, wanted
+from geonet.solvers.learned.deeponet import DeepONetPath, operator_of, tested_in, unit_points
+from geonet.solvers.learned.opened import PRETRAINED, doubled, opened
 
 STEPS = 16  # of Runge–Kutta from t = 0 to 1
 LEAST = 1e-3  # density, relative to uniform, by which a gradient is divided
@@ -46,8 +47,8 @@ class GeONetPath(DeepONetPath):
 
     def _potential(self, times: Tensor, points: Tensor) -> Tensor:
         scale = max(self.grid.lengths) ** 2
-        values = [self._jets(points, t)[1].value * scale for t in times.tolist()]
-        return self._shaped(torch.stack(values, dim=1))
+        values = [self._jets(points, t)[1].value for t in times.tolist()]
+        return self._shaped(torch.stack(values, dim=1)) * scale
 
     def _distance(self) -> Tensor:
         """W2² = ∫|∇H_0|² dμ0 = ∫|∇H_1|² dμ1: the mean of both, since each end is known."""
@@ -59,12 +60,16 @@ class GeONetPath(DeepONetPath):
             speed = (self._velocity(torch.tensor([t]), points).squeeze(-3) ** 2).sum(-1)
             mass = end.values.reshape(*self.batch, -1) * self.grid.cell_volume
             squares.append((speed * mass).sum(-1))
-        return (0.5 * (squares[0] + squares[1])).sqrt()
+        return root(0.5 * (squares[0] + squares[1]))
 
-    @torch.no_grad()
     def _jets(self, points: Tensor, t: float) -> list[Jet]:
         """Jets (channels, B, N) of C and H at t, at points (N, d) or each pair's own (B, N, d)."""
-        unit = unit_points(points.reshape(-1, self._dimension), self.grid)
+        varied = any(tensor.requires_grad for tensor in (points, *self.coefficients))
+        with torch.set_grad_enabled(varied and torch.is_grad_enabled()):
+            return self._jets_at(points, t)
+
+    def _jets_at(self, points: Tensor, t: float) -> list[Jet]:
+        unit = unit_points(points.reshape(-1, self._dimension), self.grid).to(self.operator.dtype)
         z = variables(unit, torch.full_like(unit[:, 0], t), "none")
         jets = []
         for own, part in zip(self.coefficients, self.parts, strict=True):
@@ -93,18 +98,19 @@ class GeONetSolver(Solver):
     name = "geonet"
     summary = "a GeONet model from a file that `geonet train` wrote"
     dimensions = (1, 2, 3)
+    differentiable = EVERY_ANSWER
 
     file: str
 
     def _solve(self, source: Density, target: Density) -> GeONetPath:
         model, header = opened(Path(self.file), GeONet, source.grid.dimension)
+        model = doubled(model) if wanted(source, target) else model
         operator = operator_of(model, float(header["epsilon"]))
-        source, target = source.detach(), target.detach()
         coefficients = operator.coefficients(source, target)
         notes = {"model": header.get("name", Path(self.file).stem)}
         if operator.epsilon:
             notes["epsilon"] = operator.epsilon * max(source.grid.lengths) ** 2
-        tested = header.get("measured", {}).get("test")
+        tested = tested_in(header, self.file)
         return GeONetPath(source, target, self.name, notes, operator, coefficients, tested)
 
     _solve_pair = _solve
@@ -140,6 +146,7 @@ class ERGeONet1D(GeONetSolver):
     summary = "1D, the paper's entropic operator: a Schrödinger bridge on its Gaussian mixtures"
     dimensions = (1,)
     gives = ("velocity", "potential", "trajectories")
+    differentiable = ("density", *gives)
 
     file: str = str(PRETRAINED / "er-geonet-1d.safetensors")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import safe_open
@@ -27,6 +27,7 @@ KINDS: dict[str, type[Settings]] = {
 }
 SUFFIX = ".safetensors"
 Header = dict[str, Any]
+M = TypeVar("M", bound=torch.nn.Module)
 
 
 def save_model(file: Path, model: Model, header: Header) -> Path:
@@ -54,10 +55,15 @@ def load_model(file: Path) -> tuple[Model, Header]:
     except ConfigError as error:
         raise FileError(f"{file} describes no model: {error}") from error
     epsilon = header.setdefault("epsilon", 0.0)
-    if not isinstance(epsilon, int | float) or not 0 <= epsilon < math.inf:
+    if not isinstance(epsilon, int | float) or not 0 <= epsilon <= sys.float_info.max:
         raise FileError(f"{file} has epsilon = {epsilon!r}, which is no length²; get it again.")
     with torch.device("meta"):  # shapes only: a header cannot ask for more memory than its file has
         model = untrained(settings)
+    return filled(model, tensors, file), header
+
+
+def filled(model: M, tensors: dict[str, Tensor], file: Path) -> M:
+    """A model with the weights that are in a file, for good; those that do not fit are refused."""
     expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     if expected != {name: tuple(value.shape) for name, value in tensors.items()}:
         raise FileError(f"The weights in {file} do not fit its architecture; get the file again.")
@@ -65,7 +71,7 @@ def load_model(file: Path) -> tuple[Model, Header]:
         if not bool(torch.isfinite(value).all()):
             raise FileError(f"The weights {name} in {file} are not finite; get the file again.")
     model.load_state_dict({k: v.float() for k, v in tensors.items()}, assign=True)
-    return model.eval().requires_grad_(False), header
+    return model.eval().requires_grad_(False)
 
 
 def kind_of(file: Path) -> str:

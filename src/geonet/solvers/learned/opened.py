@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
@@ -34,6 +35,12 @@ def opened(file: Path, kind: type[M], dimension: int) -> tuple[M, Header]:
             f"these are {dimension}D; choose another model or solver='auto'."
         )
     return model, header
+
+
+@lru_cache(CACHED_MODELS)
+def doubled(model: M) -> M:
+    """A model in double precision, for gradients."""
+    return deepcopy(model).double()
 
 
 @lru_cache(CACHED_MODELS)

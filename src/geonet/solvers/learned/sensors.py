@@ -17,10 +17,12 @@ def sensed(density: Density, sensors: int) -> Tensor:
     return found
 
 
-def all_sensed(densities: Sequence[Density], sensors: int) -> tuple[Tensor, ...]:
+def all_sensed(
+    densities: Sequence[Density], sensors: int, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, ...]:
     """The same for several on one grid, at the cost of one."""
     grid, d = densities[0].grid, densities[0].grid.dimension
     values = torch.cat([density.values.reshape(-1, *grid.shape) for density in densities])
-    relative = (values * max(grid.lengths) ** d).float()
+    relative = (values.double() * max(grid.lengths) ** d).to(dtype)
     found = splined(relative, grid, [sensors] * d, centred=True).flatten(1)
     return found.chunk(len(densities))

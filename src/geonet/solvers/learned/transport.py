@@ -12,16 +12,18 @@ from torch import Tensor
 from geonet.errors import FileError, SolverError
 from geonet.measures.density import Density
 from geonet.operators.transport import TransportNet
-from geonet.solvers.base import Solver
+from geonet.solvers.base import EVERY_ANSWER, Solver
+from geonet.solvers.gradients import wanted
 from geonet.solvers.learned.model_file import Header
-from geonet.solvers.learned.opened import PRETRAINED, opened
+from geonet.solvers.learned.opened import PRETRAINED, doubled, opened
 from geonet.solvers.learned.sensors import all_sensed
 from geonet.solvers.midpoint.calibration import Calibration
-from geonet.solvers.midpoint.correction import cells_per_axis, corrected
+from geonet.solvers.midpoint.correction import attached, cells_per_axis, corrected
 from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 from geonet.solvers.midpoint.halfway import both_sides
 from geonet.solvers.midpoint.pairs import Pairs
 from geonet.solvers.midpoint.potential import STEEPEST, unfolded
+from geonet.solvers.midpoint.traced import traced
 
 BLURS = (0.015, 0.02, 0.025, 0.03, 0.04, 0.06)  # of the box: narrow features are foreign to most
 
@@ -34,62 +36,111 @@ class TransportSolver(Solver):
         file: the model, as `geonet train` writes it.
         corrections: steps of Newton's method for pairs that are unlike those of the training; 0 for
             the network's answer alone.
+        floor: share of the mass of both ends that is made uniform; None for what the model was
+            trained with, which is none for those that come with geonet.
     """
 
     name = "transport"
     summary = "a transport model from a file that `geonet train` wrote"
     dimensions = (1, 2, 3)
+    differentiable = EVERY_ANSWER
 
     file: str
     corrections: int = 5
+    floor: float | None = None
 
     def __post_init__(self) -> None:
         if self.corrections < 0:
             raise SolverError(f"corrections is {self.corrections}; give 0 or more Newton steps.")
+        if self.floor is not None and not 0 <= self.floor < 1:
+            raise SolverError(f"floor is {self.floor:g}; give a share of the mass in [0, 1).")
 
-    @torch.no_grad()
     def _solve(self, source: Density, target: Density) -> MidpointGeodesic:
         model, header = opened(Path(self.file), TransportNet, source.grid.dimension)
-        source, target = source.detach(), target.detach()
         calibration = calibration_in(header, self.file)
         notes: dict[str, Any] = {"model": header.get("name", Path(self.file).stem)}
-        pairs = Pairs(source, target)
-        coefficients, mismatch = without_folds(pairs, potential_of(model, source, target))
-        foreign = torch.ones_like(mismatch, dtype=torch.bool)  # as far as is known
-        if calibration is not None:
-            foreign = mismatch > calibration.limit
-        if self.corrections and bool(foreign.any()):
-            before = coefficients.clone()
-            ends = pairs.chosen(foreign)
-            coefficients[foreign] = improved(model, *ends, before[foreign], self.corrections)
-            changed = (coefficients != before).flatten(1).any(1)
+        floor = floor_in(header, self.file) if self.floor is None else self.floor
+        if floor:
+            source, target = source.with_floor(floor), target.with_floor(floor)
+            notes["floor"] = floor
+        fixed = source.detach(), target.detach()
+        pairs = Pairs(*fixed)
+        guess = potential_of(model, *fixed)
+        coefficients, foreign, changed = self._improved(model, pairs, guess, calibration)
+        if changed is not None:
             notes["corrected"] = changed.reshape(source.leading).tolist()
         usual = None if calibration is None else ~foreign
+        followed = None
+        if wanted(source, target):
+            followed = traced_potential(model, source, target, coefficients, changed)
         return MidpointGeodesic(
-            source, target, self.name, notes, coefficients, calibration, usual, pairs
+            source, target, self.name, notes, coefficients, calibration, usual, pairs, followed
         )
 
     _solve_pair = _solve
 
+    @torch.no_grad()
+    def _improved(
+        self, model: TransportNet, pairs: Pairs, guess: Tensor, calibration: Calibration | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Potentials (B, modes, …) from guesses; which pairs are foreign and which were changed."""
+        coefficients, mismatch = without_folds(pairs, guess)
+        foreign = torch.ones_like(mismatch, dtype=torch.bool)  # as far as is known
+        if calibration is not None:
+            foreign = mismatch > calibration.limit
+        if not self.corrections or not bool(foreign.any()):
+            return coefficients, foreign, None
+        before, ends = coefficients.clone(), pairs.chosen(foreign)
+        coefficients[foreign] = improved(model, *ends, before[foreign], self.corrections)
+        return coefficients, foreign, (coefficients != before).flatten(1).any(1)
 
-@torch.no_grad()
+
 def potential_of(
     model: TransportNet, source: Density, target: Density, blur: float = 0.0
 ) -> Tensor:
     """The network's potentials at t = ½ in the unit cube, (B, modes, …), folded or not."""
     settings = model.settings
-    first, second = all_sensed([source, target], settings.sensors)
-    coefficients = model.coefficients(first, second, blur)
+    with torch.set_grad_enabled(wanted(source, target)):  # in the densities, not in the weights
+        first, second = all_sensed([source, target], settings.sensors, model.mean.dtype)
+        coefficients = model.coefficients(first, second, blur)
     return coefficients.unflatten(1, (settings.modes,) * settings.dimension)
+
+
+def traced_potential(
+    model: TransportNet, source: Density, target: Density, found: Tensor, changed: Tensor | None
+) -> Tensor:
+    """The potentials that were found, (B, modes, …), as autograd can follow them, in float64.
+
+    Through the network, but for those pairs that Newton's method changed (B,): their potentials
+    depend on the densities through the equation that they solve.
+    """
+    network = unfolded(potential_of(doubled(model), source, target))
+    if changed is None or not bool(changed.any()):
+        return network
+    ends, parts = (traced(source), traced(target)), list(network.split(1))
+    for k in torch.nonzero(changed).flatten().tolist():
+        pair = slice(k, k + 1)
+        parts[k] = attached(found[pair], (ends[0][pair], ends[1][pair]))
+    return torch.cat(parts)
 
 
 def calibration_in(header: Header, file: str) -> Calibration | None:
     """What was measured with the model, if it was."""
     try:
         measured = header.get("measured", {}).get("calibration")
-        return None if measured is None else Calibration(**measured)
-    except (AttributeError, TypeError) as error:
+        if measured is None:
+            return None
+        return Calibration(**{name: float(value) for name, value in measured.items()})
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise FileError(f"The header of {file} has an odd calibration; get it again.") from error
+
+
+def floor_in(header: Header, file: str) -> float:
+    """The floor that the model was trained with."""
+    floor = header.get("floor", 0.0)
+    if not isinstance(floor, int | float) or not 0 <= floor < 1:
+        raise FileError(f"The header of {file} has floor = {floor!r}; get it again.")
+    return float(floor)
 
 
 def without_folds(pairs: Pairs, coefficients: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,8 +152,9 @@ def without_folds(pairs: Pairs, coefficients: Tensor) -> tuple[Tensor, Tensor]:
     for some, ends in pairs.chunks(cells**pairs.grid.dimension):
         own = coefficients[some]
         sides = both_sides(own, ends, cells)
-        if bool((sides.steepness > STEEPEST).any()):
-            own = unfolded(own)
+        steep = sides.steepness > STEEPEST
+        if bool(steep.any()):
+            own = torch.where(steep.reshape(-1, *(1,) * (own.ndim - 1)), unfolded(own), own)
             sides = both_sides(own, ends, cells)
         kept.append(own)
         mismatches.append(sides.mismatch())

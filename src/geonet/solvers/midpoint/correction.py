@@ -33,19 +33,34 @@ HALVINGS = 6  # of a step that makes things worse
 def corrected(coefficients: Tensor, ends: Ends, steps: int) -> Tensor:
     """Potentials (B, modes, …) after at most `steps` of Newton's method, with no larger mismatch.
 
-    It stops where no pair gains a tenth any more: the modes can do no better.
+    A pair stops where it does not gain a tenth any more: the modes can do no better.
     """
     if coefficients[0].numel() > LARGEST:
         return coefficients
     cells = cells_per_axis(coefficients)
     sides = both_sides(coefficients, ends, cells)
+    stopped = torch.zeros(len(coefficients), dtype=torch.bool)
     for _ in range(steps):
         direction = _newton_direction(sides, cells, coefficients.shape[1:])
+        direction[stopped] = 0.0  # whatever other pairs of the batch still do
         before = sides.mismatch()
         coefficients, sides = _damped(coefficients, direction, ends, cells, sides)
-        if bool((sides.mismatch() > ENOUGH * before).all()):
+        stopped |= sides.mismatch() > ENOUGH * before
+        if bool(stopped.all()):
             break
     return coefficients
+
+
+def attached(coefficients: Tensor, ends: Ends) -> Tensor:
+    """Potentials that `corrected` found, in double precision, with the gradient of the equation.
+
+    It is that of one more of Newton's steps, whose matrix counts as constant: at a solution, the
+    gradient of the solution.
+    """
+    cells = cells_per_axis(coefficients)
+    sides = both_sides(coefficients, ends, cells)
+    step = _newton_direction(sides, cells, coefficients.shape[1:]).double()
+    return coefficients.double() + (step - step.detach())
 
 
 def cells_per_axis(coefficients: Tensor) -> int:
@@ -71,21 +86,22 @@ def _damped(
 
 
 def _newton_direction(sides: Sides, cells: int, shape: tuple[int, ...]) -> Tensor:
-    """δ of the module's equation, (B, *shape)."""
+    """δ of the module's equation, (B, *shape); autograd follows ρ1 − ρ0, but not A."""
     d = len(shape)
     value, gradients = _basis(d, cells, shape[0])
+    source, target = (side.detach().float() for side in (sides.source, sides.target))
     weight = [
-        0.5 * (sides.source * before + sides.target * after)
+        0.5 * (source * before + target * after)
         for before, after in zip(
             packed.inverse(sides.hessian, -0.5), packed.inverse(sides.hessian, 0.5), strict=True
         )
     ]
-    stiffness = value.new_zeros(len(sides.source), *2 * value.shape[1:])
+    stiffness = value.new_zeros(len(source), *2 * value.shape[1:])
     for k, (i, j) in enumerate(torch.triu_indices(d, d).T.tolist()):
         floored = weight[k] + FLOOR if i == j else weight[k]
         part = gradients[i].T @ (floored[..., None] * gradients[j])
         stiffness += part if i == j else part + part.mT
-    right = (sides.target - sides.source) @ value
+    right = (sides.target - sides.source).float() @ value
     # The constant is free; the others are scaled to a diagonal of ones, for single precision.
     diagonal = stiffness.diagonal(dim1=1, dim2=2)[:, 1:].rsqrt()
     scaled = diagonal[:, :, None] * stiffness[:, 1:, 1:] * diagonal[:, None]

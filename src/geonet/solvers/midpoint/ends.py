@@ -14,6 +14,7 @@ from geonet.measures.grid import Grid
 from geonet.solvers.midpoint import compiled
 from geonet.solvers.midpoint.lookup import FINER, Fields, density_table, look_up, places
 from geonet.solvers.midpoint.matrices import spline_coefficients
+from geonet.solvers.midpoint.traced import Traced
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,15 @@ class Splined:
         return compiled.look_up(self.splines, (points + 1) / 2, velocity, back)
 
 
-Ends = tuple[Tabled, Tabled] | tuple[Splined, Splined]  # source and target, B of each
+# Source and target, B of each.
+Ends = tuple[Tabled, Tabled] | tuple[Splined, Splined] | tuple[Traced, Traced]
 
 
 def ends_of(source: Tensor, target: Tensor, grid: Grid) -> Ends:
     """Densities (B, *grid.shape) in a form to be read between their cells."""
     if not _is_splined(grid):
         return Tabled(density_table(source, grid)), Tabled(density_table(target, grid))
-    relative = torch.cat([source, target]) * max(grid.lengths) ** 2
+    relative = torch.cat([source, target]).double() * max(grid.lengths) ** 2
     first, second = spline_coefficients(relative.float(), grid).chunk(2)
     return Splined(compiled.Splines(first, grid)), Splined(compiled.Splines(second, grid))
 

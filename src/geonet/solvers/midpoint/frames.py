@@ -19,6 +19,7 @@ from geonet.measures.grid import Grid
 from geonet.operators import packed
 from geonet.solvers.midpoint import compiled
 from geonet.solvers.midpoint.ends import Ends, Splined, Tabled
+from geonet.solvers.midpoint.traced import Traced
 from geonet.solvers.midpoint.velocity import refined, velocity_on_cube
 
 
@@ -46,14 +47,15 @@ def put_frames(
         end.at(points, velocity, s) * packed.characteristic(spread, -s)
         for end, s in zip(ends, (t, t - 1), strict=True)
     )
-    answer[:, moments] = (torch.lerp(source, target, t).clamp_(min=0) * scale).to(answer.dtype)
+    # Scaled in double precision, which has room for any box.
+    answer[:, moments] = torch.lerp(source, target, t).clamp_(min=0).to(answer.dtype) * scale
 
 
-def at_rest(end: Tabled | Splined, grid: Grid) -> Tensor:
+def at_rest(end: Tabled | Splined | Traced, grid: Grid) -> Tensor:
     """The density of an end on a grid, in the units of its box, (B, cells)."""
     still = [torch.zeros(len(end), 1, grid.size, dtype=torch.float32)] * grid.dimension
     found = end.at(signed_points(grid), still, 0.0)[:, 0]
-    return found / max(grid.lengths) ** grid.dimension
+    return found.double() / max(grid.lengths) ** grid.dimension
 
 
 @lru_cache(maxsize=8)

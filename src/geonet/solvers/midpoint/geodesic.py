@@ -28,11 +28,13 @@ from geonet.measures.grid import Grid
 from geonet.solvers.exact.bures import gaussian_distance
 from geonet.solvers.exact.characteristics import Characteristics, Origin
 from geonet.solvers.exact.cosine_series import CosineSeries
+from geonet.solvers.gradients import with_dual_gradient
 from geonet.solvers.midpoint.calibration import Calibration
 from geonet.solvers.midpoint.ends import Ends
 from geonet.solvers.midpoint.frames import at_rest, put_frames
 from geonet.solvers.midpoint.halfway import Halfway, look_halfway
 from geonet.solvers.midpoint.pairs import POINTS, Pairs
+from geonet.solvers.midpoint.traced import traced, traced_frames
 from geonet.solvers.midpoint.velocity import CELLS, acceleration
 
 
@@ -49,6 +51,8 @@ class MidpointGeodesic(Geodesic):
         calibration: what the mismatch means for this solver; None if that was not measured.
         usual: per pair, whether it is like those that the solver was made for, (B,).
         pairs: source and target once more, where their ends were made ready already.
+        followed: the coefficients once more, in double precision, where autograd is to follow them
+            back to source and target.
     """
 
     kind = "midpoint"
@@ -63,12 +67,14 @@ class MidpointGeodesic(Geodesic):
         calibration: Calibration | None = None,
         usual: Tensor | None = None,
         pairs: Pairs | None = None,
+        followed: Tensor | None = None,
     ):
         super().__init__(source, target, solver, notes)
+        self.followed = followed
         self.coefficients = coefficients
         self.calibration = calibration
         self.usual = usual
-        self.pairs = pairs or Pairs(source, target)
+        self.pairs = pairs or Pairs(source.detach(), target.detach())
         self.length = self.pairs.length
 
     def pair(self, k: int) -> MidpointGeodesic:
@@ -78,12 +84,15 @@ class MidpointGeodesic(Geodesic):
         }
         usual = None if self.usual is None else self.usual[k : k + 1]
         own = self.coefficients[k : k + 1]
-        ends = self.source[k], self.target[k]
-        return MidpointGeodesic(*ends, self.solver, notes, own, self.calibration, usual)
+        followed = None if self.followed is None else self.followed[k : k + 1]
+        known = self.source[k], self.target[k], self.solver, notes, own, self.calibration, usual
+        return MidpointGeodesic(*known, followed=followed)
 
-    # ---- densities: single precision, on grids
+    # ---- densities: single precision, on grids, unless gradients are wanted
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
+        if self.followed is not None and torch.is_grad_enabled():
+            return self._followed_density(self.followed, times, grid)
         shape = (len(self.coefficients), len(times), grid.size)
         answer, moments = torch.empty(shape, dtype=torch.float64), times.tolist()
         inside = [k for k, t in enumerate(moments) if t not in (0, 1)]
@@ -97,6 +106,14 @@ class MidpointGeodesic(Geodesic):
                 moving = self.coefficients[some], ends, times[now].float()
                 put_frames(answer[some], now, *moving, grid)
         return answer.reshape(*self.batch, len(times), *grid.shape)
+
+    def _followed_density(self, coefficients: Tensor, times: Tensor, grid: Grid) -> Tensor:
+        ends = traced(self.source), traced(self.target)
+        frames = list(traced_frames(coefficients, ends, times, grid).unbind(1))
+        for k, t in enumerate(times.tolist()):
+            if t in (0, 1) and grid == self.grid:  # also where splines round zeros
+                frames[k] = ends[int(t)].values.double().flatten(1)
+        return torch.stack(frames, 1).reshape(*self.batch, len(times), *grid.shape)
 
     def _end(self, ends: Ends, some: slice, which: int, grid: Grid) -> Tensor:
         """Source or target, (B, cells)."""
@@ -128,6 +145,7 @@ class MidpointGeodesic(Geodesic):
         A useless u may give less than the moments alone, which bound W2 from below as well.
         """
         dual = (self.halfway.distance * self.length).reshape(self.batch)
+        dual = with_dual_gradient(dual, self.source, self.target, self._kantorovich)
         spreads = self.source.covariance(), self.target.covariance()
         moments = gaussian_distance(self.target.mean() - self.source.mean(), *spreads)
         return torch.maximum(dual, moments)
@@ -164,7 +182,8 @@ class MidpointGeodesic(Geodesic):
         lower = self.grid.lower
         cube = Grid((2,) * len(lower), lower, [a + self.length for a in lower])
         answers = []
-        for own in self.coefficients:
+        followed = self.followed if torch.is_grad_enabled() else None
+        for own in self.coefficients if followed is None else followed:
             lines = Characteristics(CosineSeries(own.to(torch.float64) * self.length**2, cube))
             origins = lines.origins(times - 0.5, points)
             moments = zip(times.tolist(), origins, strict=True)

@@ -64,5 +64,5 @@ def density_table(values: Tensor, grid: Grid) -> Tensor:
     while finer > 1 and math.prod(finer * n for n in across) > LARGEST:
         finer //= 2
     counts = [max(1, round(finer * n)) for n in across]
-    relative = (values * length**grid.dimension).float()
+    relative = (values.double() * length**grid.dimension).float()
     return splined(relative, grid, counts, centred=False).clamp(min=0)[:, None]

@@ -1,6 +1,6 @@
 """Matrices that take values along an axis to other places on it, or to derivatives there.
 
-Axes are scaled to [0, 1]; all matrices are single precision and kept.
+Axes are scaled to [0, 1]; all matrices are single precision and kept. Values may be double.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def derivatives(
 
 
 def _each_order(stack: Tensor, values: Tensor, axis: int) -> tuple[Tensor, ...]:
-    rows = stack.flatten(0, 1)
+    rows = stack.flatten(0, 1).to(values.dtype)
     product = values @ rows.T if axis == 1 else from_left(rows, values, axis)
     return product.chunk(len(stack), dim=-axis)
 
@@ -109,9 +109,9 @@ def splined(values: Tensor, grid: Grid, counts: Sequence[int], centred: bool) ->
     axes = list(zip(grid.shape, shares, counts, strict=True))
     if max(grid.shape) <= MOST_CELLS:
         matrices = [_spline_matrix(cells, share, count, centred) for cells, share, count in axes]
-        return along(matrices, values)
+        return along([matrix.to(values.dtype) for matrix in matrices], values)
     for _, share, count in axes:  # the matrix would be the spline of as many rows as cells
-        values = _spline(values.movedim(1, -1), share, _where(count, centred)).float()
+        values = _spline(values.movedim(1, -1), share, _where(count, centred)).to(values.dtype)
     return values
 
 

@@ -72,5 +72,20 @@ def steepest(coefficients: Tensor) -> Tensor:
 
 def unfolded(coefficients: Tensor) -> Tensor:
     """Potentials whose maps would fold, scaled down until they do not."""
-    scale = STEEPEST / steepest(coefficients).clamp(min=STEEPEST)
+    steep = steepest(coefficients.detach())
+    if coefficients.requires_grad and bool((steep > STEEPEST).any()):
+        steep = _steepest_traced(coefficients)
+    scale = STEEPEST / steep.clamp(min=STEEPEST)
     return coefficients * scale.reshape(-1, *(1,) * (coefficients.ndim - 1))
+
+
+def _steepest_traced(coefficients: Tensor) -> Tensor:
+    """`steepest` with its gradient: that of an eigenvalue at the steepest point alone.
+
+    The roots of `steepness` have infinite ones where eigenvalues coincide, which may be elsewhere.
+    """
+    d = coefficients.ndim - 1
+    _, _, hessian = potential_on(coefficients, 4 * coefficients.shape[-1], centred=False)
+    place = packed.spectral_radius(torch.stack(list(hessian)).detach()).argmax(1)
+    there = [entry.gather(1, place[:, None])[:, 0] for entry in hessian]
+    return 0.5 * torch.linalg.eigvalsh(packed.unpacked(there, d)).abs().amax(-1)

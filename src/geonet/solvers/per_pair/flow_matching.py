@@ -28,8 +28,8 @@ from geonet.solvers.per_pair.learned_flow import (
     LearnedFlow,
     Training,
     any_pairs,
+    both_seeded,
     optimal_pairs,
-    seeded,
     standardised,
     torchcfm_library,
     train,
@@ -65,7 +65,7 @@ class FlowSolver(Training, Solver):
         library = torchcfm_library()
         first, second, centre, scale = standardised(source, target)
         d = first.shape[1]
-        with seeded(self.seed):
+        with both_seeded(self.seed):
             network = velocity_network(d + 1, *[self.width] * self.depth, d)
             loss = self._learn(library, network, first, second)
         return LearnedFlow(network, centre, scale, loss)

@@ -29,6 +29,7 @@ from torch.nn.functional import pad
 
 from geonet.errors import ConvergenceError, SolverError
 from geonet.measures.density import as_tensor
+from geonet.randomness import seeded
 from geonet.solvers.flow import carried
 
 STEPS_OF_THE_FLOW = 16  # per unit of time, of fourth order
@@ -220,16 +221,15 @@ def torchcfm_library() -> Any:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def both_seeded(seed: int) -> Iterator[None]:
     """Seeds PyTorch and NumPy, and leaves their global generators as they were.
 
     torchcfm draws from both and takes no generator.
     """
-    before = np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+    with seeded(seed):
+        before = np.random.get_state()
+        try:
             np.random.seed(seed)
             yield
-    finally:
-        np.random.set_state(before)
+        finally:
+            np.random.set_state(before)

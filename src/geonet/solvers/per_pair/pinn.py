@@ -22,6 +22,7 @@ from geonet.measures.interpolation import CubicSpline
 from geonet.operators.architecture import LARGEST, Trunk
 from geonet.operators.jets import Jet, Z, variables
 from geonet.operators.trunk import make_trunk
+from geonet.randomness import seeded
 from geonet.settings import from_table, to_table
 from geonet.solvers.base import Solver
 from geonet.solvers.flow import carried
@@ -169,8 +170,7 @@ def _scaled(z: Z, factor: float) -> Z:
 
 
 def _untrained(trunk: Trunk, box: Grid, seed: int) -> Fields:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return Fields(trunk, box.lengths)
 
 

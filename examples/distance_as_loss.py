@@ -1,0 +1,37 @@
+"""W2² as a loss: the lumps of a mixture find those of a target, however far away they are.
+
+Where the lumps do not overlap, the squared difference of the two densities says only that they
+differ, and has no slope to follow; W2² says how far each lump has to go, and in which direction.
+"""
+
+import torch
+
+import geonet
+
+GRID = geonet.Grid((32, 32), 0, 5)
+GOAL = torch.tensor([[3.7, 3.8], [3.8, 1.4]], dtype=torch.float64)
+TARGET = geonet.GaussianMixture.isotropic(GOAL, 0.3).on(GRID)
+
+
+def transport(density: geonet.Density) -> torch.Tensor:
+    """W2², along the path of a network."""
+    return geonet.geodesic(density, TARGET, solver="transport-2d").distance ** 2
+
+
+def difference(density: geonet.Density) -> torch.Tensor:
+    """The mean squared difference of the values."""
+    return (density.values - TARGET.values).square().mean()
+
+
+for loss in (transport, difference):
+    means = torch.tensor([[1.2, 3.2], [1.4, 1.0]], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([means], lr=0.5)
+    for step in range(13):
+        value = loss(geonet.GaussianMixture.isotropic(means, 0.3).on(GRID))
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        if step % 4 == 0:
+            print(f"{loss.__name__:>10}, step {step:2}: {float(value.detach()):.4f}")
+    missed = (means.detach() - GOAL).norm(dim=-1).max()
+    print(f"{loss.__name__:>10}: the lumps are within {missed:.2f} of the goal\n")
