@@ -12,7 +12,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint format docs accuracy training-step variants models transport \
-  transport-speed transport-failures reproduction benchmark inference-floor hot-paths \
+  transport-speed transport-failures reproduction benchmark gradients command-line inference-floor hot-paths \
   clean
 
 help: ## show this list
@@ -67,6 +67,12 @@ benchmark: $(VENV)/.ott ## error against time of all solvers, and docs/benchmark
 	$(VENV)/bin/geonet benchmark
 	$(PYTHON) benchmarks/benchmark_page.py
 	$(PYTHON) benchmarks/inference_floor.py
+
+gradients: $(VENV)/.dev ## measure gradients and write docs/gradients.md; a minute
+	$(PYTHON) benchmarks/gradient_accuracy.py
+
+command-line: $(VENV)/.dev ## what the first command and a thousand pairs cost; some minutes, idle machine
+	$(PYTHON) benchmarks/command_line.py
 
 inference-floor: $(VENV)/.dev ## how near inference is to what this machine can do; a minute, idle machine
 	$(PYTHON) benchmarks/inference_floor.py

@@ -10,7 +10,9 @@ import torch
 from PIL import Image
 
 import geonet
+from geonet.cli.geodesic import PLOTS
 from geonet.cli.pairs import common_grid, read_pair
+from geonet.plotting.kinds import AT_TIMES, OF_ALL_TIMES
 
 
 @pytest.fixture
@@ -121,6 +123,23 @@ def test_png_and_gif(run, image_pair, tmp_path):
     assert (column / first.shape[1], row / first.shape[0]) == pytest.approx(
         (8.5 / 24, 15.5 / 24), abs=0.05
     )
+
+
+@pytest.mark.parametrize("kind", ["frames", "velocity", "tracks"])
+def test_kinds_of_pictures(run, image_pair, tmp_path, kind):
+    file = tmp_path / "path.png"
+    solver = ("--solver", "transport-2d")
+    code, _, err = run("geodesic", *image_pair, *solver, "-o", file, "--plot", kind)
+    assert (code, err) == (0, "")
+    first, second = (geonet.read(name) for name in image_pair)
+    expected = geonet.geodesic(first, second, "transport-2d").plot(kind=kind)
+    expected.savefig(tmp_path / "expected.png")
+    with Image.open(file) as found, Image.open(tmp_path / "expected.png") as wanted:
+        assert np.array_equal(np.asarray(found), np.asarray(wanted))
+
+
+def test_kinds_are_those_of_the_plots():
+    assert PLOTS == {**dict.fromkeys(AT_TIMES, True), **dict.fromkeys(OF_ALL_TIMES, False)}
 
 
 def test_times_by_default(run, line_pair, tmp_path):
@@ -247,6 +266,10 @@ def test_saved_geodesic_is_no_density(refused, run, line_pair, tmp_path):
         (("--times", "some", "-o", "x.npz"), "--times is 'some'; give a count of at least 2"),
         (("--times", ",", "-o", "x.npz"), "--times is empty"),
         (("--times", "0,1", "-o", "x.gif"), "give --times as a count"),
+        (("--plot", "velocity", "-o", "x.gif"), "--plot says what a png shows; give -o FILE.png"),
+        (("--plot", "arrows", "-o", "x.png"), "--plot is 'arrows'; choose from frames, velocity"),
+        (("--plot", "tracks", "--times", "3", "-o", "x.png"), "shows all times; leave --times out"),
+        (("--plot", "slices", "-o", "x.png"), "3D"),
         (("--invert",), "--invert is for images and"),
         (("--resolution", "100000000", "-o", "x.npz"), "give a smaller --resolution"),
         (("-o", "x.jpeg"), "Cannot write x.jpeg: give a name that ends in .png, .npz, .gif"),

@@ -188,6 +188,7 @@ def test_a_folder_that_was_tampered_with(run, refused, listed, tmp_path, name, c
         (("-o", "x.npz"), "give a folder, -o FOLDER"),
         (("data/0.npy", "data/1.npy", "-o", "out"), "--pairs goes without two files"),
         (("-o", "out", "--report"), "--pairs goes without --report"),
+        (("-o", "out", "--plot", "tracks"), "--pairs goes without --plot"),
         (("-o", "out", "--solver", "nobody"), "There is no solver 'nobody'"),
         (("-o", "out", "--times", "0,2"), "outside [0, 1]"),
         (("-o", "data/0.npy"), "Cannot make the folder data/0.npy"),

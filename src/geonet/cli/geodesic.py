@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 TIMES = {".png": 5, ".npz": 11, ".gif": 31, ".mp4": 61}  # how many, where --times is not given
 ANIMATIONS = (".gif", ".mp4")
+PLOTS = {  # whether they show the times that are asked for
+    **{"frames": True, "velocity": True, "slices": True},
+    **{"history": False, "tracks": False},
+}
 SOME_FAILED = 1
 
 
@@ -63,6 +67,14 @@ def geodesic(
         Path | None,
         typer.Option("--output", "-o", help="File to write: .npz, .png, .gif or .mp4 (ffmpeg)."),
     ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="What a png shows: frames, velocity (2D), tracks of particles (2D), history (1D: "
+            "space × time) or slices (3D).",
+        ),
+    ] = None,
     report: Annotated[
         bool, typer.Option("--report", help="All that the path can say about its error.")
     ] = False,
@@ -72,6 +84,7 @@ def geodesic(
 
     For example: geonet geodesic a.png b.png -o morph.gif --report
     """
+    from geonet.cli.output import working
     from geonet.cli.solver_options import parse_options
 
     options = parse_options(option or [])
@@ -85,11 +98,22 @@ def geodesic(
         return made
 
     if pairs is not None:
-        folder = _folder(source, report, output)
+        given = {"two files": source is not None, "--report": report, "--plot": plot is not None}
+        folder = _folder([name for name, there in given.items() if there], output)
         return _many(pairs, folder, recipe(Path("of-a-pair.npz")), as_json)
     first, second = _ends(source, target)
     check_output(output)
-    _one(first, second, output, recipe(output), report, as_json)
+    check_plot(plot, output, times)
+    made = recipe(output)
+    with working("solving"):
+        solved = made.solve(first, second)
+    if output is not None:
+        with working(f"writing {output}"):
+            solved.write(output, made.times, plot or "frames")
+    if as_json:
+        _print_json(solved, output)
+    else:
+        _print(solved, output, report)
     return 0
 
 
@@ -99,11 +123,10 @@ def _ends(source: Path | None, target: Path | None) -> tuple[Path, Path]:
     return source, target
 
 
-def _folder(source: Path | None, report: bool, output: Path | None) -> Path:
-    """Where the answers of many pairs go."""
-    if source is not None or report:
-        extra = "--report" if source is None else "two files"
-        raise InputError(f"--pairs goes without {extra}; the folder's summary.csv has it all.")
+def _folder(extra: list[str], output: Path | None) -> Path:
+    """Where the answers of many pairs go; what is for one pair only is refused."""
+    if extra:
+        raise InputError(f"--pairs goes without {extra[0]}; the folder's summary.csv has it all.")
     if output is None or output.suffix.lower() in TIMES:
         raise InputError("--pairs writes a file for each pair; give a folder, -o FOLDER.")
     return output
@@ -122,6 +145,18 @@ def check_output(output: Path | None) -> None:
             raise FileError(f"{output} is a folder; give the name of a file.")
     except OSError as error:  # a name that is too long
         raise FileError(f"Cannot write {output}: {error.strerror}; give another name.") from error
+
+
+def check_plot(plot: str | None, output: Path | None, times: str | None) -> None:
+    """Refuse a kind of picture that does not exist or does not go with the rest."""
+    if plot is None:
+        return
+    if output is None or output.suffix.lower() != ".png":
+        raise InputError("--plot says what a png shows; give -o FILE.png.")
+    if plot not in PLOTS:
+        raise InputError(f"--plot is {plot!r}; choose from {', '.join(PLOTS)}.")
+    if times is not None and not PLOTS[plot]:
+        raise InputError(f"--plot {plot} shows all times; leave --times out.")
 
 
 def parse_times(text: str | None, output: Path | None) -> list[float]:
@@ -150,22 +185,6 @@ def parse_times(text: str | None, output: Path | None) -> list[float]:
 
 
 # ---- one pair
-
-
-def _one(
-    source: Path, target: Path, output: Path | None, recipe: Recipe, report: bool, as_json: bool
-) -> None:
-    from geonet.cli.output import working
-
-    with working("solving"):
-        solved = recipe.solve(source, target)
-    if output is not None:
-        with working(f"writing {output}"):
-            solved.write(output, recipe.times)
-    if as_json:
-        _print_json(solved, output)
-    else:
-        _print(solved, output, report)
 
 
 def _print_json(solved: Solved, output: Path | None) -> None:

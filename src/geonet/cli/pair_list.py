@@ -34,7 +34,7 @@ def read_pair_list(file: Path) -> list[Row]:
     """The rows of a list; what they name is not looked at."""
     with reading(file, "a list of pairs"), file.open(encoding="utf-8-sig", newline="") as stream:
         reader = csv.DictReader(stream, skipinitialspace=True, strict=True)
-        names = [name.strip().lower() for name in reader.fieldnames or []]
+        names = [" ".join(name.lower().split()) for name in reader.fieldnames or []]
         reader.fieldnames = names
         if not set(COLUMNS) <= set(names):
             raise FileError(

@@ -64,15 +64,16 @@ class Solved:
     grid: Grid
     seconds: float
 
-    def write(self, output: Path, times: list[float]) -> None:
-        """Write frames, a figure or an animation, whichever the suffix names."""
+    def write(self, output: Path, times: list[float], kind: str = "frames") -> None:
+        """Write frames, a figure of some kind or an animation, whichever the suffix names."""
         from geonet.files import written_atomically
+        from geonet.plotting.kinds import OF_ALL_TIMES
 
         suffix = output.suffix.lower()
         if suffix == ".npz":
             self.path.save(output, times, self.grid)
         elif suffix == ".png":
-            figure = self.path.plot(times, self.grid)
+            figure = self.path.plot(None if kind in OF_ALL_TIMES else times, self.grid, kind)
             with written_atomically(output) as temporary:
                 figure.savefig(temporary, format="png")
         else:
