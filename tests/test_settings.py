@@ -128,6 +128,10 @@ def test_whole_numbers_serve_as_numbers():
         ({"name": "n", "layer": {"scale": "x"}}, "layer.scale is 'x'; give a finite number."),
         ({"name": "n", "layer": {"scale": True}}, "layer.scale is True; give a finite number."),
         (
+            {"name": "n", "layer": {"scale": 10**400}},
+            f"layer.scale is {10**400}; give a finite number.",
+        ),
+        (
             {"name": "n", "layer": {"scale": float("inf")}},
             "layer.scale is inf; give a finite number.",
         ),

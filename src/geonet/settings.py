@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import json
 import math
+import sys
 import tomllib
 from pathlib import Path
 from types import NoneType, UnionType
@@ -98,7 +99,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         raise ConfigError(f"{where} is {value!r}; choose from {', '.join(map(repr, arguments))}.")
     if origin is tuple:
         return _tuple(arguments, value, where)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
     if type(value) is not hint or (hint is float and not math.isfinite(value)):
         raise ConfigError(f"{where} is {value!r}; give {_KINDS[hint]}.")

@@ -139,7 +139,7 @@ def test_kinds_of_pictures(run, image_pair, tmp_path, kind):
 
 
 def test_kinds_are_those_of_the_plots():
-    assert PLOTS == {**dict.fromkeys(AT_TIMES, True), **dict.fromkeys(OF_ALL_TIMES, False)}
+    assert {**dict.fromkeys(AT_TIMES, True), **dict.fromkeys(OF_ALL_TIMES, False)} == PLOTS
 
 
 def test_times_by_default(run, line_pair, tmp_path):

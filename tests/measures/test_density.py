@@ -171,3 +171,11 @@ def test_numpy_takes_it():
 def test_a_grid_must_be_a_grid():
     with pytest.raises(GridError, match="grid is 100; give a geonet.Grid"):
         Density(np.ones(100), 100)
+
+
+def test_a_box_that_single_precision_has_no_room_for_is_refused():
+    """Values of 1e-42 would lose their digits, and of 1e-60 be zero, without a word."""
+    for length in (1e14, 1e20):
+        with pytest.raises(DensityError, match="beyond the range of float32; use other units"):
+            Density(np.ones((2, 2, 2), np.float32), Grid((2, 2, 2), 0, length))
+        Density(np.ones((2, 2, 2)), Grid((2, 2, 2), 0, length))

@@ -44,6 +44,13 @@ def test_text_names_cells_and_box():
         ((8, 0, float("inf")), "give finite bounds"),
         ((8, float("nan"), 1), "give finite bounds"),
         (((8, 8), (0, 0, 0), 1), "lower has 3 entries but the grid has 2 axes"),
+        ((None,), "shape is None; give"),
+        ((8, "a", 1), "lower is 'a'; give one number"),
+        ((8, 0, [[1]]), r"upper is \[\[1\]\]; give one number"),
+        ((8, 0, 10**400), "upper is 1000"),
+        ((8, -1e308, 1e308), "give finite bounds"),
+        ((800, 1e6, 1e6 + 1e-6), "narrower than rounding there: 800 on .* give fewer cells"),
+        ((2, 0, 1e-310), "narrower than rounding"),
     ],
 )
 def test_impossible_grids_are_refused(arguments, message):

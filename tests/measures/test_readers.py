@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import re
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -198,6 +201,15 @@ def test_black_image_is_no_density(save_image):
         geonet.from_image(white, invert=True)
 
 
+def test_an_image_takes_few_times_its_density(save_image):
+    file = save_image(np.full((500, 400, 3), 200, np.uint8))
+    tracemalloc.start()
+    geonet.from_image(file)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 * 500 * 400  # 8 bytes a cell
+
+
 def test_enormous_image_is_refused(save_image, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50)
     for side in (8, 20):  # a warning of Pillow's, and an error of Pillow's
@@ -257,6 +269,50 @@ def test_bad_arrays_have_their_own_message(tmp_path, array, message):
     for name in ("bad.npy", "bad.npz"):
         with pytest.raises(FileError, match=re.escape(name) + ".*" + message):
             geonet.read(tmp_path / name)
+
+
+def test_a_header_that_claims_terabytes_takes_no_memory(tmp_path):
+    """Inside an archive, too, whose own list of sizes may say anything as well."""
+    stream = io.BytesIO()
+    np.save(stream, np.ones(8))
+    forged = stream.getvalue().replace(b"(8,), }            ", b"(1000000000000,), }")
+    assert b"(1000000000000,)" in forged
+    (tmp_path / "a.npy").write_bytes(forged)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("values.npy", forged)
+    for name in ("a.npy", "a.npz"):
+        tracemalloc.start()
+        with pytest.raises(FileError, match=r"its header says \(1000000000000,\) values, more"):
+            geonet.read(tmp_path / name)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+        tracemalloc.stop()
+
+
+def test_a_header_that_claims_to_be_long_takes_no_memory(write):
+    file = write(b"\x93NUMPY\x02\x00" + (2**31).to_bytes(4, "little") + b"{}", "a.npy")
+    tracemalloc.start()
+    with pytest.raises(FileError, match="its header says that it is longer than the file"):
+        geonet.read(file)
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
+def test_a_member_of_an_archive_that_is_no_array(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("values.npy", "1, 2, 3")
+    with pytest.raises(FileError, match=r"Cannot read .*a\.npz as an npz archive: .*magic"):
+        geonet.read(tmp_path / "a.npz")
+
+
+def test_numbers_that_no_type_holds_are_not_finite(tmp_path):
+    """Casting a signalling NaN, or what is too large, makes numpy warn."""
+    signalling = np.array([1, 0x7F800001], np.uint32).view(np.float32)
+    Image.fromarray(np.tile(signalling, (2, 1))).save(tmp_path / "a.tif")
+    with pytest.raises(FileError, match="2 of 4 values are NaN"):
+        geonet.read(tmp_path / "a.tif")
+    np.save(tmp_path / "a.npy", np.array([1, np.longdouble("1e4000")]))
+    with pytest.raises(FileError, match="1 of 2 values are infinite"):
+        geonet.read(tmp_path / "a.npy")
 
 
 def test_array_that_does_not_fit_the_given_grid(tmp_path):

@@ -118,6 +118,24 @@ def test_another_kind_of_file_is_refused(tmp_path):
     assert str(error.value) == f"There is no file {nothing}; check the path."
 
 
+@pytest.mark.parametrize("odd", ["missing", "none", "more", "shape", "not finite"])
+def test_weights_that_do_not_fit_are_refused(tmp_path, odd):
+    tensors = dict(Autoencoder(width=3).state_dict())
+    if odd == "missing":
+        del tensors["encoder.0.bias"]
+    elif odd == "none":
+        tensors["encoder.0.bias"] = torch.zeros(0)
+    elif odd == "more":
+        tensors["odd"] = torch.zeros(3)
+    else:
+        tensors["decoder.0.bias"] = torch.full((4 if odd == "shape" else 3,), torch.nan)
+    file = tmp_path / "odd.safetensors"
+    write_tensors(file, tensors, {"kind": "autoencoder"})
+    message = "are not finite" if odd == "not finite" else "do not fit|has no layer"
+    with pytest.raises(FileError, match=f"{message}.*; get the file again"):
+        load_autoencoder(file)
+
+
 def test_the_shipped_autoencoder_is_good():
     """On digits of the test set, which it never saw; the codes have room below their bound."""
     model, images = load_autoencoder(), sample_digits().images

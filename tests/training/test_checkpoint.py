@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from geonet.errors import ConfigError, FileError
 from geonet.settings import to_table, to_toml
-from geonet.solvers.learned.model_file import read_tensors
+from geonet.solvers.learned.model_file import read_tensors, write_tensors
 from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from geonet.training.loop import Run, train
 from geonet.training.processes import Processes
@@ -180,3 +180,17 @@ def test_a_model_is_no_checkpoint(tiny, saved):
 def test_tensors_of_someone_else_are_no_checkpoint(tiny, saved):
     save_file({"weight": torch.zeros(3)}, saved)
     _refused(tiny, saved, "holds tensors but is not a checkpoint")
+
+
+@pytest.mark.parametrize("odd", ["config", "progress", "weights", "name", "optimizer"])
+def test_a_checkpoint_that_was_made_up(tiny, saved, odd):
+    """Its checksum is right, but something is missing or does not fit."""
+    tensors, header = read_tensors(saved, "a checkpoint")
+    if odd in header:
+        del header[odd]
+    elif odd == "weights":
+        del tensors[next(name for name in tensors if name.startswith("model/"))]
+    else:
+        tensors["nameless" if odd == "name" else "optimizer/first/step"] = torch.zeros(3)
+    write_tensors(saved, tensors, header)
+    _refused(tiny, saved, "Cannot read .* as a checkpoint")

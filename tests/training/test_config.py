@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from geonet.errors import ConfigError
+from geonet.errors import ConfigError, FileError
 from geonet.settings import from_table, to_table, to_toml
 from geonet.training.config import TrainingConfig, read_config
 
@@ -261,6 +261,12 @@ def test_a_file_of_pairs_counts_from_the_config(tmp_path):
     elsewhere = str(tmp_path.parent / "pairs.npz")
     write(tmp_path / "config.toml", SMALLEST | {"problem": {"file": elsewhere}})
     assert read_config(tmp_path / "config.toml").problem.file == elsewhere
+
+
+def test_a_file_that_no_path_can_name(tmp_path):
+    write(tmp_path / "config.toml", SMALLEST | {"problem": {"file": "pairs\0.npz"}})
+    with pytest.raises(FileError, match=r"Cannot read .*config.toml as a config: .*null"):
+        read_config(tmp_path / "config.toml")
 
 
 def test_a_config_written_to_another_folder_names_the_same_file(tmp_path, monkeypatch):

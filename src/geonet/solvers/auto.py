@@ -43,7 +43,9 @@ class Auto(Solver):
     """
 
     name = "auto"
-    summary = "1D to 3D, the default: quantile in 1D, else the fastest that the pair can be trusted to"
+    summary = (
+        "1D to 3D, the default: quantile in 1D, else the fastest that the pair can be trusted to"
+    )
     dimensions = (1, 2, 3)
     gives = ("distance",)  # what every one of them gives
     differentiable = ("distance",)
@@ -114,4 +116,8 @@ def _transport(source: Density, target: Density) -> MidpointGeodesic:
 def _is_gaussian(density: Density) -> bool:
     """Whether it is one Gaussian, known by its formula, that lies in the box."""
     mixture = density.mixture
-    return mixture is not None and mixture.components == 1 and float(density.mass.detach()) > 1 - CUT_OFF
+    return (
+        mixture is not None
+        and mixture.components == 1
+        and float(density.mass.detach()) > 1 - CUT_OFF
+    )

@@ -119,9 +119,9 @@ class SchrodingerBridge(Geodesic):
     `potential` is u = −2ε log f, which obeys ∂_t u + ½|∇u|² − εΔu = 0, and `drift` is ∇u. The drift
     alone does not carry the density, for there is noise: ∂_t μ + div(μ∇u) + εΔμ = 0. So `velocity`
     is the current velocity v = ε∇log(g/f) = ∇u + ε∇log μ, for which ∂_t μ + div(μv) = 0, and the
-    particles of `trajectories` move with it, not along straight lines. `distance` is W2 without noise,
-    from below: the dual value of the bridge's potentials, whose error is of second order in ε;
-    `transport_cost`, what the noisy plan costs, is W2 from above.
+    particles of `trajectories` move with it, not along straight lines. `distance` is W2 without
+    noise, from below: the dual value of the bridge's potentials, whose error is of second order in
+    ε; `transport_cost`, what the noisy plan costs, is W2 from above.
 
     u has a free constant; here E_{μ_0}[log f_0] = E_{μ_1}[log g_1] in the unit box. Where the
     density falls by more than a factor e⁴ from a cell to the next (off the support, say), u, drift
@@ -172,10 +172,10 @@ class SchrodingerBridge(Geodesic):
         larger of the two is taken.
         """
         first, second = _masses(self.source), _masses(self.target)
-        fields = self._kantorovich()
-        half = sum((field * mass).sum() for field, mass in zip(fields, (first, second), strict=True))
+        source, target = self._kantorovich()
+        half = (source * first).sum() + (target * second).sum()
         distance = (2 * half).clamp(min=0).sqrt()
-        return with_dual_gradient(distance, self.source, self.target, lambda: fields)
+        return with_dual_gradient(distance, self.source, self.target, lambda: (source, target))
 
     def _kantorovich(self) -> tuple[Tensor, Tensor]:
         """½φ and ½ψ at the cells, (*grid.shape) each."""
