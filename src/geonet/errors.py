@@ -4,6 +4,9 @@
 class GeonetError(Exception):
     """Base of every error that geonet raises on purpose."""
 
+    def __str__(self) -> str:
+        return " ".join(super().__str__().splitlines())  # names of files and keys may hold any
+
 
 class InputError(GeonetError, ValueError):
     """The caller gave something that cannot be used."""

@@ -26,6 +26,7 @@ from geonet.solvers.learned.transport import (
     without_folds,
 )
 from geonet.solvers.midpoint.geodesic import MidpointGeodesic
+from geonet.solvers.midpoint.pairs import Pairs
 from geonet.solvers.midpoint.potential import STEEPEST, potential_on, steepest, steepness
 from geonet.training.problem import FAMILIES
 
@@ -181,6 +182,29 @@ def test_potentials_that_fold_are_scaled_down(d, corrections, tmp_path):
         assert torch.allclose(steepest(path.coefficients), torch.tensor(STEEPEST), atol=1e-3)
         ratio = path.coefficients / raw
         assert torch.allclose(ratio, ratio[:, :1, ...].expand_as(ratio), rtol=1e-3)
+
+
+def test_a_potential_is_scaled_for_itself_and_not_for_its_neighbour():
+    """One that folds where only a fine grid sees it is left, whatever else is in the batch."""
+    pairs = Pairs(*mixtures(1))
+    wave = torch.zeros(2, 8)
+    wave[:, 7] = 1 / steepest(torch.eye(8)[7:])
+    wave *= torch.tensor([[1.01], [3.0]])  # the peaks of a cosine lie between coarse cells' centres
+    cells = 2 * wave.shape[-1]
+    assert float(steepness(potential_on(wave[:1], cells)[2])) < STEEPEST
+    found, _ = without_folds(pairs, wave)
+    assert torch.equal(found[0], wave[0]) and float(steepest(found[1:])) <= STEEPEST + 1e-6
+
+
+@pytest.mark.parametrize(("name", "shape"), [("transport-1d", (12,)), ("transport-2d", (6, 6))])
+def test_rough_pairs_of_a_batch_are_those_pairs_alone(name, shape):
+    """Each takes as many of Newton's steps as it needs."""
+    values = np.random.default_rng(1).uniform(0, 1, (2, 6, *shape)) ** len(shape)
+    source, target = (Density(end, Grid(shape)) for end in values)
+    together = geonet.geodesic(source, target, name).density(0.3)
+    for k in range(6):
+        alone = geonet.geodesic(source[k], target[k], name).density(0.3)
+        assert float(l1(together[k], alone)) < 1e-4
 
 
 def test_potentials_that_do_not_fold_are_left_alone(random_model):
