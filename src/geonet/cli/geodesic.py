@@ -19,6 +19,7 @@ PLOTS = {  # whether they show the times that are asked for
     **{"frames": True, "velocity": True, "slices": True},
     **{"history": False, "tracks": False},
 }
+MOST_FRAMES = 100  # in a picture
 SOME_FAILED = 1
 
 
@@ -168,8 +169,9 @@ def parse_times(text: str | None, output: Path | None) -> list[float]:
     remedy = "give a count of at least 2, or a list such as 0,0.5,1."
     if text.strip().isdecimal():
         count = int(text)
-        if not 2 <= count <= 10_000:
-            raise InputError(f"--times is {count}; {remedy}")
+        most = MOST_FRAMES if output is not None and output.suffix.lower() == ".png" else 10_000
+        if not 2 <= count <= most:
+            raise InputError(f"--times is {count}; give a count of 2 to {most}, or a list.")
         return [k / (count - 1) for k in range(count)]
     if output is not None and output.suffix.lower() in ANIMATIONS:
         raise InputError("An animation runs evenly from t = 0 to t = 1; give --times as a count.")
