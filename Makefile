@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format docs accuracy training-step variants models transport \
+.PHONY: help demo test test-all test-matrix wheel-test fuzz lint format docs accuracy training-step variants models transport \
   transport-speed transport-failures reproduction benchmark gradients command-line inference-floor hot-paths \
   clean
 
@@ -24,8 +24,19 @@ demo: $(VENV)/.dev ## a first geodesic, with pictures
 test: $(VENV)/.dev ## the tests, without the slow ones
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2
 
-test-all: $(VENV)/.dev ## all tests
+test-all: $(VENV)/.dev test-matrix ## all tests
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 -m ""
+
+test-matrix: $(VENV)/.dev ## the core tests with the oldest and the newest NumPy, SciPy and POT
+	OMP_NUM_THREADS=1 $(PYTHON) tests/trust/matrix.py -n 2
+
+wheel-test: $(VENV)/.dev ## build the wheel and try it where there are no sources; a minute
+	$(PYTHON) -m pytest -m "" tests/trust/test_wheel.py
+
+CASES := 10000
+SEED := 0
+fuzz: $(VENV)/.dev ## damaged files for every reader; CASES=100000 SEED=7 for others
+	OMP_NUM_THREADS=1 $(PYTHON) tests/trust/fuzz.py --cases $(CASES) --seed $(SEED)
 
 lint: $(VENV)/.dev ## formatting, lint and types
 	$(PYTHON) -m ruff format --check .

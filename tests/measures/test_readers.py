@@ -330,6 +330,8 @@ def test_array_that_does_not_fit_the_given_grid(tmp_path):
         ({"values": np.ones(3), "lower": 1, "upper": 0}, "box is empty along axis 0"),
         ({"values": np.ones(3), "lower": [0, 0], "upper": [1, 1]}, "lower has 2 entries"),
         ({"values": np.ones(3), "lower": "a", "upper": "b"}, "could not convert string"),
+        ({"values": np.ones(3), "lower": 0j, "upper": 1 + 0j}, "a corner of its box is complex"),
+        ({"a\nb": np.ones(3), "c": np.ones(3)}, "holds the arrays a b, c; name"),
     ],
 )
 def test_bad_archives_have_their_own_message(tmp_path, arrays, message):

@@ -68,6 +68,8 @@ class Density:
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         """np.asarray(density) gives its values."""
+        if copy is None:  # which NumPy 1 does not know
+            return np.asarray(self.numpy(), dtype=dtype)
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def at(self, points: ArrayLike | Tensor) -> Tensor:

@@ -288,6 +288,8 @@ def _npz_arrays(file: Path) -> tuple[np.ndarray, tuple[Corner, Corner] | None]:
 
 
 def _corner(corner: np.ndarray) -> Corner:
+    if np.iscomplexobj(corner):  # astype would only warn
+        raise ValueError("a corner of its box is complex")
     numbers = corner.astype(np.float64).ravel().tolist()
     return numbers[0] if len(numbers) == 1 else numbers
 

@@ -1,0 +1,321 @@
+"""Properties that hold whatever the input: shapes, types, boxes and masses of any size."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+import geonet
+from geonet import Density, GaussianMixture, Grid
+from geonet.errors import ConvergenceWarning, GeonetError
+from geonet.solvers.registry import solver_class
+
+REAL = ("f2", "f4", "f8", ">f4", "u1", "i4", "u8", "?")
+LAYOUTS = ("plain", "fortran", "reversed", "every other", "torch", "list")
+KINDS = ("noise", "one cell", "two cells", "flat", "bumps", "wide range")
+
+
+def examples(few: int, many: int):
+    """So many in `make test`, and so many in `make test-all`."""
+    slow = pytest.param(many, marks=pytest.mark.slow, id="many")
+    return pytest.mark.parametrize("count", [pytest.param(few, id="few"), slow])
+
+
+# ---- what goes in
+
+
+def shapes(dimension: int | None = None, largest: int = 9):
+    """Of grids of one to three axes, or of as many as are given."""
+    sizes = st.integers(2, largest)
+    least, most = (dimension or 1), (dimension or 3)
+    return st.lists(sizes, min_size=least, max_size=most).map(tuple)
+
+
+@st.composite
+def boxes(draw, shape, scales=(-80, 80)):
+    """A grid on a box of any size anywhere, with sides that are not much unlike."""
+    scale = 10.0 ** draw(st.integers(*scales))
+    sides = [scale * draw(st.sampled_from((1.0, 0.2, 3.0))) for _ in shape]
+    corner = [side * draw(st.sampled_from((0.0, -1.0, -0.3, 1000.0))) for side in sides]
+    return Grid(shape, corner, [a + side for a, side in zip(corner, sides, strict=True)])
+
+
+@st.composite
+def arrays(draw, shape):
+    """Non-negative values, float64, of mass somewhere in 1e-300 to 1e300."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    kind = draw(st.sampled_from(KINDS))
+    values = rng.uniform(0, 1, shape)
+    if kind in ("one cell", "two cells"):
+        kept = rng.choice(values.size, 1 + (kind == "two cells"), replace=False)
+        values = np.where(np.isin(np.arange(values.size).reshape(shape), kept), 1 - values, 0.0)
+    elif kind == "flat":
+        values = np.ones(shape)
+    elif kind == "bumps":
+        values = np.exp(-8 * values)
+    elif kind == "wide range":
+        values = 10.0 ** (-300 * values)
+    return values
+
+
+def laid_out(values: np.ndarray, layout: str):
+    """The same values as something else than a plain array."""
+    if layout == "fortran":
+        return np.asfortranarray(values)
+    if layout == "reversed":
+        return np.ascontiguousarray(values[::-1])[::-1]
+    if layout == "every other":
+        return np.repeat(values, 2, axis=-1)[..., ::2]
+    if layout == "torch":
+        return torch.from_numpy(values.astype(values.dtype.newbyteorder("=")))
+    return values.tolist() if layout == "list" else values
+
+
+# ---- densities
+
+
+@examples(150, 3000)
+def test_a_density_has_mass_one_and_gives_its_input_back(hold, count):
+    def check(data):
+        shape = data.draw(shapes())
+        grid = data.draw(boxes(shape, scales=(-60, 60)))
+        leading = data.draw(st.sampled_from(((), (1,), (3,), (2, 3))))
+        kind, layout = (data.draw(st.sampled_from(some)) for some in (REAL, LAYOUTS))
+        values = _typed(
+            data.draw(arrays((*leading, *shape))), kind, data.draw(st.integers(-300, 300))
+        )
+        given = laid_out(values, layout)
+        try:
+            density = Density(given, grid)
+        except GeonetError as error:
+            assert "zero everywhere" in str(error) or "beyond the range" in str(error)
+            return
+        exact = torch.from_numpy(values.astype(np.float64))
+        single = density.values.dtype == torch.float32
+        assert density.leading == leading and density.values.shape == exact.shape
+        assert bool((density.values >= 0).all())
+        mass = density.values.double().flatten(-len(shape)).sum(-1) * grid.cell_volume
+        assert torch.allclose(mass, torch.ones(leading, dtype=torch.float64), rtol=1e-5)
+        back = density.values.double() * density.mass[(..., *(None,) * len(shape))]
+        least = float(exact.max()) * (1e-5 if single else 1e-12)
+        assert torch.allclose(back, exact, rtol=1e-5 if single else 1e-12, atol=least)
+
+    hold(check, count, data=st.data())
+
+
+def _typed(values: np.ndarray, kind: str, exponent: int) -> np.ndarray:
+    """Values of a type, as large as it allows up to 10 to the exponent."""
+    dtype = np.dtype(kind)
+    if dtype.kind == "f":
+        limits = np.finfo(dtype)
+        size = np.clip(10.0**exponent, float(limits.tiny), float(limits.max) / 2)
+        return (values * size).astype(dtype)
+    most = 1 if dtype.kind == "b" else min(np.iinfo(dtype).max, 2**50)
+    return np.round(values * most).astype(dtype)
+
+
+@examples(60, 1000)
+def test_what_is_no_density_is_refused_by_a_typed_error(hold, count):
+    odd = st.one_of(
+        st.none(),
+        st.text(max_size=3),
+        st.complex_numbers(),
+        st.floats(),
+        st.lists(st.one_of(st.floats(), st.text(max_size=2), st.lists(st.floats())), max_size=4),
+        st.sampled_from((np.array([None]), np.array("a"), {}, object(), b"ab")),
+    )
+
+    def check(values, shape, lower, upper):
+        try:
+            density = Density(values, Grid(shape, lower, upper))
+        except GeonetError as error:
+            assert str(error)[-1] in ".?" and "\n" not in str(error)
+        else:
+            assert bool(torch.isfinite(density.values).all())
+
+    hold(check, count, values=odd, shape=st.one_of(shapes(1, 3), odd), lower=odd, upper=odd)
+
+
+@examples(100, 2000)
+def test_a_grid_is_made_of_cells_that_can_be_told_apart_or_refused(hold, count):
+    def check(cells, lower, upper):
+        try:
+            grid = Grid(cells, lower, upper)
+        except GeonetError:
+            return
+        edges, centres = grid.edges()[0], grid.axes()[0]
+        assert len(edges) == cells + 1 and len(centres) == cells
+        assert bool((edges.diff() > 0).all() and (centres.diff() > 0).all())
+        assert edges[0] == lower and edges[-1] == upper
+        assert bool((edges[:-1] <= centres).all() and (centres <= edges[1:]).all())
+        assert 0 < grid.volume < math.inf and grid.cell_volume > 0
+
+    hold(check, count, cells=st.integers(2, 300), lower=st.floats(), upper=st.floats())
+
+
+@examples(80, 1500)
+def test_resampling_keeps_the_mass_of_every_region(hold, count):
+    def check(data):
+        shape = data.draw(shapes())
+        grid = data.draw(boxes(shape, scales=(-30, 30)))
+        density = Density(data.draw(arrays(shape)), grid)
+        factors = [data.draw(st.integers(1, 4)) for _ in shape]
+        finer = density.resample(
+            grid.with_shape([n * k for n, k in zip(shape, factors, strict=True)])
+        )
+        blocks = finer.values.reshape(
+            [x for pair in zip(shape, factors, strict=True) for x in pair]
+        )
+        means = blocks.mean(dim=tuple(range(1, 2 * len(shape), 2)))
+        assert torch.allclose(means, density.values, rtol=1e-9, atol=1e-12 * float(means.max()))
+        other = density.resample(grid.with_shape([data.draw(st.integers(2, 12)) for _ in shape]))
+        assert float(other.values.min()) >= -1e-12 * float(other.values.max())
+        assert float(other.values.sum() * other.grid.cell_volume) == pytest.approx(1, abs=1e-9)
+        length = math.hypot(*grid.lengths)
+        # within a cell mass moves by less than the cells of both
+        moved = (other.mean() - density.mean()).norm()
+        assert float(moved) <= length * (1 / min(shape) + 1 / min(other.grid.shape))
+
+    hold(check, count, data=st.data())
+
+
+@examples(80, 1500)
+def test_samples_count_where_they_lie(hold, count):
+    def check(data):
+        shape = data.draw(shapes(largest=5))
+        grid = data.draw(boxes(shape, scales=(-40, 40)))
+        rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+        unit = rng.choice([0.0, 1.0, rng.uniform()], (data.draw(st.integers(1, 20)), len(shape)))
+        lower, upper = np.array(grid.lower), np.array(grid.upper)
+        points = np.clip(lower + unit * (upper - lower), lower, upper)
+        weights = rng.uniform(0.5, 1, len(points)) * 10.0 ** data.draw(st.integers(-100, 100))
+        density = geonet.from_samples(points, grid, weights)
+        edges = [edge.numpy() for edge in grid.edges()]
+        counted = np.histogramdd(points, edges, weights=weights)[0]
+        shares = density.numpy() * grid.cell_volume
+        assert shares == pytest.approx(counted / weights.sum(), abs=1e-9)
+
+    hold(check, count, data=st.data())
+
+
+# ---- solvers
+
+EXACT = ("quantile", "linear", "linear-program")
+TRANSPORT = ("transport-1d", "transport-2d", "transport-3d", "transport-cloud", "transport-mnist")
+LEARNED = ("geonet-1d", "geonet-2d", "er-geonet-1d", "deeponet-1d", "geonet-cloud", "geonet-mnist")
+ENTROPIC = ("schrodinger", "barycenter")
+SOLVERS = (*EXACT, *TRANSPORT, *LEARNED, *ENTROPIC, "bures", "monge-ampere", "auto")
+LARGEST = {1: 20, 2: 7, 3: 4}
+TIMES = [0.0, 0.3, 1.0]
+HEAVY = (("transport-3d", 3), ("auto", 2), ("auto", 3), ("monge-ampere", 2), ("monge-ampere", 3))
+UNLIKE = ("linear-program", "auto", "monge-ampere")
+OPTIONS = {"schrodinger": {"max_iterations": 200}, "barycenter": {"max_iterations": 100}}
+CASES = [
+    (name, d)
+    for name in SOLVERS
+    for d in (1, 2, 3)
+    if d in (solver_class(name).dimensions or (1, 2, 3))
+]
+
+
+@st.composite
+def pairs(draw, name, d):
+    """Two batches of densities; of Gaussians for solvers of formulas."""
+    shape = draw(shapes(d, LARGEST[d]))
+    if name == "barycenter" and d == 2:
+        shape = (shape[0],) * 2
+    grid = draw(boxes(shape, scales=(-40, 40)))
+    batch = draw(st.sampled_from((1, 2, 3)))
+    ends = []
+    for _ in range(2):
+        if solver_class(name).takes_mixtures:
+            unit = torch.rand(batch, 1, d, dtype=torch.float64, generator=_generator(draw))
+            means = grid.corner("lower") + unit * torch.tensor(grid.lengths, dtype=torch.float64)
+            ends.append(GaussianMixture.isotropic(means, 0.3 * max(grid.lengths)).on(grid))
+            continue
+        values = np.stack([draw(arrays(shape)) for _ in range(batch)])
+        values = values.astype(draw(st.sampled_from(("f4", "f8"))))
+        ends.append(Density(values, grid))
+    return ends
+
+
+def _generator(draw) -> torch.Generator:
+    return torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+
+
+@examples(3, 20)
+@pytest.mark.parametrize(("name", "d"), CASES)
+def test_every_answer_is_sound_or_a_typed_error(hold, name, d, count):
+    def check(data):
+        try:
+            source, target = data.draw(pairs(name, d))
+            path = _solve(name, source, target)
+            frames = path.density(TIMES)
+        except (GeonetError, ConvergenceWarning):
+            return
+        _check_frames(name, path, frames)
+        _check_points(name, path)
+        if name in UNLIKE or path.solver in UNLIKE:  # several answers are right
+            return
+        _check_symmetries(name, source, target, frames, 2.0 ** data.draw(st.integers(-300, 300)))
+
+    hold(check, 1 if (name, d) in HEAVY and count < 10 else count, data=st.data())
+
+
+def _solve(name, source, target):
+    return geonet.geodesic(source, target, name, **OPTIONS.get(name, {}))
+
+
+def _check_frames(name, path, frames) -> None:
+    """Shape, sign, mass and ends, as far as the method promises them."""
+    assert frames.values.shape == (*path.batch, len(TIMES), *path.grid.shape)
+    assert bool(torch.isfinite(frames.values).all())
+    if name not in LEARNED:
+        assert float(frames.values.min()) * path.grid.volume >= -1e-9
+    if name in EXACT:
+        assert torch.allclose(frames.mass, torch.ones_like(frames.mass), atol=1e-5)
+    if name in (*EXACT, *TRANSPORT):
+        for k, end in ((0, path.source), (-1, path.target)):
+            assert _apart(frames.values[:, k], end.values, path.grid) < 1e-5
+
+
+def _check_points(name, path) -> None:
+    """Whatever else it gives is finite, and the report can be made."""
+    lower, upper = (path.grid.corner(which) for which in ("lower", "upper"))
+    points = torch.stack([lower, (lower + upper) / 2])
+    asked = {
+        "distance": lambda: path.distance,
+        "velocity": lambda: path.velocity(TIMES, points),
+        "potential": lambda: path.potential(TIMES, points),
+        "trajectories": lambda: path.trajectories(points, 0.2),
+    }
+    with suppress(GeonetError, ConvergenceWarning):
+        for what in solver_class(name).gives:
+            assert bool(torch.isfinite(asked[what]()).all()), what
+        assert str(path.report)
+
+
+def _check_symmetries(name, source, target, frames, factor) -> None:
+    """A pair of a batch is that pair alone; swapped ends run backwards; mass is normalised."""
+    grid = source.grid
+    with suppress(GeonetError, ConvergenceWarning):  # one that is slower to converge than the other
+        alone = _solve(name, source[0], target[0]).density(TIMES)
+        assert alone.values.shape == (len(TIMES), *grid.shape)
+        assert _apart(alone.values, frames.values[0], grid) < 1e-4
+        back = _solve(name, target, source).density([1 - t for t in TIMES])
+        assert _apart(back.values, frames.values, grid) < 2e-3
+        if not solver_class(name).takes_mixtures:
+            heavy = [Density(end.values.double() * factor, grid) for end in (source, target)]
+            assert _apart(_solve(name, *heavy).density(TIMES).values, frames.values, grid) < 1e-4
+
+
+def _apart(first: Tensor, second: Tensor, grid: Grid) -> float:
+    """The largest L1 distance."""
+    change = (first.double() - second.double()).abs().flatten(-grid.dimension)
+    return float(change.sum(-1).max() * grid.cell_volume)

@@ -1,0 +1,202 @@
+"""Threads may share everything: they get what one of them alone would get."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import geonet
+from geonet import Density, Grid
+from geonet.files import written_atomically
+from geonet.operators.architecture import Branch, DensityOnly, Transport, Trunk
+from geonet.operators.build import build
+from geonet.quiet import quiet
+from geonet.solvers.learned import deeponet
+from geonet.solvers.learned.opened import PRETRAINED
+from geonet.solvers.registry import solver_names
+
+THREADS = 8
+LINE = Grid(32)
+# Everything is asked for in a fresh process, by threads that start at the same moment; then again.
+FIRST_USE = """
+import json, sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+import torch
+import geonet
+from geonet import Density, Grid
+
+jobs = json.loads(sys.argv[1])
+together = Barrier(len(jobs))
+
+def answer(name, d):
+    grid = Grid((12,) * d, 0, 5)
+    wave = torch.cos(torch.pi * grid.points() / 5).sum(-1)
+    ends = [Density((height * wave).exp(), grid) for height in (0.3, -0.3)]
+    return geonet.geodesic(*ends, name).density([0.0, 0.3, 1.0]).values
+
+def start(job):
+    together.wait()
+    return answer(*job)
+
+with ThreadPoolExecutor(len(jobs)) as pool:
+    first = list(pool.map(start, jobs))
+for job, values in zip(jobs, first):
+    print(job[0], torch.equal(values, answer(*job)))
+"""
+FAST = {
+    "quantile": 1,
+    "linear": 2,
+    "linear-program": 1,
+    "schrodinger": 1,
+    "geonet-1d": 1,
+    "geonet-2d": 2,
+    "deeponet-1d": 1,
+    "transport-1d": 1,
+    "transport-2d": 2,
+    "transport-3d": 3,
+    "transport-mnist": 2,
+    "barycenter": 1,
+}
+
+
+def in_threads(job, count: int = THREADS) -> list:
+    """What `count` threads get that call job(k) at the same moment."""
+    together = Barrier(count)
+
+    def start(k: int):
+        together.wait()
+        return job(k)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(start, range(count)))
+
+
+def test_first_use_by_threads_gives_the_same_bits():
+    """Modules, models, matrices, kernels: each is made by whoever comes first."""
+    assert set(FAST) <= set(solver_names())
+    jobs = [*FAST.items(), *[("transport-2d", 2)] * 3, *[("geonet-1d", 1)] * 2]
+    command = [sys.executable, "-W", "error", "-c", FIRST_USE, json.dumps(jobs)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{name} True" for name, _ in jobs]
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_calls_at_the_same_time_give_the_same_bits(name):
+    grid = Grid((10,) * FAST[name], 0, 5)
+
+    def answer(k: int) -> torch.Tensor:
+        return geonet.geodesic(*_waves(grid, 0.05 * (k + 1)), name).density([0.2, 0.7]).values
+
+    alone = [answer(k) for k in range(THREADS)]
+    for one, other in zip(in_threads(answer), alone, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_one_path_can_be_asked_by_many_threads():
+    ends = _waves(Grid((16, 16), 0, 5), 0.3)
+    times = [k / 20 for k in range(1, THREADS + 1)]
+    for name in ("transport-2d", "geonet-2d", "barycenter"):
+        alone = geonet.geodesic(*ends, name)
+        expected = [alone.density(t).values for t in times]
+        path = geonet.geodesic(*ends, name)
+        found = in_threads(lambda k, path=path: path.density(times[k]).values)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_a_full_store_of_bases_can_be_shared(monkeypatch):
+    """Threads that put bases in and take them out, all at once, meet no dictionary that changes."""
+    monkeypatch.setattr(deeponet, "CACHED_BYTES", 2000)
+    small = {"width": 2, "depth": 3}
+    settings = DensityOnly(sensors=4, rank=2, branch=Branch(**small), trunk=Trunk(**small))
+    operator = deeponet.Operator(build(settings, seed=0))  # type: ignore[arg-type]
+
+    def ask(k: int) -> None:
+        for i in range(600):
+            operator.basis_on(LINE, ((7 * i + k) % 60) / 60)
+
+    pause = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        in_threads(ask)
+    finally:
+        sys.setswitchinterval(pause)
+    assert 0 < sum(basis.nbytes for basis in operator._bases.values()) <= 2000
+
+
+def _waves(grid: Grid = LINE, height: float = 0.3) -> tuple[Density, Density]:
+    """A smooth pair."""
+    wave = torch.cos(torch.pi * grid.points() / max(grid.lengths)).sum(-1)
+    return Density((height * wave).exp(), grid), Density((-height * wave).exp(), grid)
+
+
+# ---- what is global
+
+
+def test_filters_of_warnings_are_as_before():
+    """`catch_warnings` alone would leave the filters of the thread that comes last."""
+    before = list(warnings.filters)
+
+    def overlap(k: int) -> None:
+        with quiet():
+            time.sleep(0.01 * (k + 1))
+
+    for _ in range(3):
+        in_threads(overlap)
+    assert list(warnings.filters) == before
+
+
+def test_images_are_read_by_threads(tmp_path):
+    file = tmp_path / "image.png"
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 30), dtype=np.uint8)
+    Image.fromarray(pixels).save(file)
+    before, alone = list(warnings.filters), geonet.read(file).values
+    for _ in range(5):
+        assert all(torch.equal(v, alone) for v in in_threads(lambda k: geonet.read(file).values))
+    assert list(warnings.filters) == before
+
+
+def test_seeded_weights_do_not_mix():
+    settings = Transport(sensors=64, seen=32, modes=32, width=64)
+    alone = [build(settings, seed=k).state_dict() for k in range(THREADS)]
+    before = torch.get_rng_state()
+    for _ in range(5):
+        for one, other in zip(
+            in_threads(lambda k: build(settings, k).state_dict()), alone, strict=True
+        ):
+            assert all(torch.equal(one[name], other[name]) for name in other)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_file_that_threads_write_is_one_of_theirs(tmp_path):
+    file = tmp_path / "result.txt"
+    contents = [str(k) * 200_000 for k in range(THREADS)]
+
+    def write(k: int) -> None:
+        with written_atomically(file) as temporary:
+            temporary.write_text(contents[k])
+
+    for _ in range(5):
+        in_threads(write)
+        assert file.read_text() in contents
+    assert [p.name for p in tmp_path.iterdir()] == ["result.txt"]
+
+
+def test_a_saved_path_is_loaded_by_threads(tmp_path):
+    path = geonet.geodesic(*_waves(), str(PRETRAINED / "geonet-1d.safetensors"))
+    file = path.save(Path(tmp_path) / "path.npz")
+    expected = path.density(0.4).values
+    for values in in_threads(lambda k: geonet.load(file).density(0.4).values):
+        assert torch.equal(values, expected)
