@@ -126,6 +126,10 @@ def test_what_is_public_is_there(name):
     assert callable(getattr(geonet, name)) and name in dir(geonet)
 
 
+def test_packages_are_there_without_importing_them():
+    in_a_new_process("import geonet; geonet.errors.GridError, geonet.measures, geonet.plotting")
+
+
 def test_what_is_not_public_is_not_there():
     with pytest.raises(AttributeError, match="module 'geonet' has no attribute 'geodesics'"):
         _ = geonet.geodesics

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+from geonet.cli import app
 from geonet.solvers.registry import solver_class, solver_names
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +40,24 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
     for lines_before, block in python_blocks(page):
         source = "\n" * lines_before + block  # an error names the page's own line
         exec(compile(source, str(page), "exec", dont_inherit=True), namespace)
+
+
+def shell_lines(page: Path) -> list[str]:
+    """The `geonet …` lines of a page's shell blocks."""
+    fences = FENCE.finditer(page.read_text(encoding="utf-8"))
+    lines = [line for fence in fences if fence[1] == "bash" for line in fence[2].splitlines()]
+    return [line for line in lines if line.startswith("geonet ")]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if shell_lines(page)], ids=name)
+def test_commands_are_understood(page):
+    """Command, options and arguments; nothing is run."""
+    commands = get_command(app.app).commands
+    for line in shell_lines(page):
+        _, command, *arguments = shlex.split(line, comments=True)
+        if command.startswith("--"):
+            continue
+        commands[command].make_context(command, arguments, resilient_parsing=True)
 
 
 def test_readme_and_first_page_have_python():

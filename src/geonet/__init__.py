@@ -48,6 +48,8 @@ _HOMES = {
     "geonet.solvers.base": ("Solver",),
 }
 
+_PACKAGES = ("errors", "evaluation", "export", "measures", "plotting", "training")
+
 
 def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
@@ -55,6 +57,8 @@ def __getattr__(name: str) -> Any:
             value = getattr(import_module(home), name)
             globals()[name] = value
             return value
+    if name in _PACKAGES:
+        return import_module(f"geonet.{name}")
     raise AttributeError(f"module 'geonet' has no attribute {name!r}")
 
 

@@ -42,7 +42,7 @@ def save_geodesic(path: Geodesic, file: Path, times: Times, grid: Grid | None) -
     arrays["sha256"] = np.array(_digest(arrays))
     with written_atomically(file) as temporary:
         # Not compressed: that takes ten times as long as most paths, and saves a quarter.
-        np.savez(temporary, **arrays)
+        np.savez(temporary, **arrays)  # pyright: ignore[reportArgumentType]  # of NumPy 2 alone
     return file
 
 

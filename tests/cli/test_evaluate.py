@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 import geonet
+from geonet.cli.evaluate import _remarks
+from geonet.errors import DensityError
+from geonet.evaluation.accuracy import measure
 from geonet.evaluation.metrics import l1
 from geonet.reproduction.suites import CASES, QUARTERS, pairs_of
+from geonet.solvers.exact.quantile import Quantile
 
 
 def test_errors_are_those_against_the_truth(run):
@@ -43,8 +47,10 @@ def test_own_pairs(run, tmp_path):
     file = tmp_path / "pairs.npz"
     np.savez(file, source=bumps, target=bumps[::-1])
     answer = json.loads(run("evaluate", "quantile", "--pairs", file, "--json").out)[str(file)]
-    assert answer["pairs"] == 1  # of the two that are held out, one is for validation
-    assert max(answer["mean"]) < 2
+    assert answer["pairs"] == 20 and answer["truth"] == {"quantile": 20}
+    assert max(answer["mean"]) < 1e-9
+    out = run("evaluate", "linear", "--pairs", file, "--count", 3).out
+    assert "linear, 3 pairs" in out and "Measured against quantile (3), the best classical" in out
 
 
 def test_failures_are_counted(run):
@@ -54,6 +60,36 @@ def test_failures_are_counted(run):
         "answers none of the pairs"
         in run("evaluate", "monge-ampere", "--suite", "1d-random", "--count", 1, *options).err
     )
+
+
+def test_a_model_is_measured_on_what_its_training_held_out(run, tmp_path, monkeypatch):
+    """With the floor that it was trained with, as in the report of the training."""
+    monkeypatch.chdir(tmp_path)
+    x = np.linspace(0, 1, 24)
+    bumps = np.exp(-(((x - np.linspace(0.3, 0.7, 12)[:, None]) / 0.1) ** 2))
+    np.savez("my.npz", values=bumps * (bumps > 0.01))
+    assert run("train", "--pairs", "my.npz", "--steps", 2).code == 0
+    report = json.loads((tmp_path / "runs/my/report.json").read_text())
+    model = "runs/my/model.safetensors"
+    answer = json.loads(run("evaluate", model, "--pairs", "my.npz", "--json").out)["my.npz"]
+    assert answer["pairs"] == 2  # two are held out: there and back
+    assert {key: answer[key] for key in report["model"]} == report["model"]
+
+
+def test_some_failures_are_spelled_out(run, monkeypatch):
+    solve, calls = Quantile.__call__, []
+
+    def sometimes(self, source, target):
+        calls.append(1)
+        if len(calls) % 2:
+            raise DensityError("too odd")
+        return solve(self, source, target)
+
+    monkeypatch.setattr(Quantile, "__call__", sometimes)
+    pairs = pairs_of(CASES["1D identity"], 4)
+    found = measure(Quantile(), pairs.source, pairs.target, pairs.truth, pairs.distance)
+    assert (found.pairs, found.failures) == (2, ["too odd", "too odd"])
+    assert _remarks(found, {})[-3:] == ["2 pairs without an answer:", "  too odd", "  too odd"]
 
 
 @pytest.mark.parametrize(

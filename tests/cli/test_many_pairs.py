@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
+import time
 
 import numpy as np
 import pytest
@@ -89,9 +91,8 @@ def test_broken_files_are_named_and_do_not_stop_the_rest(run, listed, tmp_path):
     first, second, *failures = out.splitlines()
     assert first == "2 pairs solved: out/summary.csv"
     assert second == "3 pairs without an answer:"
-    assert failures[0].startswith("  line 3, bad.npy → 1.npy: Cannot read data/bad.npy") or (
-        "bad.npy as an npy array" in failures[0]
-    )
+    assert failures[0].startswith("  line 3, bad.npy → 1.npy: Cannot read ")
+    assert "bad.npy as an npy array" in failures[0]
     assert "line 4, 2.npy → none.npy: There is no file" in failures[1]
     assert "line 5, 3.npy → : Line 5 names no two files" in failures[2]
     assert set(summary(tmp_path / "out")) == {"0-1.npz", "4-5.npz"}
@@ -141,7 +142,7 @@ def test_an_interrupt_keeps_what_is_done(run, listed, tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("lost", ["answer", "line", "other files"])
+@pytest.mark.parametrize("lost", ["answer", "line", "other files", "newer file"])
 def test_what_is_not_whole_is_done_again(run, listed, tmp_path, lost):
     file = listed("0.npy,1.npy", "2.npy,3.npy")
     assert run("geodesic", "--pairs", file, "-o", "out").code == 0
@@ -149,10 +150,40 @@ def test_what_is_not_whole_is_done_again(run, listed, tmp_path, lost):
         (tmp_path / "out" / "0-1.npz").unlink()
     elif lost == "line":
         (tmp_path / "out" / many.SUMMARY).unlink()
+    elif lost == "newer file":
+        time.sleep(0.01)
+        np.save(tmp_path / "data" / "0.npy", np.ones(30))
     else:
         file = listed("../data/0.npy,1.npy", "2.npy,3.npy")
     out = run("geodesic", "--pairs", file, "-o", "out").out
     assert out.startswith("2 pairs solved:" if lost == "line" else "1 pair solved, 1 were")
+
+
+@pytest.mark.parametrize("name", ["summary.csv", "0-1.npz"])
+def test_what_was_in_the_folder_before_stays(refused, listed, tmp_path, name):
+    file = listed("0.npy,1.npy")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("mine")
+    line = refused("geodesic", "--pairs", file, "-o", "out")
+    assert f"out/{name} is there and not from here; give another folder" in line
+    assert (tmp_path / "out" / name).read_text() == "mine"
+
+
+def test_the_same_names_in_another_folder_are_other_files(run, refused, listed, tmp_path):
+    file = listed("0.npy,1.npy")
+    assert run("geodesic", "--pairs", file, "-o", "out").code == 0
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    line = refused("geodesic", "--pairs", tmp_path / "copy" / "pairs.csv", "-o", "out")
+    assert "out holds answers with other files in; give another folder" in line
+
+
+def test_a_pair_without_memory_stops_nothing(run, listed, monkeypatch):
+    def full(row, *others):
+        raise MemoryError
+
+    monkeypatch.setattr(many, "_solve_row", full)
+    code, out, _ = run("geodesic", "--pairs", listed("0.npy,1.npy"), "-o", "out")
+    assert code == 1 and out.endswith("0.npy → 1.npy: There is not enough memory.\n")
 
 
 def test_other_settings_need_another_folder(run, refused, listed):
@@ -166,7 +197,7 @@ def test_other_settings_need_another_folder(run, refused, listed):
     ("name", "content", "message"),
     [
         ("recipe.json", "{", "Cannot read out/recipe.json as JSON"),
-        ("recipe.json", "[1]", "out holds answers with other solver and options and"),
+        ("recipe.json", "[1]", "out holds answers with other files in and solver and options and"),
         ("summary.csv", "a,b\n", "out/summary.csv is no summary of pairs; remove it"),
         ("summary.csv", "\xff", "out/summary.csv"),
     ],

@@ -129,31 +129,47 @@ def test_a_distance_below_the_bound_is_marked_in_a_batch(batch_1d):
 
 def test_a_sound_path_without_an_estimate_says_so(pair_1d):
     verdict = geonet.geodesic(*pair_1d).report.verdict()
-    assert verdict == "Ends and mass are right; what lies between, this solver does not estimate."
+    assert verdict == "Ends and mass are right. What lies between the ends is not estimated."
 
 
 def test_flaws_are_named(pair_1d):
     report = geonet.geodesic(*pair_1d).report
-    flawed = replace(report, source_error=0.031, mass_error=0.02, target_error=0.004)
+    flawed = replace(report, source_error=0.031, mass_error=0.02, target_error=0.004, distance=0.0)
     assert flawed.verdict() == (
         "The path misses its source by 3.1 %, gains or loses 2 %. "
-        "What lies between, this solver does not estimate."
+        "Its W2 is below what the moments of both ends allow. "
+        "What lies between the ends is not estimated."
     )
 
 
 @pytest.mark.parametrize(
-    ("usual", "words"),
+    ("estimate", "usual", "words"),
     [
-        (True, "Expect an L1 error of 0.25 %; the training had pairs like this."),
-        (False, "Expect an L1 error of 0.25 %; the pair is unlike those of the training."),
-        (None, "Expect an L1 error of 0.25 %."),
+        (0.0025, True, "Expect an L1 error of 0.25 %. The training had pairs like this."),
+        (0.0025, False, "Expect an L1 error of 0.25 %. The pair is unlike those of the training."),
+        (0.0025, None, "Expect an L1 error of 0.25 %."),
         (
-            [True, False, False],
-            "Expect an L1 error of 0.25 %; 2 of 3 pairs are unlike those of the training.",
+            [0.001, 0.0025, None],
+            [True, False, None],
+            "Expect an L1 error of 0.25 %. What lies between the ends of 1 pairs of 3 is not "
+            "estimated. 1 of 3 pairs are unlike those of the training.",
+        ),
+        (
+            None,
+            False,
+            "Ends and mass are right. What lies between the ends is not estimated. "
+            "The pair is unlike those of the training.",
         ),
     ],
 )
-def test_the_expected_error_is_that_of_the_worst_pair(pair_1d, usual, words):
+def test_the_expected_error_is_that_of_the_worst_pair(pair_1d, estimate, usual, words):
     report = geonet.geodesic(*pair_1d).report
-    estimate = [0.001, 0.0025, None] if isinstance(usual, list) else 0.0025
     assert replace(report, error_estimate=estimate, in_distribution=usual).verdict() == words
+
+
+def test_noise_and_grain_are_named(pair_2d):
+    bridge = geonet.geodesic(*pair_2d, "schrodinger", epsilon=0.08).report
+    assert bridge.verdict().endswith("Noise blurs it by 0.2 halfway, in units of the box.")
+    coarse = [end.resample(end.grid.with_shape(12)) for end in pair_2d]
+    plan = geonet.geodesic(*coarse, "linear-program").report
+    assert plan.verdict().endswith("It is grainy between the ends.")

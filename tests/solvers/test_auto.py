@@ -55,7 +55,7 @@ def test_in_space_too():
 @pytest.mark.parametrize("learned", [True, False])
 def test_foreign_pairs_go_to_another_solver(blocks, learned):
     path = geonet.geodesic(*blocks, learned=learned)
-    assert path.solver == "linear-program"
+    assert path.solver == "schrodinger"
     assert "in_distribution" not in path._checks()
 
 
@@ -99,6 +99,18 @@ def test_sharp_edges_go_to_the_bridge_and_the_report_says_why(squares):
     assert report.distance_upper_bound == pytest.approx(shift, rel=0.15)
 
 
+def test_atoms_go_to_the_linear_program():
+    """Of points scattered over the cells; solid shapes of as many cells are none."""
+    grid, scattered = Grid((40, 40)), torch.zeros(2, 1600, dtype=torch.float64)
+    for row, seed in zip(scattered, (0, 1), strict=True):
+        row[torch.randperm(1600, generator=torch.Generator().manual_seed(seed))[:90]] = 1
+    ends = [Density(row.reshape(40, 40), grid) for row in scattered]
+    assert geonet.geodesic(*ends).solver == "linear-program"
+    solid = torch.zeros(40, 40, dtype=torch.float64)
+    solid[5:15, 20:29] = 1
+    assert geonet.geodesic(ends[0], Density(solid, grid)).solver == "schrodinger"
+
+
 @pytest.mark.parametrize("limit", ["too many cells", "no convergence"])
 def test_what_the_bridge_cannot_do_goes_to_the_linear_program(squares, monkeypatch, limit):
     if limit == "too many cells":
@@ -139,9 +151,9 @@ def test_a_batch_of_formulas_is_answered_pair_by_pair():
 
 def test_each_pair_of_a_batch_gets_its_own(pair_2d, blocks):
     path = geonet.geodesic(*(together(*ends) for ends in zip(pair_2d, blocks, strict=True)))
-    assert path.solver == "transport-2d, linear-program"
+    assert path.solver == "transport-2d, schrodinger"
     report = path.report
-    assert report.notes["plan entries"][0] is None
+    assert report.notes["epsilon"][0] is None
     assert report.in_distribution == [True, None]
     assert report.mismatch[0] > 0 and report.mismatch[1] is None
     assert "True, None" in str(report)
@@ -153,7 +165,7 @@ def test_without_trained_models(pair_2d, blocks, monkeypatch):
     path = geonet.geodesic(
         *(together(*ends) for ends in zip(pair_2d, blocks, strict=True)), learned=False
     )
-    assert path.solver == "monge-ampere, linear-program"
+    assert path.solver == "monge-ampere, schrodinger"
     assert path.report.notes["residual"][1] is None
 
 

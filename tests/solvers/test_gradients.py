@@ -247,11 +247,12 @@ def test_slope_of_the_bridge_is_that_of_the_linear_program():
 
 def test_auto_has_the_slope_of_the_solver_it_takes():
     grid, source, target = mixture_values(2, (24, 24))
-    square = torch.zeros(24, 24, dtype=torch.float64)
+    square, atoms = torch.zeros(2, 24, 24, dtype=torch.float64)
     square[:10, 12:] = 1
+    atoms[3::7, 2::5] = 1
     for ends, name in (
         ((source[0], target[0]), "transport-2d"),
-        ((square, square.T), "linear-program"),
+        ((atoms, atoms.flip(0)), "linear-program"),
         ((square, target[0]), "schrodinger"),
     ):
         a, b = leaves(*ends)

@@ -143,10 +143,10 @@ def record(tmp_path, generator):
     [
         ((4, 9), None, None),
         ((4, 9), -1.0, 4.0),
-        ((2, 5, 6), None, None),
-        ((2, 5, 6), 0.0, 3.0),
-        ((2, 5, 6), [0.0, 1.0], [2.0, 3.0]),
-        ((2, 4, 4, 3), None, None),
+        ((3, 5, 6), None, None),
+        ((3, 5, 6), 0.0, 3.0),
+        ((3, 5, 6), [0.0, 1.0], [2.0, 3.0]),
+        ((3, 4, 4, 3), None, None),
     ],
 )
 def test_recorded_pairs_take_their_values_at_the_cells(shape, lower, upper, record):
@@ -165,8 +165,7 @@ def test_recorded_pairs_take_their_values_at_the_cells(shape, lower, upper, reco
     [
         (30, range(27), (range(27, 29), [29])),
         (11, range(9), ([9], [10])),
-        (2, [0], ([1], [1])),
-        (1, [0], ([0], [0])),
+        (3, [0], ([1], [2])),
     ],
 )
 def test_the_last_tenth_of_recorded_pairs_is_held_out(count, trained, held_out, record):
@@ -202,7 +201,7 @@ def test_each_recorded_pair_can_have_its_own_points(record, generator):
 
 
 def test_a_box_that_is_no_cube_is_refused(record):
-    file, _ = record((2, 8, 16), lower=np.zeros(2), upper=np.array([1.0, 2.0]))
+    file, _ = record((3, 8, 16), lower=np.zeros(2), upper=np.array([1.0, 2.0]))
     with pytest.raises(FileError) as error:
         read_own(file)
     expected = f"The box in {file} has sides (1.0, 2.0); pad the densities to a cube."
@@ -215,11 +214,11 @@ def test_training_and_solver_read_the_same_sensors(upper, record):
         dimension=2, sensors=6, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2)
     )
     model = build(settings, 0).requires_grad_(False)
-    file, _ = record((1, 8, 16), lower=np.zeros(2), upper=np.array(upper))
+    file, _ = record((3, 8, 16), lower=np.zeros(2), upper=np.array(upper))
     problem = read_own(file)
     ends = [end(sensor_points(6, 2)) for end in problem.draw(1, seeded())]
     trained = model.coefficients(*ends)
-    solved = Operator(model).coefficients(*problem.densities(1, seeded()))
+    solved = Operator(model).coefficients(*problem.pairs(1))
     for a, b in zip(trained, solved, strict=True):
         assert torch.allclose(a, b, atol=1e-5)
 

@@ -70,8 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError:
         return _fail("There is not enough memory; ask for fewer cells or times.")
     except (BrokenPipeError, SystemExit) as ended:
-        if isinstance(ended, SystemExit) and not ended.code:  # how completion ends
-            return 0
+        if isinstance(ended, SystemExit) and _is_completion(arguments):
+            return FAILED if ended.code else 0
         _close_output()  # typer and rich answer a closed pipe by SystemExit
         return _fail("The reader of the output went away before all was written.")
     except (KeyboardInterrupt, typer.Abort):
@@ -81,6 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if code == INTERRUPTED:
         return _fail("Interrupted; nothing was left half-written.", INTERRUPTED)
     return code or 0
+
+
+def _is_completion(arguments: Sequence[str] | None) -> bool:
+    """Whether typer answers a shell, or installs what does; it says itself what goes wrong."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return "_GEONET_COMPLETE" in os.environ or any(a.endswith("-completion") for a in given)
 
 
 def _fail(message: str, code: int = FAILED) -> int:

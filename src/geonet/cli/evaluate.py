@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from geonet.solvers.base import Solver
 
 SHOWN = 3  # failures that are spelled out
+Measured = tuple["Accuracy", dict[str, int]]  # and the solvers that gave the truth, if not formulas
 
 
 def evaluate(
@@ -30,18 +32,18 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="NPZ",
-            help="Your own pairs instead: arrays source and target (n, cells…); the truth is then "
-            "what the best classical solver says.",
+            help="Your own densities instead, as for `geonet train --pairs`; the truth is then "
+            "what the best classical solver says. Of a model's own file only what was held out.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Pairs of each suite.")] = 20,
+    count: Annotated[int, typer.Option(min=1, help="Pairs, at most.")] = 20,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="An option of the solver; repeat."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """The errors of a solver on pairs that no training saw, against exact paths.
+    """The errors of a solver on pairs that no training saw, against what is exact.
 
     For example: geonet evaluate transport-2d --suite 2d-ood
     """
@@ -52,18 +54,20 @@ def evaluate(
     chosen = geonet.solver(solver, **parse_options(option or []))
     if pairs is not None and suite:
         raise InputError("--pairs are measured instead of a suite; leave one of the two out.")
-    found: dict[str, Accuracy] = {}
+    found: dict[str, Measured] = {}
     for name in [str(pairs)] if pairs is not None else _suites(suite or [], chosen):
         with working(f"{name}: exact paths, then {solver}"):
             measured = _on_suite if pairs is None else _on_pairs
             found[name] = measured(chosen, name, count)
     if as_json:
-        print_json({name: accuracy.to_json() for name, accuracy in found.items()})
+        print_json(
+            {name: {**got.to_json(), "truth": truth} for name, (got, truth) in found.items()}
+        )
         return
-    for name, accuracy in found.items():
+    for name, (accuracy, truth) in found.items():
         typer.echo(f"\n{name}: {solver}, {counted(accuracy.pairs, 'pair')}, L1 in %")
         print_table(accuracy.rows(), ("t", "mean", "worst"))
-        for line in _remarks(accuracy):
+        for line in _remarks(accuracy, truth):
             typer.echo(line)
 
 
@@ -92,30 +96,44 @@ def _takes(solver: Solver, dimension: int) -> bool:
     return solver.dimensions is None or dimension in solver.dimensions
 
 
-def _on_suite(solver: Solver, suite: str, count: int) -> Accuracy:
+def _on_suite(solver: Solver, suite: str, count: int) -> Measured:
     from geonet.evaluation.accuracy import measure
     from geonet.reproduction.suites import CASES, pairs_of
 
     case = next(case for name, case in CASES.items() if _slug(name) == suite)
     known = pairs_of(case, count)
-    return measure(solver, known.source, known.target, known.truth, known.distance)
+    found = measure(solver, known.source, known.target, known.truth, known.distance)
+    return found, {}
 
 
-def _on_pairs(solver: Solver, file: str, count: int) -> Accuracy:
-    """The last pairs of a file: those that `geonet train` holds out."""
+def _on_pairs(solver: Solver, file: str, count: int) -> Measured:
+    """Pairs of a file; for a model that was trained on it, those that were held out."""
     from geonet.evaluation.accuracy import measure
     from geonet.evaluation.truth import truth_of
+    from geonet.solvers.learned.model_file import load_model
     from geonet.training.own import read_own
 
-    source, target = read_own(Path(file)).test_pairs(count)
+    floor, trained_on = 0.0, None
+    if hasattr(solver, "file"):
+        header = load_model(Path(solver.file))[1]
+        floor = header.get("floor", 0.0)
+        trained_on = header.get("training", {}).get("problem", {}).get("file")
+    if floor:  # the truth has the same densities as the model
+        solver = replace(solver, floor=0.0)  # pyright: ignore[reportArgumentType]
+    own = read_own(Path(file), floor)
+    held_out = trained_on is not None and Path(trained_on) == Path(file).resolve()
+    source, target = own.test_pairs(count) if held_out else own.pairs(count)
     truth = truth_of(source, target)
-    return measure(solver, source, target, truth.frames, truth.distance)
+    return measure(solver, source, target, truth.frames, truth.distance), truth.solvers
 
 
-def _remarks(accuracy: Accuracy) -> list[str]:
+def _remarks(accuracy: Accuracy, truth: dict[str, int]) -> list[str]:
     from geonet.cli.output import counted
 
     lines = []
+    if truth:
+        exact = ", ".join(f"{solver} ({count})" for solver, count in truth.items())
+        lines.append(f"Measured against {exact}, the best classical solver for each pair.")
     if accuracy.distance is not None:
         lines.append(f"W2 is off by {accuracy.distance:.3g} % on average.")
     if accuracy.failures:

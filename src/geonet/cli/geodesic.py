@@ -66,7 +66,10 @@ def geodesic(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File to write: .npz, .png, .gif or .mp4 (ffmpeg)."),
+        typer.Option(
+            *("--output", "-o"),
+            help="File to write: .npz, .png, .gif, .mp4 (ffmpeg); a folder with --pairs.",
+        ),
     ] = None,
     plot: Annotated[
         str | None,
@@ -84,6 +87,8 @@ def geodesic(
     """The Wasserstein geodesic from SOURCE to TARGET: its distance, how far to trust it, a file.
 
     For example: geonet geodesic a.png b.png -o morph.gif --report
+
+    Many pairs: geonet geodesic --pairs pairs.csv -o answers
     """
     from geonet.cli.output import working
     from geonet.cli.solver_options import parse_options
@@ -139,6 +144,10 @@ def check_output(output: Path | None) -> None:
         return
     if output.suffix.lower() not in TIMES:
         raise FileError(f"Cannot write {output}: give a name that ends in {', '.join(TIMES)}.")
+    if output.suffix.lower() == ".mp4":
+        from geonet.plotting.video import check_ffmpeg
+
+        check_ffmpeg(output)
     try:
         if not output.parent.is_dir():
             raise FileError(f"The folder {output.parent} does not exist; create it first.")

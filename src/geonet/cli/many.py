@@ -61,11 +61,11 @@ def solve_many(
         recipe: how.
         tick: called after each pair.
     """
-    lines = _opened(folder, recipe)
+    lines = _opened(folder, {"files in": str(base.resolve()), **recipe.to_json()}, rows)
     solved, before, failures = 0, 0, []
     try:
         for row in rows:
-            if _is_done(row, folder, lines):
+            if _is_done(row, base, folder, lines):
                 before += 1
             else:
                 try:
@@ -73,8 +73,9 @@ def solve_many(
                     solved += 1
                     if solved % SAVED_EVERY == 0:
                         _write_summary(folder, lines)
-                except GeonetError as error:
-                    failures.append(Failure(row, " ".join(str(error).split())))
+                except (GeonetError, MemoryError, RuntimeError) as error:  # torch's, out of memory
+                    said = " ".join(str(error).split())
+                    failures.append(Failure(row, said or "There is not enough memory."))
             tick()
     finally:  # also after Ctrl-C
         _write_summary(folder, lines)
@@ -93,18 +94,27 @@ def _solve_row(row: Row, base: Path, folder: Path, recipe: Recipe) -> Line:
     return ends | {key: report[key] for key in MEASURED}
 
 
-def _is_done(row: Row, folder: Path, lines: dict[str, Line]) -> bool:
-    """Whether the answer is there, and is of these two files."""
-    line = lines.get(f"{row.name}.npz", {})
-    same = (line.get("source"), line.get("target")) == (row.source, row.target)
-    return same and (folder / f"{row.name}.npz").is_file()
+def _is_done(row: Row, base: Path, folder: Path, lines: dict[str, Line]) -> bool:
+    """Whether the answer is there, is of these two files, and newer than both."""
+    line, answer = lines.get(f"{row.name}.npz", {}), folder / f"{row.name}.npz"
+    if (line.get("source"), line.get("target")) != (row.source, row.target):
+        return False
+    try:
+        moment = answer.stat().st_mtime_ns
+        ends = (base / row.source, base / row.target)
+        return all(end.stat().st_mtime_ns <= moment for end in ends)
+    except (OSError, ValueError):  # one of them is not there
+        return False
 
 
-def _opened(folder: Path, recipe: Recipe) -> dict[str, Line]:
+def _opened(folder: Path, asked: dict[str, Any], rows: list[Row]) -> dict[str, Line]:
     """The summary of a folder by file; one of another recipe is refused, a new one is begun."""
     made_folder(folder)
-    file, asked = folder / RECIPE, json.loads(json.dumps(recipe.to_json()))
+    file, asked = folder / RECIPE, json.loads(json.dumps(asked))
     if not file.exists():
+        for name in (SUMMARY, *(f"{row.name}.npz" for row in rows)):
+            if (folder / name).exists():
+                raise FileError(f"{folder / name} is there and not from here; give another folder.")
         with written_atomically(file) as temporary:
             temporary.write_text(json.dumps(asked, indent=2) + "\n", encoding="utf-8")
         return {}

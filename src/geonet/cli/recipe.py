@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -47,8 +48,11 @@ class Recipe:
         return Solved(path, grid, seconds)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, by which two recipes are compared."""
-        return asdict(self)
+        """Plain data, by which two recipes are compared; a model's file with what is in it."""
+        model = Path(self.solver)
+        if not model.is_file():
+            return asdict(self)
+        return asdict(self) | {"model": sha256(model.read_bytes()).hexdigest()}
 
     def _solver(self):
         import geonet

@@ -19,7 +19,7 @@ def report(
     import geonet
     from geonet.cli.output import print_json, print_report
 
-    paths = {str(file): geonet.load(file) for file in files}
+    paths = {str(file): geonet.load(file) for file in files}  # all, before anything is printed
     if as_json:
         print_json({name: path.report.to_dict() for name, path in paths.items()})
         return

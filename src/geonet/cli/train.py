@@ -35,8 +35,8 @@ def train(
     floor: Annotated[
         float | None,
         typer.Option(
-            help="With --pairs: share of the mass that is made uniform; by default 0.05 if there "
-            "are empty cells."
+            help="With --pairs: share of the mass that is made uniform; by default 0.05 if more "
+            "than a hundredth of the cells is empty."
         ),
     ] = None,
     folder: Annotated[

@@ -105,31 +105,52 @@ class Report:
             )
             if (worst := 100 * _worst(entry)) > NOTICED
         ]
-        flawed = f"The path {', '.join(flaws)}. " if flaws else ""
-        if self.error_estimate is None:
-            sound = "Ends and mass are right; w" if not flaws else "W"
-            return f"{flawed}{sound}hat lies between, this solver does not estimate."
-        expected = f"Expect an L1 error of {100 * _worst(self.error_estimate):.2g} %"
-        if self.in_distribution is None:
-            return f"{flawed}{expected}."
-        usual = self.in_distribution
-        strange = usual.count(False) if isinstance(usual, list) else int(not usual)
-        if not strange:
-            return f"{flawed}{expected}; the training had pairs like this."
-        which = f"{strange} of {len(usual)} pairs are" if isinstance(usual, list) else "the pair is"
-        return f"{flawed}{expected}; {which} unlike those of the training."
+        sentences = [f"The path {', '.join(flaws)}."] if flaws else []
+        if self._below_the_bound():
+            sentences.append("Its W2 is below what the moments of both ends allow.")
+        if not flaws and self.error_estimate is None:
+            sentences.append("Ends and mass are right.")
+        return " ".join([*sentences, *self._expectations()])
+
+    def _expectations(self) -> list[str]:
+        """What is known of the path between its ends, in sentences."""
+        sentences = []
+        known = _listed(self.error_estimate)
+        if any(value is not None for value in known):
+            sentences.append(f"Expect an L1 error of {100 * _worst(known):.2g} %.")
+        unknown = sum(value is None for value in known)
+        if unknown:
+            of = f" of {unknown} pairs of {len(known)}" if len(known) > 1 else ""
+            sentences.append(f"What lies between the ends{of} is not estimated.")
+        usual = _listed(self.in_distribution)
+        strange = sum(value is False for value in usual)
+        if strange:
+            which = "The pair is" if len(usual) == 1 else f"{strange} of {len(usual)} pairs are"
+            sentences.append(f"{which} unlike those of the training.")
+        elif usual and all(usual):
+            sentences.append("The training had pairs like this.")
+        noise = [epsilon for epsilon in _listed(self.notes.get("epsilon")) if epsilon]
+        if noise:
+            blur = math.sqrt(max(noise) / 2)
+            sentences.append(f"Noise blurs it by {blur:.2g} halfway, in units of the box.")
+        if any(_listed(self.notes.get("plan entries"))):
+            sentences.append("It is grainy between the ends.")
+        return sentences
 
     def _judged_distance(self) -> str | None:
         """The distance as text, with a word where it cannot be right."""
         if self.distance is None:
             return None
-        pairs = [
-            entry if isinstance(entry, list) else [entry]
-            for entry in (self.distance, self.distance_lower_bound)
-        ]
-        below = sum(d < (1 - SLACK) * bound for d, bound in zip(*pairs, strict=True))
-        text = _text(self.distance)
-        return f"{text} (below the bound for {below} of {len(pairs[0])})" if below else text
+        below, text = self._below_the_bound(), _text(self.distance)
+        of = len(_listed(self.distance))
+        return f"{text} (below the bound for {below} of {of})" if below else text
+
+    def _below_the_bound(self) -> int:
+        """How many pairs have a distance that cannot be right."""
+        if self.distance is None:
+            return 0
+        pairs = zip(_listed(self.distance), _listed(self.distance_lower_bound), strict=True)
+        return sum(distance < (1 - SLACK) * bound for distance, bound in pairs)
 
     def __str__(self) -> str:
         width = max(len(label) for label, _ in self.rows())
@@ -192,11 +213,14 @@ def _known(check: Tensor, flag: bool) -> Any:
     return None if math.isnan(value) else bool(value) if flag else value
 
 
+def _listed(entry: Any) -> list[Any]:
+    """An entry per pair, of one pair or many."""
+    return entry if isinstance(entry, list) else [entry]
+
+
 def _worst(entry: PerPair) -> float:
-    """The largest, of a batch of which some may not be known."""
-    if isinstance(entry, list):
-        return max((value for value in entry if value is not None), default=math.nan)
-    return entry
+    """The largest that is known."""
+    return max((value for value in _listed(entry) if value is not None), default=math.nan)
 
 
 def _text(value: Any) -> str:

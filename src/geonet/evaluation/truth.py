@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from geonet.errors import ConvergenceError
+from geonet.geodesic import Geodesic
 from geonet.measures.density import Density
-from geonet.solvers.auto import MOST_CELLS
-from geonet.solvers.base import Solver
+from geonet.measures.grid import Grid
+from geonet.solvers.auto import MOST_CELLS, bridge
 from geonet.solvers.registry import make_solver
 
 QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
-FINER = 21  # cells of a 1D truth for one of the pair's, an odd number
-ROUGH = 3  # likewise for pairs in 2D and 3D that have no smooth map
+FINER = 21  # cells of the truth of a formula in 1D for one of the pair's, an odd number
+ROUGH = 3  # along each axis, for pairs in 2D and 3D that have no smooth map
 TOLERANCE = {2: 1e-3, 3: 5e-3}  # of monge-ampere; 3D grids are coarse
 
 
@@ -38,7 +41,7 @@ class Truth:
 def truth_of(source: Density, target: Density) -> Truth:
     """The truth for a pair or a batch: quantiles in 1D, else the best classical solver for each."""
     if source.grid.dimension == 1:
-        return _finely(make_solver("quantile"), source, target, FINER)
+        return _truth_1d(source, target)
     if not source.leading:
         return _truth_of_pair(source, target)
     found = [_truth_of_pair(*pair) for pair in zip(source, target, strict=True)]
@@ -49,24 +52,28 @@ def truth_of(source: Density, target: Density) -> Truth:
     )
 
 
+def _truth_1d(source: Density, target: Density) -> Truth:
+    """Quantiles; for formulas on much finer cells, whose middle one is the cell's centre."""
+    if source.mixture is None or target.mixture is None:
+        return _answer(make_solver("quantile")(source, target), source.grid)
+    fine = source.grid.with_shape(FINER * source.grid.size)
+    path = make_solver("quantile")(source.mixture.on(fine), target.mixture.on(fine))
+    middles = path.density(QUARTERS).values[..., FINER // 2 :: FINER]
+    found = _answer(path, source.grid)
+    return Truth(Density.as_computed(middles, source.grid), found.distance, found.solvers)
+
+
 def _truth_of_pair(source: Density, target: Density) -> Truth:
-    """On the pair's own cells, or, where its map is not smooth, on finer ones: less noise."""
-    solver = make_solver("auto", learned=False, tolerance=TOLERANCE[source.grid.dimension])
-    path = solver(source, target)
-    if (
-        path.solver == "schrodinger"
-        and source.grid.size * ROUGH**source.grid.dimension <= MOST_CELLS
-    ):
-        return _finely(solver, source, target, ROUGH)
-    return Truth(path.density(QUARTERS), path.distance, {path.solver: 1})
+    """On the pair's own cells, or, for a bridge, on finer ones, where it has less noise."""
+    grid = source.grid
+    path = make_solver("auto", learned=False, tolerance=TOLERANCE[grid.dimension])(source, target)
+    fine = grid.with_shape([ROUGH * n for n in grid.shape])
+    if path.solver == "schrodinger" and fine.size <= MOST_CELLS:
+        with suppress(ConvergenceError):
+            path = bridge(source.resample(fine), target.resample(fine))
+    return _answer(path, grid)
 
 
-def _finely(solver: Solver, source: Density, target: Density, finer: int) -> Truth:
-    """Solved on `finer` cells for one along each axis, of which the middle one is the centre."""
-    grid, middle = source.grid, slice(finer // 2, None, finer)
-    fine = grid.with_shape([finer * n for n in grid.shape])
-    ends = [Density(end.at(fine.points()).clamp(min=0), fine) for end in (source, target)]
-    path = solver(*ends)
-    frames = path.density(QUARTERS).values[(..., *(middle,) * grid.dimension)]
+def _answer(path: Geodesic, grid: Grid) -> Truth:
     count = path.batch[0] if path.batch else 1
-    return Truth(Density.as_computed(frames, grid), path.distance, {path.solver: count})
+    return Truth(path.density(QUARTERS, grid), path.distance, {path.solver: count})

@@ -44,7 +44,8 @@ def export_onnx(model: str | Path | Solver, folder: str | Path) -> list[Path]:
     """Write NAME-branch.onnx and NAME-basis.onnx, both or none.
 
     Args:
-        model: a trained solver, its name, or a model's file (*.safetensors), whose name NAME is.
+        model: a trained solver, its name, or a model's file (*.safetensors); NAME is the
+            model's own.
         folder: where to; it is made if need be.
 
     Raises:
@@ -56,9 +57,9 @@ def export_onnx(model: str | Path | Solver, folder: str | Path) -> list[Path]:
     for part in network.modules():
         if isinstance(part, ClassLinear):
             part.freeze()  # one matrix in the file instead of many and their stacking
-    where = made_folder(Path(folder))
+    where, name = made_folder(Path(folder)), str(header.get("name", file.stem))
     made = {
-        where / f"{file.stem}-{part.name}.onnx": _exported(part, file.stem, header)
+        where / f"{name}-{part.name}.onnx": _exported(part, name, header)
         for part in parts_of(network)
     }
     with ExitStack() as stack:  # neither file gets its name before both are written

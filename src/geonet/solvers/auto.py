@@ -1,4 +1,4 @@
-"""The default: the most accurate solver that works for the pair at hand."""
+"""The default: the fastest solver that can be trusted with the pair at hand."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from geonet.solvers.exact.bures import Bures
 from geonet.solvers.exact.quantile import Quantile
 
 if TYPE_CHECKING:
+    from geonet.solvers.entropic.schrodinger import SchrodingerBridge
     from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 
 POOR = 0.05  # L1 error that the last resorts have, at best: noise, or grain
 NOISE = 3e-4  # ε of the bridge, of the longest side squared: at t = ½ it blurs by a hundredth
 MET = 1e-4  # L1 error at which the bridge's ends count as met
 ATOMS = 1000  # cells with mass up to which the linear program is quick
-SPARSE = 0.25  # share of cells with mass up to which they count as atoms, which should not blur
+SPARSE = 0.25  # of neighbours of cells with mass: where fewer have mass too, these are atoms
 MOST_CELLS = 1 << 17  # of a bridge, which takes seconds there
 CUT_OFF = 1e-3  # share of a Gaussian outside the box up to which its closed form is the answer
 
@@ -33,7 +34,8 @@ class Auto(Solver):
     ends agree on the density halfway as well as they do for pairs like those of its training;
     `monge-ampere` where that converges; else the transport model again, if it expects an error
     below 5 %; and else, for densities with holes, islands and jumps, `schrodinger` with little
-    noise, or `linear-program` for a few atoms and for grids that are too large for it.
+    noise, or `linear-program` for a few atoms, for grids that are too large for the bridge, and
+    where that does not converge.
     `path.solver` and the report name the solver that answered, and the report says why
     monge-ampere did not.
 
@@ -44,7 +46,7 @@ class Auto(Solver):
 
     name = "auto"
     summary = (
-        "1D to 3D, the default: quantile in 1D, else the fastest that the pair can be trusted to"
+        "1D to 3D, the default: quantile in 1D, else the fastest that can be trusted with the pair"
     )
     dimensions = (1, 2, 3)
     gives = ("distance",)  # what every one of them gives
@@ -93,18 +95,32 @@ class Auto(Solver):
 
 def _rough(source: Density, target: Density) -> Geodesic:
     """The path of a pair that has no smooth map."""
-    from geonet.solvers.entropic.schrodinger import Schrodinger, least_epsilon
-
     grid = source.grid
-    fullest = max(int((end.values > 0).sum()) for end in (source, target))
-    atoms = fullest <= min(ATOMS, SPARSE * grid.size)
-    if not atoms and grid.size <= MOST_CELLS:
-        epsilon = max(NOISE * max(grid.lengths) ** 2, least_epsilon(grid))
+    if not (_is_atoms(source) and _is_atoms(target)) and grid.size <= MOST_CELLS:
         with suppress(ConvergenceError):
-            return Schrodinger(epsilon, MET)(source, target)
+            return bridge(source, target)
     from geonet.solvers.exact.linear_program import LinearProgram  # POT takes a second or two
 
     return LinearProgram(coarsen=True)(source, target)
+
+
+def bridge(source: Density, target: Density) -> SchrodingerBridge:
+    """The path of one pair with so little noise that it serves for the geodesic."""
+    from geonet.solvers.entropic.schrodinger import Schrodinger, least_epsilon
+
+    epsilon = max(NOISE * max(source.grid.lengths) ** 2, least_epsilon(source.grid))
+    return Schrodinger(epsilon, MET)._solve_pair(source, target)
+
+
+def _is_atoms(density: Density) -> bool:
+    """Whether its mass stands in few cells, most of them alone: a path should not blur these."""
+    full = density.values > 0
+    count = int(full.sum())
+    touching = sum(
+        int((full.narrow(axis, 1, n - 1) & full.narrow(axis, 0, n - 1)).sum())
+        for axis, n in enumerate(full.shape)
+    )
+    return count <= ATOMS and touching < SPARSE * count * full.ndim
 
 
 def _transport(source: Density, target: Density) -> MidpointGeodesic:

@@ -1,7 +1,7 @@
 """Densities of the user's own to train on: pairs in a file, or a set of which any two make a pair.
 
-The last tenth is held out. Of pairs its first half is for validation and its second half for tests;
-of a set both draw pairs from all of it, but not the same.
+The last tenth is held out, two at least. Of pairs its first half is for validation and its second
+half for tests; of a set both draw pairs from all of it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from geonet.measures.interpolation import CubicSpline
 from geonet.training.problem import Ends, Problem
 
 TEST_SEED = 7_000
+ALL = 1 << 20  # pairs that are put in a random order
+LEAST_PAIRS, LEAST_DENSITIES = 3, 4
 
 
 class Own(Problem):
@@ -33,11 +35,15 @@ class Own(Problem):
 
     def __init__(self, box: Grid, count: int):
         self.box = box
-        self.seen = max(1, count - math.ceil(count / 10))
+        self.seen = max(1, count - max(2, math.ceil(count / 10)))
 
     @abstractmethod
     def test_pairs(self, count: int) -> tuple[Density, Density]:
-        """At most `count` pairs that neither training nor validation saw, if there are so many."""
+        """At most `count` pairs that training did not see, all different."""
+
+    @abstractmethod
+    def pairs(self, count: int) -> tuple[Density, Density]:
+        """At most `count` of all pairs, all different."""
 
     def _splines(self, *ends: Tensor) -> Ends:
         """Densities (n, *cells) as functions on the unit box, relative to uniform."""
@@ -61,16 +67,18 @@ class Recorded(Own):
 
     def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
         """Random pairs that are held out for validation, with repeats."""
-        first = min(self.seen, len(self.source) - 1)
-        last = max(self.validated, first + 1)
-        return self._pairs(torch.randint(first, last, (count,), generator=generator))
+        chosen = torch.randint(self.seen, self.validated, (count,), generator=generator)
+        return self._chosen(chosen)
 
     def test_pairs(self, count: int) -> tuple[Density, Density]:
         """The last pairs."""
-        first = min(self.validated, len(self.source) - 1)
-        return self._pairs(torch.arange(first, len(self.source))[:count])
+        return self._chosen(torch.arange(self.validated, len(self.source))[:count])
 
-    def _pairs(self, chosen: Tensor) -> tuple[Density, Density]:
+    def pairs(self, count: int) -> tuple[Density, Density]:
+        """The first pairs."""
+        return self._chosen(torch.arange(len(self.source))[:count])
+
+    def _chosen(self, chosen: Tensor) -> tuple[Density, Density]:
         ends = (self.source, self.target)
         source, target = (Density(end.values[chosen], self.box) for end in ends)
         return source, target
@@ -81,7 +89,6 @@ class Pool(Own):
 
     def __init__(self, densities: Density):
         super().__init__(densities.grid, len(densities))
-        self.seen = max(1, min(self.seen, len(densities) - 2))  # a pair takes two
         self.pool = densities.values.float()  # MNIST has 60,000
 
     def draw(self, count: int, generator: torch.Generator) -> Ends:
@@ -101,7 +108,24 @@ class Pool(Own):
 
     def test_pairs(self, count: int) -> tuple[Density, Density]:
         """Pairs of densities that are held out, the same at every call."""
-        return self.densities(count, torch.Generator().manual_seed(TEST_SEED))
+        return self._different(self.pool[self.seen :], count)
+
+    def pairs(self, count: int) -> tuple[Density, Density]:
+        """Pairs of any two, the same at every call."""
+        return self._different(self.pool, count)
+
+    def _different(self, densities: Tensor, count: int) -> tuple[Density, Density]:
+        """Ordered pairs of different ones, each at most once."""
+        n, generator = len(densities), torch.Generator().manual_seed(TEST_SEED)
+        most = n * (n - 1)
+        if most <= ALL:
+            code = torch.randperm(most, generator=generator)[:count]
+        else:  # repeats are rare
+            code = torch.randint(most, (count,), generator=generator)
+        first, second = code // (n - 1), code % (n - 1)
+        second = second + (second >= first)
+        source, target = (Density(densities[k].double(), self.box) for k in (first, second))
+        return source, target
 
 
 def read_own(file: Path, floor: float = 0.0) -> Recorded | Pool:
@@ -114,8 +138,7 @@ def read_own(file: Path, floor: float = 0.0) -> Recorded | Pool:
     arrays = read_arrays(file, "an npz of densities")
     if "values" in arrays and not {"source", "target"} & set(arrays):
         values = _density(file, arrays, "values").with_floor(floor)
-        if len(values) < 2:
-            raise FileError(f"{file} holds a single density; a pair takes two.")
+        _check_count(file, len(values), LEAST_DENSITIES, "densities")
         return Pool(values)
     for key in ("source", "target"):
         if key not in arrays:
@@ -130,7 +153,16 @@ def read_own(file: Path, floor: float = 0.0) -> Recorded | Pool:
             "give two arrays (n, cells…) of one shape, in 1D to 3D."
         )
     source, target = (_density(file, arrays, key).with_floor(floor) for key in ("source", "target"))
+    _check_count(file, len(source), LEAST_PAIRS, "pairs")
     return Recorded(source, target)
+
+
+def _check_count(file: Path, count: int, least: int, what: str) -> None:
+    if count < least:
+        raise FileError(
+            f"{file} holds {count} {what}, and two are held out for validation and tests; "
+            f"give at least {least}."
+        )
 
 
 def _density(file: Path, arrays: dict[str, np.ndarray], key: str) -> Density:

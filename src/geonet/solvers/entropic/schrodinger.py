@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,8 @@ class SchrodingerBridge(Geodesic):
     is the current velocity v = ε∇log(g/f) = ∇u + ε∇log μ, for which ∂_t μ + div(μv) = 0, and the
     particles of `trajectories` move with it, not along straight lines. `distance` is W2 without
     noise, from below: the dual value of the bridge's potentials, whose error is of second order in
-    ε; `transport_cost`, what the noisy plan costs, is W2 from above.
+    ε; `transport_cost`, what the noisy plan costs, is W2 from above. Both are for masses at the
+    cell centres, whose W2² is off that of the densities by the order of a cell squared.
 
     u has a free constant; here E_{μ_0}[log f_0] = E_{μ_1}[log g_1] in the unit box. Where the
     density falls by more than a factor e⁴ from a cell to the next (off the support, say), u, drift
@@ -178,6 +180,10 @@ class SchrodingerBridge(Geodesic):
         return with_dual_gradient(distance, self.source, self.target, lambda: (source, target))
 
     def _kantorovich(self) -> tuple[Tensor, Tensor]:
+        return self._dual
+
+    @cached_property
+    def _dual(self) -> tuple[Tensor, Tensor]:
         """½φ and ½ψ at the cells, (*grid.shape) each."""
         first, second = _masses(self.source), _masses(self.target)
         best, found = -math.inf, None

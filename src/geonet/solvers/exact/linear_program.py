@@ -220,7 +220,7 @@ def deposit(centres: Tensor, mass: Tensor, size: tuple[float, ...], grid: Grid) 
 def _conjugate(points: Tensor, others: Tensor, dual: Tensor) -> Tensor:
     """min_j ½|x − y_j|² − ψ_j at points x (N, d), for y (M, d) and ψ (M,): (N,)."""
     rows = max(1, DISTANCES // len(others))
-    parts = [(torch.cdist(some, others) ** 2 / 2 - dual).amin(1) for some in points.split(rows)]
+    parts = [(_distances(some, others) ** 2 / 2 - dual).amin(1) for some in points.split(rows)]
     return torch.cat(parts)
 
 
@@ -253,3 +253,8 @@ def _atoms(density: Density) -> tuple[np.ndarray, np.ndarray]:
     filled = mass > 0
     mass = mass[filled] / mass[filled].sum()
     return points[filled].numpy(), mass.numpy()
+
+
+def _distances(points: Tensor, others: Tensor) -> Tensor:
+    """(n, m); by differences, since squares would lose the digits of boxes far from zero."""
+    return torch.cdist(points, others, compute_mode="donot_use_mm_for_euclid_dist")
