@@ -124,7 +124,7 @@ def test_a_full_store_of_bases_can_be_shared(monkeypatch):
     operator = deeponet.Operator(build(settings, seed=0))  # type: ignore[arg-type]
 
     def ask(k: int) -> None:
-        for i in range(250):
+        for i in range(400):
             operator.basis_on(LINE, ((7 * i + k) % 60) / 60)
 
     pause = sys.getswitchinterval()
