@@ -114,8 +114,8 @@ def _on_pairs(solver: Solver, file: str, count: int) -> Measured:
     from geonet.training.own import read_own
 
     floor, trained_on = 0.0, None
-    if hasattr(solver, "file"):
-        header = load_model(Path(solver.file))[1]
+    if (model := getattr(solver, "file", None)) is not None:
+        header = load_model(Path(model))[1]
         floor = header.get("floor", 0.0)
         trained_on = header.get("training", {}).get("problem", {}).get("file")
     if floor:  # the truth has the same densities as the model
