@@ -518,3 +518,11 @@ def test_damaged_files_give_a_density_or_a_file_error(tmp_path, write, name):
             assert "\n" not in str(error)
         else:
             assert torch.isfinite(density.values).all()
+
+
+def test_no_other_format_hides_behind_a_suffix(tmp_path):
+    """PostScript is a program, which Pillow would run."""
+    file = tmp_path / "picture.png"
+    Image.new("L", (8, 8), 200).save(file, format="EPS")
+    with pytest.raises(FileError, match="as an image: no known format"):
+        geonet.from_image(file)

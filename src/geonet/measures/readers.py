@@ -26,6 +26,7 @@ IMAGE_SUFFIXES = (
     *(".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp"),
     *(".pgm", ".ppm"),
 )
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # no other, such as EPS, is run
 SUFFIXES = (*IMAGE_SUFFIXES, ".npy", ".npz", ".csv")
 LUMA = (299, 587, 114)  # thousandths, ITU-R BT.601; whole numbers keep white exactly 1
 COORDINATES = ("x", "y", "z")
@@ -225,7 +226,11 @@ def _default_grid(shape: tuple[int, ...], box: tuple[Corner, Corner] | None) -> 
 
 def _image_values(file: Path, invert: bool) -> np.ndarray:
     """Brightness (or darkness) in [0, 1] times opacity, (width, height), y upwards."""
-    with reading(file, "an image"), quiet(), Image.open(file) as image:  # quiet about metadata
+    with (
+        reading(file, "an image"),
+        quiet(),
+        Image.open(file, formats=FORMATS) as image,
+    ):  # quiet about metadata
         _check_pixels(image)
         grey, opacity = _grey_and_opacity(ImageOps.exif_transpose(image))
     height, width = grey.shape
