@@ -228,9 +228,9 @@ def _image_values(file: Path, invert: bool) -> np.ndarray:
     """Brightness (or darkness) in [0, 1] times opacity, (width, height), y upwards."""
     with (
         reading(file, "an image"),
-        quiet(),
+        quiet(),  # about metadata
         Image.open(file, formats=FORMATS) as image,
-    ):  # quiet about metadata
+    ):
         _check_pixels(image)
         grey, opacity = _grey_and_opacity(ImageOps.exif_transpose(image))
     height, width = grey.shape
