@@ -191,7 +191,7 @@ def test_a_set_makes_pairs_of_any_two(run, own, tmp_path):
         np.savez("set.npz", values=arrays["source"])
     assert run("train", "--pairs", "set.npz", "--steps", 2, "--floor", 0.1).code == 0
     report = json.loads((tmp_path / "runs/set/report.json").read_text())
-    assert report["model"]["pairs"] == report["truth"]["quantile"] == 20
+    assert report["model"]["pairs"] == report["truth"]["quantile"] == 6  # of three held out
 
 
 def test_own_pairs_resume(run, own):

@@ -42,7 +42,7 @@ def small_model(kind: str, folder: Path) -> Path:
     model = build(SMALL[kind], seed=1)
     for weight in model.parameters():  # also those that start at zero
         weight.data += 0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(2))
-    return save_model(folder / f"small-{kind}.safetensors", model.half(), {"name": "other"})
+    return save_model(folder / "model.safetensors", model.half(), {"name": f"small-{kind}"})
 
 
 class Exported(NamedTuple):

@@ -6,6 +6,7 @@ Nothing is written that was not compared with torch first.
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -58,6 +59,7 @@ def export_onnx(model: str | Path | Solver, folder: str | Path) -> list[Path]:
         if isinstance(part, ClassLinear):
             part.freeze()  # one matrix in the file instead of many and their stacking
     where, name = made_folder(Path(folder)), str(header.get("name", file.stem))
+    name = name if re.fullmatch(r"\w[\w.-]*", name) else file.stem  # no path into other folders
     made = {
         where / f"{name}-{part.name}.onnx": _exported(part, name, header)
         for part in parts_of(network)
