@@ -159,6 +159,15 @@ def test_what_is_not_whole_is_done_again(run, listed, tmp_path, lost):
     assert out.startswith("2 pairs solved:" if lost == "line" else "1 pair solved, 1 were")
 
 
+def test_a_pair_that_breaks_later_leaves_the_summary(run, listed, tmp_path):
+    file = listed("0.npy,1.npy", "2.npy,3.npy")
+    assert run("geodesic", "--pairs", file, "-o", "out").code == 0
+    time.sleep(0.01)
+    (tmp_path / "data" / "0.npy").write_bytes(b"no array")
+    assert run("geodesic", "--pairs", file, "-o", "out").code == 1
+    assert set(summary(tmp_path / "out")) == {"2-3.npz"}
+
+
 @pytest.mark.parametrize("name", ["summary.csv", "0-1.npz"])
 def test_what_was_in_the_folder_before_stays(refused, listed, tmp_path, name):
     file = listed("0.npy,1.npy")

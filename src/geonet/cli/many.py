@@ -74,6 +74,7 @@ def solve_many(
                     if solved % SAVED_EVERY == 0:
                         _write_summary(folder, lines)
                 except (GeonetError, MemoryError, RuntimeError) as error:  # torch's, out of memory
+                    lines.pop(f"{row.name}.npz", None)  # what is there is of other files
                     said = " ".join(str(error).split())
                     failures.append(Failure(row, said or "There is not enough memory."))
             tick()
