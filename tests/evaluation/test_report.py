@@ -136,7 +136,7 @@ def test_flaws_are_named(pair_1d):
     report = geonet.geodesic(*pair_1d).report
     flawed = replace(report, source_error=0.031, mass_error=0.02, target_error=0.004, distance=0.0)
     assert flawed.verdict() == (
-        "The path misses its source by 3.1 %, gains or loses 2 %. "
+        "The path misses its source by 3.1 %, is off in mass by 2 %. "
         "Its W2 is below what the moments of both ends allow. "
         "What lies between the ends is not estimated."
     )

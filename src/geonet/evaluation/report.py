@@ -100,7 +100,7 @@ class Report:
             for what, entry in (
                 ("misses its source by", self.source_error),
                 ("misses its target by", self.target_error),
-                ("gains or loses", self.mass_error),
+                ("is off in mass by", self.mass_error),
                 ("falls below zero by", self.negativity),
             )
             if (worst := 100 * _worst(entry)) > NOTICED
