@@ -84,7 +84,7 @@ def _refresh(state: State, side: int) -> None:
     order = (basis * image).sum(-2).argsort(dim=-1, descending=True)  # (count, n)
     along = order[:, :, None] if side == 0 else order[:, None, :]
     state["square"] = torch.take_along_dim(state["square"], along, dim=side + 1)
-    state[f"basis_{side}"] = torch.linalg.qr(torch.take_along_dim(image, order[:, None, :], -1))[0]
+    state[f"basis_{side}"] = torch.linalg.qr(torch.take_along_dim(image, order[:, None, :], -1))[0].contiguous()
 
 
 def _sides(grads: Tensor, largest: int) -> list[int]:
