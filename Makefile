@@ -51,47 +51,47 @@ docs: $(VENV)/.docs ## the documentation, in site/
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 accuracy: $(VENV)/.dev ## measure the solvers and write docs/accuracy.md; ten minutes, idle machine
-	$(PYTHON) benchmarks/exact_solvers.py
+	$(PYTHON) studies/pages/exact_solvers.py
 
 training-step: $(VENV)/.dev ## measure what a step of training costs; a minute, idle machine
-	$(PYTHON) benchmarks/training_step.py
+	$(PYTHON) studies/pages/training_step.py
 
 variants: $(VENV)/.dev ## measure what each choice in training is worth; a quarter of an hour, idle machine
-	$(PYTHON) benchmarks/training_variants.py
+	$(PYTHON) studies/pages/training_variants.py
 
 models: $(VENV)/.dev ## measure the trained models and write docs/models.md; some minutes
-	$(PYTHON) benchmarks/learned_solvers.py
+	$(PYTHON) studies/pages/learned_solvers.py
 
 transport: $(VENV)/.dev ## measure the transport models and write docs/transport.md; a quarter of an hour
-	$(PYTHON) benchmarks/transport_accuracy.py
+	$(PYTHON) studies/pages/transport_accuracy.py
 
 transport-speed: $(VENV)/.dev ## measure their speed; some minutes, idle machine
-	$(PYTHON) benchmarks/transport_speed.py
+	$(PYTHON) studies/pages/transport_speed.py
 
 transport-failures: $(VENV)/.dev ## show where they fail; a minute
-	$(PYTHON) benchmarks/transport_failures.py
+	$(PYTHON) studies/pages/transport_failures.py
 
 reproduction: $(VENV)/.dev ## put results/ into docs/reproduction.md; geonet reproduce all makes them
-	$(PYTHON) benchmarks/reproduction_page.py
+	$(PYTHON) studies/pages/reproduction_page.py
 
 benchmark: $(VENV)/.ott ## error against time of all solvers, and docs/benchmark.md; an hour, idle machine
 	$(VENV)/bin/geonet benchmark
-	$(PYTHON) benchmarks/benchmark_page.py
-	$(PYTHON) benchmarks/inference_floor.py
+	$(PYTHON) studies/pages/benchmark_page.py
+	$(PYTHON) studies/pages/inference_floor.py
 
 gradients: $(VENV)/.dev ## measure gradients and write docs/gradients.md; a minute
-	$(PYTHON) benchmarks/gradient_accuracy.py
+	$(PYTHON) studies/pages/gradient_accuracy.py
 
 command-line: $(VENV)/.dev ## what the first command and a thousand pairs cost; some minutes, idle machine
-	$(PYTHON) benchmarks/command_line.py
+	$(PYTHON) studies/pages/command_line.py
 
 inference-floor: $(VENV)/.dev ## how near inference is to what this machine can do; a minute, idle machine
-	$(PYTHON) benchmarks/inference_floor.py
+	$(PYTHON) studies/pages/inference_floor.py
 
 # Compared with the run before, if there is one. A slow run is kept too and becomes the next one's
 # measure; remove its file from runs/hot-paths if it should not. One thread varies least.
 hot-paths: $(VENV)/.dev ## time our own hot paths; fails where one got slower by 30 %; a minute, idle machine
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -p benchmark -W default benchmarks/hot_paths \
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -p benchmark -W default studies/hot_paths \
 	  --benchmark-storage=runs/hot-paths --benchmark-autosave --benchmark-sort=name \
 	  --benchmark-columns=median,min,iqr,rounds \
 	  $$(find runs/hot-paths -name '*.json' 2>/dev/null | grep -q . && \
@@ -101,7 +101,7 @@ clean: ## remove what the other targets made, but for .venv and the compiled loo
 	rm -rf site build dist geonet-demo .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.dev: pyproject.toml constraints.txt src/geonet/solvers/midpoint/kernels.c
+$(VENV)/.dev: pyproject.toml constraints.txt src/geonet/fields/compiled/kernels.c
 	@echo "Setting up $(VENV); this is done once and takes some minutes."
 	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { \
 	  for python in python3.11 python3; do $$python -c '' 2>/dev/null && break; done; \

@@ -1,9 +1,84 @@
-"""Shared by all tests: random generators and the paper's pairs."""
+"""Shared by all tests: random generators, the paper's pairs, and pairs whose answer is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
+from torch import Tensor
 
+from geonet.fields.characteristics import Characteristics
+from geonet.fields.cosine_series import CosineSeries
+from geonet.geodesics.known_map import random_potential
+from geonet.measures.density import Density
 from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
+from geonet.measures.grid import Grid
+
+CELLS = {1: 128, 2: 48, 3: 24}
+
+
+def potentials(d: int, count: int = 1, radius: float = 1.0, modes: int = 4, seed: int = 0):
+    """Random low modes in the unit cube with |eigenvalues of D²u| up to `radius`, (B, modes, …)."""
+    generator = torch.Generator().manual_seed(100 * d + seed)
+    series = [
+        random_potential(Grid((4,) * d), generator, modes, strength=0.5).coefficients
+        for _ in range(count)
+    ]
+    return (torch.stack(series) * radius / 0.5).float()
+
+
+@dataclass(frozen=True)
+class KnownPair:
+    """A pair made from its potential and its density halfway, so that everything is known."""
+
+    source: Density
+    target: Density
+    coefficients: Tensor  # (1, modes, …)
+    distance: float
+    density: Callable[[float, Grid], Tensor]
+
+
+def known_pair(
+    d: int, radius: float = 1.0, cells: int | None = None, length: float = 1.0, **options
+) -> KnownPair:
+    """A wavy positive density at t = ½, sent along ±½∇u to both ends, on a cube of that length."""
+    grid = Grid((cells or CELLS[d],) * d, 0.0, length)
+    coefficients = potentials(d, radius=radius, **options)
+    series = CosineSeries(coefficients[0].double() * length**2, grid)
+    lines = Characteristics(series)
+
+    def halfway(points: Tensor) -> Tensor:
+        wave = torch.cos(torch.pi / length * points)
+        bump = torch.cos(2 * torch.pi / length * points[:, 0])
+        return (0.6 * wave.sum(-1) - 0.4 * bump).exp()
+
+    fine = grid.with_shape({1: 2000, 2: 200, 3: 50}[d])
+    everywhere = fine.points().reshape(-1, d)
+    middle = halfway(everywhere)
+    mass = float(middle.sum()) * fine.cell_volume
+    speed = (series.derivatives_on(fine)[0] ** 2).sum(0).flatten()
+
+    def density(t: float, grid: Grid) -> Tensor:
+        s = torch.tensor([t - 0.5], dtype=torch.float64)
+        (origin,) = lines.origins(s, grid.points().reshape(-1, d))
+        values = halfway(origin.point) / origin.determinant(t - 0.5) / mass
+        return values.reshape(grid.shape)
+
+    source, target = (Density(density(t, grid), grid) for t in (0.0, 1.0))
+    distance = float((speed * middle).sum() / middle.sum()) ** 0.5
+    return KnownPair(source, target, coefficients, distance, density)
+
+
+@pytest.fixture(name="potentials", scope="session")
+def _potentials():
+    return potentials
+
+
+@pytest.fixture(name="known_pair", scope="session")
+def _known_pair():
+    return known_pair
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ def density(grid=GRID, batch=()):
 
 
 def test_every_solver_is_listed_with_what_it_gives():
-    listed = geonet.solvers()
+    listed = geonet.list_solvers()
     assert set(listed) >= {"auto", "quantile", "bures", "monge-ampere", "linear-program", "linear"}
     assert "velocity" in listed["monge-ampere"] and "velocity" not in listed["barycenter"]
 
@@ -115,7 +115,7 @@ def test_importing_geonet_does_not_import_torch():
 def test_functions_keep_their_names_when_modules_of_the_same_name_are_imported():
     in_a_new_process(
         "import geonet.solvers.registry, geonet.geodesic\n"
-        "assert 'quantile' in geonet.solvers() and callable(geonet.geodesic)\n"
+        "assert 'quantile' in geonet.list_solvers() and callable(geonet.geodesic)\n"
         "from geonet.geodesic import Geodesic\n"
         "assert Geodesic is geonet.Geodesic"
     )

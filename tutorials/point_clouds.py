@@ -61,7 +61,7 @@ print(path.report)
 # %%
 times = [0, 0.25, 0.5, 0.75, 1]
 few = groups[:500]
-moved = path.trajectories(few, times)  # (5, 500, 2)
+moved = path.trajectories(times, few)  # (5, 500, 2)
 print(moved.shape)
 
 path.plot(times).savefig("clouds.png")

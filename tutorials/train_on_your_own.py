@@ -15,7 +15,7 @@ from scipy.ndimage import gaussian_filter
 
 import geonet
 from geonet.errors import ConvergenceError
-from geonet.evaluation.metrics import l1
+from geonet.measures.metrics import l1
 from geonet.measures.mnist import sample_digits
 from geonet.plotting import plot_together
 from geonet.training.loop import train

@@ -1,24 +1,25 @@
 """geonet: the whole Wasserstein geodesic between two densities.
 
-What is public is imported when it is first asked for: torch takes seconds, and a shell that
-completes `geonet geod…` has none.
+Public names are imported when they are first used: importing torch takes seconds, and tab
+completion must not wait for it.
 """
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from geonet.locations import located
+
 if TYPE_CHECKING:
-    from geonet.api import geodesic, load, solver, solvers
-    from geonet.geodesic import Geodesic
+    from geonet.api import geodesic, list_solvers, load, solver
+    from geonet.geodesics.base import Geodesic
     from geonet.measures.density import Density
     from geonet.measures.gaussian_mixture import GaussianMixture
     from geonet.measures.grid import Grid
     from geonet.measures.readers import from_function, from_image, from_samples, read
     from geonet.solvers.base import Solver
+    from geonet.solvers.registry import register
 
 __version__ = "0.1.0"
 
@@ -32,20 +33,22 @@ __all__ = [
     "from_image",
     "from_samples",
     "geodesic",
+    "list_solvers",
     "load",
     "read",
+    "register",
     "solver",
-    "solvers",
 ]
 
 _HOMES = {
-    "geonet.api": ("geodesic", "load", "solver", "solvers"),
-    "geonet.geodesic": ("Geodesic",),
+    "geonet.api": ("geodesic", "list_solvers", "load", "solver"),
+    "geonet.geodesics.base": ("Geodesic",),
     "geonet.measures.density": ("Density",),
     "geonet.measures.gaussian_mixture": ("GaussianMixture",),
     "geonet.measures.grid": ("Grid",),
     "geonet.measures.readers": ("from_function", "from_image", "from_samples", "read"),
     "geonet.solvers.base": ("Solver",),
+    "geonet.solvers.registry": ("register",),
 }
 
 _PACKAGES = ("errors", "evaluation", "export", "measures", "plotting", "training")
@@ -54,8 +57,7 @@ _PACKAGES = ("errors", "evaluation", "export", "measures", "plotting", "training
 def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
-            value = getattr(import_module(home), name)
-            globals()[name] = value
+            value = globals()[name] = located(f"{home}:{name}")
             return value
     if name in _PACKAGES:
         return import_module(f"geonet.{name}")
@@ -64,14 +66,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
-
-
-class _Package(ModuleType):
-    """Two functions have the names of modules, which importing those must not take from them."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in ("geodesic", "solvers") and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from geonet.errors import InputError, SolverError
-from geonet.geodesic import Geodesic
+from geonet.geodesics.archive import load_geodesic
+from geonet.geodesics.base import Geodesic
 from geonet.measures.density import Density
-from geonet.measures.gaussian_mixture import GaussianMixture
+from geonet.measures.gaussian_mixture import End, GaussianMixture
 from geonet.measures.grid import Grid
-from geonet.solvers.base import Solver
-from geonet.solvers.registry import make_solver, solver_class, solver_names
-
-End = Density | GaussianMixture
+from geonet.solvers.base import MixtureSolver, Solver
+from geonet.solvers.registry import import_all, make_solver, solver_class, solver_names
 
 
 def geodesic(
@@ -29,18 +28,22 @@ def geodesic(
     Args:
         source: μ_0, one density or a batch.
         target: μ_1, on the same grid.
-        solver: a name (see `solvers`), a trained model's file (*.safetensors), or a `Solver`.
+        solver: a name (see `list_solvers`), a trained model's file (*.safetensors), or a `Solver`.
         grid: where Gaussian mixtures are evaluated; not needed for densities.
         **options: options of the named solver, such as `floor=0.01` for "monge-ampere".
     """
     if not isinstance(solver, str | Solver):
-        raise SolverError(f"solver is {solver!r}; give a name from geonet.solvers() or a Solver.")
+        raise SolverError(
+            f"solver is {solver!r}; give a name from geonet.list_solvers() or a Solver."
+        )
     if isinstance(solver, Solver):
         if options:
             raise SolverError("Options go with a solver's name; this solver already has its own.")
         chosen = solver
     else:
         chosen = make_solver(solver, **options)
+    if isinstance(chosen, MixtureSolver) and grid is None:
+        return chosen(_checked(source), _checked(target))
     return chosen(*(_on_grid(end, grid, chosen) for end in (source, target)))
 
 
@@ -49,7 +52,7 @@ def solver(name: str, **options: Any) -> Solver:
     return make_solver(name, **options)
 
 
-def solvers() -> dict[str, str]:
+def list_solvers() -> dict[str, str]:
     """Every solver's name with one line on what it is for and what it gives."""
     lines = {}
     for name in solver_names():
@@ -60,25 +63,29 @@ def solvers() -> dict[str, str]:
 
 def load(file: str | Path) -> Geodesic:
     """The path that `path.save(file)` wrote."""
-    return Geodesic.load(file)
+    import_all()  # every kind of path registers itself when its module is imported
+    return load_geodesic(Path(file))
 
 
 def _on_grid(end: End, grid: Grid | None, solver: Solver) -> Density:
+    end = _checked(end)
     if isinstance(end, GaussianMixture):
         if grid is not None:
             return end.on(grid)
-        if solver.takes_mixtures:
-            return end  # pyright: ignore[reportReturnType]  # such a solver takes both
         raise InputError(
             f"A Gaussian mixture has no grid and {solver.name!r} needs one; "
             "give grid=... or use mixture.on(grid)."
         )
-    if grid is not None and isinstance(end, Density) and end.grid != grid:
+    if grid is not None and end.grid != grid:
         raise InputError(
             f"grid= says where mixtures are evaluated, and this density lies on {end.grid}; "
             "use density.resample(grid) first."
         )
-    if not isinstance(end, Density):
+    return end
+
+
+def _checked(end: End) -> End:
+    if not isinstance(end, Density | GaussianMixture):
         raise InputError(
             f"Source and target must be densities, not {type(end).__name__}; "
             "use geonet.Density(values, grid)."

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from geonet.benchmark import run as benchmark_run
-from geonet.benchmark.suites import QUICK_CELLS, SUITES, Suite
 from geonet.measures.families import BOX_1D, mixtures_1d
+from geonet.studies.benchmark import run as benchmark_run
+from geonet.studies.benchmark.suites import QUICK_CELLS, SUITES, Suite
 
 
 @pytest.fixture

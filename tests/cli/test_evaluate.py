@@ -11,8 +11,9 @@ import geonet
 from geonet.cli.evaluate import _remarks
 from geonet.errors import DensityError
 from geonet.evaluation.accuracy import measure
-from geonet.evaluation.metrics import l1
-from geonet.reproduction.suites import CASES, QUARTERS, pairs_of
+from geonet.evaluation.suites import CASES, pairs_of
+from geonet.geodesics.base import QUARTERS
+from geonet.measures.metrics import l1
 from geonet.solvers.exact.quantile import Quantile
 
 

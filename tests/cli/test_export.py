@@ -9,8 +9,8 @@ import pytest
 from geonet.export import onnx_files
 from geonet.operators.architecture import Branch, DensityOnly, Trunk
 from geonet.operators.build import build
-from geonet.solvers.learned.model_file import save_model
-from geonet.solvers.learned.opened import PRETRAINED
+from geonet.operators.model_file import save_model
+from geonet.operators.opened import PRETRAINED
 
 
 def test_writes_files_and_says_so(run, tmp_path, monkeypatch):

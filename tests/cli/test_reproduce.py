@@ -9,9 +9,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from geonet.errors import ConvergenceError
-from geonet.reproduction import experiments
-from geonet.reproduction.result import Result, Spread, Table
-from geonet.reproduction.setting import Experiment, Setting
+from geonet.evaluation.results import Result, Spread, Table
+from geonet.studies.reproduction import experiments
+from geonet.studies.reproduction.setting import Experiment, Setting
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_models_are_trained_first(run, ran, monkeypatch, options, folder):
         trained.append((setting, models, where, names(ran)))
         return Setting(setting.quick, (("first-model", "new.safetensors"),))
 
-    monkeypatch.setattr("geonet.reproduction.setting.with_training", recorded)
+    monkeypatch.setattr("geonet.studies.reproduction.setting.with_training", recorded)
     assert run("reproduce", "first", *options).code == 0
     quick = "--quick" in options
     assert trained == [(Setting(quick), ("first-model", "other-model"), Path(folder), [])]
@@ -161,7 +161,7 @@ def test_models_are_trained_first(run, ran, monkeypatch, options, folder):
 
 def test_without_a_clone_nothing_can_be_trained(refused, ran):
     line = refused("reproduce", "first", "--train", "--quick")
-    assert "No config in experiments/ is called first-model; run --train in a clone" in line
+    assert "No config in studies/configs/ is called first-model; run --train in a clone" in line
     assert ran == []
 
 

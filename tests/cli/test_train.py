@@ -14,9 +14,10 @@ import pytest
 import torch
 
 import geonet
-from geonet.evaluation.metrics import l1
-from geonet.evaluation.truth import QUARTERS, truth_of
-from geonet.solvers.learned.model_file import read_tensors
+from geonet.evaluation.truth import truth_of
+from geonet.geodesics.base import QUARTERS
+from geonet.measures.metrics import l1
+from geonet.operators.model_file import read_tensors
 from geonet.training.run_log import read_log
 
 PATIENCE = 240  # seconds, on a machine that has other work

@@ -14,8 +14,8 @@ from geonet.export import export_onnx
 from geonet.operators import symmetric, transport
 from geonet.operators.architecture import Architecture, Branch, DensityOnly, Transport, Trunk
 from geonet.operators.build import build
-from geonet.solvers.learned.model_file import save_model
-from geonet.solvers.learned.opened import PRETRAINED
+from geonet.operators.model_file import save_model
+from geonet.operators.opened import PRETRAINED
 
 KEPT = (symmetric.hadamard, transport.analysis, transport.classes, transport.decay)
 SMALL = {

@@ -16,8 +16,8 @@ from geonet.errors import ExportError, FileError, SolverError
 from geonet.export import export_onnx, onnx_files
 from geonet.export.parts import Part, parts_of
 from geonet.operators.build import build
-from geonet.solvers.learned.model_file import load_model
-from geonet.solvers.learned.opened import PRETRAINED
+from geonet.operators.model_file import load_model
+from geonet.operators.opened import PRETRAINED
 
 from .conftest import SMALL, Exported, export, small_model
 

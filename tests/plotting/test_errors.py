@@ -7,7 +7,7 @@ import pytest
 
 import geonet
 from geonet.errors import GridError, InputError
-from geonet.evaluation.metrics import l1
+from geonet.measures.metrics import l1
 from geonet.plotting import plot_error
 from geonet.plotting.look import ERROR_MAP
 

@@ -100,7 +100,7 @@ def test_tracks_lead_from_the_source_to_where_trajectories_end(shift):
     assert np.asarray(last.get_offsets()) == pytest.approx(starts + np.array([1, -0.5]))
     pieces = np.asarray(lines.get_segments()).reshape(KNOTS - 1, 30, 2, 2)
     assert pieces[0, :, 0] == pytest.approx(starts)
-    assert pieces[-1, :, 1] == pytest.approx(shift.trajectories(starts, 1.0).numpy())
+    assert pieces[-1, :, 1] == pytest.approx(shift.trajectories(1.0, starts).numpy())
     assert pieces[1:, :, 0] == pytest.approx(pieces[:-1, :, 1])  # without a gap
 
 

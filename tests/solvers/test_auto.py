@@ -5,10 +5,10 @@ import torch
 
 import geonet
 from geonet import Density, Grid
-from geonet.evaluation.metrics import l1
+from geonet.geodesics.midpoint.path import MidpointGeodesic
+from geonet.measures.metrics import l1
 from geonet.solvers import auto
 from geonet.solvers.auto import Auto
-from geonet.solvers.midpoint.geodesic import MidpointGeodesic
 from geonet.training.problem import FAMILIES
 
 

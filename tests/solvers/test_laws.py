@@ -8,7 +8,6 @@ import torch
 import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import GridError, UnavailableError
-from geonet.evaluation.metrics import l1, mass_error, negativity
 from geonet.measures.families import (
     BOX_1D,
     BOX_2D,
@@ -19,7 +18,9 @@ from geonet.measures.families import (
     mixtures_2d,
     mixtures_3d,
 )
+from geonet.measures.metrics import l1, mass_error, negativity
 from geonet.measures.mnist import as_densities, sample_digits
+from geonet.solvers.base import MixtureSolver
 from geonet.solvers.registry import solver_class, solver_names
 
 TIMES = [0.0, 0.3, 1.0]
@@ -134,7 +135,7 @@ def every_solver_that_gives(*what: str, gridded: bool = False, exact: bool = Fal
         (name, d)
         for name, d in CASES
         if set(what) <= set(solver_class(name).gives)
-        and not (gridded and solver_class(name).takes_mixtures)
+        and not (gridded and issubclass(solver_class(name), MixtureSolver))
         and not (exact and slack(name).sign)  # their equations hold only nearly
         and not (exact and name == "schrodinger")  # its equations carry ε: its own tests check them
     ]
@@ -159,7 +160,7 @@ def batch(name: str, d: int, corner: float = 0.0, scale: float = 1.0) -> tuple[D
     if trained(name):
         values = OWN[name]() if name in OWN else both_ends(*FAMILY[d])
         return Density(values[:2], grid), Density(values[2:], grid)
-    if solver_class(name).takes_mixtures:
+    if issubclass(solver_class(name), MixtureSolver):
         centres = corner + scale * torch.tensor([[0.9, 1.1], [1.2, 0.9]], dtype=torch.float64)
         ends = [
             GaussianMixture.isotropic(end[:, None, None].expand(2, 1, d), scale * std).on(grid)
@@ -325,7 +326,7 @@ def test_gives_what_it_says_and_refuses_the_rest_clearly(name, d, solved):
         "distance": lambda: path.distance,
         "velocity": lambda: path.velocity(0.5, point),
         "potential": lambda: path.potential(0.5, point),
-        "trajectories": lambda: path.trajectories(point, 0.5),
+        "trajectories": lambda: path.trajectories(0.5, point),
     }
     promised = solver_class(name).gives
     for what, ask in asks.items():
@@ -341,7 +342,7 @@ def test_particles_follow_the_density(name, d, solved):
     """Carried along the flow, the source's cells have the mean of μ_t."""
     path = solved(name, d)
     start = path.grid.points().reshape(-1, d)
-    carried = path.trajectories(start, [0.0, 0.4])
+    carried = path.trajectories([0.0, 0.4], start)
     assert torch.allclose(carried[:, 0], start.expand(2, -1, -1), atol=1e-9)
     mass = path.source.values.reshape(2, -1, 1) * path.grid.cell_volume
     assert torch.allclose(

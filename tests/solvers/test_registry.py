@@ -4,12 +4,12 @@ import pytest
 
 import geonet
 from geonet.errors import FileError, SolverError
+from geonet.operators import model_file
 from geonet.operators.architecture import Architecture, Branch, DensityOnly, Transport, Trunk
 from geonet.operators.build import build
-from geonet.solvers.learned import model_file
+from geonet.operators.model_file import kind_of, save_model, write_tensors
 from geonet.solvers.learned.deeponet import DeepONetSolver
 from geonet.solvers.learned.geonet import GeONetSolver
-from geonet.solvers.learned.model_file import kind_of, save_model, write_tensors
 from geonet.solvers.learned.transport import TransportSolver
 from geonet.solvers.registry import import_all, make_solver, register, solver_class, solver_names
 

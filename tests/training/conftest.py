@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from geonet.operators.model_file import read_tensors
 from geonet.settings import from_table
-from geonet.solvers.learned.model_file import read_tensors
 from geonet.training.config import TrainingConfig
 from geonet.training.run_log import read_log
 

@@ -7,9 +7,9 @@ import torch
 from geonet.errors import FileError
 from geonet.measures.mnist import sample_digits
 from geonet.operators.autoencoder import Autoencoder
-from geonet.solvers.learned.autoencoder_file import SHIPPED, load_autoencoder
-from geonet.solvers.learned.model_file import read_tensors, write_tensors
-from geonet.solvers.learned.opened import PRETRAINED
+from geonet.operators.autoencoder_file import SHIPPED, load_autoencoder
+from geonet.operators.model_file import read_tensors, write_tensors
+from geonet.operators.opened import PRETRAINED
 from geonet.training.autoencoder import as_rows, train_autoencoder
 
 EPOCHS = 20  # of 18 steps each

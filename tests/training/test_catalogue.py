@@ -8,8 +8,8 @@ import torch
 from geonet.errors import ConfigError, FileError
 from geonet.measures.mnist import Digits, sample_digits
 from geonet.operators.autoencoder import Autoencoder
+from geonet.operators.model_file import write_tensors
 from geonet.settings import from_table
-from geonet.solvers.learned.model_file import write_tensors
 from geonet.training import digits
 from geonet.training.catalogue import CATALOGUE, make_problem
 from geonet.training.config import DIMENSIONS, ProblemSettings, TrainingConfig

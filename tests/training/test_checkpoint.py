@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from geonet.errors import ConfigError, FileError
+from geonet.operators.model_file import read_tensors, write_tensors
 from geonet.settings import to_table, to_toml
-from geonet.solvers.learned.model_file import read_tensors, write_tensors
 from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from geonet.training.loop import Run, train
 from geonet.training.processes import Processes

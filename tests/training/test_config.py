@@ -272,8 +272,8 @@ def test_a_file_that_no_path_can_name(tmp_path):
 def test_a_config_written_to_another_folder_names_the_same_file(tmp_path, monkeypatch):
     """As a run's config.toml does, which can be trained from again."""
     monkeypatch.chdir(tmp_path)
-    write(Path("experiments/config.toml"), SMALLEST | {"problem": {"file": "pairs.npz"}})
-    config = read_config(Path("experiments/config.toml"))
+    write(Path("studies/configs/config.toml"), SMALLEST | {"problem": {"file": "pairs.npz"}})
+    config = read_config(Path("studies/configs/config.toml"))
     write(Path("runs/config.toml"), to_table(config))
     again = read_config(Path("runs/config.toml"))
     assert Path(again.problem.file).resolve() == tmp_path / "experiments" / "pairs.npz"

@@ -6,14 +6,14 @@ import torch
 from geonet import Density, Grid
 from geonet.measures.mnist import Digits, as_densities, sample_digits
 from geonet.operators.autoencoder import BOUND, Autoencoder
-from geonet.solvers.learned.autoencoder_file import (
+from geonet.operators.autoencoder_file import (
     CODE_BOX,
     SHIPPED,
     code_densities,
     codes_of,
     load_autoencoder,
 )
-from geonet.solvers.learned.model_file import write_tensors
+from geonet.operators.model_file import write_tensors
 from geonet.training import digits as module
 from geonet.training.autoencoder import as_rows
 from geonet.training.digits import BLUR, FLOOR, digit_codes, digit_images

@@ -15,8 +15,8 @@ import torch
 import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConfigError, FileError, TrainingError
+from geonet.operators.model_file import load_model, read_tensors
 from geonet.settings import to_table, to_toml
-from geonet.solvers.learned.model_file import load_model, read_tensors
 from geonet.training import loop
 from geonet.training.config import read_config
 from geonet.training.known_paths import known_density, with_known_paths

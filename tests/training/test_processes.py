@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from geonet.errors import ConfigError
+from geonet.operators.model_file import load_model, read_tensors
 from geonet.settings import to_table, to_toml
-from geonet.solvers.learned.model_file import load_model, read_tensors
 from geonet.training.loop import Run, train
 from geonet.training.processes import Processes, joined_processes
 

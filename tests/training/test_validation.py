@@ -11,14 +11,15 @@ from scipy.special import ndtr
 
 import geonet
 from geonet.errors import TrainingError
-from geonet.evaluation.metrics import l1
-from geonet.evaluation.truth import QUARTERS
+from geonet.evaluation.truth import exact_path
+from geonet.geodesics.base import QUARTERS
 from geonet.measures.families import BOX_1D, mixtures_1d
-from geonet.solvers.learned.model_file import load_model, save_model
+from geonet.measures.metrics import l1
+from geonet.operators.model_file import load_model, save_model
 from geonet.training.loop import Run, train
 from geonet.training.processes import Processes
 from geonet.training.run_log import read_log
-from geonet.training.validation import Validation, exact_path
+from geonet.training.validation import Validation
 
 
 @pytest.fixture

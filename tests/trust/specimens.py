@@ -25,8 +25,6 @@ from mutations import (
 from PIL import Image
 
 import geonet
-from geonet.benchmark.result import FILE as BENCHMARK
-from geonet.benchmark.result import read_benchmark
 from geonet.cli.many import COLUMNS, _read_summary
 from geonet.cli.pair_list import read_pair_list
 from geonet.measures.density import Density
@@ -35,10 +33,12 @@ from geonet.measures.idx import read_idx
 from geonet.measures.readers import is_cloud, read_points
 from geonet.operators.architecture import Architecture, Branch, DensityOnly, Transport, Trunk
 from geonet.operators.autoencoder import Autoencoder
+from geonet.operators.autoencoder_file import load_autoencoder
 from geonet.operators.build import build
+from geonet.operators.model_file import save_model, write_tensors
 from geonet.settings import from_table, to_toml
-from geonet.solvers.learned.autoencoder_file import load_autoencoder
-from geonet.solvers.learned.model_file import save_model, write_tensors
+from geonet.studies.benchmark.result import FILE as BENCHMARK
+from geonet.studies.benchmark.result import read_benchmark
 from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from geonet.training.config import TrainingConfig, read_config
 from geonet.training.own import read_own

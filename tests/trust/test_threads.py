@@ -21,9 +21,9 @@ from geonet import Density, Grid
 from geonet.files import written_atomically
 from geonet.operators.architecture import Branch, DensityOnly, Transport, Trunk
 from geonet.operators.build import build
+from geonet.operators.opened import PRETRAINED
 from geonet.quiet import quiet
 from geonet.solvers.learned import deeponet
-from geonet.solvers.learned.opened import PRETRAINED
 from geonet.solvers.registry import solver_names
 
 THREADS = 8

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from geonet.solvers.learned.opened import PRETRAINED
-from geonet.solvers.midpoint import compiled
+from geonet.fields.compiled import loops as compiled
+from geonet.operators.opened import PRETRAINED
 
 pytestmark = pytest.mark.slow
 SOURCES = Path(__file__).parents[2]
@@ -24,10 +24,10 @@ import importlib.metadata, json
 from pathlib import Path
 import geonet
 from geonet.measures.mnist import sample_digits
-from geonet.solvers.learned.autoencoder_file import load_autoencoder
-from geonet.solvers.learned.model_file import load_model
-from geonet.solvers.learned.opened import PRETRAINED
-from geonet.solvers.midpoint import compiled
+from geonet.operators.autoencoder_file import load_autoencoder
+from geonet.operators.model_file import load_model
+from geonet.operators.opened import PRETRAINED
+from geonet.fields.compiled import loops as compiled
 
 files = sorted(PRETRAINED.glob("*.safetensors"))
 for file in files:

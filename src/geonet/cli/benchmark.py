@@ -11,7 +11,7 @@ import typer
 from geonet.errors import InputError
 
 if TYPE_CHECKING:
-    from geonet.benchmark.result import Benchmark
+    from geonet.studies.benchmark.result import Benchmark
 
 
 def benchmark(
@@ -40,12 +40,12 @@ def benchmark(
     Tables on the screen; benchmark.json and pictures in results/. In full it takes an hour and an
     idle machine. Two solvers alone: geonet benchmark --suite 1d --solvers quantile,transport-1d
     """
-    from geonet.benchmark.figures import save_figures
-    from geonet.benchmark.run import benchmark as measure
-    from geonet.benchmark.run import planned
-    from geonet.benchmark.tables import tables
     from geonet.cli.output import print_json, print_table
     from geonet.files import made_folder
+    from geonet.studies.benchmark.figures import save_figures
+    from geonet.studies.benchmark.run import benchmark as measure
+    from geonet.studies.benchmark.run import planned
+    from geonet.studies.benchmark.tables import tables
 
     names = [name.strip() for given in solvers or [] for name in given.split(",") if name.strip()]
     plan, began = planned(suite or [], names, quick), perf_counter()
@@ -65,7 +65,7 @@ def benchmark(
 
 def _before(folder: Path, quick: bool) -> Benchmark:
     """The results that are updated; quick ones and full ones do not mix."""
-    from geonet.benchmark.result import read_benchmark
+    from geonet.studies.benchmark.result import read_benchmark
 
     found = read_benchmark(folder)
     if found.quick != quick:

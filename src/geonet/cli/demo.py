@@ -12,7 +12,7 @@ import typer
 from geonet.files import made_folder, written_atomically
 
 if TYPE_CHECKING:
-    from geonet.geodesic import Geodesic
+    from geonet.geodesics.base import Geodesic
     from geonet.measures.density import Density
 
 SEED_2D, SEED_1D = 58, 66  # pairs that lie far apart

@@ -73,7 +73,7 @@ def evaluate(
 
 def _suites(names: list[str], solver: Solver) -> list[str]:
     """The suites that were asked for, or the random ones that the solver takes."""
-    from geonet.reproduction.suites import CASES
+    from geonet.evaluation.suites import CASES
 
     known = {_slug(name): case for name, case in CASES.items()}
     for name in names:
@@ -90,7 +90,7 @@ def _suites(names: list[str], solver: Solver) -> list[str]:
 def _takes(solver: Solver, dimension: int) -> bool:
     file = getattr(solver, "file", None)
     if file is not None:
-        from geonet.solvers.learned.model_file import load_model
+        from geonet.operators.model_file import load_model
 
         return load_model(Path(file))[0].settings.dimension == dimension
     return solver.dimensions is None or dimension in solver.dimensions
@@ -98,7 +98,7 @@ def _takes(solver: Solver, dimension: int) -> bool:
 
 def _on_suite(solver: Solver, suite: str, count: int) -> Measured:
     from geonet.evaluation.accuracy import measure
-    from geonet.reproduction.suites import CASES, pairs_of
+    from geonet.evaluation.suites import CASES, pairs_of
 
     case = next(case for name, case in CASES.items() if _slug(name) == suite)
     known = pairs_of(case, count)
@@ -110,7 +110,7 @@ def _on_pairs(solver: Solver, file: str, count: int) -> Measured:
     """Pairs of a file; for a model that was trained on it, those that were held out."""
     from geonet.evaluation.accuracy import measure
     from geonet.evaluation.truth import truth_of
-    from geonet.solvers.learned.model_file import load_model
+    from geonet.operators.model_file import load_model
     from geonet.training.own import read_own
 
     floor, trained_on = 0.0, None

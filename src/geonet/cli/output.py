@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from geonet.evaluation.report import Report
+    from geonet.geodesics.report import Report
 
 UNBROKEN = 1000  # columns of a pipe or a file: one line per row, for grep
 PANEL = 100  # columns of a panel, at most

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from geonet.cli.pairs import output_grid, read_pair
 
 if TYPE_CHECKING:
-    from geonet.geodesic import Geodesic
+    from geonet.geodesics.base import Geodesic
     from geonet.measures.grid import Grid
 
 

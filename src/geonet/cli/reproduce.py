@@ -30,7 +30,7 @@ def reproduce(
 
     For example: geonet reproduce table-1 --quick
     """
-    from geonet.reproduction.experiments import EXPERIMENTS
+    from geonet.studies.reproduction.experiments import EXPERIMENTS
 
     if listed:
         titles = {name: experiment.title for name, experiment in EXPERIMENTS.items()}
@@ -52,8 +52,8 @@ def _chosen(names: list[str], known: list[str]) -> list[str]:
 
 
 def _run(name: str, quick: bool, train: bool, out: Path) -> None:
-    from geonet.reproduction.experiments import EXPERIMENTS
-    from geonet.reproduction.setting import Setting, with_training
+    from geonet.studies.reproduction.experiments import EXPERIMENTS
+    from geonet.studies.reproduction.setting import Setting, with_training
 
     experiment, began = EXPERIMENTS[name], perf_counter()
     setting = Setting(quick)

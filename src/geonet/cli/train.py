@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 def train(
     config: Annotated[
-        Path | None, typer.Argument(help="A TOML file, such as experiments/*.toml.")
+        Path | None, typer.Argument(help="A TOML file, such as studies/configs/*.toml.")
     ] = None,
     pairs: Annotated[
         Path | None,

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from geonet.errors import GeonetError, InputError, UnavailableError
-from geonet.evaluation.metrics import l1
-from geonet.evaluation.truth import QUARTERS
-from geonet.geodesic import Geodesic
+from geonet.geodesics.base import QUARTERS, Geodesic
 from geonet.measures.density import Density
+from geonet.measures.metrics import l1
 from geonet.solvers.base import Solver
 
 

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from geonet.errors import ConvergenceError
-from geonet.geodesic import Geodesic
+from geonet.geodesics.base import QUARTERS, Geodesic
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.solvers.auto import MOST_CELLS, bridge
 from geonet.solvers.registry import make_solver
 
-QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 FINER = 21  # cells of the truth of a formula in 1D for one of the pair's, an odd number
 ROUGH = 3  # along each axis, for pairs in 2D and 3D that have no smooth map
 TOLERANCE = {2: 1e-3, 3: 5e-3}  # of monge-ampere; 3D grids are coarse
@@ -77,3 +76,10 @@ def _truth_of_pair(source: Density, target: Density) -> Truth:
 def _answer(path: Geodesic, grid: Grid) -> Truth:
     count = path.batch[0] if path.batch else 1
     return Truth(path.density(QUARTERS, grid), path.distance, {path.solver: count})
+
+
+def exact_path(source: Density, target: Density, epsilon: float) -> Density:
+    """The truth at the quarters: the Schrödinger bridge for ε > 0, else what is exact."""
+    if epsilon:
+        return make_solver("schrodinger", epsilon=epsilon)(source, target).density(QUARTERS)
+    return truth_of(source, target).frames

@@ -21,9 +21,9 @@ from torch import Tensor
 from geonet.errors import ExportError, SolverError
 from geonet.export.parts import Part, parts_of
 from geonet.files import made_folder, reading, written_atomically
+from geonet.operators.model_file import Header, load_model
 from geonet.operators.symmetric import ClassLinear
 from geonet.solvers.base import Solver
-from geonet.solvers.learned.model_file import Header, load_model
 from geonet.solvers.registry import make_solver
 
 if TYPE_CHECKING:

@@ -135,3 +135,6 @@ class GaussianMixture:
     def __repr__(self) -> str:
         batch = f"{len(self.means)} of " if self.means.ndim == 3 else ""
         return f"GaussianMixture({batch}{self.components} components in {self.dimension}D)"
+
+
+End = Density | GaussianMixture  # what a path may start from

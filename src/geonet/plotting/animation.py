@@ -14,7 +14,7 @@ from PIL import Image
 
 from geonet.errors import FileError
 from geonet.files import written_atomically
-from geonet.geodesic import Geodesic
+from geonet.geodesics.base import Geodesic
 from geonet.measures.grid import Grid
 from geonet.plotting.checks import check, check_count
 from geonet.plotting.look import DENSITY_MAP, FAINT, INK, Frames, quieten

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from geonet.errors import InputError
-from geonet.geodesic import Geodesic, Times, check_times
+from geonet.geodesics.base import Geodesic, Times, check_times
 from geonet.measures.grid import Grid
-
-TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def check(path: Geodesic, times: Times, grid: Grid | None) -> tuple[list[float], Grid]:

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from geonet.errors import GridError, InputError
-from geonet.evaluation.metrics import l1
-from geonet.geodesic import Geodesic, Times
+from geonet.geodesics.base import QUARTERS, Geodesic, Times
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
-from geonet.plotting.checks import TIMES, check
+from geonet.measures.metrics import l1
+from geonet.plotting.checks import check
 from geonet.plotting.look import Frames, entitle, error_scale, moment
 from geonet.plotting.panels import draw
 
 
 def plot_error(
-    path: Geodesic, reference: Geodesic, times: Times = TIMES, grid: Grid | None = None
+    path: Geodesic, reference: Geodesic, times: Times = QUARTERS, grid: Grid | None = None
 ) -> Figure:
     """Path − reference at `times`, with the L1 error of each: laid out as in `plot_geodesic`.
 

@@ -11,10 +11,10 @@ from matplotlib.colors import Normalize, to_rgba
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from geonet.geodesic import Geodesic, Times
+from geonet.geodesics.base import QUARTERS, Geodesic, Times
 from geonet.measures.grid import Grid
 from geonet.measures.particles import sampled
-from geonet.plotting.checks import TIMES, check, check_count, check_dimension
+from geonet.plotting.checks import check, check_count, check_dimension
 from geonet.plotting.look import (
     DPI,
     INK,
@@ -40,7 +40,7 @@ KNOTS = 41  # times along a track: entropic and learned tracks are not straight
 
 
 def plot_velocity(
-    path: Geodesic, times: Times = TIMES, grid: Grid | None = None, arrows: int = 12
+    path: Geodesic, times: Times = QUARTERS, grid: Grid | None = None, arrows: int = 12
 ) -> Figure:
     """The density of a 2D path at `times`, with arrows of its velocity where there is mass.
 
@@ -83,12 +83,12 @@ def plot_tracks(
         particles: how many, drawn from the density at t = 0.
         seed: of the draw.
     """
-    _, grid = check(path, TIMES, grid)
+    _, grid = check(path, QUARTERS, grid)
     check_dimension(grid, 2, "tracks are")
     check_count(particles, 1, "particles")
     source, target = path.density(0.0, grid), path.density(1.0, grid)
     points = sampled(source, particles, torch.Generator().manual_seed(seed))
-    tracks = path.trajectories(points, np.linspace(0, 1, KNOTS)).detach().numpy()  # (K, N, 2)
+    tracks = path.trajectories(np.linspace(0, 1, KNOTS), points).detach().numpy()  # (K, N, 2)
     width, height = (SIDE * length / max(grid.lengths) for length in grid.lengths)
     figure = Figure(figsize=(max(width, 2) + 0.9, height + 0.6), dpi=DPI, layout="compressed")
     axis = figure.subplots()

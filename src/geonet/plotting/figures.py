@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from geonet.errors import InputError
-from geonet.geodesic import Geodesic, Times, check_times
+from geonet.geodesics.base import QUARTERS, Geodesic, Times, check_times
 from geonet.measures.grid import Grid
-from geonet.plotting.checks import TIMES, check, check_dimension
+from geonet.plotting.checks import check, check_dimension
 from geonet.plotting.look import (
     DENSITY_MAP,
     DPI,
@@ -24,7 +24,7 @@ from geonet.plotting.look import (
 from geonet.plotting.panels import Asked, draw, draw_frames, draw_history, label_frames
 
 
-def plot_geodesic(path: Geodesic, times: Times = TIMES, grid: Grid | None = None) -> Figure:
+def plot_geodesic(path: Geodesic, times: Times = QUARTERS, grid: Grid | None = None) -> Figure:
     """The path at `times`: in 1D curves and space × time, in 2D frames, in 3D projections."""
     moments, grid = check(path, times, grid)
     labels = [moment(t) for t in moments]
@@ -35,7 +35,7 @@ def plot_geodesic(path: Geodesic, times: Times = TIMES, grid: Grid | None = None
 
 def plot_history(path: Geodesic, grid: Grid | None = None) -> Figure:
     """A 1D path in space × time."""
-    _, grid = check(path, TIMES, grid)
+    _, grid = check(path, QUARTERS, grid)
     check_dimension(grid, 1, "space × time is")
     figure = Figure(figsize=(5.2, 3.6), dpi=DPI, layout="constrained")
     draw_history(figure, figure.subplots(), _densities(path, grid), grid, density_scale, "density")
@@ -43,7 +43,7 @@ def plot_history(path: Geodesic, grid: Grid | None = None) -> Figure:
     return figure
 
 
-def plot_together(paths: Mapping[str, Geodesic], times: Times = TIMES) -> Figure:
+def plot_together(paths: Mapping[str, Geodesic], times: Times = QUARTERS) -> Figure:
     """Paths in 1D or 2D under each other, a row each with its name, at the same times."""
     moments = check_times(times)[0].tolist()
     heights = [_row_height(path) for path in paths.values()]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from geonet.errors import InputError
-from geonet.geodesic import Geodesic, Times
+from geonet.geodesics.base import QUARTERS, Geodesic, Times
 from geonet.measures.grid import Grid
-from geonet.plotting.checks import TIMES
 from geonet.plotting.fields import plot_tracks, plot_velocity
 from geonet.plotting.figures import plot_geodesic, plot_history
 from geonet.plotting.space import plot_slices
@@ -21,7 +20,7 @@ def plot_kind(
 ) -> Figure:
     """The picture of that kind: frames, velocity, slices, history or tracks."""
     if kind in AT_TIMES:
-        return AT_TIMES[kind](path, TIMES if times is None else times, grid)
+        return AT_TIMES[kind](path, QUARTERS if times is None else times, grid)
     if kind not in OF_ALL_TIMES:
         known = ", ".join((*AT_TIMES, *OF_ALL_TIMES))
         raise InputError(f"There is no kind {kind!r} of picture; choose one of {known}.")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from geonet.errors import UnavailableError
-from geonet.geodesic import Geodesic
+from geonet.geodesics.base import Geodesic
 from geonet.measures.grid import Grid
 
 Frames = NDArray[np.floating]

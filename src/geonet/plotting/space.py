@@ -5,16 +5,16 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from geonet.errors import InputError
-from geonet.geodesic import Geodesic, Times
+from geonet.geodesics.base import QUARTERS, Geodesic, Times
 from geonet.measures.grid import Grid
-from geonet.plotting.checks import TIMES, check, check_dimension
+from geonet.plotting.checks import check, check_dimension
 from geonet.plotting.look import INK, NAMES, density_scale, entitle, moment, title_of
 from geonet.plotting.panels import draw_strip, plane_of
 
 
 def plot_slices(
     path: Geodesic,
-    times: Times = TIMES,
+    times: Times = QUARTERS,
     grid: Grid | None = None,
     axis: int = 2,
     at: float = 0.5,

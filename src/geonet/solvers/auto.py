@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from geonet.errors import ConvergenceError, DensityError
-from geonet.geodesic import Geodesic
+from geonet.geodesics.base import Geodesic
 from geonet.measures.density import Density
 from geonet.solvers.base import Solver, one_by_one
 from geonet.solvers.exact.bures import Bures
 from geonet.solvers.exact.quantile import Quantile
 
 if TYPE_CHECKING:
-    from geonet.solvers.entropic.schrodinger import SchrodingerBridge
-    from geonet.solvers.midpoint.geodesic import MidpointGeodesic
+    from geonet.geodesics.bridge import SchrodingerBridge
+    from geonet.geodesics.midpoint.path import MidpointGeodesic
 
 POOR = 0.05  # L1 error that the last resorts have, at best: noise, or grain
 NOISE = 3e-4  # ε of the bridge, of the longest side squared: at t = ½ it blurs by a hundredth

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from geonet.errors import GeonetError, GridError, SolverError
-from geonet.geodesic import Geodesic, Stack
+from geonet.geodesics.base import Geodesic
+from geonet.geodesics.gradients import wanted
+from geonet.geodesics.stack import Stack
 from geonet.measures.density import Density
-from geonet.solvers.gradients import wanted
+from geonet.measures.gaussian_mixture import End, GaussianMixture
 
 EVERY_ANSWER = ("density", "distance", "velocity", "potential", "trajectories")
 
@@ -25,7 +27,6 @@ class Solver(ABC):
         summary: one line for `geonet solvers`.
         dimensions: the dimensions it takes; None for any.
         gives: what its geodesics can answer beside `density`.
-        takes_mixtures: whether it takes Gaussian mixtures without a grid.
         differentiable: which answers autograd can follow back to the densities at the ends; all
             others are detached.
     """
@@ -34,7 +35,6 @@ class Solver(ABC):
     summary: ClassVar[str]
     dimensions: ClassVar[tuple[int, ...] | None]
     gives: ClassVar[tuple[str, ...]] = ("distance", "velocity", "potential", "trajectories")
-    takes_mixtures: ClassVar[bool] = False
     differentiable: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, source: Density, target: Density) -> Geodesic:
@@ -60,7 +60,7 @@ class Solver(ABC):
             takes = " and ".join(f"{k}D" for k in self.dimensions)
             raise SolverError(
                 f"The solver {self.name!r} takes {takes} densities, these are {d}D; "
-                "choose another (geonet.solvers() lists them) or solver='auto'."
+                "choose another (geonet.list_solvers() lists them) or solver='auto'."
             )
         if not source.grid.same_box(target.grid):
             raise GridError(
@@ -77,6 +77,24 @@ class Solver(ABC):
                 f"Source has leading axes {source.leading} and target {target.leading}; "
                 "give two single densities or two batches of the same length."
             )
+
+
+class MixtureSolver(Solver):
+    """A solver that takes Gaussian mixtures without a grid as well."""
+
+    def __call__(self, source: End, target: End) -> Geodesic:
+        """The geodesic between two densities, or between two mixtures on R^d."""
+        if isinstance(source, Density) and isinstance(target, Density):
+            return super().__call__(source, target)
+        if isinstance(source, Density) or isinstance(target, Density):
+            raise SolverError("Give both Gaussians on a grid, or both without.")
+        if not wanted(source, target):
+            source, target = source.detach(), target.detach()
+        return self._solve_mixtures(source, target)
+
+    @abstractmethod
+    def _solve_mixtures(self, source: GaussianMixture, target: GaussianMixture) -> Geodesic:
+        """Solve a pair, or a batch, of mixtures that have no grid."""
 
 
 def one_by_one(solve: Callable[[int], Geodesic], count: int) -> Stack:

@@ -69,7 +69,7 @@ def _class_at(location: str) -> type[Solver]:
 
 def _class_of_file(file: Path) -> type[Solver]:
     """The solver that takes the kind of model that is in a file."""
-    from geonet.solvers.learned.model_file import kind_of
+    from geonet.operators.model_file import kind_of
 
     solvers = {
         "transport": "geonet.solvers.learned.transport:TransportSolver",
@@ -82,7 +82,7 @@ def import_all() -> None:
     """Import every solver, and the known maps, which need none."""
     for name in _REGISTRY:
         solver_class(name)
-    import_module("geonet.solvers.exact.known_map")
+    import_module("geonet.geodesics.known_map")
 
 
 def make_solver(name: str, **options: Any) -> Solver:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from geonet.operators.autoencoder import Autoencoder
+from geonet.operators.model_file import write_tensors
 from geonet.randomness import seeded
-from geonet.solvers.learned.model_file import write_tensors
 
 EPOCHS, BATCH, LEARNING_RATE = 40, 500, 4e-3  # the paper's batch; 120 steps an epoch
 PENALTY = 1e-4  # on mean z²: codes with a spread of about 2, as a shift of 10 asks for

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from geonet.errors import ConfigError, FileError
 from geonet.files import reading
+from geonet.operators.model_file import read_tensors, write_tensors
 from geonet.settings import from_table, to_table
-from geonet.solvers.learned.model_file import read_tensors, write_tensors
 from geonet.training.config import TrainingConfig
 
 FORMAT = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from geonet.measures.mnist import as_densities, mnist
-from geonet.solvers.learned.autoencoder_file import SHIPPED, code_densities, load_autoencoder
+from geonet.operators.autoencoder_file import SHIPPED, code_densities, load_autoencoder
 from geonet.training.autoencoder import as_rows
 from geonet.training.own import Pool
 

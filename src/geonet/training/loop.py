@@ -21,9 +21,10 @@ from geonet.errors import ConfigError, FileError, TrainingError
 from geonet.files import made_folder, written_atomically
 from geonet.operators.build import build
 from geonet.operators.deeponet import DensityNet, GeONet
+from geonet.operators.model_file import save_model
 from geonet.operators.transport import TransportNet
+from geonet.optimizers.schedule import learning_rate, make_optimizer
 from geonet.settings import to_table, to_toml
-from geonet.solvers.learned.model_file import save_model
 from geonet.training.balance import balanced_weights
 from geonet.training.catalogue import make_problem
 from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
@@ -33,7 +34,6 @@ from geonet.training.loss import make_objective
 from geonet.training.processes import Processes, joined_processes
 from geonet.training.run_log import RunLog
 from geonet.training.sampling import Batch, cartesian_batch, sensor_points, triples_batch
-from geonet.training.schedule import learning_rate, make_optimizer
 from geonet.training.validation import Validation
 
 CHECKPOINT, MODEL, CONFIG = "checkpoint.safetensors", "model.safetensors", "config.toml"

@@ -13,9 +13,9 @@ from geonet.measures.grid import Grid
 from geonet.operators.build import Model
 from geonet.operators.deeponet import DensityNet, GeONet, cartesian, paired
 from geonet.operators.jets import Jet, variables
+from geonet.operators.residuals import both_sides, boundary, continuity, hamilton_jacobi
 from geonet.operators.transport import TransportNet
 from geonet.settings import require
-from geonet.training.residuals import both_sides, boundary, continuity, hamilton_jacobi
 from geonet.training.sampling import Batch
 
 Terms = dict[str, Tensor]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from geonet.operators.architecture import Transport
+from geonet.optimizers.settings import OptimizerSettings
 from geonet.training.config import (
-    OptimizerSettings,
     ProblemSettings,
     SamplingSettings,
     TrainingConfig,

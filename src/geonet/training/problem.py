@@ -12,14 +12,7 @@ import torch
 from torch import Tensor
 
 from geonet.measures.density import Density
-from geonet.measures.families import (
-    BOX_1D,
-    BOX_2D,
-    BOX_3D,
-    mixtures_1d,
-    mixtures_2d,
-    mixtures_3d,
-)
+from geonet.measures.families import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d, mixtures_3d
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
 

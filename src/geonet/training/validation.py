@@ -7,18 +7,16 @@ from typing import Any
 
 import torch
 
-from geonet.evaluation.metrics import l1
-from geonet.evaluation.truth import QUARTERS, truth_of
-from geonet.geodesic import Geodesic
-from geonet.measures.density import Density
+from geonet.evaluation.truth import exact_path
+from geonet.fields.potential import unfolded
+from geonet.geodesics.base import QUARTERS, Geodesic
+from geonet.geodesics.midpoint.calibration import calibrated
+from geonet.geodesics.midpoint.path import MidpointGeodesic
+from geonet.measures.metrics import l1
 from geonet.operators.build import Model
 from geonet.operators.transport import TransportNet
 from geonet.solvers.learned.deeponet import DeepONetPath, Operator
 from geonet.solvers.learned.transport import potential_of
-from geonet.solvers.midpoint.calibration import calibrated
-from geonet.solvers.midpoint.geodesic import MidpointGeodesic
-from geonet.solvers.midpoint.potential import unfolded
-from geonet.solvers.registry import make_solver
 from geonet.training.config import TrainingConfig
 from geonet.training.problem import Problem
 
@@ -53,10 +51,3 @@ class Validation:
         operator = Operator(model, self.epsilon / max(self.source.grid.lengths) ** 2)
         coefficients = operator.coefficients(*ends)  # only those of the density are asked for
         return DeepONetPath(*ends, model.settings.kind, {}, operator, coefficients)
-
-
-def exact_path(source: Density, target: Density, epsilon: float) -> Density:
-    """The truth at the quarters: the Schrödinger bridge for ε > 0, else what is exact."""
-    if epsilon:
-        return make_solver("schrodinger", epsilon=epsilon)(source, target).density(QUARTERS)
-    return truth_of(source, target).frames

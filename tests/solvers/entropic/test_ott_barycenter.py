@@ -9,7 +9,7 @@ import torch
 import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceError, ConvergenceWarning, SolverError, UnavailableError
-from geonet.evaluation.metrics import l1, mass_error
+from geonet.measures.metrics import l1, mass_error
 from geonet.solvers.entropic import ott_barycenter
 from geonet.solvers.entropic.ott_barycenter import OttBarycenter, OttBarycenterPath
 

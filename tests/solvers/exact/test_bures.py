@@ -5,7 +5,7 @@ from scipy.linalg import sqrtm
 import geonet
 from geonet import GaussianMixture, Grid
 from geonet.errors import GridError, InputError, SolverError
-from geonet.evaluation.metrics import l1
+from geonet.measures.metrics import l1
 
 
 def gaussian(mean, covariance):
@@ -28,13 +28,13 @@ def test_distance_is_the_bures_formula():
 def test_one_dimension_by_hand():
     path = geonet.geodesic(gaussian([1.0], [[0.04]]), gaussian([3.0], [[0.25]]), "bures")
     assert float(path.distance) ** 2 == pytest.approx(4 + 0.09)
-    assert path.trajectories([[1.2]], 1.0).flatten().tolist() == pytest.approx([3.5])
+    assert path.trajectories(1.0, [[1.2]]).flatten().tolist() == pytest.approx([3.5])
 
 
 def test_samples_carried_to_the_end_have_its_moments(generator):
     path = geonet.geodesic(FIRST, SECOND, "bures")
     start = FIRST.sample(100_000, generator)
-    end = path.trajectories(start, 1.0)
+    end = path.trajectories(1.0, start)
     assert torch.allclose(end.mean(0), SECOND.means[0], atol=1e-2)
     assert torch.allclose(end.T.cov(), SECOND.covariances[0], atol=1e-2)
 

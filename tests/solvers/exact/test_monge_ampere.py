@@ -4,10 +4,10 @@ import torch
 import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceError, DensityError, SolverError
-from geonet.evaluation.metrics import l1
+from geonet.geodesics.known_map import known_map_geodesic, random_potential
 from geonet.measures.families import BOX_2D, mixtures_2d
+from geonet.measures.metrics import l1
 from geonet.solvers.exact import monge_ampere
-from geonet.solvers.exact.known_map import known_map_geodesic, random_potential
 
 TIMES = [0.0, 0.25, 0.5, 0.75, 1.0]
 
@@ -162,5 +162,5 @@ def test_faces_stay_in_place(pair_2d):
         points = torch.stack([torch.full_like(along, face), along], -1)
         assert float(path.velocity([0.0, 0.5], points)[..., 0].abs().max()) < 1e-6
     inside = path.grid.with_shape(100).points()
-    carried = path.trajectories(inside, 1.0)
+    carried = path.trajectories(1.0, inside)
     assert float(carried.min()) >= 0 and float(carried.max()) <= 5

@@ -6,9 +6,9 @@ from scipy.stats import norm
 
 import geonet
 from geonet import Density, Grid
-from geonet.evaluation.metrics import l1
 from geonet.measures.families import BOX_1D, mixtures_1d
 from geonet.measures.interpolation import resample
+from geonet.measures.metrics import l1
 
 QUARTERS = [0.25, 0.5, 0.75]
 
@@ -80,7 +80,7 @@ def test_piecewise_constant_by_hand():
         path.velocity(0.5, [1.6, 2.4]).flatten(), torch.tensor([3.0, 3.0]).double()
     )
     assert torch.allclose(
-        path.trajectories([0.2], [0.0, 0.5, 1.0]).flatten(), torch.tensor([0.2, 1.7, 3.2]).double()
+        path.trajectories([0.0, 0.5, 1.0], [0.2]).flatten(), torch.tensor([0.2, 1.7, 3.2]).double()
     )
 
 

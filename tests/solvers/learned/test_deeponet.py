@@ -8,12 +8,12 @@ import torch
 import geonet
 from geonet import Density, Grid
 from geonet.errors import FileError, SolverError, UnavailableError
-from geonet.evaluation.metrics import l1
 from geonet.measures.families import BOX_1D, mixtures_1d
+from geonet.measures.metrics import l1
 from geonet.operators.architecture import Architecture, Branch, DensityOnly, Trunk
 from geonet.operators.build import build
+from geonet.operators.model_file import save_model
 from geonet.solvers.learned.deeponet import UNUSUAL, DeepONetSolver
-from geonet.solvers.learned.model_file import save_model
 
 TIMES = [0.0, 0.3, 1.0]
 SIZES = {
@@ -75,7 +75,7 @@ def test_nothing_but_the_density(file, pairs):
         ("distance", lambda: path.distance),
         ("velocity", lambda: path.velocity(0.5, [[3.0]])),
         ("potential", lambda: path.potential(0.5, [[3.0]])),
-        ("velocity", lambda: path.trajectories([[3.0]], 0.5)),
+        ("velocity", lambda: path.trajectories(0.5, [[3.0]])),
     ):
         with pytest.raises(UnavailableError, match=f"'deeponet' gives no {what}; choose one"):
             ask()

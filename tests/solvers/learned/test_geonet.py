@@ -12,12 +12,12 @@ import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import SolverError, UnavailableError
 from geonet.measures.families import BOX_1D, mixtures_1d
+from geonet.operators import opened as opening
 from geonet.operators.architecture import Architecture, Branch, Trunk
 from geonet.operators.build import build
+from geonet.operators.model_file import save_model
 from geonet.settings import from_table
 from geonet.solvers.learned import deeponet as learned
-from geonet.solvers.learned import opened as opening
-from geonet.solvers.learned.model_file import save_model
 from geonet.training.config import TrainingConfig
 from geonet.training.loop import train
 
@@ -103,7 +103,7 @@ def test_one_pair_and_a_batch(model, pairs, generator):
             (many.distance[k], one.distance),
             (many.velocity(TIMES, points)[k], one.velocity(TIMES, points)),
             (many.potential(TIMES, points)[k], one.potential(TIMES, points)),
-            (many.trajectories(points, TIMES)[k], one.trajectories(points, TIMES)),
+            (many.trajectories(TIMES, points)[k], one.trajectories(TIMES, points)),
         ):
             assert together.shape == alone.shape
             assert together.dtype == torch.float64

@@ -13,21 +13,16 @@ import torch
 import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import FileError, SolverError
-from geonet.evaluation.metrics import l1
+from geonet.fields.potential import STEEPEST, potential_on, steepest, steepness
+from geonet.geodesics.midpoint.pairs import Pairs
+from geonet.geodesics.midpoint.path import MidpointGeodesic
 from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
+from geonet.measures.metrics import l1
 from geonet.operators.architecture import Architecture, Branch, Transport, Trunk
 from geonet.operators.build import build
-from geonet.solvers.learned.model_file import load_model, save_model
-from geonet.solvers.learned.opened import PRETRAINED
-from geonet.solvers.learned.transport import (
-    TransportSolver,
-    improved,
-    potential_of,
-    without_folds,
-)
-from geonet.solvers.midpoint.geodesic import MidpointGeodesic
-from geonet.solvers.midpoint.pairs import Pairs
-from geonet.solvers.midpoint.potential import STEEPEST, potential_on, steepest, steepness
+from geonet.operators.model_file import load_model, save_model
+from geonet.operators.opened import PRETRAINED
+from geonet.solvers.learned.transport import TransportSolver, improved, potential_of, without_folds
 from geonet.training.problem import FAMILIES
 
 TIMES = [0.0, 0.3, 1.0]
@@ -469,8 +464,8 @@ def test_a_useless_potential_gives_the_distance_of_the_moments():
 
 
 def test_what_could_not_be_corrected_is_not_said_to_be(random_model, monkeypatch):
+    from geonet.geodesics.midpoint import correction
     from geonet.solvers.learned import transport
-    from geonet.solvers.midpoint import correction
 
     monkeypatch.setattr(transport, "BLURS", ())
     file = random_model(1, NEVER)

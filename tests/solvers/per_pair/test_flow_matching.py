@@ -11,7 +11,7 @@ import torch
 import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceError, SolverError
-from geonet.evaluation.metrics import l1
+from geonet.measures.metrics import l1
 from geonet.solvers.per_pair.flow_matching import FlowMatching, fit_flow, split_cells
 from geonet.solvers.per_pair.learned_flow import LearnedFlow
 from geonet.solvers.per_pair.rectified_flow import RectifiedFlow
@@ -68,11 +68,11 @@ def test_the_density_starts_as_the_source_and_keeps_its_mass(solver, answers):
 def test_particles_move_with_the_velocity(solver, answers):
     path, step = answers[solver.name], 1e-3
     start = torch.tensor([[0.3, 3.0], [-0.5, 4.0]], dtype=torch.float64)
-    before, now, after = path.trajectories(start, [0.5 - step, 0.5, 0.5 + step])
+    before, now, after = path.trajectories([0.5 - step, 0.5, 0.5 + step], start)
     assert torch.allclose((after - before) / (2 * step), path.velocity(0.5, now), rtol=1e-3)
-    later, earlier = path.trajectories(start, [0.5, 0.2])  # in the order they were asked for
+    later, earlier = path.trajectories([0.5, 0.2], start)  # in the order they were asked for
     assert torch.allclose(later, now, rtol=1e-6)
-    assert torch.allclose(earlier, path.trajectories(start, 0.2), rtol=1e-6)
+    assert torch.allclose(earlier, path.trajectories(0.2, start), rtol=1e-6)
 
 
 def test_notes_tell_loss_and_displacement(answers):

@@ -12,7 +12,8 @@ import torch
 import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceError, SolverError
-from geonet.evaluation.metrics import end_point_errors, l1
+from geonet.evaluation.metrics import end_point_errors
+from geonet.measures.metrics import l1
 from geonet.solvers.linear import Linear
 from geonet.solvers.per_pair.pinn import Pinn
 
@@ -76,7 +77,7 @@ def test_velocity_distance_and_particles_are_those_of_the_shift(name, request):
     for t in TIMES:
         assert torch.allclose(path.velocity(t, middle + t * along), along, atol=0.1)
     assert float(path.distance) == pytest.approx(SHIFT, rel=0.05)
-    carried = path.trajectories(middle, [1.0, 0.0, 0.5])  # in any order
+    carried = path.trajectories([1.0, 0.0, 0.5], middle)  # in any order
     assert torch.allclose(carried[0], middle + along, atol=0.05)
     assert torch.equal(carried[1], middle)
     assert torch.allclose(carried[2], middle + 0.5 * along, atol=0.05)

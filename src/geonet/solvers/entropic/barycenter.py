@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from geonet.errors import ConvergenceError, SolverError
+from geonet.geodesics.frame_by_frame import FrameByFrame
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.solvers.base import Solver
-from geonet.solvers.entropic.frame_by_frame import FrameByFrame
 
 METHODS = ("sinkhorn", "sinkhorn_log")
 DEFAULT_REG = {1: 6e-4, 2: 4e-3}  # the paper's, by dimension

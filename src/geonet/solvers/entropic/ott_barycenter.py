@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from geonet.errors import ConvergenceError, SolverError
+from geonet.geodesics.frame_by_frame import FrameByFrame
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.quiet import quiet
 from geonet.solvers.base import Solver
-from geonet.solvers.entropic.frame_by_frame import FrameByFrame
 
 DEFAULT_EPSILON = {1: 6e-4, 2: 4e-3, 3: 1e-2}  # by dimension; as for POT's, which take no 3D
 CHECKED_EVERY = 10  # iterations: measuring the error costs nearly one

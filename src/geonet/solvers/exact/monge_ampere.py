@@ -26,13 +26,13 @@ from scipy.sparse.linalg import LinearOperator, gmres
 from torch import Tensor
 
 from geonet.errors import ConvergenceError, DensityError, SolverError
+from geonet.fields.cosine_series import CosineSeries
+from geonet.geodesics.gradients import first_order, wanted
+from geonet.geodesics.potential import PotentialGeodesic, positive_interpolant
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
 from geonet.solvers.base import EVERY_ANSWER, Solver
-from geonet.solvers.exact.characteristics import PotentialGeodesic, positive_interpolant
-from geonet.solvers.exact.cosine_series import CosineSeries
-from geonet.solvers.gradients import first_order, wanted
 
 COARSEST = 16  # cells along an axis where Newton starts
 SMALLEST_STEP = 1e-2  # Newton's damping gives up below

@@ -17,18 +17,18 @@ import torch
 from torch import Tensor
 
 from geonet.errors import FileError
-from geonet.evaluation.metrics import l1
-from geonet.geodesic import Geodesic
+from geonet.geodesics.base import Geodesic
+from geonet.geodesics.gradients import wanted
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
+from geonet.measures.metrics import l1
 from geonet.operators.build import build
 from geonet.operators.deeponet import DensityNet, GeONet, cartesian
+from geonet.operators.model_file import KINDS, Header
+from geonet.operators.opened import CACHED_MODELS, PRETRAINED, doubled, opened
+from geonet.operators.sensors import all_sensed
 from geonet.settings import from_table, to_table
 from geonet.solvers.base import Solver
-from geonet.solvers.gradients import wanted
-from geonet.solvers.learned.model_file import KINDS, Header
-from geonet.solvers.learned.opened import CACHED_MODELS, PRETRAINED, doubled, opened
-from geonet.solvers.learned.sensors import all_sensed
 
 CACHED_BYTES = 2**28  # of the bases on grids that a model keeps
 UNUSUAL = 4.0

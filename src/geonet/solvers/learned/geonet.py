@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from geonet.fields.flow import carried
+from geonet.geodesics.gradients import root, wanted
 from geonet.measures.density import Density
 from geonet.operators.deeponet import GeONet, cartesian
 from geonet.operators.jets import Jet, variables
+from geonet.operators.opened import PRETRAINED, doubled, opened
 from geonet.solvers.base import EVERY_ANSWER, Solver
-from geonet.solvers.flow import carried
-from geonet.solvers.gradients import root, wanted
 from geonet.solvers.learned.deeponet import DeepONetPath, operator_of, tested_in, unit_points
-from geonet.solvers.learned.opened import PRETRAINED, doubled, opened
 
 STEPS = 16  # of Runge–Kutta from t = 0 to 1
 LEAST = 1e-3  # density, relative to uniform, by which a gradient is divided

@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 
 from geonet.errors import FileError, SolverError
+from geonet.fields.potential import STEEPEST, unfolded
+from geonet.geodesics.gradients import wanted
+from geonet.geodesics.midpoint.calibration import Calibration
+from geonet.geodesics.midpoint.correction import attached, cells_per_axis, corrected
+from geonet.geodesics.midpoint.halfway import both_sides
+from geonet.geodesics.midpoint.pairs import Pairs
+from geonet.geodesics.midpoint.path import MidpointGeodesic
+from geonet.geodesics.midpoint.traced import traced
 from geonet.measures.density import Density
+from geonet.operators.model_file import Header
+from geonet.operators.opened import PRETRAINED, doubled, opened
+from geonet.operators.sensors import all_sensed
 from geonet.operators.transport import TransportNet
 from geonet.solvers.base import EVERY_ANSWER, Solver
-from geonet.solvers.gradients import wanted
-from geonet.solvers.learned.model_file import Header
-from geonet.solvers.learned.opened import PRETRAINED, doubled, opened
-from geonet.solvers.learned.sensors import all_sensed
-from geonet.solvers.midpoint.calibration import Calibration
-from geonet.solvers.midpoint.correction import attached, cells_per_axis, corrected
-from geonet.solvers.midpoint.geodesic import MidpointGeodesic
-from geonet.solvers.midpoint.halfway import both_sides
-from geonet.solvers.midpoint.pairs import Pairs
-from geonet.solvers.midpoint.potential import STEEPEST, unfolded
-from geonet.solvers.midpoint.traced import traced
 
 BLURS = (0.015, 0.02, 0.025, 0.03, 0.04, 0.06)  # of the box: narrow features are foreign to most
 

@@ -18,12 +18,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from geonet.errors import SolverError
-from geonet.geodesic import Geodesic
+from geonet.geodesics.base import Geodesic
+from geonet.geodesics.plan import deposit
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.particles import sampled
 from geonet.solvers.base import Solver
-from geonet.solvers.exact.linear_program import deposit
 from geonet.solvers.per_pair.learned_flow import (
     LearnedFlow,
     Training,

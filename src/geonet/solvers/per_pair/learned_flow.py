@@ -28,9 +28,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from geonet.errors import ConvergenceError, SolverError
+from geonet.fields.flow import carried
 from geonet.measures.density import as_tensor
 from geonet.randomness import seeded
-from geonet.solvers.flow import carried
 
 STEPS_OF_THE_FLOW = 16  # per unit of time, of fourth order
 

@@ -15,21 +15,21 @@ from torch import Tensor
 from torch.nn import Module
 
 from geonet.errors import ConvergenceError, SolverError
-from geonet.geodesic import Geodesic
+from geonet.fields.flow import carried
+from geonet.geodesics.base import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
 from geonet.operators.architecture import LARGEST, Trunk
 from geonet.operators.jets import Jet, Z, variables
+from geonet.operators.residuals import boundary, continuity, hamilton_jacobi
 from geonet.operators.trunk import make_trunk
+from geonet.optimizers.schedule import learning_rate, make_optimizer
+from geonet.optimizers.settings import OptimizerSettings
 from geonet.randomness import seeded
 from geonet.settings import from_table, to_table
 from geonet.solvers.base import Solver
-from geonet.solvers.flow import carried
-from geonet.training.config import OptimizerSettings
 from geonet.training.problem import Ends
-from geonet.training.residuals import boundary, continuity, hamilton_jacobi
-from geonet.training.schedule import learning_rate, make_optimizer
 
 POTENTIAL_SCALE = 0.1  # of H where the box has side one: displacements are some tenths
 WEIGHTS = {"continuity": 1.0, "hamilton_jacobi": 1e5, "source": 10.0, "target": 10.0}

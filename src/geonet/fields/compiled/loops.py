@@ -1,0 +1,284 @@
+"""The loops of kernels.c, where pip could compile them; without them torch does it, slower.
+
+Everything that is handed over is checked here: C looks at nothing but addresses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from geonet.fields.matrices import refinement, series_matrices, unit_cells, unit_centres
+from geonet.measures.grid import Grid
+
+VERSION = 1  # of kernels.c
+CELLS = 32  # along each axis, where the velocity is found: COARSE of kernels.c
+BLOCK = 64  # of kernels.c
+NODES = 64  # of the table of ∇u and D²u, along each axis
+MOST = 2**30  # cells of a density: C counts them in 32 bits
+FEW = 8  # frames, which threads share out in parts
+NEAR = 0.002  # |y + s∇u(y) − x|, at most in a row, before the last of Newton's steps
+STEPS = 12  # of it, at most
+
+
+def available() -> bool:
+    """Whether there is a compiled library, and it is not turned off by GEONET_COMPILED=0."""
+    return library_name() is not None
+
+
+def library_name() -> str | None:
+    """The file that is used, without its folder."""
+    library = None if os.environ.get("GEONET_COMPILED") == "0" else _library()
+    return None if library is None else Path(library._name).name
+
+
+class Splines(ctypes.Structure):
+    """Cubic splines of B densities in the unit square, as kernels.c takes them.
+
+    Attributes:
+        coefficients: (B, rows + 4, columns + 4).
+        grid: where the densities live.
+    """
+
+    coefficients: Tensor
+    grid: Grid
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("rows", ctypes.c_int32),
+        ("columns", ctypes.c_int32),
+        ("down", ctypes.c_float),
+        ("across", ctypes.c_float),
+    )
+
+    def __init__(self, coefficients: Tensor, grid: Grid):
+        kept = _single(coefficients)
+        assert kept.shape[1:] == (grid.shape[0] + 4, grid.shape[1] + 4)
+        down, across = (side / max(grid.lengths) for side in grid.lengths)
+        super().__init__(kept.data_ptr(), *grid.shape, down, across)
+        self.coefficients, self.grid = kept, grid
+
+    def __len__(self) -> int:
+        return len(self.coefficients)
+
+    def __getitem__(self, some: slice) -> Splines:
+        return Splines(self.coefficients[some], self.grid)
+
+    def __reduce__(self):
+        return Splines, (self.coefficients, self.grid)  # an address means nothing elsewhere
+
+
+def look_up(splines: Splines, points: Tensor, velocity: Sequence[Tensor], s: Tensor) -> Tensor:
+    """Densities in the unit square at x − s·v, (B, T, P).
+
+    Points x are (2, P), velocities 2 of (B, T, P), s is (T,).
+    """
+    fields, points, s = [_single(v) for v in velocity], _single(points), _single(s)
+    batch, moments, count = fields[0].shape
+    assert fields[1].shape == fields[0].shape and len(splines) == batch
+    assert points.shape == (2, count) and s.shape == (moments,)
+    found = _room(batch, moments, count)
+    pointers = _addresses(*points, *fields, s, found)
+    _call().geonet_look(splines, *pointers, count, moments, batch * moments)
+    return found
+
+
+def halfway(
+    coefficients: Tensor, source: Splines, target: Splines, cells: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What both ends bring to t = ½ at cells² cells of the unit square.
+
+    For potentials (B, modes, modes): u, ∇u and D²u, (6, B, cells²); ρ0 and ρ1, (2, B, cells²); the
+    least of det(I ∓ ½D²u) and the largest |eigenvalue| of ½D²u, (2, B).
+    """
+    planes, points = _potential(coefficients, cells, centred=True), unit_centres(2, cells)
+    batch, count = len(planes), cells**2
+    assert len(source) == len(target) == batch
+    found, extremes = _room(2, batch, count), _room(2, batch)
+    pointers = _addresses(*points, planes, *found, *extremes)
+    _call().geonet_halfway(source, target, *pointers, count, batch)
+    extremes[1] /= 2
+    extremes[:, ~torch.isfinite(coefficients).flatten(1).all(1)] = torch.nan  # which C passes over
+    return planes.transpose(0, 1), found, extremes
+
+
+def velocity(coefficients: Tensor, times: Tensor) -> Tensor:
+    """v at the centres of CELLS² cells of the unit square, (2, B, T, CELLS²), at times (T,).
+
+    From potentials at t = ½, (B, modes, modes).
+    """
+    planes, times = _potential(coefficients, NODES, centred=False), _single(times)
+    batch, items = len(planes), len(planes) * len(times)
+    nodes = _room(batch, (NODES + 1) ** 2, 8)
+    _call().geonet_nodes(*_addresses(planes, nodes), NODES + 1, batch)
+    answer = _room(2, batch, len(times), CELLS**2)
+    pointers = _addresses(nodes, times, answer)
+    _call().geonet_velocity(*pointers, NODES, STEPS, NEAR, len(times), items)
+    return answer
+
+
+def _potential(coefficients: Tensor, cells: int, centred: bool) -> Tensor:
+    """u, ∇u and D²u, (B, 6, places), at cells² cells of the unit square.
+
+    At their centres or else at their corners.
+    """
+    coefficients = _single(coefficients)
+    batch, modes = coefficients.shape[:2]
+    assert coefficients.shape == (batch, modes, modes)
+    down, across = _series(cells, modes, centred)
+    n = down.shape[1]
+    half, planes = _room(batch, 3, modes, n), _room(batch, 6, n**2)
+    pointers = _addresses(coefficients, down, across, half, planes)
+    _call().geonet_potential(*pointers, modes, n, batch)
+    return planes
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)
+def _series(cells: int, modes: int, centred: bool) -> tuple[Tensor, Tensor]:
+    """The cosines and their derivatives at places, (3, places, modes), and transposed."""
+    down = series_matrices(cells, modes, centred)
+    return down, down.mT.contiguous()
+
+
+def put_frames(
+    answer: Tensor,
+    moments: Sequence[int],
+    ends: tuple[Splines, Splines],
+    velocity: Tensor,
+    times: Tensor,
+    grid: Grid,
+) -> None:
+    """Fill answer[:, moments], answer (B, times, cells), with (1 − t)ρ0 + tρ1 on a grid.
+
+    Args:
+        answer: double precision; its last axis without gaps.
+        moments: which of its times, T of them.
+        ends: source and target.
+        velocity: on the cells of the cube, (2, B, T, CELLS²).
+        times: (T,).
+        grid: where the answer lives.
+    """
+    velocity, times = _single(velocity), _single(times)
+    batch, items = velocity.shape[1], velocity.shape[1] * len(times)
+    assert velocity.shape == (2, batch, len(times), CELLS**2) and len(moments) == len(times)
+    assert answer.dtype == torch.float64 and answer.device.type == "cpu" and answer.stride(-1) == 1
+    assert answer.shape[::2] == (batch, grid.size) and max(moments) < answer.shape[1]
+    assert len(ends[0]) == len(ends[1]) == batch
+    pair, moment, _ = answer.stride()
+    begins = [pair * b + moment * m for b in range(batch) for m in moments]
+    frames = (ctypes.c_int64 * items)(*begins)
+    refining = _refinement(grid)
+    pointers = _addresses(*refining.places, velocity, times)
+    scale, parts = max(grid.lengths) ** -2, 1 if items > FEW else 4
+    _call().geonet_frames(
+        *ends, refining, *pointers, answer.data_ptr(), frames, scale, parts, len(times), items
+    )
+
+
+class Refinement(ctypes.Structure):
+    """From cells of the cube to a grid, as kernels.c takes it.
+
+    Attributes:
+        matrices: the tensors that have the numbers.
+        places: where the rows and the columns of the grid are in the unit square.
+    """
+
+    matrices: list[Tensor]
+    places: list[Tensor]
+    _fields_ = (
+        ("addresses", ctypes.c_void_p * 7),
+        ("rows", ctypes.c_int32),
+        ("columns", ctypes.c_int32),
+        ("padded", ctypes.c_int32),
+    )
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)
+def _refinement(grid: Grid) -> Refinement:
+    """v1, its slope and v2 down the rows; across the columns v1, its slope, v2 and its slope."""
+    (rows, columns), length = grid.shape, max(grid.lengths)
+    high, wide = (side / length for side in grid.lengths)
+    down = (*refinement(CELLS, rows, high, odd=True), refinement(CELLS, rows, high, odd=False)[0])
+    v1, v2 = (refinement(CELLS, columns, wide, odd=odd) for odd in (False, True))
+    padded = -(-columns // BLOCK) * BLOCK
+    matrices = [matrix.contiguous() for matrix in down]
+    matrices += [pad(matrix.T, (0, padded - columns)).contiguous() for matrix in (*v1, *v2)]
+    addresses = (ctypes.c_void_p * 7)(*(matrix.data_ptr() for matrix in matrices))
+    answer = Refinement(addresses, rows, columns, padded)
+    answer.matrices = matrices
+    answer.places = [unit_cells(rows, high), unit_cells(columns, wide)]
+    return answer
+
+
+def _room(*shape: int) -> Tensor:
+    """Where C writes; single precision whatever torch's default is."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
+
+
+def _addresses(*tensors: Tensor) -> list[int]:
+    """Of what C reads and writes in single precision."""
+    for tensor in tensors:
+        fits = tensor.dtype == torch.float32 and tensor.device.type == "cpu"
+        assert fits and tensor.is_contiguous()
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def _single(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", torch.float32).contiguous()
+
+
+def _call() -> ctypes.CDLL:
+    library = _library()
+    assert library is not None, "ask available() first"
+    return library
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL | None:
+    """The library for this processor, or else the one for any of its kind."""
+    for suffix in (torch.backends.cpu.get_cpu_capability().lower(), "default"):
+        found = find_spec(f"geonet.fields.compiled._kernels_{suffix}")
+        if found is not None and found.origin is not None:
+            try:
+                library = ctypes.CDLL(found.origin)
+            except OSError:  # it was made for another machine, or torch brings no OpenMP
+                continue
+            if _fits(library):
+                return _declared(library)
+    return None
+
+
+def _fits(library: ctypes.CDLL) -> bool:
+    """Whether a library is of this version: sources may be newer than what was compiled."""
+    ours = [VERSION, CELLS, BLOCK, ctypes.sizeof(Splines), ctypes.sizeof(Refinement)]
+    try:
+        return list((ctypes.c_int32 * len(ours)).in_dll(library, "geonet_made_for")) == ours
+    except ValueError:  # it does not say
+        return False
+
+
+def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    """What the functions take: pointers first, then numbers."""
+    array, whole, long = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+    real, double = ctypes.c_float, ctypes.c_double
+    splines, refinement = ctypes.POINTER(Splines), ctypes.POINTER(Refinement)
+    for name, arguments in {
+        "potential": [*[array] * 5, whole, whole, long],
+        "nodes": [array, array, whole, long],
+        "velocity": [*[array] * 3, whole, whole, real, long, long],
+        "look": [splines, *[array] * 6, long, long, long],
+        "halfway": [splines, splines, *[array] * 7, long, long],
+        "frames": [splines, splines, refinement, *[array] * 6, double, whole, long, long],
+    }.items():
+        function = getattr(library, f"geonet_{name}")
+        function.argtypes, function.restype = arguments, None
+    return library

@@ -1,0 +1,88 @@
+"""The velocity of a path given by its potential at t = ½, on grids and for a batch of pairs.
+
+v(x, t) = ∇u(y) with y + (t − ½)∇u(y) = x. It is as smooth as u, so y is sought on a coarse grid of
+the cube only, and v goes on to finer grids by its series.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from geonet.fields import packed
+from geonet.fields.compiled import loops as compiled
+from geonet.fields.lookup import Fields, look_up, places
+from geonet.fields.matrices import derivatives, refinement, signed_centres, unit_centres
+from geonet.fields.potential import potential_on, potential_table
+from geonet.measures.grid import Grid
+
+CELLS = {1: 512, 2: compiled.CELLS, 3: 24}  # of the coarse grid, per axis
+# |y + s∇u(y) − x| before the last of Newton's steps, which squares it. It is the largest of all
+# points, which the worst decides; row by row, as compiled, others stop earlier and it must be less.
+MISS = 0.02
+STEPS = 12  # of it, at most
+
+
+def velocity_on_cube(coefficients: Tensor, times: Tensor) -> Fields:
+    """v at the centres of CELLS cells per axis of the unit cube, d of (B, T, cells).
+
+    Newton's method for y + s∇u(y) = x at all points at once.
+    """
+    d = coefficients.ndim - 1
+    if d == 2 and compiled.available():
+        return list(compiled.velocity(coefficients, times))
+    _, gradient, hessian = potential_on(coefficients, CELLS[d])
+    table = potential_table(coefficients)
+    x, s = unit_centres(d, CELLS[d]), (times - 0.5)[:, None]
+    # From y = x the first step of Newton's method needs no table: v = (I + sD²u)⁻¹∇u.
+    gradient, hessian = ([f[:, None] for f in field] for field in (gradient, hessian))
+    velocity = packed.product(packed.inverse(hessian, s), gradient)
+    for _ in range(STEPS):
+        found = look_up(table, places(signed_centres(d, CELLS[d]), velocity, s))
+        y = [torch.addcmul(x[i], velocity[i], -s).clamp_(0, 1) for i in range(d)]
+        rest, hessian = found[:d], found[d:]
+        curved = packed.product(hessian, y)
+        moved = [torch.add(rest[i], curved[i], alpha=0.5) for i in range(d)]
+        miss = [torch.addcmul(y[i] - x[i], moved[i], s) for i in range(d)]
+        # Newton's step moves y by −(I + sD²u)⁻¹ miss; ∇u follows to first order.
+        steps = packed.product(hessian, packed.product(packed.inverse(hessian, s), miss))
+        velocity = [m - step for m, step in zip(moved, steps, strict=True)]
+        if max(float(torch.linalg.vector_norm(m, torch.inf)) for m in miss) < MISS:
+            break
+    return velocity
+
+
+def refined(velocity: Fields, grid: Grid) -> tuple[Fields, Fields]:
+    """v of `velocity_on_cube`, and Dv packed, on a grid of the box in the cube: each (B, T, P).
+
+    v_i is odd at the faces across axis i and even at the others.
+    """
+    d = len(velocity)
+    axes = [(n, side / max(grid.lengths)) for n, side in zip(grid.shape, grid.lengths, strict=True)]
+    fields, slope = [], []
+    for i in range(d):
+        stacks = [
+            refinement(CELLS[d], n, share, odd=axis == i)[: 1 if axis < i else 2]  # Dv is symmetric
+            for axis, (n, share) in enumerate(axes)
+        ]
+        cells = velocity[i].unflatten(-1, (CELLS[d],) * d)
+        found = [part.flatten(2) for part in derivatives(stacks, cells, most=1).values()]
+        fields.append(found[0])
+        slope += found[1:]  # along the axes i, …, d
+    return fields, slope
+
+
+def acceleration(coefficients: Tensor, t: float = 0.25) -> Tensor:
+    """Mean |∂_t v + (v·∇)v| at time t over mean |v|, (B,), as the cells of the cube have v.
+
+    The gradient of the Hamilton–Jacobi equation; ∂_t by central differences.
+    """
+    d, step = coefficients.ndim - 1, 1e-2
+    fields = velocity_on_cube(coefficients, coefficients.new_tensor([t - step, t, t + step]))
+    velocity, slope = refined(fields, Grid((CELLS[d],) * d))
+    rates = [(v[:, 2] - v[:, 0]) / (2 * step) for v in velocity]
+    now = [v[:, 1] for v in velocity]
+    carried = packed.product([s[:, 1] for s in slope], now)
+    sums = [rate + c for rate, c in zip(rates, carried, strict=True)]
+    off, speed = (torch.stack(parts).square().sum(0).sqrt().mean(1) for parts in (sums, now))
+    return (off / speed.clamp(min=torch.finfo(speed.dtype).tiny)).double()

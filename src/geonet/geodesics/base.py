@@ -1,0 +1,260 @@
+"""The path between two densities: what comes out of a solver."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from geonet.errors import GridError, InputError, UnavailableError
+from geonet.locations import located
+from geonet.measures.density import Density, as_points, as_tensor
+from geonet.measures.grid import Grid
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from geonet.geodesics.report import Report
+
+Times = float | Sequence[float] | np.ndarray | Tensor
+ENDS = ("source", "target")
+QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
+# What packages above this one do with a path, by location: imports point down.
+PLOT = "geonet.plotting.kinds:plot_kind"
+ANIMATE = "geonet.plotting.animation:animate_geodesic"
+LOAD = "geonet.api:load"  # which imports every solver: some of them have paths of their own
+
+
+class Geodesic(ABC):
+    """The W2 geodesic {μ_t} from `source` to `target`, to be asked at any time.
+
+    Shapes are `(batch?, times?, ...)`: the batch axis is there if the solver was given a batch, the
+    time axis if t is a sequence. A solver subclasses this and fills the methods with an underscore,
+    which always have the time axis and take points as (N, d).
+
+    Attributes:
+        source: μ_0.
+        target: μ_1.
+        solver: name of the solver that answered.
+        notes: what the solver has to say about its answer; goes into `report`.
+    """
+
+    kind: ClassVar[str]
+    kinds: ClassVar[dict[str, type[Geodesic]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kind" in vars(cls):  # others are there to be subclassed
+            Geodesic.kinds[cls.kind] = cls
+
+    def __init__(self, source: Density, target: Density, solver: str, notes: dict[str, Any]):
+        self.source = source
+        self.target = target
+        self.solver = solver
+        self.notes = notes
+
+    # ---- the public contract
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of source and target."""
+        return self.source.grid
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """() for a single pair, (B,) for a batch."""
+        return self.source.leading
+
+    @property
+    def distance(self) -> Tensor:
+        """W2(μ_0, μ_1), (batch?)."""
+        return self._distance()
+
+    def density(self, t: Times, grid: Grid | None = None) -> Density:
+        """μ_t on `grid` (any grid on the same box; the source's by default)."""
+        times, scalar = check_times(t)
+        values = self._density(times, self._output_grid(grid))
+        return Density.as_computed(
+            self._drop_time(values) if scalar else values, self._output_grid(grid)
+        )
+
+    def velocity(self, t: Times, points: ArrayLike | Tensor) -> Tensor:
+        """v_t = ∇u_t at points (..., d): (batch?, times?, ..., d)."""
+        return self._at_points(self._velocity, t, points, vector=True)
+
+    def potential(self, t: Times, points: ArrayLike | Tensor) -> Tensor:
+        """u_t, with ∂_t u + ½|∇u|² = 0, at points (..., d): (batch?, times?, ...)."""
+        return self._at_points(self._potential, t, points, vector=False)
+
+    def trajectories(self, times: Times, points: ArrayLike | Tensor) -> Tensor:
+        """Where the flow carries particles from points (..., d): (batch?, times?, ..., d)."""
+        return self._at_points(self._trajectories, times, points, vector=True)
+
+    @property
+    @torch.no_grad()
+    def report(self) -> Report:
+        """How far the answer can be trusted, measured from the answer itself."""
+        from geonet.geodesics.report import report_on
+
+        return report_on(self)
+
+    @torch.no_grad()
+    def plot(
+        self, times: Times | None = None, grid: Grid | None = None, kind: str = "frames"
+    ) -> Figure:
+        """A figure of the path.
+
+        Args:
+            times: of the frames; quarters by default.
+            grid: on which the densities are drawn, the path's own by default.
+            kind: "frames" (in 1D curves and space × time, in 3D projections), "velocity" (2D),
+                "slices" (3D), or, of all times, "history" (1D: space × time) and "tracks" (2D).
+        """
+        return located(PLOT)(self, kind, times, grid)
+
+    @torch.no_grad()
+    def animate(self, file: str | Path, frames: int = 31, grid: Grid | None = None) -> Path:
+        """Write the path, forth and back, as a .gif, or as an .mp4 where ffmpeg is installed."""
+        return located(ANIMATE)(self, Path(file), frames, grid)
+
+    @torch.no_grad()
+    def save(
+        self,
+        file: str | Path,
+        times: Times = tuple(k / 10 for k in range(11)),
+        grid: Grid | None = None,
+    ) -> Path:
+        """Write an npz: the frames at `times` for any reader, and all that `load` needs."""
+        from geonet.geodesics.archive import save_geodesic
+
+        return save_geodesic(self, Path(file), times, grid)
+
+    @staticmethod
+    def load(file: str | Path) -> Geodesic:
+        """The path that `save` wrote, able to answer at any time again."""
+        return located(LOAD)(file)
+
+    def __repr__(self) -> str:
+        batch = f"{self.batch[0]} pairs, " if self.batch else ""
+        return f"{type(self).__name__}({batch}{self.grid}, solver={self.solver!r})"
+
+    # ---- what a solver fills in
+
+    @abstractmethod
+    def _density(self, times: Tensor, grid: Grid) -> Tensor:
+        """(batch?, T, *grid.shape)."""
+
+    def _distance(self) -> Tensor:
+        raise self._unavailable("distance")
+
+    def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
+        """(batch?, T, N, d) at points (N, d)."""
+        raise self._unavailable("velocity")
+
+    def _potential(self, times: Tensor, points: Tensor) -> Tensor:
+        """(batch?, T, N) at points (N, d)."""
+        raise self._unavailable("potential")
+
+    def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
+        """(batch?, T, N, d): along a geodesic every particle moves straight at constant speed."""
+        start = self._velocity(torch.zeros(1, dtype=torch.float64), points)
+        return points + times[:, None, None] * start
+
+    def _kantorovich(self) -> tuple[Tensor, Tensor]:
+        """Kantorovich's φ = −u_0 and ψ = u_1 at the cells, (batch?, *grid.shape) each."""
+        points = self.grid.points().reshape(-1, self._dimension)
+        both = self._potential(torch.tensor([0.0, 1.0], dtype=torch.float64), points)
+        first, second = both.reshape(*self.batch, 2, *self.grid.shape).unbind(len(self.batch))
+        return -first, second
+
+    def _checks(self) -> dict[str, Tensor]:
+        """What the path can tell about its own trustworthiness, for `report`: names of `Report`.
+
+        (batch?) each; NaN for a pair of which it is not known.
+        """
+        return {}
+
+    def _state(self) -> dict[str, np.ndarray]:
+        """Arrays from which `_from_state` rebuilds the path, beside source and target."""
+        return {}
+
+    @classmethod
+    @abstractmethod
+    def _from_state(
+        cls,
+        source: Density,
+        target: Density,
+        solver: str,
+        notes: dict[str, Any],
+        state: dict[str, np.ndarray],
+    ) -> Geodesic:
+        """Rebuild what `_state` wrote."""
+
+    # ---- shared plumbing
+
+    def _at_points(self, method, t: Times, points: ArrayLike | Tensor, vector: bool) -> Tensor:
+        times, scalar = check_times(t)
+        where = self._inside(as_points(points, self._dimension))
+        answer = method(times, where.reshape(-1, self._dimension))
+        answer = self._drop_time(answer) if scalar else answer
+        leading = answer.shape[: answer.ndim - (2 if vector else 1)]
+        return answer.reshape((*leading, *(where.shape if vector else where.shape[:-1])))
+
+    def _inside(self, points: Tensor) -> Tensor:
+        """Points outside the box are refused; those that rounding put there go to its face."""
+        lower, upper = self.grid.corner("lower"), self.grid.corner("upper")
+        slack = 1e-9 * (upper - lower)
+        outside = ((points < lower - slack) | (points > upper + slack)).any(-1)
+        if bool(outside.any()):
+            raise GridError(
+                f"{int(outside.sum())} of {outside.numel()} points lie outside the box of "
+                f"{self.grid}; give points inside."
+            )
+        return points.clamp(lower, upper)
+
+    def _drop_time(self, answer: Tensor) -> Tensor:
+        return answer.squeeze(len(self.batch))
+
+    @property
+    def _dimension(self) -> int:
+        return self.grid.dimension
+
+    def _output_grid(self, grid: Grid | None) -> Grid:
+        if grid is None:
+            return self.grid
+        if not isinstance(grid, Grid):
+            raise GridError(f"grid is {grid!r}; give a Grid, e.g. path.grid.with_shape(128).")
+        if not grid.same_box(self.grid):
+            raise GridError(
+                f"The path lives on {self.grid}, the grid asked for is {grid}: the boxes differ; "
+                "give a grid on the same box, e.g. path.grid.with_shape(128)."
+            )
+        return grid
+
+    def _unavailable(self, what: str) -> UnavailableError:
+        return UnavailableError(
+            f"The solver {self.solver!r} gives no {what}; choose one that does, such as "
+            "solver='monge-ampere' or 'schrodinger' (geonet.list_solvers() lists what each gives)."
+        )
+
+
+def check_times(t: Times) -> tuple[Tensor, bool]:
+    """Times as a float64 tensor (T,), and whether t was a single number."""
+    times = as_tensor(t).to(torch.float64)
+    if times.ndim > 1 or times.numel() == 0:
+        raise InputError(
+            f"t has shape {tuple(times.shape)}; give a number or a non-empty list of numbers."
+        )
+    outside = ~((times >= 0) & (times <= 1))
+    if bool(outside.any()):
+        raise InputError(
+            f"t = {float(times[outside][0] if times.ndim else times):g} is outside [0, 1]; "
+            "the path starts at t = 0 and ends at t = 1."
+        )
+    return times.reshape(-1), times.ndim == 0

@@ -1,0 +1,88 @@
+"""How far a density is from what it should be.
+
+Per pair: tensors of shape (batch?, times?). `truth` is the reference.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from geonet.errors import GridError, InputError
+from geonet.measures.density import Density
+
+DIRECTIONS = 64  # of the sliced distance, equally spaced over the half circle
+
+
+def l1(density: Density, truth: Density) -> Tensor:
+    """∫|μ − ν| / ∫|ν|, the paper's error: 0 for equal densities, 2 for disjoint ones."""
+    _same_grid(density, truth)
+    return _norm(density.values - truth.values, truth, 1) / _norm(truth.values, truth, 1)
+
+
+def l2(density: Density, truth: Density) -> Tensor:
+    """‖μ − ν‖₂ / ‖ν‖₂."""
+    _same_grid(density, truth)
+    return _norm(density.values - truth.values, truth, 2) / _norm(truth.values, truth, 2)
+
+
+def w1(density: Density, truth: Density) -> Tensor:
+    """Wasserstein-1 distance in 1D, ∫|F − G| dx."""
+    _same_grid(density, truth)
+    if truth.grid.dimension != 1:
+        raise GridError("w1 is for 1D densities; use sliced_w1 in 2D or w2 in any dimension.")
+    h = truth.grid.cell_volume
+    return ((density.values - truth.values).cumsum(-1) * h).abs().sum(-1) * h
+
+
+def sliced_w1(density: Density, truth: Density) -> Tensor:
+    """Mean over directions θ of the 1D W1 distance between the projections onto θ, in 2D.
+
+    Cells count as atoms at their centres.
+    """
+    _same_grid(density, truth)
+    if truth.grid.dimension != 2:
+        raise GridError("sliced_w1 is for 2D densities; use w1 in 1D or w2 in any dimension.")
+    angles = torch.arange(DIRECTIONS, dtype=torch.float64) * (math.pi / DIRECTIONS)
+    directions = torch.stack([angles.cos(), angles.sin()])
+    projected, order = (truth.grid.points().reshape(-1, 2) @ directions).sort(dim=0)
+    gaps = projected.diff(dim=0)
+    difference = (density.values - truth.values).flatten(-2) * truth.grid.cell_volume
+    total = torch.zeros(difference.shape[:-1], dtype=torch.float64)
+    for k in range(DIRECTIONS):  # one direction at a time: memory stays that of the densities
+        excess = difference[..., order[:, k]].cumsum(-1)[..., :-1]
+        total = total + (excess.abs() * gaps[:, k]).sum(-1)
+    return total / DIRECTIONS
+
+
+def mass_error(density: Density) -> Tensor:
+    """|∫μ − 1|."""
+    return (_integral(density.values, density) - 1).abs()
+
+
+def negativity(density: Density) -> Tensor:
+    """∫max(−μ, 0): the mass below zero."""
+    return _integral((-density.values).clamp(min=0), density)
+
+
+def _norm(values: Tensor, like: Density, power: int) -> Tensor:
+    return _integral(values.abs() ** power, like) ** (1 / power)
+
+
+def _integral(values: Tensor, like: Density) -> Tensor:
+    return values.flatten(-like.grid.dimension).sum(-1) * like.grid.cell_volume
+
+
+def _same_grid(density: Density, truth: Density) -> None:
+    if density.leading != truth.leading:
+        raise InputError(
+            f"The densities have leading axes {density.leading} and {truth.leading}; "
+            "compare as many times and pairs on either side."
+        )
+    if density.grid.shape != truth.grid.shape or not density.grid.same_box(truth.grid):
+        raise GridError(
+            f"The densities lie on {density.grid} and {truth.grid}; "
+            "ask the path for the reference's grid: path.density(t, grid=truth.grid)."
+        )

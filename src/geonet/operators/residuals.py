@@ -1,0 +1,45 @@
+"""What vanishes on a geodesic, as functions of the jets of density μ and potential u.
+
+With ε > 0 these are the equations of the Schrödinger bridge (ER-GeONet, paper, appendix D).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from geonet.fields import packed
+from geonet.operators.jets import Jet
+from geonet.training.problem import Ends
+
+
+def continuity(density: Jet, potential: Jet, epsilon: float = 0.0) -> Tensor:
+    """∂tμ + div(μ∇u) + εΔμ, with div(μ∇u) = ∇μ·∇u + μΔu."""
+    transport = (density.gradient * potential.gradient).sum(0) + density.value * potential.laplacian
+    diffusion = epsilon * density.laplacian if epsilon else 0.0
+    return density.rate + transport + diffusion
+
+
+def hamilton_jacobi(potential: Jet, epsilon: float = 0.0) -> Tensor:
+    """∂tu + ½|∇u|² − εΔu."""
+    diffusion = epsilon * potential.laplacian if epsilon else 0.0
+    return potential.rate + 0.5 * (potential.gradient**2).sum(0) - diffusion
+
+
+def boundary(computed: Tensor, given: Tensor) -> Tensor:
+    """C(x, 0) − μ0(x), or C(x, 1) − μ1(x)."""
+    return computed - given
+
+
+def both_sides(
+    potential: Jet, points: Tensor, ends: Ends
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """ρ0 and ρ1 at t = ½, which are equal on a geodesic, and the determinants in them; each (B, Q).
+
+    ρ0(y) = μ0(y − ½∇u)·det(I − ½D²u) is what the source brings along the straight lines of u to
+    the points y (Q, d), and ρ1(y) = μ1(y + ½∇u)·det(I + ½D²u) what the target sends back.
+    """
+    gradient, hessian = potential.gradient.movedim(0, -1), potential.parts()[3]
+    spread = packed.invariants(hessian)
+    before, after = (packed.characteristic(spread, s) for s in (-0.5, 0.5))
+    source, target = (end(points + s * gradient) for end, s in zip(ends, (-0.5, 0.5), strict=True))
+    return (source * before, target * after), (before, after)

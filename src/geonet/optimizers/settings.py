@@ -1,0 +1,36 @@
+"""How weights move: the settings of an optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from geonet.settings import require
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """How the weights move.
+
+    Attributes:
+        name: "soap" or "adam".
+        learning_rate: at the top of the schedule.
+        schedule: "cosine" or "exponential", both down to `final` of it, or "constant".
+        final: share of the learning rate that is left at the end.
+        warmup: steps over which it rises from zero.
+        balance_every: rescale the weights of the terms so that their gradients have equal norms,
+            every so many steps; 0 for never.
+    """
+
+    name: Literal["soap", "adam"] = "soap"
+    learning_rate: float = 3e-3
+    schedule: Literal["cosine", "exponential", "constant"] = "cosine"
+    final: float = 0.01
+    warmup: int = 200
+    balance_every: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}; give > 0.")
+        require(0 < self.final <= 1, f"final is {self.final}; give a share in (0, 1].")
+        require(self.warmup >= 0, f"warmup is {self.warmup}; give ≥ 0.")
+        require(self.balance_every >= 0, f"balance_every is {self.balance_every}; give ≥ 0.")

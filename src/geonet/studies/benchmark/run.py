@@ -1,0 +1,99 @@
+"""All suites and solvers, one process after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+from geonet.errors import GeonetError
+from geonet.evaluation.machine import machine
+from geonet.studies.benchmark.entrants import Entrant, check_all_take_part, entrants, taking_part
+from geonet.studies.benchmark.process import in_new_process
+from geonet.studies.benchmark.result import Benchmark, Curve, Row, Skipped
+from geonet.studies.benchmark.scaling import LADDERS, Ladder, curves
+from geonet.studies.benchmark.suites import SCALING, TIMES, Suite, check_suites, suite_of
+from geonet.studies.benchmark.worker import FULL, QUICK, Job, Limits, measured
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run measures."""
+
+    quick: bool
+    parts: list[tuple[Suite, list[Entrant]]]
+    ladders: list[Ladder]
+
+    @property
+    def limits(self) -> Limits:
+        """In full or as a check."""
+        return QUICK if self.quick else FULL
+
+
+def planned(suites: Sequence[str] = (), solvers: Sequence[str] = (), quick: bool = False) -> Plan:
+    """All suites and solvers, or those named; refused before anything is measured."""
+    names, chosen = check_suites(suites), entrants(solvers, quick)
+    ladders = [
+        ladder.quickly() if quick else ladder
+        for ladder in LADDERS
+        if SCALING in names and (not solvers or ladder.solver in solvers)
+    ]
+    found = [suite_of(name, quick) for name in names if name != SCALING]
+    if solvers:
+        climbing = [ladder.solver for ladder in ladders]
+        others = [entrant for entrant in chosen if entrant.solver not in climbing]
+        check_all_take_part(others, [suite.dimension for suite in found])
+    parts = [(suite, taking_part(chosen, suite.dimension)) for suite in found]
+    return Plan(quick, [(suite, own) for suite, own in parts if own], ladders)
+
+
+def benchmark(plan: Plan, tell: Tell = lambda line: None) -> Benchmark:
+    """Measure; `tell` is given a line when a solver is done."""
+    rows: list[Row] = []
+    skipped: list[Skipped] = []
+    for suite, own in plan.parts:
+        with TemporaryDirectory() as folder:
+            files = _pairs_written(suite, plan.limits, Path(folder), tell)
+            for number, entrant in enumerate(own, 1):
+                began = perf_counter()
+                answer = _measured(Job(entrant, suite, files, plan.limits))
+                rows += answer[0]
+                skipped += answer[1]
+                done = f"{suite.name} {number}/{len(own)} {entrant.label}: {len(answer[0])}"
+                left = f", {len(answer[1])} left out" if answer[1] else ""
+                tell(f"{done} settings{left}, {perf_counter() - began:.0f} s")
+    found: list[Curve] = []
+    for ladder in plan.ladders:
+        began = perf_counter()
+        try:
+            found += in_new_process(curves, ladder)
+        except GeonetError as error:
+            skipped.append(_ladder_skipped(ladder, str(error)))
+        tell(f"{SCALING} {ladder.solver}, {perf_counter() - began:.0f} s")
+    return Benchmark(machine(), plan.quick, rows, skipped, found)
+
+
+def _pairs_written(suite: Suite, limits: Limits, folder: Path, tell: Tell) -> dict[int, Path]:
+    """The files of pairs by the number of cells."""
+    began = perf_counter()
+    files = {cells: folder / f"{cells}.safetensors" for cells in suite.cells}
+    for cells, file in files.items():
+        suite.write_pairs(cells, limits.pairs, file)
+    tell(f"{suite.name}: exact paths of {limits.pairs} pairs, {perf_counter() - began:.0f} s")
+    return files
+
+
+def _measured(job: Job) -> tuple[list[Row], list[Skipped]]:
+    try:
+        return in_new_process(measured, job)
+    except GeonetError as error:  # of the process itself: solvers' are among the skipped
+        return [], [job.skipped(setting, str(error)) for setting in job.settings()]
+
+
+def _ladder_skipped(ladder: Ladder, reason: str) -> Skipped:
+    name, grid = ladder.solver, ladder.grid
+    return Skipped(SCALING, grid.dimension, grid.shape[0], 1, TIMES, name, name, reason)

@@ -1,0 +1,167 @@
+"""Puts results/benchmark.json into docs/benchmark.md and the README, between their markers.
+
+Run it after `geonet benchmark`. Results of a quick run are refused: they are checks.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from pages import ROOT, put
+
+from geonet.evaluation.results import Cell, Table, digits
+from geonet.studies.benchmark.analysis import LIMIT, break_even, equal_error, in_setting
+from geonet.studies.benchmark.result import Benchmark, Row, read_benchmark
+from geonet.studies.benchmark.suites import SUITES
+from geonet.studies.benchmark.tables import equal_errors, left_out, loads, ranking, scaling, sizes
+
+RESULTS, IMAGES = ROOT / "results", ROOT / "docs" / "images"
+PAGE, README = ROOT / "docs" / "benchmark.md", ROOT / "README.md"
+PICTURES = {
+    "pareto": "Error against time",
+    "resolution": "Time against resolution",
+    "runtime": "The paper's figure of runtimes",
+    "break-even": "When training pays",
+    "scaling": "Cost against size",
+}
+BATCH = 64
+
+
+def read(results: Path = RESULTS) -> Benchmark:
+    """The results of a full run of all suites."""
+    found = read_benchmark(results)
+    if found.quick:
+        raise SystemExit("results/benchmark.json is of a quick run; run geonet benchmark.")
+    missing = [
+        name
+        for name in SUITES
+        if not any(
+            r.label == f"transport-{name}"
+            for r in in_setting(found.settings, name, reference(name))
+        )
+    ]
+    if missing or not found.scaling:
+        raise SystemExit("results/benchmark.json has not all suites; run geonet benchmark.")
+    return found
+
+
+def sections(found: Benchmark) -> dict[str, str]:
+    """What the page has between its markers."""
+    rows = found.settings
+    return {
+        "machine": ", ".join(
+            f"{name.replace('_', ' ')} {value or 'none'}" for name, value in found.machine.items()
+        ),
+        "front": _picture("pareto"),
+        "2d": _told(remark(rows, "2d"), ranking(rows, "2d").markdown()),
+        "1d": _told(remark(rows, "1d"), ranking(rows, "1d").markdown()),
+        "sizes": _told(_picture("resolution"), *(sizes(rows, s).markdown() for s in ("2d", "1d"))),
+        "loads": _told(*(loads(rows, suite).markdown() for suite in ("2d", "1d"))),
+        "equal-error": _told(equal_errors(rows).markdown(), _picture("break-even")),
+        "paper": _picture("runtime"),
+        "scaling": _told(scaling(found).markdown(), _picture("scaling")),
+        "left-out": left_out(found.skipped).markdown(),
+    }
+
+
+def remark(rows: Sequence[Row], suite: str) -> str:
+    """Who is fastest below the limit, learned and classical, and whether training pays."""
+    dimension, cells = SUITES[suite].dimension, reference(suite)
+    own = [row for row in in_setting(rows, suite, cells) if row.solver != "auto"]
+    good = [row for row in own if row.l1_percent <= LIMIT]
+    if not good:
+        return f"In {dimension}D none has an error below {LIMIT:g} %."
+    text = f"Below {LIMIT:g} % the fastest in {dimension}D is {_named(good[0])}."
+    rival = next((row for row in good if row.kind != good[0].kind), None)
+    if rival is not None:
+        ratio = digits(rival.seconds / good[0].seconds)
+        text += f" The fastest {rival.kind} one is {_named(rival)}: {ratio} times as slow."
+    learned = next((row for row in own if row.label == f"transport-{dimension}d"), None)
+    return text if learned is None else f"{text} {_pays(rows, learned)}"
+
+
+def _pays(rows: Sequence[Row], learned: Row) -> str:
+    equal = equal_error(rows, learned)
+    if equal is None:
+        return f"No classical one is as exact as `{learned.label}`."
+    ratio = digits(equal.seconds / learned.seconds)
+    pairs = break_even(learned, equal)
+    text = f"The fastest classical one that is as exact as `{learned.label}` is `{equal.label}`"
+    text += f", at {ratio} times its time; "
+    never = "its training never pays."
+    return text + (never if pairs is None else f"its training pays after {pairs:,.0f} pairs.")
+
+
+def readme(found: Benchmark) -> str:
+    """2D at the reference size: a setting of each solver, against the transport form."""
+    rows, cells = found.settings, reference("2d")
+    batches = {row.label: row for row in in_setting(rows, "2d", cells, BATCH)}
+    singles = {row.label: row for row in in_setting(rows, "2d", cells) if row.solver != "auto"}
+    ours, our_batch = singles["transport-2d"], batches["transport-2d"].seconds
+    lines: list[list[Cell]] = []
+    for row in _best(list(singles.values()), ours.l1_percent):
+        batch = batches.get(row.label, row).seconds
+        lines.append(
+            [
+                f"`{row.label}`",
+                row.l1_percent,
+                1e3 * row.seconds,
+                digits(row.seconds / ours.seconds),
+                1e3 * batch,
+                digits(batch / our_batch),
+            ]
+        )
+    columns = (
+        f"2D, {cells}² cells, 5 times",
+        "L1, %",
+        "one pair, ms",
+        "times `transport-2d`'s",
+        f"batch of {BATCH}, ms a pair",
+        "times `transport-2d`'s",
+    )
+    return Table("", columns, lines).markdown()
+
+
+def _best(rows: Sequence[Row], exact: float) -> list[Row]:
+    """Of each solver the fastest setting with an error of `exact` or less, else its most exact."""
+    best = {}
+    for solver in dict.fromkeys(row.solver for row in rows):
+        own = [row for row in rows if row.solver == solver]
+        enough = [row for row in own if row.l1_percent <= exact]
+        least = min(own, key=lambda row: row.l1_percent)
+        best[solver] = min(enough, key=lambda row: row.seconds, default=least)
+    return sorted(best.values(), key=lambda row: row.seconds)
+
+
+def reference(suite: str) -> int:
+    """The size that the tables are about."""
+    return SUITES[suite].reference
+
+
+def _named(row: Row) -> str:
+    return f"`{row.label}` ({digits(1e3 * row.seconds)} ms, {digits(row.l1_percent)} %)"
+
+
+def _picture(name: str) -> str:
+    return f"![{PICTURES[name]}](images/benchmark-{name}.png)"
+
+
+def _told(*parts: str) -> str:
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    """The page with its pictures, then the README."""
+    found = read()
+    for name, text in sections(found).items():
+        put(PAGE, name, text)
+    for name in PICTURES:
+        file = f"benchmark-{name}.png"
+        shutil.copyfile(RESULTS / file, IMAGES / file)
+    put(README, "benchmark", readme(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""What a path says about its own trustworthiness."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+import geonet
+from geonet import Density, GaussianMixture, Grid
+from geonet.geodesics.report import moment_bounds
+
+KNOWN_TO_SOME = (
+    "error_estimate",
+    "in_distribution",
+    "mismatch",
+    "hamilton_jacobi",
+    "smallest_determinant",
+)
+LABELS = {
+    "error_estimate": "L1 error, estimated",
+    "in_distribution": "in distribution",
+    "mismatch": "mismatch at t = ½",
+    "hamilton_jacobi": "Hamilton–Jacobi residual",
+    "smallest_determinant": "smallest determinant",
+}
+
+
+@pytest.fixture
+def batch_1d(pair_1d):
+    return tuple(Density(torch.stack([end.values] * 7), end.grid) for end in pair_1d)
+
+
+def telling(path, **checks):
+    """The path, with something to say about itself."""
+    path._checks = lambda: {name: torch.tensor(value) for name, value in checks.items()}
+    return path
+
+
+def test_what_a_path_does_not_know_is_none_and_not_shown(pair_1d):
+    report = geonet.geodesic(*pair_1d).report
+    text = str(report)
+    for name in KNOWN_TO_SOME:
+        assert getattr(report, name) is None and report.to_dict()[name] is None
+        assert LABELS[name] not in text
+    assert "W2 at least" in text and "W2 at most" in text
+
+
+@pytest.mark.parametrize("name", KNOWN_TO_SOME)
+def test_what_a_path_knows_is_shown(pair_1d, batch_1d, name):
+    values = [True, False] * 4 if name == "in_distribution" else [0.125 * k for k in range(8)]
+    single = telling(geonet.geodesic(*pair_1d), **{name: values[1]}).report
+    assert getattr(single, name) == values[1]
+    assert f"{LABELS[name]}  " in str(single)
+    assert dict(single.rows())[LABELS[name]] == str(values[1])
+    many = telling(geonet.geodesic(*batch_1d), **{name: values[:7]}).report
+    assert getattr(many, name) == values[:7]
+    shown = ", ".join(str(v) if name == "in_distribution" else f"{v:.4g}" for v in values[:5])
+    assert dict(many.rows())[LABELS[name]] == f"{shown}, …"
+    for report in (single, many):
+        assert json.loads(json.dumps(report.to_dict())) == report.to_dict()
+
+
+def test_what_is_known_of_some_pairs_only(batch_1d):
+    unknown = float("nan")
+    checks = {
+        "mismatch": [0.5, unknown, 0.25] + [unknown] * 4,
+        "in_distribution": [1.0, unknown, 0.0] + [unknown] * 4,
+        "distance_lower_bound": [unknown] * 7,
+        "distance_upper_bound": [unknown] * 7,
+    }
+    path = geonet.geodesic(*batch_1d)
+    before, report = path.report, telling(path, **checks).report
+    assert report.mismatch == [0.5, None, 0.25] + [None] * 4
+    assert report.in_distribution == [True, None, False] + [None] * 4
+    assert report.distance_lower_bound == before.distance_lower_bound
+    assert report.distance_upper_bound == before.distance_upper_bound
+    assert dict(report.rows())[LABELS["in_distribution"]] == "True, None, False, None, None, …"
+    assert json.loads(json.dumps(report.to_dict())) == report.to_dict()
+
+
+def test_the_sharper_bound_is_reported(pair_1d):
+    path = geonet.geodesic(*pair_1d)
+    before = path.report
+    assert before.distance_lower_bound < before.distance < before.distance_upper_bound
+    wide, sharp = (0.0, 1e9), (before.distance - 1e-6, before.distance + 1e-6)
+    for low, high in (wide, sharp):
+        bounds = {"distance_lower_bound": low, "distance_upper_bound": high}
+        report = telling(path, **bounds).report
+        assert report.distance_lower_bound == pytest.approx(max(low, before.distance_lower_bound))
+        assert report.distance_upper_bound == pytest.approx(min(high, before.distance_upper_bound))
+
+
+def test_bounds_by_moments_hold(generator):
+    grid = Grid(60, -1.0, 3.0)
+    first, second = (
+        Density(torch.rand(20, 60, dtype=torch.float64, generator=generator) ** 6, grid)
+        for _ in range(2)
+    )
+    truth = geonet.geodesic(first, second, "quantile").distance
+    lower, upper = moment_bounds(first, second)
+    assert lower.shape == upper.shape == (20,)
+    assert bool((lower <= truth).all()) and bool((truth <= upper).all())
+    assert float(lower.min()) > 0
+
+
+def test_bounds_by_moments_are_sharp_for_points_and_for_equal_ends():
+    grid = Grid((9, 9))
+    values = torch.zeros(2, 9, 9, dtype=torch.float64)
+    values[0, 1, 2] = values[1, 7, 3] = 1
+    lower, upper = moment_bounds(*(Density(v, grid) for v in values))
+    assert float(lower) == pytest.approx((6**2 + 1) ** 0.5 / 9)
+    assert float(upper) == pytest.approx((6**2 + 1) ** 0.5 / 9)
+    spread = GaussianMixture.isotropic([[0.5, 0.5]], 0.1).on(Grid((60, 60)))
+    lower, upper = moment_bounds(spread, spread)
+    assert float(lower) < 1e-6
+    assert float(upper) == pytest.approx(0.2, rel=1e-3)  # of independent draws: σ√(2d)
+
+
+def test_a_distance_below_the_bound_is_marked_in_a_batch(batch_1d):
+    path = geonet.geodesic(*batch_1d)
+    low = [0.0] * 5 + [1e3] * 2
+    bounds = {"distance_lower_bound": low, "distance_upper_bound": [2e3] * 7}
+    assert "(below the bound for 2 of 7)" in str(telling(path, **bounds).report)
+
+
+# ---- in a sentence
+
+
+def test_a_sound_path_without_an_estimate_says_so(pair_1d):
+    verdict = geonet.geodesic(*pair_1d).report.verdict()
+    assert verdict == "Ends and mass are right. What lies between the ends is not estimated."
+
+
+def test_flaws_are_named(pair_1d):
+    report = geonet.geodesic(*pair_1d).report
+    flawed = replace(report, source_error=0.031, mass_error=0.02, target_error=0.004, distance=0.0)
+    assert flawed.verdict() == (
+        "The path misses its source by 3.1 %, is off in mass by 2 %. "
+        "Its W2 is below what the moments of both ends allow. "
+        "What lies between the ends is not estimated."
+    )
+
+
+@pytest.mark.parametrize(
+    ("estimate", "usual", "words"),
+    [
+        (0.0025, True, "Expect an L1 error of 0.25 %. The training had pairs like this."),
+        (0.0025, False, "Expect an L1 error of 0.25 %. The pair is unlike those of the training."),
+        (0.0025, None, "Expect an L1 error of 0.25 %."),
+        (
+            [0.001, 0.0025, None],
+            [True, False, None],
+            "Expect an L1 error of 0.25 %. What lies between the ends of 1 pairs of 3 is not "
+            "estimated. 1 of 3 pairs are unlike those of the training.",
+        ),
+        (
+            None,
+            False,
+            "Ends and mass are right. What lies between the ends is not estimated. "
+            "The pair is unlike those of the training.",
+        ),
+    ],
+)
+def test_the_expected_error_is_that_of_the_worst_pair(pair_1d, estimate, usual, words):
+    report = geonet.geodesic(*pair_1d).report
+    assert replace(report, error_estimate=estimate, in_distribution=usual).verdict() == words
+
+
+def test_noise_and_grain_are_named(pair_2d):
+    bridge = geonet.geodesic(*pair_2d, "schrodinger", epsilon=0.08).report
+    assert bridge.verdict().endswith("Noise blurs it by 0.2 halfway, in units of the box.")
+    coarse = [end.resample(end.grid.with_shape(12)) for end in pair_2d]
+    plan = geonet.geodesic(*coarse, "linear-program").report
+    assert plan.verdict().endswith("It is grainy between the ends.")
