@@ -75,6 +75,11 @@ class Grid:
         return tuple(b - a for a, b in zip(self.lower, self.upper, strict=True))
 
     @property
+    def longest(self) -> float:
+        """The longest side of the box."""
+        return max(self.lengths)
+
+    @property
     def spacing(self) -> tuple[float, ...]:
         """Side lengths of a cell."""
         return tuple(length / n for length, n in zip(self.lengths, self.shape, strict=True))
