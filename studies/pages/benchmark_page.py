@@ -1,4 +1,4 @@
-"""Puts results/benchmark.json into docs/benchmark.md and the README, between their markers.
+"""Puts studies/results/benchmark.json into docs/benchmark.md and the README, between their markers.
 
 Run it after `geonet benchmark`. Results of a quick run are refused: they are checks.
 """
@@ -13,11 +13,11 @@ from pages import ROOT, put
 
 from geonet.evaluation.results import Cell, Table, digits
 from geonet.studies.benchmark.analysis import LIMIT, break_even, equal_error, in_setting
-from geonet.studies.benchmark.result import Benchmark, Row, read_benchmark
+from geonet.studies.benchmark.result import Benchmark, Measurement, read_benchmark
 from geonet.studies.benchmark.suites import SUITES
 from geonet.studies.benchmark.tables import equal_errors, left_out, loads, ranking, scaling, sizes
 
-RESULTS, IMAGES = ROOT / "results", ROOT / "docs" / "images"
+RESULTS, IMAGES = ROOT / "studies" / "results", ROOT / "docs" / "images"
 PAGE, README = ROOT / "docs" / "benchmark.md", ROOT / "README.md"
 PICTURES = {
     "pareto": "Error against time",
@@ -33,7 +33,7 @@ def read(results: Path = RESULTS) -> Benchmark:
     """The results of a full run of all suites."""
     found = read_benchmark(results)
     if found.quick:
-        raise SystemExit("results/benchmark.json is of a quick run; run geonet benchmark.")
+        raise SystemExit("studies/results/benchmark.json is of a quick run; run geonet benchmark.")
     missing = [
         name
         for name in SUITES
@@ -43,7 +43,7 @@ def read(results: Path = RESULTS) -> Benchmark:
         )
     ]
     if missing or not found.scaling:
-        raise SystemExit("results/benchmark.json has not all suites; run geonet benchmark.")
+        raise SystemExit("studies/results/benchmark.json has not all suites; run geonet benchmark.")
     return found
 
 
@@ -66,7 +66,7 @@ def sections(found: Benchmark) -> dict[str, str]:
     }
 
 
-def remark(rows: Sequence[Row], suite: str) -> str:
+def remark(rows: Sequence[Measurement], suite: str) -> str:
     """Who is fastest below the limit, learned and classical, and whether training pays."""
     dimension, cells = SUITES[suite].dimension, reference(suite)
     own = [row for row in in_setting(rows, suite, cells) if row.solver != "auto"]
@@ -82,7 +82,7 @@ def remark(rows: Sequence[Row], suite: str) -> str:
     return text if learned is None else f"{text} {_pays(rows, learned)}"
 
 
-def _pays(rows: Sequence[Row], learned: Row) -> str:
+def _pays(rows: Sequence[Measurement], learned: Measurement) -> str:
     equal = equal_error(rows, learned)
     if equal is None:
         return f"No classical one is as exact as `{learned.label}`."
@@ -124,7 +124,7 @@ def readme(found: Benchmark) -> str:
     return Table("", columns, lines).markdown()
 
 
-def _best(rows: Sequence[Row], exact: float) -> list[Row]:
+def _best(rows: Sequence[Measurement], exact: float) -> list[Measurement]:
     """Of each solver the fastest setting with an error of `exact` or less, else its most exact."""
     best = {}
     for solver in dict.fromkeys(row.solver for row in rows):
@@ -140,7 +140,7 @@ def reference(suite: str) -> int:
     return SUITES[suite].reference
 
 
-def _named(row: Row) -> str:
+def _named(row: Measurement) -> str:
     return f"`{row.label}` ({digits(1e3 * row.seconds)} ms, {digits(row.l1_percent)} %)"
 
 

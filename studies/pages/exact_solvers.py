@@ -13,7 +13,7 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from pages import ROOT, Row, machine, percent, put, seeded, table
+from pages import ROOT, Cells, machine, percent, put, seeded, table
 from rich.progress import track
 
 import geonet
@@ -29,7 +29,7 @@ QUARTERS = [0.25, 0.5, 0.75]
 SEED = 7_000
 
 
-def quantile_accuracy(pairs: int = 50) -> list[Row]:
+def quantile_accuracy(pairs: int = 50) -> list[Cells]:
     """100 cells against 20,000 cells averaged over the 100, the paper's 1D mixtures."""
     source, target = (mixtures_1d(pairs, seeded(SEED + k)) for k in range(2))
     fine = BOX_1D.with_shape(20_000)
@@ -40,7 +40,7 @@ def quantile_accuracy(pairs: int = 50) -> list[Row]:
     return [("mean L1 at t = ¼, ½, ¾", ", ".join(percent(e) for e in errors))]
 
 
-def monge_ampere_accuracy(pairs: int = 50, compared: int = 10) -> list[Row]:
+def monge_ampere_accuracy(pairs: int = 50, compared: int = 10) -> list[Cells]:
     """Residuals, agreement between grids, known maps and the linear program's distance."""
     source, target = (mixtures_2d(pairs, seeded(SEED + k)) for k in range(2, 4))
     path = solve(source, target, BOX_2D, "monge-ampere")
@@ -64,7 +64,7 @@ def monge_ampere_accuracy(pairs: int = 50, compared: int = 10) -> list[Row]:
     ]
 
 
-def linear_program_rows(few: list[list], truth: torch.Tensor) -> list[Row]:
+def linear_program_rows(few: list[list], truth: torch.Tensor) -> list[Cells]:
     """Atoms at cell centres make W2² too large by about 0.3 h²: shown, and taken out."""
     squares = {
         n: torch.stack(
@@ -86,7 +86,7 @@ def linear_program_rows(few: list[list], truth: torch.Tensor) -> list[Row]:
     return rows
 
 
-def comparison(pairs: int = 3) -> list[Row]:
+def comparison(pairs: int = 3) -> list[Cells]:
     """Every 2D solver on the same known-map pairs at 64×64: error at t = ½, W2 error, cost."""
     truths = [known_map(100 + i) for i in range(pairs)]
     rows = []
@@ -124,7 +124,7 @@ def measured(solver: geonet.Solver, truths: list[Geodesic]) -> tuple[str, str, f
     return error, distance, median(seconds)
 
 
-def schrodinger_accuracy() -> list[Row]:
+def schrodinger_accuracy() -> list[Cells]:
     """Gaussians in 1D against the closed form; ε → 0 against quantiles."""
     grid = Grid(200, 0.0, 10.0)
     first, second = (0.6, 4.0), (0.9, 6.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from statistics import median
 
 import torch
-from pages import ROOT, Row, percent, put, seeded, table
+from pages import ROOT, Cells, percent, put, seeded, table
 from torch import Tensor
 
 import geonet
@@ -57,7 +57,7 @@ def errors(case: str, ask, options: dict) -> str:
 
 def main() -> None:
     """Measure, print and write the table."""
-    rows: list[Row] = [
+    rows: list[Cells] = [
         (name, case, *(errors(case, ask, options) for ask in (squared_distance, mean_halfway)))
         for case in ("2D random", "2D OOD")
         for name, options in SETTINGS.items()

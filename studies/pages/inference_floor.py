@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from pages import ROOT, Row, machine, put, seconds, seeded, table
+from pages import ROOT, Cells, machine, put, seconds, seeded, table
 
 import geonet
 from geonet import Density
@@ -88,7 +88,7 @@ def stages(model: TransportNet, source: Density, target: Density) -> dict[str, f
     return {name: warm(call) / BATCH for name, call in calls.items()}
 
 
-def rows() -> list[Row]:
+def rows() -> list[Cells]:
     """Every stage, and the whole path as a user gets it."""
     model, _ = opened(PRETRAINED / f"{MODEL}.safetensors", TransportNet, 2)
     ends = FAMILIES["mixtures-2d"]().densities(BATCH, seeded(7_000))
@@ -111,7 +111,7 @@ def rows() -> list[Row]:
 
 def _row(
     name: str, count: float, moved: float, taken: float, arithmetic: float, copying: float
-) -> Row:
+) -> Cells:
     floor = max(count / arithmetic, moved / copying)  # both can go on at once
     return (
         name,

@@ -7,7 +7,7 @@ beside them. Run it by `make models`; it takes some minutes, most of them for th
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
-from pages import ROOT, Row, put, seeded, table
+from pages import ROOT, Cells, put, seeded, table
 
 import geonet
 from geonet import Density
@@ -48,9 +48,9 @@ def errors_of(solver: Solver, dimension: int, epsilon: float = 0.0) -> dict[str,
     }
 
 
-def error_rows(dimension: int) -> list[Row]:
+def error_rows(dimension: int) -> list[Cells]:
     """The shipped model, the authors' weights, and no transport at all."""
-    rows: list[Row] = []
+    rows: list[Cells] = []
     for name in (f"geonet-{dimension}d", "linear"):
         errors = errors_of(geonet.solver(name), dimension)
         cells = [f"{m:.2f} ± {s:.2f}" for m, s in zip(*errors.values(), strict=True)]
@@ -78,7 +78,7 @@ def entropic_table(name: str = "er-geonet-1d") -> str:
     epsilon = float(path.notes["epsilon"])
     bridge, geodesic = truth_of(1, epsilon), truth_of(1)
     frames = path.density(QUARTERS)
-    rows: list[Row] = []
+    rows: list[Cells] = []
     for label, a, b in (
         (f"`{name}` to `schrodinger` at ε = {epsilon:g}", frames, bridge),
         (f"`{name}` to the geodesic, ε = 0", frames, geodesic),

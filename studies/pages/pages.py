@@ -11,8 +11,8 @@ from time import perf_counter
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-Row = tuple[str, ...]
+ROOT = Path(__file__).resolve().parents[2]
+Cells = tuple[str, ...]
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -25,7 +25,7 @@ def percent(value) -> str:
     return f"{100 * float(value):.3g} %"
 
 
-def table(header: Row, rows: list[Row]) -> str:
+def table(header: Cells, rows: list[Cells]) -> str:
     """A Markdown table."""
     lines = [header, tuple("---" for _ in header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -12,7 +12,7 @@ from time import perf_counter
 
 import pytorch_optimizer
 import torch
-from pages import ROOT, Row, table
+from pages import ROOT, Cells, table
 
 from geonet.operators.build import build
 from geonet.optimizers.soap import SOAP
@@ -21,7 +21,7 @@ from geonet.training.loop import make_problem
 from geonet.training.loss import Objective
 from geonet.training.sampling import cartesian_batch, sensor_points
 
-CONFIG = read_config(ROOT / "experiments" / "gaussian-1d.toml")
+CONFIG = read_config(ROOT / "studies" / "configs" / "gaussian-1d.toml")
 RATE, STEPS = 3e-3, 200
 
 
@@ -58,7 +58,7 @@ def measure(make: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]) -> 
 
 def main() -> None:
     """Print one row each."""
-    rows: list[Row] = []
+    rows: list[Cells] = []
     for name, make in (("geonet", lambda p: SOAP(p, lr=RATE)), ("pytorch-optimizer", theirs)):
         step, loss = measure(make)
         rows.append((name, f"{step:.0f}", f"{loss:.3f}"))

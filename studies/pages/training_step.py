@@ -14,7 +14,7 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from pages import ROOT, Row, put, table
+from pages import ROOT, Cells, put, table
 from torch import Tensor
 
 from geonet.operators.architecture import Architecture, Branch, Trunk
@@ -118,7 +118,7 @@ def measure(dimension: int, repetitions: int = 15) -> list[tuple[str, float, flo
 
 def main() -> None:
     """Measure 1D and 2D, print the table and write it into the page."""
-    rows: list[Row] = []
+    rows: list[Cells] = []
     for dimension in (1, 2):
         measured = measure(dimension)
         paper = measured[0][2]

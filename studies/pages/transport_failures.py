@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import torch
-from pages import ROOT, Row, percent, put, table
+from pages import ROOT, Cells, percent, put, table
 
 import geonet
 from geonet import Density, GaussianMixture, Grid
@@ -37,7 +37,7 @@ def cases() -> dict[str, tuple[Density, Density]]:
     }
 
 
-def judged(name: str, pair: tuple[Density, Density], axes) -> Row:
+def judged(name: str, pair: tuple[Density, Density], axes) -> Cells:
     """A row of the table and a row of the picture."""
     path = geonet.geodesic(*pair, "transport-2d")
     fallback = geonet.geodesic(*pair, "auto")

@@ -10,7 +10,7 @@ import typer
 from geonet.errors import FileError, InputError
 
 if TYPE_CHECKING:
-    from geonet.cli.many import Outcome
+    from geonet.cli.many import Tally
     from geonet.cli.recipe import Recipe, Solved
 
 TIMES = {".png": 5, ".npz": 11, ".gif": 31, ".mp4": 61}  # how many, where --times is not given
@@ -238,36 +238,36 @@ def _many(pairs: Path, folder: Path, recipe: Recipe, as_json: bool) -> int:
 
     rows = read_pair_list(pairs)
     with one_thread(), progress("pairs", len(rows)) as tick:
-        outcome = solve_many(rows, pairs.parent, folder, recipe, tick)
+        tally = solve_many(rows, pairs.parent, folder, recipe, tick)
     if as_json:
-        _print_outcome_json(outcome, folder)
+        _print_tally_json(tally, folder)
     else:
-        already = f", {outcome.before} were there already" if outcome.before else ""
-        typer.echo(f"{counted(outcome.solved, 'pair')} solved{already}: {folder / SUMMARY}")
-        if outcome.failures:
-            typer.echo(f"{counted(len(outcome.failures), 'pair')} without an answer:")
-        for failure in outcome.failures:
-            row = failure.row
-            typer.echo(f"  line {row.line}, {row.source} → {row.target}: {failure.message}")
-    return SOME_FAILED if outcome.failures else 0
+        already = f", {tally.before} were there already" if tally.before else ""
+        typer.echo(f"{counted(tally.solved, 'pair')} solved{already}: {folder / SUMMARY}")
+        if tally.failures:
+            typer.echo(f"{counted(len(tally.failures), 'pair')} without an answer:")
+        for failure in tally.failures:
+            pair = failure.pair
+            typer.echo(f"  line {pair.line}, {pair.source} → {pair.target}: {failure.message}")
+    return SOME_FAILED if tally.failures else 0
 
 
-def _print_outcome_json(outcome: Outcome, folder: Path) -> None:
+def _print_tally_json(tally: Tally, folder: Path) -> None:
     from geonet.cli.output import print_json
 
     failures = [
         {
-            "line": failure.row.line,
-            "source": failure.row.source,
-            "target": failure.row.target,
+            "line": failure.pair.line,
+            "source": failure.pair.source,
+            "target": failure.pair.target,
             "error": failure.message,
         }
-        for failure in outcome.failures
+        for failure in tally.failures
     ]
     print_json(
         {
-            "solved": outcome.solved,
-            "before": outcome.before,
+            "solved": tally.solved,
+            "before": tally.before,
             "failures": failures,
             "output": str(folder),
         }

@@ -52,15 +52,15 @@ def _chosen(names: list[str], known: list[str]) -> list[str]:
 
 
 def _run(name: str, quick: bool, train: bool, out: Path) -> None:
+    from geonet.studies.reproduction.conditions import Conditions, with_training
     from geonet.studies.reproduction.experiments import EXPERIMENTS
-    from geonet.studies.reproduction.setting import Setting, with_training
 
     experiment, began = EXPERIMENTS[name], perf_counter()
-    setting = Setting(quick)
+    conditions = Conditions(quick)
     if train:
         folder = Path("runs") / ("reproduce-quick" if quick else "reproduce")
-        setting = with_training(setting, experiment.models, folder)
-    result = experiment.run(setting)
+        conditions = with_training(conditions, experiment.models, folder)
+    result = experiment.run(conditions)
     typer.echo(f"\n{name}: {result.title}{' (quick)' if quick else ''}")
     for table in result.tables:
         typer.echo(f"\n{table.title}")

@@ -47,7 +47,7 @@ CASES = {
 
 
 @dataclass(frozen=True)
-class Pairs:
+class KnownPairs:
     """Gridded pairs with their exact paths at the quarters and their exact distances."""
 
     source: Density
@@ -68,7 +68,7 @@ class Pairs:
         return self.solved(solver, **options).density(QUARTERS)
 
 
-def pairs_of(case: Case, count: int = PAIRS, seed: int = SEED) -> Pairs:
+def pairs_of(case: Case, count: int = PAIRS, seed: int = SEED) -> KnownPairs:
     """Random pairs of a case; solvers see cells alone, the truth is found from the formulas."""
     mixture = case.family(2 * count, torch.Generator().manual_seed(seed))
     first = _part(mixture, slice(count))
@@ -77,15 +77,15 @@ def pairs_of(case: Case, count: int = PAIRS, seed: int = SEED) -> Pairs:
     if case.identity:
         still = source.values[:, None].expand(-1, len(QUARTERS), *case.grid.shape)
         nowhere = torch.zeros(count, dtype=torch.float64)
-        return Pairs(source, target, Density(still, case.grid), nowhere)
+        return KnownPairs(source, target, Density(still, case.grid), nowhere)
     if case.grid.dimension == 1:
         truth, distance = exact_1d(first, second, case.grid)
-        return Pairs(source, target, truth, distance)
+        return KnownPairs(source, target, truth, distance)
     paths = {k: path for k in range(count) if (path := exact_2d(first[k], second[k]))}
     truth = torch.stack([p.density(QUARTERS, case.grid).values for p in paths.values()])
     distance = torch.stack([p.distance for p in paths.values()])
     source, target = (Density(end.values[list(paths)], case.grid) for end in (source, target))
-    return Pairs(source, target, Density.as_computed(truth, case.grid), distance)
+    return KnownPairs(source, target, Density.as_computed(truth, case.grid), distance)
 
 
 def exact_1d(first: GaussianMixture, second: GaussianMixture, grid: Grid) -> tuple[Density, Tensor]:

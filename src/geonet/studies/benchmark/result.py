@@ -23,8 +23,8 @@ class Seconds:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A solver in one setting.
+class Measurement:
+    """A solver in one kind of call.
 
     Attributes:
         suite: the name.
@@ -79,7 +79,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A setting that was not measured, and why."""
+    """A kind of call that was not measured, and why."""
 
     suite: str
     dimension: int
@@ -116,7 +116,7 @@ class Benchmark:
 
     machine: dict[str, Any]
     quick: bool
-    settings: list[Row] = field(default_factory=list)
+    settings: list[Measurement] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     scaling: list[Curve] = field(default_factory=list)
 
@@ -128,7 +128,7 @@ class Benchmark:
     def from_json(table: dict[str, Any]) -> Benchmark:
         """What `to_json` gave."""
         rows = [
-            Row(**row | {"seconds_per_pair": Seconds(**row["seconds_per_pair"])})
+            Measurement(**row | {"seconds_per_pair": Seconds(**row["seconds_per_pair"])})
             for row in table["settings"]
         ]
         skipped = [Skipped(**row) for row in table["skipped"]]

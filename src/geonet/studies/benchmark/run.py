@@ -12,7 +12,7 @@ from geonet.errors import GeonetError
 from geonet.evaluation.machine import machine
 from geonet.studies.benchmark.entrants import Entrant, check_all_take_part, entrants, taking_part
 from geonet.studies.benchmark.process import in_new_process
-from geonet.studies.benchmark.result import Benchmark, Curve, Row, Skipped
+from geonet.studies.benchmark.result import Benchmark, Curve, Measurement, Skipped
 from geonet.studies.benchmark.scaling import LADDERS, Ladder, curves
 from geonet.studies.benchmark.suites import SCALING, TIMES, Suite, check_suites, suite_of
 from geonet.studies.benchmark.worker import FULL, QUICK, Job, Limits, measured
@@ -53,7 +53,7 @@ def planned(suites: Sequence[str] = (), solvers: Sequence[str] = (), quick: bool
 
 def benchmark(plan: Plan, tell: Tell = lambda line: None) -> Benchmark:
     """Measure; `tell` is given a line when a solver is done."""
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     skipped: list[Skipped] = []
     for suite, own in plan.parts:
         with TemporaryDirectory() as folder:
@@ -87,11 +87,11 @@ def _pairs_written(suite: Suite, limits: Limits, folder: Path, tell: Tell) -> di
     return files
 
 
-def _measured(job: Job) -> tuple[list[Row], list[Skipped]]:
+def _measured(job: Job) -> tuple[list[Measurement], list[Skipped]]:
     try:
         return in_new_process(measured, job)
     except GeonetError as error:  # of the process itself: solvers' are among the skipped
-        return [], [job.skipped(setting, str(error)) for setting in job.settings()]
+        return [], [job.skipped(asked, str(error)) for asked in job.calls()]
 
 
 def _ladder_skipped(ladder: Ladder, reason: str) -> Skipped:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from geonet.evaluation.results import Cell, Table, digits
 from geonet.studies.benchmark.analysis import LIMIT, break_even, equal_error, in_setting, pareto
-from geonet.studies.benchmark.result import Benchmark, Row, Skipped
+from geonet.studies.benchmark.result import Benchmark, Measurement, Skipped
 from geonet.studies.benchmark.suites import SUITES, TIMES
 
 ON_FRONT = "●"
@@ -20,7 +20,7 @@ def tables(found: Benchmark) -> list[Table]:
     return [table for table in made if table.rows]
 
 
-def ranking(rows: Sequence[Row], suite: str) -> Table:
+def ranking(rows: Sequence[Measurement], suite: str) -> Table:
     """Error and time at the reference size, one pair, the fastest first."""
     cells = SUITES[suite].reference
     own = in_setting(rows, suite, cells)
@@ -64,7 +64,7 @@ def ranking(rows: Sequence[Row], suite: str) -> Table:
     return Table(title, columns, lines)
 
 
-def sizes(rows: Sequence[Row], suite: str) -> Table:
+def sizes(rows: Sequence[Measurement], suite: str) -> Table:
     """Milliseconds of one pair on every grid."""
     own = [row for row in rows if (row.suite, row.pairs, row.times) == (suite, 1, TIMES)]
     cells = sorted({row.cells for row in own})
@@ -78,7 +78,7 @@ def sizes(rows: Sequence[Row], suite: str) -> Table:
     return Table(title, ("cells a side", *map(str, cells)), lines if len(cells) > 1 else [])
 
 
-def loads(rows: Sequence[Row], suite: str) -> Table:
+def loads(rows: Sequence[Measurement], suite: str) -> Table:
     """Milliseconds per pair for other numbers of times, and in a batch."""
     cells = SUITES[suite].reference
     own = [row for row in rows if (row.suite, row.cells) == (suite, cells)]
@@ -92,7 +92,7 @@ def loads(rows: Sequence[Row], suite: str) -> Table:
     return Table(f"{named(suite, cells)}, ms a pair", columns, lines if len(kinds) > 1 else [])
 
 
-def equal_errors(rows: Sequence[Row]) -> Table:
+def equal_errors(rows: Sequence[Measurement]) -> Table:
     """Learned solvers against the fastest classical one that is as exact, and when they pay."""
     columns = (
         "learned",
@@ -114,7 +114,7 @@ def equal_errors(rows: Sequence[Row]) -> Table:
     return Table("Speed at equal error", columns, lines)
 
 
-def _against(row: Row, equal: Row | None, below: Row | None) -> list[Cell]:
+def _against(row: Measurement, equal: Measurement | None, below: Measurement | None) -> list[Cell]:
     """A line of `equal_errors`."""
     name = f"{row.label}, {named(row.suite, row.cells)}, {_load(row.pairs, row.times)}"
     line: list[Cell] = [name, row.l1_percent, 1e3 * row.seconds]
@@ -126,7 +126,7 @@ def _against(row: Row, equal: Row | None, below: Row | None) -> list[Cell]:
     return line + ([None] * 2 if below is None else [below.label, below.seconds / row.seconds])
 
 
-def _pays(row: Row, equal: Row | None) -> Cell:
+def _pays(row: Measurement, equal: Measurement | None) -> Cell:
     if row.training_seconds is None or equal is None:
         return None
     pairs = break_even(row, equal)

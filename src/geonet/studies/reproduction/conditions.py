@@ -11,11 +11,11 @@ from geonet.evaluation.results import Result
 from geonet.operators.opened import PRETRAINED
 
 QUICK_STEPS = 30  # of a training that only shows that it runs
-CONFIGS = Path("experiments")  # in a clone of the repository
+CONFIGS = Path("studies/configs")  # in a clone of the repository
 
 
 @dataclass(frozen=True)
-class Setting:
+class Conditions:
     """What an experiment is told.
 
     Attributes:
@@ -52,16 +52,16 @@ class Experiment:
 
     name: str
     title: str
-    run: Callable[[Setting], Result]
+    run: Callable[[Conditions], Result]
     models: tuple[str, ...] = ()
 
 
-def with_training(setting: Setting, models: tuple[str, ...], folder: Path) -> Setting:
+def with_training(conditions: Conditions, models: tuple[str, ...], folder: Path) -> Conditions:
     """Train the models into folder/NAME, going on where a training was cut, and use them."""
     trained = {}
     for name in models:
-        trained[name] = str(_trained(name, folder / name, setting.quick, trained))
-    return replace(setting, trained=tuple(trained.items()))
+        trained[name] = str(_trained(name, folder / name, conditions.quick, trained))
+    return replace(conditions, trained=tuple(trained.items()))
 
 
 def _trained(name: str, folder: Path, quick: bool, before: dict[str, str]) -> Path:
