@@ -11,15 +11,13 @@ from functools import partial
 
 import matplotlib.pyplot as plt
 import torch
-from pages import ROOT, Cells, put, seeded, table
+from pages import ROOT, Cells, put, table
 
 import geonet
-from geonet import Density
 from geonet.evaluation.results import digits
-from geonet.evaluation.suites import CASES, SEED, Case, KnownPairs, pairs_of
+from geonet.evaluation.suites import CASES, Case, KnownPairs, known_map_pairs, pairs_of
 from geonet.geodesics.base import QUARTERS
-from geonet.geodesics.known_map import known_map_geodesic, random_potential
-from geonet.measures.families import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d, mixtures_3d
+from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.measures.metrics import l1, mass_error, negativity
 from geonet.studies.reproduction.paper import TABLE_2
 
@@ -65,28 +63,6 @@ def distance_rows(label: str, pairs: KnownPairs) -> Cells:
         f"{inside} of {len(pairs.source)}",
         f"{100 * float(mass_error(frames).max()):.3f} %",
         f"{float(negativity(frames).max()):g}",
-    )
-
-
-def known_map_pairs(count: int = 20, seed: int = SEED) -> KnownPairs:
-    """3D mixtures carried by random potentials, whose path is exact by construction."""
-    generator = seeded(seed)
-    mixtures = mixtures_3d(count, generator)
-    paths = []
-    for k in range(count):
-        source = mixtures[k].on(BOX_3D)
-        paths.append(known_map_geodesic(source, random_potential(BOX_3D, generator, 3, 0.5)))
-    source, target, truth = (
-        Density.as_computed(torch.stack(values), BOX_3D)
-        for values in (
-            [p.source.values for p in paths],
-            [p.target.values for p in paths],
-            [p.density(QUARTERS).values for p in paths],
-        )
-    )
-    distance = torch.stack([p.distance for p in paths])
-    return KnownPairs(
-        Density(source.values, BOX_3D), Density(target.values, BOX_3D), truth, distance
     )
 
 

@@ -16,7 +16,7 @@ from geonet.studies.reproduction.conditions import Conditions, Experiment
 
 @pytest.fixture
 def ran(monkeypatch, tmp_path):
-    """Three experiments that take no time, and a list of those that were run, with their conditions.
+    """Three experiments that take no time, and a list of those that ran, with conditions.
 
     The first has two tables and a remark, the second a figure, the third nothing.
     """
@@ -152,7 +152,7 @@ def test_models_are_trained_first(run, ran, monkeypatch, options, folder):
         trained.append((conditions, models, where, names(ran)))
         return Conditions(conditions.quick, (("first-model", "new.safetensors"),))
 
-    monkeypatch.setattr("geonet.studies.reproduction.conditions.with_training", recorded)
+    monkeypatch.setattr("geonet.studies.reproduction.retraining.with_training", recorded)
     assert run("reproduce", "first", *options).code == 0
     quick = "--quick" in options
     assert trained == [(Conditions(quick), ("first-model", "other-model"), Path(folder), [])]

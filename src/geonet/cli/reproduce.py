@@ -52,12 +52,14 @@ def _chosen(names: list[str], known: list[str]) -> list[str]:
 
 
 def _run(name: str, quick: bool, train: bool, out: Path) -> None:
-    from geonet.studies.reproduction.conditions import Conditions, with_training
+    from geonet.studies.reproduction.conditions import Conditions
     from geonet.studies.reproduction.experiments import EXPERIMENTS
 
     experiment, began = EXPERIMENTS[name], perf_counter()
     conditions = Conditions(quick)
     if train:
+        from geonet.studies.reproduction.retraining import with_training
+
         folder = Path("runs") / ("reproduce-quick" if quick else "reproduce")
         conditions = with_training(conditions, experiment.models, folder)
     result = experiment.run(conditions)

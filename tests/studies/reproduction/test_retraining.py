@@ -11,8 +11,9 @@ from geonet.measures.mnist import Digits, sample_digits
 from geonet.operators.autoencoder_file import load_autoencoder
 from geonet.operators.model_file import load_model, read_tensors
 from geonet.solvers.registry import make_solver
-from geonet.studies.reproduction import conditions as module
-from geonet.studies.reproduction.conditions import Conditions, with_training
+from geonet.studies.reproduction import retraining as module
+from geonet.studies.reproduction.conditions import Conditions
+from geonet.studies.reproduction.retraining import with_training
 from geonet.training.loop import train
 from geonet.training.run_log import read_log
 
@@ -72,7 +73,7 @@ def counted(monkeypatch):
         begun.append(done)
         return train(config, folder, resume=resume)
 
-    monkeypatch.setattr("geonet.training.loop.train", watched)
+    monkeypatch.setattr(f"{module.__name__}.train", watched)
     return begun
 
 
@@ -108,7 +109,7 @@ def test_a_full_training_has_the_config_as_it_is(monkeypatch):
         seen.append((config, folder, resume))
         return train(replace(config, steps=1, compile=False), folder, resume=resume)
 
-    monkeypatch.setattr("geonet.training.loop.train", stopped)
+    monkeypatch.setattr(f"{module.__name__}.train", stopped)
     with_training(Conditions(), ("tiny-model",), Path("runs"))
     ((config, folder, resume),) = seen
     assert (config.steps, config.compile) == (5000, True)
@@ -133,7 +134,7 @@ def test_a_training_that_was_cut_goes_on(counted, monkeypatch):
         return replace(outcome, reason="interrupted")
 
     with monkeypatch.context() as patch:
-        patch.setattr("geonet.training.loop.train", cut)
+        patch.setattr(f"{module.__name__}.train", cut)
         with pytest.raises(KeyboardInterrupt):
             with_training(Conditions(quick=True), ("tiny-model",), Path("runs"))
     with_training(Conditions(quick=True), ("tiny-model",), Path("runs"))
@@ -171,7 +172,7 @@ def small_mnist(monkeypatch):
     """A world in which MNIST has 40 digits to train on and 20 others."""
     images = sample_digits().images
     parts = {"train": Digits(images[::25], images[::25]), "test": Digits(images[1::50], images)}
-    monkeypatch.setattr("geonet.measures.mnist.mnist", parts.__getitem__)
+    monkeypatch.setattr(f"{module.__name__}.mnist", parts.__getitem__)
     monkeypatch.setattr("geonet.training.digits.mnist", parts.__getitem__)
     return parts
 
@@ -203,7 +204,7 @@ def test_a_full_autoencoder_is_measured_on_the_test_set(small_mnist, monkeypatch
         seen.append((images, unseen, file, epochs))
         return file
 
-    monkeypatch.setattr("geonet.training.autoencoder.train_autoencoder", recorded)
+    monkeypatch.setattr(f"{module.__name__}.train_autoencoder", recorded)
     conditions = with_training(Conditions(), ("mnist-autoencoder",), Path("runs"))
     ((images, unseen, file, epochs),) = seen
     assert images is small_mnist["train"].images and unseen is small_mnist["test"].images
