@@ -12,7 +12,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-matrix wheel-test fuzz lint format docs accuracy training-step variants models transport \
-  transport-speed transport-failures reproduction benchmark gradients command-line inference-floor hot-paths \
+  transport-speed transport-failures reproduce reproduction stale benchmark gradients command-line inference-floor hot-paths \
   clean
 
 help: ## show this list
@@ -71,11 +71,19 @@ transport-speed: $(VENV)/.dev ## measure their speed; some minutes, idle machine
 transport-failures: $(VENV)/.dev ## show where they fail; a minute
 	$(PYTHON) studies/pages/transport_failures.py
 
-reproduction: $(VENV)/.dev ## put results/ into docs/reproduction.md; geonet reproduce all makes them
+NAME := all
+reproduce: $(VENV)/.dev ## the paper's experiments and docs/reproduction.md; hours; NAME=table-1 for one
+	$(VENV)/bin/geonet reproduce $(NAME) --out studies/results
 	$(PYTHON) studies/pages/reproduction_page.py
 
+reproduction: $(VENV)/.dev ## put studies/results into docs/reproduction.md; make reproduce makes them
+	$(PYTHON) studies/pages/reproduction_page.py
+
+stale: $(VENV)/.dev ## list the figures on pages that are older than their sources; the pages say so
+	$(PYTHON) studies/pages/stale.py
+
 benchmark: $(VENV)/.ott ## error against time of all solvers, and docs/benchmark.md; an hour, idle machine
-	$(VENV)/bin/geonet benchmark
+	$(VENV)/bin/geonet benchmark --out studies/results
 	$(PYTHON) studies/pages/benchmark_page.py
 	$(PYTHON) studies/pages/inference_floor.py
 

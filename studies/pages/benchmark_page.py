@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pages import ROOT, put
+from published import FIGURES, write_notes
 
 from geonet.evaluation.results import Cell, Table, digits
 from geonet.studies.benchmark.analysis import LIMIT, break_even, equal_error, in_setting
@@ -161,6 +162,7 @@ def main() -> None:
         file = f"benchmark-{name}.png"
         shutil.copyfile(RESULTS / file, IMAGES / file)
     put(README, "benchmark", readme(found))
+    write_notes(FIGURES["benchmark"])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from pages import ROOT, Cells, machine, put, seconds, seeded, table
+from measuring import seconds, seeded
+from pages import Cells, machine, table
+from published import begun, publish
 
 import geonet
 from geonet import Density
@@ -125,10 +127,11 @@ def _row(
 
 def main() -> None:
     """Measure, print and write."""
+    stamped = begun("inference-floor")
     header = ("per pair", "MFLOP", "MB in and out", "floor", "taken", "ratio")
     text = f"{table(header, rows())}\n\n{machine()}."
     print(text)
-    put(ROOT / "docs" / "benchmark.md", "floor", text)
+    publish("inference-floor", stamped, {"docs/benchmark.md": {"floor": text}})
 
 
 if __name__ == "__main__":

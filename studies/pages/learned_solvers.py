@@ -7,7 +7,9 @@ beside them. Run it by `make models`; it takes some minutes, most of them for th
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
-from pages import ROOT, Cells, put, seeded, table
+from measuring import seeded
+from pages import ROOT, Cells, table
+from published import begun, publish
 
 import geonet
 from geonet import Density
@@ -98,6 +100,7 @@ def plot_entropic(frames: Density, bridge: Density, geodesic: Density, epsilon: 
 
 def main() -> None:
     """Measure, print and write."""
+    stamped = begun("models")
     header = ("L1 in %", *TIMES)
     rows = {dimension: error_rows(dimension) for dimension in (1, 2)}
     sections = {
@@ -109,8 +112,8 @@ def main() -> None:
     }
     for name, text in sections.items():
         print(f"\n{name}\n{text}")
-        put(ROOT / "docs" / "models.md", name, text)
-    put(ROOT / "README.md", "learned", table(header, [*rows[1], *rows[2]]))
+    both = table(header, [*rows[1], *rows[2]])
+    publish("models", stamped, {"docs/models.md": sections, "README.md": {"learned": both}})
 
 
 if __name__ == "__main__":

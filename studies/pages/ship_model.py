@@ -16,7 +16,8 @@ from typing import Any
 import matplotlib.pyplot as plt
 import torch
 from learned_solvers import errors_of
-from pages import ROOT, machine, seeded, table
+from measuring import seeded
+from pages import ROOT, machine, table
 
 from geonet.evaluation.suites import CASES, PAIRS, SEED, known_map_pairs, pairs_of
 from geonet.evaluation.truth import exact_path

@@ -14,7 +14,8 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from pages import ROOT, Cells, put, table
+from pages import Cells, table
+from published import begun, publish
 from torch import Tensor
 
 from geonet.operators.architecture import Architecture, Branch, Trunk
@@ -118,6 +119,7 @@ def measure(dimension: int, repetitions: int = 15) -> list[tuple[str, float, flo
 
 def main() -> None:
     """Measure 1D and 2D, print the table and write it into the page."""
+    stamped = begun("training-step")
     rows: list[Cells] = []
     for dimension in (1, 2):
         measured = measure(dimension)
@@ -128,7 +130,7 @@ def main() -> None:
         ]
     text = table(("one step", "ms", "µs per residual", "of the paper's"), rows)
     print(text)
-    put(ROOT / "docs" / "training.md", "step", text)
+    publish("training-step", stamped, {"docs/training.md": {"step": text}})
 
 
 if __name__ == "__main__":

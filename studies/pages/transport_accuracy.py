@@ -11,7 +11,8 @@ from functools import partial
 
 import matplotlib.pyplot as plt
 import torch
-from pages import ROOT, Cells, put, table
+from pages import ROOT, Cells, table
+from published import begun, publish
 
 import geonet
 from geonet.evaluation.results import digits
@@ -111,6 +112,7 @@ def estimate_rows(found: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> list[C
 
 def main() -> None:
     """Measure, print and write."""
+    stamped = begun("transport")
     pairs = {label: pairs_of(case) for label, case in CASES.items()}
     rows = [error_rows(label, pairs[label]) for label in CASES]
     three = known_map_pairs()
@@ -149,8 +151,9 @@ def main() -> None:
     }
     for name, text in sections.items():
         print(f"\n{name}\n{text}", flush=True)
-        put(ROOT / "docs" / "transport.md", name, text)
-    put(ROOT / "README.md", "transport", table(header[:3], [row[:3] for row in rows]))
+    short = table(header[:3], [row[:3] for row in rows])
+    pages = {"docs/transport.md": sections, "README.md": {"transport": short}}
+    publish("transport", stamped, pages)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import torch
-from pages import ROOT, Cells, percent, put, table
+from pages import ROOT, Cells, percent, table
+from published import begun, publish
 
 import geonet
 from geonet import Density, GaussianMixture, Grid
@@ -66,6 +67,7 @@ def judged(name: str, pair: tuple[Density, Density], axes) -> Cells:
 
 def main() -> None:
     """Measure, draw, print and write."""
+    stamped = begun("transport-failures")
     pairs = cases()
     figure, axes = plt.subplots(len(pairs), 4, figsize=(8, 6), layout="constrained")
     rows = [judged(name, pair, row) for (name, pair), row in zip(pairs.items(), axes, strict=True)]
@@ -82,7 +84,7 @@ def main() -> None:
     )
     text = table(header, rows)
     print(text)
-    put(ROOT / "docs" / "transport.md", "failures", text)
+    publish("transport-failures", stamped, {"docs/transport.md": {"failures": text}})
 
 
 if __name__ == "__main__":

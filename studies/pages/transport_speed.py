@@ -16,7 +16,9 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from pages import ROOT, Cells, machine, put, seconds, seeded, table
+from measuring import seconds, seeded
+from pages import ROOT, Cells, machine, table
+from published import begun, publish
 
 import geonet
 from geonet import Density
@@ -94,6 +96,7 @@ def training_row() -> Cells:
 
 def main() -> None:
     """Measure, print and write."""
+    stamped = begun("transport-speed")
     print(machine())
     sections = {
         "speed": table(
@@ -106,7 +109,7 @@ def main() -> None:
     }
     for name, text in sections.items():
         print(f"\n{name}\n{text}", flush=True)
-        put(ROOT / "docs" / "transport.md", name, text)
+    publish("transport-speed", stamped, {"docs/transport.md": sections})
 
 
 if __name__ == "__main__":

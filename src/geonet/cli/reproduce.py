@@ -62,7 +62,7 @@ def _run(name: str, quick: bool, train: bool, out: Path) -> None:
 
         folder = Path("runs") / ("reproduce-quick" if quick else "reproduce")
         conditions = with_training(conditions, experiment.models, folder)
-    result = experiment.run(conditions)
+    result = experiment.measured(conditions)
     typer.echo(f"\n{name}: {result.title}{' (quick)' if quick else ''}")
     for table in result.tables:
         typer.echo(f"\n{table.title}")

@@ -6,8 +6,8 @@ One rule, which counts too much rather than too little:
   beside it.
 - A text in it that is the name of a solver counts as an import of that solver's class. In
   f"transport-{d}d" anything may stand for the braces.
-- A text in it that is the name of a file of the package, such as weights or digits, counts as that
-  file; within a class only where that class is imported or named, for a module of solvers has many.
+- A text in it that is the name of weights, digits or a config counts as that file; within a class
+  only where that class is imported or named, for a module of solvers has many.
 - Pictures and the command line count for nothing but themselves.
 
 The hash is that of the code: comments, docstrings and layout do not change it.
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SOURCES = Path(__file__).resolve().parents[2]  # the folder that has the package
-DATA = ("operators/pretrained", "demo_data")
+DATA = ("geonet/operators/pretrained", "geonet/demo_data", "../configs")  # from a folder
 REGISTRY = "geonet.solvers.registry"
 APART = (  # what shows a figure does not measure it, and neither does what stamps it
     "geonet.cli",
@@ -32,7 +32,8 @@ APART = (  # what shows a figure does not measure it, and neither does what stam
     "geonet.evaluation.machine",
     "geonet.evaluation.sources",
     "geonet.evaluation.stamp",
-    "published",  # studies/pages/published.py, which writes pages
+    "pages",  # these two are in studies/pages and write tables there
+    "published",
 )
 ALL = "*"  # of the names in a module
 ANY = "\0"  # in a text: what an f-string has between braces
@@ -74,9 +75,9 @@ def _file_hash(file: Path, changed: int) -> str:
 
 def source_files(modules: Sequence[str], folders: Sequence[Path] = (SOURCES,)) -> dict[str, Path]:
     """The files themselves, by their path in the folder of `folders` that has them, sorted."""
-    package = next(folder / "geonet" for folder in folders if (folder / "geonet").is_dir())
-    solvers = _solvers(package / "solvers" / "registry.py")
-    data = {f.name: f for folder in DATA for f in (package / folder).iterdir() if f.suffix != ".md"}
+    registry = module_file(REGISTRY, folders)
+    solvers = {} if registry is None else _solvers(registry)
+    data = {f.name: f for folder in folders for f in _data_files(folder)}
     todo, seen, found = [Use(module, ALL) for module in modules], set[Use](), set[Path]()
     while todo:
         use = todo.pop()
@@ -111,6 +112,10 @@ def module_file(module: str, folders: Sequence[Path]) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
+def _data_files(folder: Path) -> list[Path]:
+    return [f for part in DATA for f in (folder / part).glob("*.*") if f.suffix != ".md"]
+
+
 def _is_apart(imported: str, by: str) -> bool:
     def inside(module: str, package: str) -> bool:
         return module == package or module.startswith(f"{package}.")
@@ -124,7 +129,7 @@ def _could_be(name: str, text: str) -> bool:
 
 def _path_in(file: Path, folders: Sequence[Path]) -> str:
     folder = next(folder for folder in folders if file.is_relative_to(folder))
-    return file.relative_to(folder).as_posix()
+    return file.relative_to(folder).as_posix()  # with .. for a config
 
 
 # ---- reading code
@@ -155,8 +160,10 @@ def _read_as_of(file: Path, changed: int) -> Contents:
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:
     for node in ast.walk(tree):
-        has_docstring = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        if isinstance(node, has_docstring) and ast.get_docstring(node, clean=False) is not None:
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and ast.get_docstring(node, clean=False) is not None
+        ):
             node.body = node.body[1:]
     return tree
 

@@ -59,6 +59,8 @@ def stamp(modules: Sequence[str], folders: Sequence[Path] = (SOURCES,)) -> Stamp
 
 def _commit(files: list[Path]) -> str | None:
     """The commit of the clone that has these files, marked where one of them differs from it."""
+    if not files:
+        return None
     folder = files[0].parent
     names = list(map(str, files))
     # A package that is installed below somebody's own repository is not in that repository.

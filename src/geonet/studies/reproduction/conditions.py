@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from geonet.evaluation.results import Result
+from geonet.evaluation.stamp import stamp
 from geonet.operators.opened import PRETRAINED
 
 
@@ -50,3 +51,13 @@ class Experiment:
     title: str
     run: Callable[[Conditions], Result]
     models: tuple[str, ...] = ()
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Where its measurement begins, see `geonet.evaluation.sources`."""
+        return (self.run.__module__,)
+
+    def measured(self, conditions: Conditions) -> Result:
+        """Run it, and stamp what it gives."""
+        stamped = stamp(self.modules)  # before: sources may change in the meantime
+        return replace(self.run(conditions), stamp=stamped)
