@@ -22,7 +22,8 @@ from geonet.studies.reproduction.experiments import EXPERIMENTS
 
 STAMPS = "pages.json"
 NOTE = re.compile(r"(\A|\n\n)\*?Measured (at|before|outside) [^\n]*\Z")
-Places = dict[str, tuple[str, ...]]  # sections by the page they are on
+Places = dict[str, tuple[str, ...]]  # names of sections by the page they are on
+Sections = dict[str, dict[str, str]]  # their texts, likewise
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Figures:
         if stored is None:
             when = "at an unknown commit, before sources were noted"
         else:
-            where = f"{stored.machine['cpu']}, {stored.machine['threads']} threads"
+            where = _machine(stored)
             if self.is_fresh(root):
                 at = f"at commit {stored.commit}" if stored.commit else "outside a clone"
                 return f"Measured {at} on {where}."
@@ -133,22 +134,27 @@ _LISTED = (
 FIGURES = {figures.name: figures for figures in _LISTED}
 
 
+def _machine(stored: Stamp) -> str:
+    threads = stored.machine["threads"]
+    return f"{stored.machine['cpu']}, {threads} thread{'s' if threads > 1 else ''}"
+
+
 def folders(root: Path = ROOT) -> tuple[Path, ...]:
     """Where modules are: the package, and the page writers."""
     return root / "src", root / "studies" / "pages"
 
 
-def begun(name: str) -> Stamp:
+def begun(name: str, root: Path = ROOT) -> Stamp:
     """The stamp of figures that are about to be measured."""
-    return stamp(FIGURES[name].modules, folders())
+    return stamp(FIGURES[name].modules, folders(root))
 
 
-def publish(name: str, stamped: Stamp, sections: dict[str, dict[str, str]] | None = None) -> None:
+def publish(name: str, stamped: Stamp, sections: Sections, root: Path = ROOT) -> None:
     """Store the stamp, and put the sections on their pages, each with its note."""
-    figures, sections = FIGURES[name], sections or {}
+    figures = FIGURES[name]
     if {page: tuple(texts) for page, texts in sections.items()} != figures.places:
-        raise SystemExit(f"The places of {name} in published.py are not {sections.keys()}.")
-    file = ROOT / "studies" / "results" / STAMPS
+        raise SystemExit(f"The places of {name} are others; list them in published.py.")
+    file = root / "studies" / "results" / STAMPS
     stamps = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     stamps = dict(sorted((stamps | {name: stamped.to_json()}).items()))
     with written_atomically(file) as temporary:
@@ -156,8 +162,8 @@ def publish(name: str, stamped: Stamp, sections: dict[str, dict[str, str]] | Non
         temporary.write_text(text + "\n", encoding="utf-8")
     for page, texts in sections.items():
         for section, text in texts.items():
-            put(ROOT / page, section, text)
-    write_notes(figures)
+            put(root / page, section, text)
+    write_notes(figures, root)
 
 
 def write_notes(figures: Figures, root: Path = ROOT) -> None:

@@ -6,8 +6,9 @@ import torch
 
 import geonet
 from geonet import Density, GaussianMixture, Grid
+from geonet import evaluation as metrics
 from geonet.errors import GridError, InputError
-from geonet.evaluation import metrics
+from geonet.measures.metrics import DIRECTIONS
 
 GRID = Grid(10, 0.0, 5.0)
 
@@ -40,7 +41,7 @@ def test_w1_of_a_shift_is_the_shift():
 def test_sliced_w1_is_pots(pair_2d):
     first, second = (end.resample(end.grid.with_shape(8)) for end in pair_2d)
     points = first.grid.points().reshape(-1, 2).numpy()
-    angles = torch.arange(metrics.DIRECTIONS).double() * (torch.pi / metrics.DIRECTIONS)
+    angles = torch.arange(DIRECTIONS).double() * (torch.pi / DIRECTIONS)
     masses = [(d.values.reshape(-1) * d.grid.cell_volume).numpy() for d in (first, second)]
     expected = ot.sliced_wasserstein_distance(
         points, points, *masses, projections=torch.stack([angles.cos(), angles.sin()]).numpy(), p=1

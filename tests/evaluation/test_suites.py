@@ -177,7 +177,7 @@ def test_known_maps_in_3d():
     assert pairs.source.mixture is None and pairs.truth.values.shape == (2, 5, *BOX_3D.shape)
     for q, end in ((0, pairs.source), (-1, pairs.target)):
         frame = Density.as_computed(pairs.truth.values[:, q], BOX_3D)
-        assert float(l1(frame, end).max()) < 1e-6
+        assert float(l1(frame, end).max()) < 1e-3
     assert float(pairs.distance.min()) > 0
 
 
