@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,13 @@ def test_the_list_as_json(run):
 def test_listing_runs_nothing(run, ran):
     assert run("reproduce", "first", "--list").code == 0
     assert ran == [] and list(Path.cwd().iterdir()) == []
+
+
+def test_results_are_stamped(run, ran):
+    assert run("reproduce", "third").code == 0
+    stamp = json.loads(Path("results/third.json").read_text(encoding="utf-8"))["stamp"]
+    assert stamp.keys() == {"commit", "date", "machine", "sources"}
+    assert stamp["machine"]["python"] and re.fullmatch("[0-9a-f]{16}", stamp["sources"])
 
 
 def test_what_is_printed(run, ran):

@@ -29,12 +29,12 @@ def clone(tmp_path):
     return tmp_path
 
 
-def wrong_notes(published, root):
-    """Places whose note is not what their figures' stamp and sources call for."""
+def wrong_notes(published, root, *names):
+    """Places whose note is not what their figures' stamp and sources call for; of all figures."""
     between = import_module("pages").between
     return [
         (page, section)
-        for figures in published.FIGURES.values()
+        for figures in map(published.FIGURES.get, names or published.FIGURES)
         for page, sections in figures.places.items()
         for section in sections
         if not between(root / page, section).endswith(f"\n\n{figures.note(root)}")
@@ -94,7 +94,7 @@ def publish_gradients(published, clone):
 
 def test_what_was_just_measured_is_fresh(published, clone):
     figures = publish_gradients(published, clone)
-    assert figures.is_fresh(clone) and wrong_notes(published, clone) == []
+    assert figures.is_fresh(clone) and wrong_notes(published, clone, "gradients") == []
     stored = figures.stored(clone)
     text = import_module("pages").between(clone / "docs" / "gradients.md", "gradients")
     assert text == f"| a table |\n\nMeasured outside a clone on {place(stored)}."
@@ -113,9 +113,9 @@ def test_a_changed_source_shows(published, clone):
     before = source.read_text(encoding="utf-8")
     source.write_text(f"{before}\nCHANGED = 1\n", encoding="utf-8")
     assert not figures.is_fresh(clone)
-    assert wrong_notes(published, clone) == [("docs/gradients.md", "gradients")]
+    assert wrong_notes(published, clone, "gradients") == [("docs/gradients.md", "gradients")]
     published.write_notes(figures, clone)
-    assert wrong_notes(published, clone) == []
+    assert wrong_notes(published, clone, "gradients") == []
     text = (clone / "docs" / "gradients.md").read_text(encoding="utf-8")
     where = place(figures.stored(clone))
     assert (
@@ -123,7 +123,7 @@ def test_a_changed_source_shows(published, clone):
         "`make gradients` measures it again.*\n<!-- /gradients -->"
     ) in text
     source.write_text(before, encoding="utf-8")
-    assert wrong_notes(published, clone) == [("docs/gradients.md", "gradients")]
+    assert wrong_notes(published, clone, "gradients") == [("docs/gradients.md", "gradients")]
 
 
 def test_words_and_pictures_do_not_show(published, clone):
@@ -133,7 +133,7 @@ def test_words_and_pictures_do_not_show(published, clone):
     for part in ("plotting/look.py", "cli/output.py", "training/loop.py"):
         with (clone / "src" / "geonet" / part).open("a", encoding="utf-8") as file:
             file.write("\nCHANGED = 1\n")
-    assert figures.is_fresh(clone) and wrong_notes(published, clone) == []
+    assert figures.is_fresh(clone) and wrong_notes(published, clone, "gradients") == []
 
 
 def test_a_result_from_before_there_were_stamps_is_stale(published, clone):
@@ -175,4 +175,4 @@ def test_the_list_names_all_and_renews_the_notes(published, clone, capsys):
     assert "| table-1 | stale | unknown | make reproduce NAME=table-1 |" in lines
     assert len([line for line in lines if "| make " in line]) == len(published.FIGURES)
     assert lines[-1].endswith(f"of {len(published.FIGURES)} are stale; the pages say which.")
-    assert wrong_notes(published, clone) == [] and not figures.is_fresh(clone)
+    assert wrong_notes(published, clone, "gradients") == [] and not figures.is_fresh(clone)

@@ -1,4 +1,4 @@
-"""What experiments are told, and how their models are trained anew."""
+"""How the models of experiments are trained anew."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -75,18 +75,6 @@ def counted(monkeypatch):
 
     monkeypatch.setattr(f"{module.__name__}.train", watched)
     return begun
-
-
-def test_counts():
-    assert Conditions().count(50, 3) == 50
-    assert Conditions(quick=True).count(50, 3) == 3
-
-
-def test_solvers_are_those_shipped_unless_trained():
-    conditions = Conditions(trained=(("geonet-1d", "runs/new.safetensors"),))
-    assert conditions.solver("geonet-1d") == "runs/new.safetensors"
-    assert conditions.solver("geonet-2d") == "geonet-2d"
-    assert Conditions().solver("geonet-1d") == "geonet-1d"
 
 
 def test_a_quick_training_is_short_and_its_model_is_used():
