@@ -276,4 +276,4 @@ def test_a_config_written_to_another_folder_names_the_same_file(tmp_path, monkey
     config = read_config(Path("studies/configs/config.toml"))
     write(Path("runs/config.toml"), to_table(config))
     again = read_config(Path("runs/config.toml"))
-    assert Path(again.problem.file).resolve() == tmp_path / "experiments" / "pairs.npz"
+    assert Path(again.problem.file).resolve() == tmp_path / "studies" / "configs" / "pairs.npz"
