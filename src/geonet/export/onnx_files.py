@@ -25,6 +25,7 @@ from geonet.operators.model import Header
 from geonet.operators.model_file import load_model
 from geonet.solvers.base import Solver
 from geonet.solvers.registry import make_solver
+from geonet.version import VERSION
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -204,10 +205,8 @@ def _describe(proto: ModelProto, part: Part, name: str, header: Header, differen
     """Put into the file what is needed to use it."""
     import onnx
 
-    from geonet import __version__
-
     settings = part.model.settings
-    proto.producer_name, proto.producer_version = "geonet", __version__
+    proto.producer_name, proto.producer_version = "geonet", VERSION
     proto.graph.name = f"{name}-{part.name}"
     about = {
         "model": name,
@@ -217,7 +216,7 @@ def _describe(proto: ModelProto, part: Part, name: str, header: Header, differen
         "sensors": settings.sensors,
         "epsilon": header["epsilon"],
         "formula": part.model.formula,
-        "geonet": __version__,
+        "geonet": VERSION,
         "largest_difference": f"{difference:.2e}",
     }
     onnx.helper.set_model_props(proto, {key: str(value) for key, value in about.items()})

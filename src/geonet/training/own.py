@@ -176,7 +176,7 @@ def _density(file: Path, arrays: dict[str, np.ndarray], key: str) -> Density:
         density = Density(values, Grid(values.shape[1:], *box))
     except (InputError, TypeError, ValueError) as error:
         raise FileError(f"{file}: {error}") from error
-    lengths = density.grid.lengths
-    if max(lengths) > min(lengths) * (1 + 1e-9):
-        raise FileError(f"The box in {file} has sides {lengths}; pad the densities to a cube.")
+    sides = density.grid.lengths
+    if density.grid.longest > min(sides) * (1 + 1e-9):
+        raise FileError(f"The box in {file} has sides {sides}; pad the densities to a cube.")
     return density
