@@ -30,7 +30,9 @@ from geonet.measures.density import as_tensor
 
 STEPS_OF_THE_FLOW = 16  # per unit of time, of fourth order
 
-Pairs = Callable[[], tuple[Tensor, Tensor]]  # draws x0 and x1, (batch, d) each, row by row a pair
+DrawPairs = Callable[
+    [], tuple[Tensor, Tensor]
+]  # draws x0 and x1, (batch, d) each, row by row a pair
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ def standardised(source: ArrayLike | Tensor, target: ArrayLike | Tensor):
 
 
 def train(
-    network: torch.nn.Sequential, pairs: Pairs, training: Training, generator: torch.Generator
+    network: torch.nn.Sequential, pairs: DrawPairs, training: Training, generator: torch.Generator
 ) -> float:
     """Fit the network to the lines between pairs; the mean loss of the last tenth of the steps."""
     optimiser = torch.optim.Adam(network.parameters(), training.rate, fused=True)
@@ -179,7 +181,7 @@ def on_lines(x0: Tensor, x1: Tensor, generator: torch.Generator) -> tuple[Tensor
     return t, t[:, None] * x1 + (1 - t[:, None]) * x0, x1 - x0
 
 
-def any_pairs(source: Tensor, target: Tensor, batch: int, generator: torch.Generator) -> Pairs:
+def any_pairs(source: Tensor, target: Tensor, batch: int, generator: torch.Generator) -> DrawPairs:
     """Draws particles of both ends independently, none of them twice in a batch."""
     size = min(batch, len(source), len(target))
 
@@ -189,8 +191,8 @@ def any_pairs(source: Tensor, target: Tensor, batch: int, generator: torch.Gener
     return lambda: (draw(source), draw(target))
 
 
-def optimal_pairs(drawn: Pairs, reuse: int, generator: torch.Generator) -> Pairs:
-    """Pairs every batch that is `drawn` optimally for |x1 − x0|², and gives it `reuse` times."""
+def optimal_pairs(drawn: DrawPairs, reuse: int, generator: torch.Generator) -> DrawPairs:
+    """DrawPairs every batch that is `drawn` optimally for |x1 − x0|², and gives it `reuse` times."""
 
     def endless() -> Iterator[tuple[Tensor, Tensor]]:
         while True:
@@ -209,7 +211,7 @@ def paired_optimally(x0: Tensor, x1: Tensor, generator: torch.Generator) -> tupl
     return x0[rows[chosen]], x1[columns[chosen]]
 
 
-def own_pairs(source: Tensor, target: Tensor, batch: int, generator: torch.Generator) -> Pairs:
+def own_pairs(source: Tensor, target: Tensor, batch: int, generator: torch.Generator) -> DrawPairs:
     """Draws rows: each source particle with its own target particle."""
 
     def draw() -> tuple[Tensor, Tensor]:

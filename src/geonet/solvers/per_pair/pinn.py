@@ -101,7 +101,7 @@ class Pinn(Solver):
         return PinnPath(source, target, self.name, notes, fields)
 
     @torch.enable_grad()
-    def _train(self, fields: Fields, ends: EndFunctions) -> float:
+    def _train(self, fields: PairNetworks, ends: EndFunctions) -> float:
         """Train in place; gives the mean loss of the last steps."""
         warmup = self.steps // WARMUP
         settings = OptimizerSettings(learning_rate=self.learning_rate, warmup=warmup)
@@ -128,7 +128,7 @@ class Pinn(Solver):
         return sum(last) / len(last)
 
 
-class Fields(Module):
+class PairNetworks(Module):
     """C, relative to uniform, and H of one pair where the longest side of the box is one.
 
     C = T(x, t) and H = 0.1·T'(x, t), two trunks on cosines that are even at the faces of the box.
@@ -169,9 +169,9 @@ def _scaled(z: Z, factor: float) -> Z:
     return factor * z[..., 0] if isinstance(z, Tensor) else z.like(factor * z.data[..., 0])
 
 
-def _untrained(trunk: Trunk, grid: Grid, seed: int) -> Fields:
+def _untrained(trunk: Trunk, grid: Grid, seed: int) -> PairNetworks:
     with seeded(seed):
-        return Fields(trunk, UnitBox(grid))
+        return PairNetworks(trunk, UnitBox(grid))
 
 
 def _unit_ends(source: Density, target: Density) -> EndFunctions:
@@ -184,7 +184,9 @@ def _unit_ends(source: Density, target: Density) -> EndFunctions:
     return splines[0], splines[1]
 
 
-def _loss(fields: Fields, ends: EndFunctions, points: int, generator: torch.Generator) -> Tensor:
+def _loss(
+    fields: PairNetworks, ends: EndFunctions, points: int, generator: torch.Generator
+) -> Tensor:
     """The weighted squares of both equations and both ends, at new random points."""
     d = len(fields.sides)
     where = fields.sides * torch.rand(points, d, generator=generator)
@@ -219,7 +221,12 @@ class PinnPath(Geodesic):
     kind = "pinn"
 
     def __init__(
-        self, source: Density, target: Density, solver: str, notes: dict[str, Any], fields: Fields
+        self,
+        source: Density,
+        target: Density,
+        solver: str,
+        notes: dict[str, Any],
+        fields: PairNetworks,
     ):
         super().__init__(source, target, solver, notes)
         self.fields, self.box = fields, UnitBox(source.grid)
@@ -259,7 +266,7 @@ class PinnPath(Geodesic):
 
     @torch.no_grad()
     def _potential_jet(self, points: Tensor, t: float) -> Jet:
-        """H with its first derivatives at points (N, d), in the units of `Fields`."""
+        """H with its first derivatives at points (N, d), in the units of `PairNetworks`."""
         unit = self._unit(points)
         return self.fields.potential(variables(unit, torch.full_like(unit[:, 0], t), "none"))
 
