@@ -30,9 +30,7 @@ from geonet.measures.density import as_tensor
 
 STEPS_OF_THE_FLOW = 16  # per unit of time, of fourth order
 
-DrawPairs = Callable[
-    [], tuple[Tensor, Tensor]
-]  # draws x0 and x1, (batch, d) each, row by row a pair
+DrawPairs = Callable[[], tuple[Tensor, Tensor]]  # x0 and x1, (batch, d) each, row by row
 
 
 @dataclass(frozen=True)
@@ -192,7 +190,7 @@ def any_pairs(source: Tensor, target: Tensor, batch: int, generator: torch.Gener
 
 
 def optimal_pairs(drawn: DrawPairs, reuse: int, generator: torch.Generator) -> DrawPairs:
-    """DrawPairs every batch that is `drawn` optimally for |x1 − x0|², and gives it `reuse` times."""
+    """Pairs every batch that is `drawn` optimally for |x1 − x0|², and gives it `reuse` times."""
 
     def endless() -> Iterator[tuple[Tensor, Tensor]]:
         while True:
