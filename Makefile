@@ -71,11 +71,11 @@ transport-speed: $(VENV)/.dev ## measure their speed; some minutes, idle machine
 transport-failures: $(VENV)/.dev ## show where they fail; a minute
 	$(PYTHON) studies/pages/transport_failures.py
 
-reproduction: $(VENV)/.dev ## put results/ into docs/reproduction.md; geonet reproduce all makes them
+reproduction: $(VENV)/.dev ## put studies/results/ into docs/reproduction.md; geonet reproduce all makes them
 	$(PYTHON) studies/pages/reproduction_page.py
 
 benchmark: $(VENV)/.ott ## error against time of all solvers, and docs/benchmark.md; an hour, idle machine
-	$(VENV)/bin/geonet benchmark
+	$(VENV)/bin/geonet benchmark --out studies/results
 	$(PYTHON) studies/pages/benchmark_page.py
 	$(PYTHON) studies/pages/inference_floor.py
 

@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from geonet.evaluation.results import Result
 from geonet.studies.reproduction.experiments import EXPERIMENTS
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+PAGES = Path(__file__).resolve().parents[2] / "studies" / "pages"
 
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(PAGES))
     return import_module
 
 
@@ -122,8 +122,8 @@ def test_hot_paths_are_collected_and_run(tmp_path):
     command = [sys.executable, "-m", "pytest", "-p", "benchmark", "-p", "no:cacheprovider"]
     options = ["-k", "quantile", "--benchmark-disable", f"--benchmark-storage={tmp_path}"]
     run = subprocess.run(
-        [*command, "benchmarks/hot_paths", *options],
-        cwd=BENCHMARKS.parent,
+        [*command, "studies/hot_paths", *options],
+        cwd=PAGES.parents[1],
         capture_output=True,
         text=True,
     )
