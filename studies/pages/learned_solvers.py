@@ -119,7 +119,6 @@ def main() -> None:
     for name, text in sections.items():
         print(f"\n{name}\n{text}")
         put(ROOT / "docs" / "models.md", name, text)
-    put(ROOT / "README.md", "learned", table(header, [*rows[1], *rows[2]]))
 
 
 if __name__ == "__main__":
