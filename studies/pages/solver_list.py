@@ -36,7 +36,7 @@ MORE = {
     "[units of reg](faq.md#what-are-the-units-of-reg-and-epsilon)",
     "geonet": "[trained models](models.md), [training](training.md)",
     "er-geonet": "[trained models](models.md#er-geonet-1d)",
-    "deeponet": "[trained models](models.md#deeponet-1d)",
+    "deeponet": "[trained models](models.md#the-others)",
     "transport": "[the transport form](transport.md), [trained models](models.md)",
     "pinn": "[cost and accuracy](reproduction.md#table-1-kinds-of-method)",
     "flow-matching": "[questions](faq.md#is-ot-cfm-not-the-geodesic-already)",
