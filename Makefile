@@ -71,7 +71,7 @@ transport-speed: $(VENV)/.dev ## measure their speed; some minutes, idle machine
 transport-failures: $(VENV)/.dev ## show where they fail; a minute
 	$(PYTHON) studies/pages/transport_failures.py
 
-reproduction: $(VENV)/.dev ## put studies/results/ into docs/reproduction.md; geonet reproduce all makes them
+reproduction: $(VENV)/.dev ## put studies/results/ into docs/reproduction.md; geonet reproduce all --out studies/results makes them
 	$(PYTHON) studies/pages/reproduction_page.py
 
 benchmark: $(VENV)/.ott ## error against time of all solvers, and docs/benchmark.md; an hour, idle machine
