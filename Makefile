@@ -12,7 +12,8 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-matrix wheel-test fuzz lint format docs accuracy training-step variants models transport \
-  transport-speed transport-failures reproduce reproduction stale benchmark gradients command-line inference-floor hot-paths \
+  transport-speed transport-failures reproduce reproduction stale benchmark solvers gradients command-line \
+  inference-floor hot-paths \
   clean
 
 help: ## show this list
@@ -86,6 +87,9 @@ benchmark: $(VENV)/.ott ## error against time of all solvers, and docs/benchmark
 	$(VENV)/bin/geonet benchmark --out studies/results
 	$(PYTHON) studies/pages/benchmark_page.py
 	$(PYTHON) studies/pages/inference_floor.py
+
+solvers: $(VENV)/.dev ## write docs/solvers.md from the solvers' docstrings
+	$(PYTHON) studies/pages/solver_list.py
 
 gradients: $(VENV)/.dev ## measure gradients and write docs/gradients.md; a minute
 	$(PYTHON) studies/pages/gradient_accuracy.py

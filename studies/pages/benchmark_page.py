@@ -15,7 +15,7 @@ from published import FIGURES, write_notes
 from geonet.evaluation.results import Cell, Table, digits
 from geonet.studies.benchmark.analysis import LIMIT, break_even, equal_error, in_setting
 from geonet.studies.benchmark.result import Benchmark, Measurement, read_benchmark
-from geonet.studies.benchmark.suites import SUITES
+from geonet.studies.benchmark.suites import SUITES, TIMES
 from geonet.studies.benchmark.tables import equal_errors, left_out, loads, ranking, scaling, sizes
 
 RESULTS, IMAGES = ROOT / "studies" / "results", ROOT / "docs" / "images"
@@ -28,6 +28,7 @@ PICTURES = {
     "scaling": "Cost against size",
 }
 BATCH = 64
+KINDS = {"per-pair": "trained for each pair"}
 
 
 def read(results: Path = RESULTS) -> Benchmark:
@@ -68,17 +69,17 @@ def sections(found: Benchmark) -> dict[str, str]:
 
 
 def remark(rows: Sequence[Measurement], suite: str) -> str:
-    """Who is fastest below the limit, learned and classical, and whether training pays."""
+    """The fastest solvers below the limit, learned and classical, and whether training pays."""
     dimension, cells = SUITES[suite].dimension, reference(suite)
     own = [row for row in in_setting(rows, suite, cells) if row.solver != "auto"]
     good = [row for row in own if row.l1_percent <= LIMIT]
     if not good:
-        return f"In {dimension}D none has an error below {LIMIT:g} %."
-    text = f"Below {LIMIT:g} % the fastest in {dimension}D is {_named(good[0])}."
+        return f"In {dimension}D no solver has an error below {LIMIT:g} %."
+    text = f"The fastest {dimension}D solver with an error below {LIMIT:g} % is {_named(good[0])}."
     rival = next((row for row in good if row.kind != good[0].kind), None)
     if rival is not None:
         ratio = digits(rival.seconds / good[0].seconds)
-        text += f" The fastest {rival.kind} one is {_named(rival)}: {ratio} times as slow."
+        text += f" The fastest {rival.kind} one is {_named(rival)}; it takes {ratio} times as long."
     learned = next((row for row in own if row.label == f"transport-{dimension}d"), None)
     return text if learned is None else f"{text} {_pays(rows, learned)}"
 
@@ -86,13 +87,14 @@ def remark(rows: Sequence[Measurement], suite: str) -> str:
 def _pays(rows: Sequence[Measurement], learned: Measurement) -> str:
     equal = equal_error(rows, learned)
     if equal is None:
-        return f"No classical one is as exact as `{learned.label}`."
+        return f"No classical solver is as accurate as `{learned.label}`."
     ratio = digits(equal.seconds / learned.seconds)
     pairs = break_even(learned, equal)
-    text = f"The fastest classical one that is as exact as `{learned.label}` is `{equal.label}`"
-    text += f", at {ratio} times its time; "
-    never = "its training never pays."
-    return text + (never if pairs is None else f"its training pays after {pairs:,.0f} pairs.")
+    text = f"The fastest classical solver that is as accurate as `{learned.label}` is"
+    text += f" `{equal.label}`; it takes {ratio} times as long."
+    never = f" Training `{learned.label}` never pays."
+    pays = f" Training `{learned.label}` pays after {pairs or 0:,.0f} pairs."
+    return text + (never if pairs is None else pays)
 
 
 def readme(found: Benchmark) -> str:
@@ -107,6 +109,7 @@ def readme(found: Benchmark) -> str:
         lines.append(
             [
                 f"`{row.label}`",
+                KINDS.get(row.kind, row.kind),
                 row.l1_percent,
                 1e3 * row.seconds,
                 digits(row.seconds / ours.seconds),
@@ -115,18 +118,20 @@ def readme(found: Benchmark) -> str:
             ]
         )
     columns = (
-        f"2D, {cells}² cells, 5 times",
-        "L1, %",
+        "solver and setting",
+        "kind",
+        "L1 error, %",
         "one pair, ms",
-        "times `transport-2d`'s",
-        f"batch of {BATCH}, ms a pair",
-        "times `transport-2d`'s",
+        "relative to `transport-2d`",
+        f"in a batch of {BATCH}, ms per pair",
+        "relative to `transport-2d`",
     )
-    return Table("", columns, lines).markdown()
+    title = f"Error and time in 2D: {cells}² cells, densities at {TIMES} times"
+    return Table(title, columns, lines).markdown()
 
 
 def _best(rows: Sequence[Measurement], exact: float) -> list[Measurement]:
-    """Of each solver the fastest setting with an error of `exact` or less, else its most exact."""
+    """Of each solver the fastest setting with an error of `exact` or less, else its best."""
     best = {}
     for solver in dict.fromkeys(row.solver for row in rows):
         own = [row for row in rows if row.solver == solver]

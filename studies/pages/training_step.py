@@ -143,7 +143,7 @@ def main() -> None:
             (f"{dimension}D, {name}", f"{step:.0f}", f"{residual:.2f}", f"1/{paper / residual:.1f}")
             for name, step, residual in measured
         ]
-    text = table(("one step", "ms", "µs per residual", "of the paper's"), rows)
+    text = table(("one step", "ms", "µs per residual", "relative to the paper"), rows)
     print(text)
     publish("training-step", stamped, {"docs/training.md": {"step": text}})
 

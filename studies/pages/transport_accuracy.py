@@ -1,8 +1,8 @@
 """Errors of the transport models on pairs that no training saw, and whether their report is right.
 
-Prints the tables and writes them into docs/transport.md and README.md between their markers, with
-the picture of estimated against true errors. Run it by `make transport`; most of its minutes go
-into the exact paths.
+Prints the tables and writes them into docs/transport.md between their markers, with the picture of
+estimated against true errors. Run it by `make transport`; most of its minutes go into the exact
+paths.
 """
 
 from __future__ import annotations
@@ -151,9 +151,7 @@ def main() -> None:
     }
     for name, text in sections.items():
         print(f"\n{name}\n{text}", flush=True)
-    short = table(header[:3], [row[:3] for row in rows])
-    pages = {"docs/transport.md": sections, "README.md": {"transport": short}}
-    publish("transport", stamped, pages)
+    publish("transport", stamped, {"docs/transport.md": sections})
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def main() -> None:
         "expected error",
         "L1 to another solver, t = ½",
         "bounds on W2",
-        "its W2",
+        "W2 of the other solver",
         "`auto` takes",
     )
     text = table(header, rows)

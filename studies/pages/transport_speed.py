@@ -100,7 +100,8 @@ def main() -> None:
     print(machine())
     sections = {
         "speed": table(
-            ("11 times, 64×64", "per pair", "of one pair's", "of the batch's"), speed_rows()
+            ("11 times, 64×64", "per pair", "relative to one pair", "relative to the batch"),
+            speed_rows(),
         ),
         "training": table(
             ("training of `transport-2d`", "training", f"{SOLVES} × `monge-ampere`", "ratio"),

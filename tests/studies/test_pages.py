@@ -10,14 +10,15 @@ import pytest
 from matplotlib.figure import Figure
 
 from geonet.evaluation.results import Result
+from geonet.solvers.registry import solver_class, solver_names
 from geonet.studies.reproduction.experiments import EXPERIMENTS
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "studies" / "pages"
+PAGES = Path(__file__).resolve().parents[2] / "studies" / "pages"
 
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(PAGES))
     return import_module
 
 
@@ -123,12 +124,27 @@ def test_hot_paths_are_collected_and_run(tmp_path):
     options = ["-k", "quantile", "--benchmark-disable", f"--benchmark-storage={tmp_path}"]
     run = subprocess.run(
         [*command, "studies/hot_paths", *options],
-        cwd=BENCHMARKS.parents[1],
+        cwd=PAGES.parents[1],
         capture_output=True,
         text=True,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "1 passed, 8 deselected" in run.stdout
+
+
+# ---- the page of the solvers
+
+
+def test_the_page_of_solvers_agrees_with_the_registry(benchmark):
+    """As `make solvers` writes it."""
+    module = benchmark("solver_list")
+    assert module.PAGE.read_text(encoding="utf-8") == module.page() + "\n", "run make solvers"
+
+
+@pytest.mark.parametrize("name", solver_names())
+def test_every_option_of_a_solver_is_explained(benchmark, name):
+    for option, _, meaning in benchmark("solver_list").options_of(solver_class(name)):
+        assert meaning, f"{name} says nothing about {option}"
 
 
 # ---- the page of the reproduction

@@ -40,7 +40,7 @@ def start(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """The whole Wasserstein geodesic between two densities."""
+    """Compute Wasserstein geodesics between densities."""
     if version:
         from geonet import __version__
 
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a narrow terminal shows ?, it does not fail
+            stream.reconfigure(errors="replace")  # a terminal without the character shows ?
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_completion(arguments: Sequence[str] | None) -> bool:
-    """Whether typer answers a shell, or installs what does; it says itself what goes wrong."""
+    """Whether typer answers or installs tab completion; it then reports errors itself."""
     given = sys.argv[1:] if arguments is None else arguments
     return "_GEONET_COMPLETE" in os.environ or any(a.endswith("-completion") for a in given)
 
@@ -100,7 +100,7 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 
 
 def _close_output() -> None:
-    """Send what is still buffered nowhere, or the interpreter complains about it when it ends."""
+    """Discard buffered output; the interpreter would complain about it when it ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Many pairs into a folder, one after the other: what fails is named, what is done stays done."""
+"""Solves many pairs into a folder, one by one: failures are listed, finished pairs are kept."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def solve_many(
                     if solved % SAVED_EVERY == 0:
                         _write_summary(folder, lines)
                 except (GeonetError, MemoryError, RuntimeError) as error:  # torch's, out of memory
-                    lines.pop(f"{pair.name}.npz", None)  # what is there is of other files
+                    lines.pop(f"{pair.name}.npz", None)  # what is there belongs to other files
                     said = " ".join(str(error).split())
                     failures.append(Failure(pair, said or "There is not enough memory."))
             tick()
@@ -96,7 +96,7 @@ def _solve_pair(pair: ListedPair, base: Path, folder: Path, recipe: Recipe) -> L
 
 
 def _is_done(pair: ListedPair, base: Path, folder: Path, lines: dict[str, Line]) -> bool:
-    """Whether the answer is there, is of these two files, and newer than both."""
+    """Whether there is an answer for these two files that is newer than both."""
     line, answer = lines.get(f"{pair.name}.npz", {}), folder / f"{pair.name}.npz"
     if (line.get("source"), line.get("target")) != (pair.source, pair.target):
         return False
@@ -109,7 +109,7 @@ def _is_done(pair: ListedPair, base: Path, folder: Path, lines: dict[str, Line])
 
 
 def _opened(folder: Path, asked: dict[str, Any], pairs: list[ListedPair]) -> dict[str, Line]:
-    """The summary of a folder by file; one of another recipe is refused, a new one is begun."""
+    """The summary of a folder by file; refuses that of another recipe, or begins a new one."""
     made_folder(folder)
     file, asked = folder / RECIPE, json.loads(json.dumps(asked))
     if not file.exists():

@@ -31,7 +31,7 @@ class ListedPair:
 
 
 def read_pair_list(file: Path) -> list[ListedPair]:
-    """The rows of a list; what they name is not looked at."""
+    """The rows of a list; the files themselves are not read."""
     with reading(file, "a list of pairs"), file.open(encoding="utf-8-sig", newline="") as stream:
         reader = csv.DictReader(stream, skipinitialspace=True, strict=True)
         names = [" ".join(name.lower().split()) for name in reader.fieldnames or []]

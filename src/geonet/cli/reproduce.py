@@ -14,19 +14,19 @@ from geonet.errors import InputError
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Experiments, or all; --list names them.")
+        list[str] | None, typer.Argument(help="Experiments, or `all`; --list lists them.")
     ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Name the experiments.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A check with few pairs, under two minutes each.")
+        bool, typer.Option("--quick", help="Check with few pairs; under two minutes each.")
     ] = False,
     train: Annotated[
         bool, typer.Option("--train", help="Train the models from scratch first, in runs/.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Where to write the results.")] = Path("results"),
-    json: Annotated[bool, typer.Option("--json", help="With --list: for scripts.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="With --list: print JSON.")] = False,
 ) -> None:
-    """Reproduce the paper's experiments: tables on the screen, and files in results/.
+    """Reproduce the paper's experiments: print tables, and write files to results/.
 
     For example: geonet reproduce table-1 --quick
     """

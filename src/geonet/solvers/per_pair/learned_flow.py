@@ -38,12 +38,12 @@ class Training:
     """How a velocity network is trained; flow-matching and rectified-flow share it.
 
     Attributes:
-        steps: of Adam, in every round; its rate falls to zero along a cosine.
+        steps: steps of Adam in every round; its rate falls to zero along a cosine.
         batch: particles of either end in a step, or all if there are fewer.
-        rate: of Adam at the start.
-        width: of the network's hidden layers.
+        rate: Adam's rate at the start.
+        width: the width of the network's hidden layers.
         depth: the number of hidden layers.
-        seed: of all that is drawn.
+        seed: the seed of all random numbers.
     """
 
     steps: int = 4000

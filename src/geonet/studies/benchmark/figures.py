@@ -122,7 +122,7 @@ def _draw_front(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | No
             edgecolors="white",
             label=_family(solver),
         )
-    axis.set(xscale="log", yscale="log", xlabel="ms a pair", ylabel="L1 error, %")
+    axis.set(xscale="log", yscale="log", xlabel="ms per pair", ylabel="L1 error, %")
     low, high = axis.get_xlim()
     axis.set_xlim(low / (high / low) ** 0.2, high)  # room for the first label
     low, high = axis.get_ylim()
@@ -166,7 +166,7 @@ def _draw_sizes(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | No
         axis.plot(
             *zip(*line, strict=True), marker + "-", c=colour, ms=5, lw=1, label=_family(solver)
         )
-    axis.set(xscale="log", yscale="log", xlabel="cells a side", ylabel="ms a pair")
+    axis.set(xscale="log", yscale="log", xlabel="cells per side", ylabel="ms per pair")
     ticks = sorted({row.cells for row in base})
     axis.set_xticks(ticks, [str(n) for n in ticks])
     axis.minorticks_off()
@@ -193,7 +193,7 @@ def _draw_runtime(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | 
             cells = [row.cells for row in own]
             axis.errorbar(cells, ms[:, 0], spread, label=label, capsize=2, c=colour, ls=line)
             drawn += 1
-    axis.set(xlabel="cells a side", ylabel="ms a pair")
+    axis.set(xlabel="cells per side", ylabel="ms per pair")
     return f"{named(suite)}, one pair, {TIMES} times" if drawn > 1 else None
 
 
@@ -213,7 +213,7 @@ def _draw_break_even(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str
         axis.plot(
             n, (row.training_seconds or 0) + n * row.seconds, c=colour, lw=1.4, label=row.label
         )
-        name = f"{equal.label}, as exact"
+        name = f"{equal.label}, as accurate"
         axis.plot(n, n * equal.seconds, c=colour, lw=1.2, ls="--", label=name)
         axis.plot(pairs, pairs * equal.seconds, "o", c=colour, ms=6, mec="white")
         axis.annotate(
@@ -241,7 +241,7 @@ def _scaling(curves: Sequence[Curve]) -> Figure | None:
             label = f"{curve.solver}, slope {curve.slope:.2f}"
             ms = [1e3 * seconds for seconds in curve.seconds]
             axis.plot(curve.values, ms, marker + "-", c=colour, ms=4, lw=1, label=label)
-        axis.set(xscale="log", yscale="log", xlabel=name, ylabel="ms a call")
+        axis.set(xscale="log", yscale="log", xlabel=name, ylabel="ms per call")
         axis.xaxis.set_minor_formatter(NullFormatter())
         _finish(axis)
         axis.legend(frameon=False, fontsize="x-small", labelcolor=INK)

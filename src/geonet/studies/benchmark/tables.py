@@ -30,7 +30,7 @@ def ranking(rows: Sequence[Measurement], suite: str) -> Table:
         "front",
         "L1, %",
         "W2, %",
-        "ms a pair",
+        "ms per pair",
         "quartiles",
         "repeats",
         "pairs",
@@ -60,7 +60,9 @@ def ranking(rows: Sequence[Measurement], suite: str) -> Table:
         ]
         for row in own
     ]
-    title = f"{named(suite, cells)}, one pair, {TIMES} times; {ON_FRONT}: none is better in both"
+    title = (
+        f"{named(suite, cells)}, one pair, {TIMES} times; {ON_FRONT}: no other is better in both"
+    )
     return Table(title, columns, lines)
 
 
@@ -74,8 +76,8 @@ def sizes(rows: Sequence[Measurement], suite: str) -> Table:
         [label, *(found.get((label, n)) for n in cells)]
         for label in sorted(labels, key=lambda label: _latest(found, label, cells))
     ]
-    title = f"{named(suite)}, one pair, {TIMES} times, ms a pair"
-    return Table(title, ("cells a side", *map(str, cells)), lines if len(cells) > 1 else [])
+    title = f"{named(suite)}, one pair, {TIMES} times, ms per pair"
+    return Table(title, ("cells per side", *map(str, cells)), lines if len(cells) > 1 else [])
 
 
 def loads(rows: Sequence[Measurement], suite: str) -> Table:
@@ -89,22 +91,22 @@ def loads(rows: Sequence[Measurement], suite: str) -> Table:
         [label, *(found.get((label, kind)) for kind in kinds)] for label in labels
     ]
     columns = ("solver", *(_load(*kind) for kind in kinds))
-    return Table(f"{named(suite, cells)}, ms a pair", columns, lines if len(kinds) > 1 else [])
+    return Table(f"{named(suite, cells)}, ms per pair", columns, lines if len(kinds) > 1 else [])
 
 
 def equal_errors(rows: Sequence[Measurement]) -> Table:
-    """Learned solvers against the fastest classical one that is as exact, and when they pay."""
+    """Learned solvers against the fastest classical one that is as accurate, and when they pay."""
     columns = (
         "learned",
         "L1, %",
-        "ms a pair",
-        "the fastest classical, as exact",
-        "ms a pair",
-        "times as slow",
+        "ms per pair",
+        "fastest classical solver at this error",
+        "ms per pair",
+        "times as long",
         "training, s",
-        "pays after pairs",
-        f"classical below {LIMIT:g} %",
-        "times as slow",
+        "pairs until training pays",
+        f"fastest classical solver below {LIMIT:g} %",
+        "times as long",
     )
     lines: list[list[Cell]] = []
     for row in rows:
@@ -145,7 +147,7 @@ def scaling(found: Benchmark) -> Table:
         ]
         for curve in found.scaling
     ]
-    columns = ("solver", "what grows", "from–to", "ms a call", "slope, upper half")
+    columns = ("solver", "what grows", "from–to", "ms per call", "slope of the upper half")
     return Table("Cost against size", columns, lines)
 
 
