@@ -75,7 +75,7 @@ reproduction: $(VENV)/.dev ## put results/ into docs/reproduction.md; geonet rep
 	$(PYTHON) studies/pages/reproduction_page.py
 
 benchmark: $(VENV)/.ott ## error against time of all solvers, and docs/benchmark.md; an hour, idle machine
-	$(VENV)/bin/geonet benchmark
+	$(VENV)/bin/geonet benchmark --out studies/results
 	$(PYTHON) studies/pages/benchmark_page.py
 	$(PYTHON) studies/pages/inference_floor.py
 

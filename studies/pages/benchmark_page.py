@@ -1,4 +1,4 @@
-"""Puts results/benchmark.json into docs/benchmark.md and the README, between their markers.
+"""Puts studies/results/benchmark.json into docs/benchmark.md and the README, between their markers.
 
 Run it after `geonet benchmark`. Results of a quick run are refused: they are checks.
 """
@@ -17,7 +17,7 @@ from geonet.studies.benchmark.result import Benchmark, Row, read_benchmark
 from geonet.studies.benchmark.suites import SUITES
 from geonet.studies.benchmark.tables import equal_errors, left_out, loads, ranking, scaling, sizes
 
-RESULTS, IMAGES = ROOT / "results", ROOT / "docs" / "images"
+RESULTS, IMAGES = ROOT / "studies" / "results", ROOT / "docs" / "images"
 PAGE, README = ROOT / "docs" / "benchmark.md", ROOT / "README.md"
 PICTURES = {
     "pareto": "Error against time",
@@ -33,7 +33,7 @@ def read(results: Path = RESULTS) -> Benchmark:
     """The results of a full run of all suites."""
     found = read_benchmark(results)
     if found.quick:
-        raise SystemExit("results/benchmark.json is of a quick run; run geonet benchmark.")
+        raise SystemExit("studies/results/benchmark.json is of a quick run; run geonet benchmark.")
     missing = [
         name
         for name in SUITES
@@ -43,7 +43,7 @@ def read(results: Path = RESULTS) -> Benchmark:
         )
     ]
     if missing or not found.scaling:
-        raise SystemExit("results/benchmark.json has not all suites; run geonet benchmark.")
+        raise SystemExit("studies/results/benchmark.json has not all suites; run geonet benchmark.")
     return found
 
 

@@ -1,6 +1,6 @@
 """What the command line costs: the first command, and a thousand pairs.
 
-    python benchmarks/command_line.py
+    python studies/pages/command_line.py
 
 prints the time of `geonet geodesic a.png b.png -o morph.gif --report` over that of importing torch,
 for two images of 128×128, and of 1,000 pairs, ten of them broken, at 128×128 and 11 times: how many

@@ -11,7 +11,7 @@ from time import perf_counter
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 Row = tuple[str, ...]
 
 

@@ -13,13 +13,13 @@ from pages import ROOT, put
 
 from geonet.studies.reproduction.experiments import EXPERIMENTS
 
-RESULTS, IMAGES = ROOT / "results", ROOT / "docs" / "images"
+RESULTS, IMAGES = ROOT / "studies" / "results", ROOT / "docs" / "images"
 
 
 def section(name: str, results: Path = RESULTS) -> str:
     """What a result has for the page, with its picture where the page finds it."""
     if json.loads((results / f"{name}.json").read_text(encoding="utf-8"))["quick"]:
-        raise SystemExit(f"results/{name} is of a quick run; run geonet reproduce {name}.")
+        raise SystemExit(f"studies/results/{name} is of a quick run; run geonet reproduce {name}.")
     text = (results / f"{name}.md").read_text(encoding="utf-8").strip()
     return text.replace(f"]({name}.png)", f"](images/reproduction-{name}.png)")
 

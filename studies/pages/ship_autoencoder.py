@@ -1,7 +1,7 @@
 """The autoencoder of digits: trains it and writes its card. `geonet-mnist` has to follow it.
 
-python benchmarks/ship_autoencoder.py          # the card, from the weights that are there
-python benchmarks/ship_autoencoder.py --train  # weights and card; needs MNIST (GEONET_DATA)
+python studies/pages/ship_autoencoder.py          # the card, from the weights that are there
+python studies/pages/ship_autoencoder.py --train  # weights and card; needs MNIST (GEONET_DATA)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def card() -> str:
     return f"""# mnist-autoencoder
 
 {weights:,} weights: 784 → 128 → 32 → 128 → 784, codes bounded by 9. Trained by
-`python benchmarks/ship_autoencoder.py --train` on MNIST's 60,000 training digits (Y. LeCun and
+`python studies/pages/ship_autoencoder.py --train` on MNIST's 60,000 training digits (Y. LeCun and
 C. Cortes, CC BY-SA 3.0), seed {header["seed"]}: {header["epochs"]} epochs with batches of {BATCH},
 the squared error plus {PENALTY:g} times the mean square of the codes,
 {header["seconds"]:.0f} s on one thread beside other trainings.

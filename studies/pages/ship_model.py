@@ -1,6 +1,6 @@
 """From a finished run to a shipped model: the weights with their card, and the curve of the loss.
 
-    python benchmarks/ship_model.py runs/geonet-1d ["what to say about its training time"]
+    python studies/pages/ship_model.py runs/geonet-1d ["what to say about its training time"]
 
 measures the errors on pairs that neither training nor validation saw, for a transport model also
 what its mismatch means, and writes src/geonet/solvers/learned/pretrained/NAME.safetensors and
@@ -53,7 +53,7 @@ def thinned(entries: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 
 def config_of(name: str) -> str:
     """The config in studies/configs/ that has this name."""
-    for file in sorted((ROOT / "experiments").glob("*.toml")):
+    for file in sorted((ROOT / "studies" / "configs").glob("*.toml")):
         if read_toml(file)["name"] == name:
             return str(file.relative_to(ROOT))
     raise SystemExit(f"No config in studies/configs/ is named {name}; a shipped model needs one.")

@@ -21,7 +21,7 @@ from geonet.training.loop import make_problem
 from geonet.training.loss import Objective
 from geonet.training.sampling import cartesian_batch, sensor_points
 
-CONFIG = read_config(ROOT / "experiments" / "gaussian-1d.toml")
+CONFIG = read_config(ROOT / "studies" / "configs" / "gaussian-1d.toml")
 RATE, STEPS = 3e-3, 200
 
 

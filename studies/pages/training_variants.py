@@ -4,7 +4,7 @@ Every variant is the base config of the 1D experiment with one thing changed. It
 out so that all take the same time, schedule included. Prints a table and writes it into
 docs/training.md. Run it by `make variants` on an otherwise idle machine:
 
-    python benchmarks/training_variants.py [SECONDS]
+    python studies/pages/training_variants.py [SECONDS]
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from geonet.training.processes import Processes
 from geonet.training.run_log import read_log
 
 BASE = replace(
-    read_config(ROOT / "experiments" / "gaussian-1d.toml"),
+    read_config(ROOT / "studies" / "configs" / "gaussian-1d.toml"),
     compile=False,
     validation=ValidationSettings(pairs=64, every=1_000_000),
 )

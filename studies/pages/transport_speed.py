@@ -70,7 +70,7 @@ def speed_rows() -> list[Row]:
 
 def training_row() -> Row:
     """Seconds of training steps until the validation error at t = ½ is below the goal."""
-    config = read_config(ROOT / "experiments" / "transport-2d.toml")
+    config = read_config(ROOT / "studies" / "configs" / "transport-2d.toml")
     config = replace(config, validation=replace(config.validation, pairs=8))
     with tempfile.TemporaryDirectory() as folder:
         run = Run(config, Path(folder), Processes())

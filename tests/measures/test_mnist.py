@@ -25,7 +25,7 @@ from geonet.errors import DensityError, FileError, InputError
 from geonet.measures import mnist as module
 from geonet.measures.mnist import as_densities, mnist, sample_digits
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "studies" / "pages"
 VARIABLES = ("GEONET_DATA", "GEONET_MNIST_URL", "XDG_CACHE_HOME")
 RNG = np.random.default_rng(0)
 COUNTS = {"train": 6, "test": 4}

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from geonet.evaluation.results import Result
 from geonet.studies.reproduction.experiments import EXPERIMENTS
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "studies" / "pages"
 
 
 @pytest.fixture
@@ -122,8 +122,8 @@ def test_hot_paths_are_collected_and_run(tmp_path):
     command = [sys.executable, "-m", "pytest", "-p", "benchmark", "-p", "no:cacheprovider"]
     options = ["-k", "quantile", "--benchmark-disable", f"--benchmark-storage={tmp_path}"]
     run = subprocess.run(
-        [*command, "benchmarks/hot_paths", *options],
-        cwd=BENCHMARKS.parent,
+        [*command, "studies/hot_paths", *options],
+        cwd=BENCHMARKS.parents[1],
         capture_output=True,
         text=True,
     )
@@ -196,5 +196,7 @@ def test_results_are_put_between_their_markers(reproduced, tmp_path):
 
 def test_quick_results_are_not_put_on_the_page(reproduced, tmp_path):
     Result("one", "Title one", True, []).save(tmp_path / "results")
-    with pytest.raises(SystemExit, match="results/one is of a quick run; run geonet reproduce one"):
+    with pytest.raises(
+        SystemExit, match="studies/results/one is of a quick run; run geonet reproduce one"
+    ):
         reproduced.section("one")

@@ -9,7 +9,7 @@ from geonet.settings import from_table, to_table, to_toml
 from geonet.training.config import TrainingConfig, read_config
 
 ROOT = Path(__file__).parents[2]
-EXPERIMENTS = sorted((ROOT / "experiments").glob("*.toml"))
+EXPERIMENTS = sorted((ROOT / "studies" / "configs").glob("*.toml"))
 KNOWN = (
     "a DeepONet learns from exact paths, which are known for 1D families alone; "
     'set problem.family = "mixtures-1d", or model.kind = "geonet".'
@@ -226,7 +226,7 @@ def test_the_transport_form_takes_no_other_loss(changes):
 
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_transport_experiments(d):
-    config = read_config(ROOT / "experiments" / f"transport-{d}d.toml")
+    config = read_config(ROOT / "studies" / "configs" / f"transport-{d}d.toml")
     assert config.name == f"transport-{d}d"
     assert (config.model.kind, config.model.dimension) == ("transport", d)
     assert config.problem.family == f"mixtures-{d}d"
@@ -235,7 +235,7 @@ def test_transport_experiments(d):
 def test_the_supervised_experiment():
     """The same family and sensors as geonet-1d, with which it is compared."""
     config, other = (
-        read_config(ROOT / "experiments" / f"{name}.toml")
+        read_config(ROOT / "studies" / "configs" / f"{name}.toml")
         for name in ("deeponet-1d", "gaussian-1d")
     )
     assert (config.name, config.model.kind) == ("deeponet-1d", "deeponet")
@@ -251,7 +251,7 @@ def test_bad_names_are_refused(name):
 
 
 def write(file, settings):
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(to_toml(settings), encoding="utf-8")
 
 
@@ -276,4 +276,4 @@ def test_a_config_written_to_another_folder_names_the_same_file(tmp_path, monkey
     config = read_config(Path("studies/configs/config.toml"))
     write(Path("runs/config.toml"), to_table(config))
     again = read_config(Path("runs/config.toml"))
-    assert Path(again.problem.file).resolve() == tmp_path / "experiments" / "pairs.npz"
+    assert Path(again.problem.file).resolve() == tmp_path / "studies" / "configs" / "pairs.npz"

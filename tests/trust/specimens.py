@@ -144,7 +144,7 @@ def _texts(folder: Path) -> Iterator[tuple]:
     summary = ",".join(COLUMNS) + "\n" + ",".join("1" for _ in COLUMNS) + "\n"
     yield "summary", _read_summary, {"summary.csv": summary.encode()}
     yield "config", read_config, {"config.toml": to_toml(CONFIG).encode()}, toml_inside
-    results = Path(__file__).parents[2] / "results" / BENCHMARK
+    results = Path(__file__).parents[2] / "studies" / "results" / BENCHMARK
     whole = json.loads(results.read_text(encoding="utf-8"))
     short = {key: value[:3] if isinstance(value, list) else value for key, value in whole.items()}
     yield "benchmark", _benchmark, {BENCHMARK: json.dumps(short).encode()}, json_inside

@@ -9,12 +9,12 @@ import pytest
 from geonet.studies.benchmark.figures import figures
 from geonet.studies.benchmark.result import Benchmark
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
 def page(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT / "studies" / "pages"))
     return import_module("benchmark_page")
 
 

@@ -39,7 +39,7 @@ from geonet.training.config import (
 )
 from geonet.training.loop import train
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NAMES = [
     "table-1",
     "table-2",
@@ -100,7 +100,7 @@ def test_the_papers_experiments_are_there():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_model_can_be_trained(name):
-    configs = {read_config(file).name for file in (ROOT / "experiments").glob("*.toml")}
+    configs = {read_config(file).name for file in (ROOT / "studies" / "configs").glob("*.toml")}
     models = EXPERIMENTS[name].models
     assert models and len(set(models)) == len(models)
     assert set(models) <= configs | {"mnist-autoencoder"}

@@ -54,8 +54,8 @@ def clone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    folder = tmp_path / "experiments"
-    folder.mkdir()
+    folder = tmp_path / "studies" / "configs"
+    folder.mkdir(parents=True)
     (folder / "small.toml").write_text(TINY)
     yield folder
     torch.set_num_threads(threads)

@@ -11,7 +11,7 @@ from geonet.evaluation.results import Result
 from geonet.operators.opened import PRETRAINED
 
 QUICK_STEPS = 30  # of a training that only shows that it runs
-CONFIGS = Path("experiments")  # in a clone of the repository
+CONFIGS = Path("studies/configs")  # in a clone of the repository
 
 
 @dataclass(frozen=True)
