@@ -83,7 +83,7 @@ def test_toml_round_trip(changes):
         (
             {"model": 3},
             "model is 3; "
-            "give a table of dimension, sensors, rank, swap_symmetry, branch, trunk, kind.",
+            "give a table of kind, dimension, sensors, rank, swap_symmetry, branch, trunk.",
         ),
         (
             {"problem.family": "mixtures-4d"},
@@ -160,7 +160,7 @@ def test_toml_round_trip(changes):
         (
             {"model.seen": 8},
             "Unknown key model.seen; "
-            "it takes dimension, sensors, rank, swap_symmetry, branch, trunk, kind.",
+            "it takes kind, dimension, sensors, rank, swap_symmetry, branch, trunk.",
         ),
         (
             {"model.kind": "transport", "model.seen": 7},
@@ -251,7 +251,7 @@ def test_bad_names_are_refused(name):
 
 
 def write(file, settings):
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(exist_ok=True)
     file.write_text(to_toml(settings), encoding="utf-8")
 
 
@@ -272,8 +272,8 @@ def test_a_file_that_no_path_can_name(tmp_path):
 def test_a_config_written_to_another_folder_names_the_same_file(tmp_path, monkeypatch):
     """As a run's config.toml does, which can be trained from again."""
     monkeypatch.chdir(tmp_path)
-    write(Path("studies/configs/config.toml"), SMALLEST | {"problem": {"file": "pairs.npz"}})
-    config = read_config(Path("studies/configs/config.toml"))
+    write(Path("configs/config.toml"), SMALLEST | {"problem": {"file": "pairs.npz"}})
+    config = read_config(Path("configs/config.toml"))
     write(Path("runs/config.toml"), to_table(config))
     again = read_config(Path("runs/config.toml"))
-    assert Path(again.problem.file).resolve() == tmp_path / "studies" / "configs" / "pairs.npz"
+    assert Path(again.problem.file).resolve() == tmp_path / "configs" / "pairs.npz"

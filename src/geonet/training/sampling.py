@@ -2,49 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import torch
 from torch import Tensor
 
 from geonet.measures.grid import Grid
-from geonet.training.problem import Ends, Problem
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What one step of training sees, all in the unit box, float32.
-
-    Cartesian: every one of B pairs at every one of Q points. Triples: pair n at point n only.
-
-    Attributes:
-        source: μ0 at the sensors, (B, m).
-        target: μ1 at the sensors, (B, m).
-        points: where the equations are asked for, (Q, d).
-        times: and when, (Q,).
-        places: where the ends are compared, (P, d).
-        source_there: μ0 at the places, (B, P); triples (B,).
-        target_there: μ1 at the places, likewise.
-        ends: μ0 and μ1 of every pair as functions.
-        paired: whether these are triples.
-        known: μ_t at the points and times, (B, Q), where the training is shown exact paths.
-    """
-
-    source: Tensor
-    target: Tensor
-    points: Tensor
-    times: Tensor
-    places: Tensor
-    source_there: Tensor
-    target_there: Tensor
-    ends: Ends
-    paired: bool
-    known: Tensor | None = None
-
-    def to(self, device: str) -> Batch:
-        """The same on a device."""
-        tensors = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
-        return replace(self, **tensors)
+from geonet.operators.objective import Batch
+from geonet.training.problem import Problem
 
 
 def sensor_points(sensors: int, dimension: int) -> Tensor:
