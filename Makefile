@@ -24,7 +24,7 @@ demo: $(VENV)/.dev ## a first geodesic, with pictures
 test: $(VENV)/.dev ## the tests, without the slow ones
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2
 
-test-all: $(VENV)/.dev test-matrix ## all tests
+test-all: $(VENV)/.torchcfm test-matrix ## all tests
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 -m ""
 
 test-matrix: $(VENV)/.dev ## the core tests with the oldest and the newest NumPy, SciPy and POT
@@ -115,4 +115,10 @@ $(VENV)/.docs: $(VENV)/.dev
 
 $(VENV)/.ott: $(VENV)/.dev
 	$(PIP_INSTALL) -e '.[ott]'
+	@touch $@
+
+# What our flows are compared with. What we call of it needs torch, NumPy and POT alone, and not the
+# fifty packages that it names.
+$(VENV)/.torchcfm: $(VENV)/.dev
+	$(PIP_INSTALL) --no-deps torchcfm
 	@touch $@

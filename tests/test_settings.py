@@ -69,6 +69,7 @@ def message(table, cls=Network):
         EVERYTHING,
         Network('quotes " and \\ backslash, é and μ'),
         Network("two\nlines and a\ttab"),
+        Network("".join(map(chr, range(160)))),
         Network("n", layer=Layer(1, 1e300)),
         Network("n", layer=Layer(10**12, -0.1 - 0.2)),
         Network("n", layer=Layer(1, 1e300)),

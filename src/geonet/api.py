@@ -12,7 +12,7 @@ from geonet.measures.density import Density
 from geonet.measures.gaussian_mixture import End, GaussianMixture
 from geonet.measures.grid import Grid
 from geonet.solvers.base import MixtureSolver, Solver
-from geonet.solvers.registry import import_all, make_solver, solver_class, solver_names
+from geonet.solvers.registry import import_all, make_solver, solver_classes
 
 
 def geodesic(
@@ -55,8 +55,7 @@ def solver(name: str, **options: Any) -> Solver:
 def list_solvers() -> dict[str, str]:
     """Every solver's name with one line on what it is for and what it gives."""
     lines = {}
-    for name in solver_names():
-        cls = solver_class(name)
+    for name, cls in solver_classes().items():
         lines[name] = f"{cls.summary}; gives {', '.join(('density', *cls.gives))}"
     return lines
 

@@ -1,8 +1,12 @@
 """Solvers by name, and by the file of a trained model."""
 
+import json
+from importlib.metadata import EntryPoint
+
 import pytest
 
 import geonet
+from geonet.cli import main
 from geonet.errors import FileError, SolverError
 from geonet.operators import model_file
 from geonet.operators.architecture import Branch, Trunk
@@ -11,8 +15,10 @@ from geonet.operators.forms import build
 from geonet.operators.geonet import GeONetSettings
 from geonet.operators.model_file import kind_of, save_model, write_tensors
 from geonet.operators.transport import TransportSettings
+from geonet.solvers import registry
 from geonet.solvers.learned.network import NetworkSolver
 from geonet.solvers.learned.transport import TransportSolver
+from geonet.solvers.linear import Linear
 from geonet.solvers.registry import import_all, make_solver, register, solver_class, solver_names
 
 SETTINGS = {
@@ -91,3 +97,66 @@ def test_every_name_is_the_solvers_own():
         assert solver_class(name).name == name
     with pytest.raises(SolverError, match="A solver named 'transport-1d' exists already"):
         register("transport-1d", "nowhere:Nothing")
+
+
+@pytest.fixture
+def others(monkeypatch):
+    """Solvers of other packages; gives how often they were looked for."""
+    places = {
+        "theirs": "geonet.solvers.linear:Linear",
+        "quantile": "geonet.solvers.linear:Linear",
+        "gone": "no_such_package.solver:Gone",
+        "renamed": "geonet.solvers.linear:Nothing",
+        "number": "math:pi",
+        "module": "math",
+    }
+    asked = []
+
+    def found(*, group):
+        asked.append(group)
+        return [EntryPoint(name, place, group) for name, place in places.items()]
+
+    monkeypatch.setattr(registry, "entry_points", found)
+    registry._others.cache_clear()
+    yield asked
+    registry._others.cache_clear()
+
+
+def test_a_solver_of_another_package(others, pair_1d, capsys):
+    assert geonet.geodesic(*pair_1d, "theirs").density(0.5).values.shape == pair_1d[0].values.shape
+    assert solver_class("theirs") is Linear
+    assert solver_names()[-5:] == ["theirs", "gone", "renamed", "number", "module"]
+    assert geonet.list_solvers()["theirs"] == geonet.list_solvers()["linear"]
+    assert main(["solvers", "--json"]) == 0
+    assert "theirs" in [entry["name"] for entry in json.loads(capsys.readouterr().out)]
+    with pytest.raises(SolverError, match="There is no solver 'theirz'; did you mean 'theirs'?"):
+        solver_class("theirz")
+    assert others == ["geonet.solvers"]  # once
+
+
+def test_a_name_of_ours_stays_ours_and_nothing_is_looked_for(others):
+    assert make_solver("quantile").name == "quantile"
+    assert others == []
+    assert solver_names().count("quantile") == 1
+    assert solver_class("quantile").name == "quantile"
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "reason"),
+    [
+        ("gone", "no_such_package.solver:Gone", "No module named 'no_such_package'"),
+        ("renamed", "geonet.solvers.linear:Nothing", "has no attribute 'Nothing'"),
+        ("number", "math:pi", "it is no subclass of geonet.Solver"),
+        ("module", "math", "it is no subclass of geonet.Solver"),
+    ],
+)
+def test_a_broken_one_is_named_and_breaks_no_other(others, name, place, reason, pair_1d, tmp_path):
+    with pytest.raises(SolverError) as error:
+        geonet.geodesic(*pair_1d, name)
+    message = str(error.value)
+    start = f"The solver {name!r} of another package, {place}, cannot be loaded: "
+    assert message.startswith(start) and reason in message
+    assert message.endswith("; mend or remove that package.")
+    assert name not in geonet.list_solvers() and "theirs" in geonet.list_solvers()
+    file = geonet.geodesic(*pair_1d, "theirs").save(tmp_path / "path.npz", times=[0.0])
+    assert geonet.load(file).source.grid == pair_1d[0].grid

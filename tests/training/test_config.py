@@ -83,7 +83,7 @@ def test_toml_round_trip(changes):
         (
             {"model": 3},
             "model is 3; "
-            "give a table of kind, dimension, sensors, rank, swap_symmetry, branch, trunk.",
+            "give a table of kind, dimension, sensors, rank, branch, trunk, swap_symmetry.",
         ),
         (
             {"problem.family": "mixtures-4d"},
@@ -160,7 +160,7 @@ def test_toml_round_trip(changes):
         (
             {"model.seen": 8},
             "Unknown key model.seen; "
-            "it takes kind, dimension, sensors, rank, swap_symmetry, branch, trunk.",
+            "it takes kind, dimension, sensors, rank, branch, trunk, swap_symmetry.",
         ),
         (
             {"model.kind": "transport", "model.seen": 7},

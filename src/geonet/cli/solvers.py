@@ -17,9 +17,9 @@ def solvers(
     For scripts: geonet solvers --json
     """
     from geonet.cli.output import print_json, print_table
-    from geonet.solvers.registry import solver_class, solver_names
+    from geonet.solvers.registry import solver_classes
 
-    classes = {name: solver_class(name) for name in solver_names()}
+    classes = solver_classes()
     if as_json:
         print_json(
             [

@@ -75,11 +75,6 @@ class ModelSettings:
         return {kind: form_of(kind).Settings for kind in FORMS}
 
 
-def check_rank(rank: int) -> None:
-    """Refuse a number of terms that makes no sense."""
-    require(0 < rank <= LARGEST, f"rank is {rank}; give at least 1.")
-
-
 def _check_size(network: str, width: int, depth: int) -> None:
     least = 2 if network == "mlp" else 3  # below, gates or stacks would be empty
     require(0 < width <= LARGEST, f"width is {width}; give at least 1.")

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
-from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.architecture import LARGEST, Branch, ModelSettings, Trunk
 from geonet.operators.jets import Jet, Z, backwards, joined, with_constant
 from geonet.operators.mlp import MLP, ModifiedMLP
 from geonet.operators.trunk import make_trunk
+from geonet.settings import require
 
 BRANCHES = {"mlp": MLP, "modified-mlp": ModifiedMLP}
 
 
-class BranchTrunk(Protocol):
-    """What the settings of a form with branches and trunks say about them."""
+@dataclass(frozen=True)
+class BranchTrunkSettings(ModelSettings):
+    """What forms with branches and trunks share.
 
-    @property
-    def dimension(self) -> int: ...
-    @property
-    def sensors(self) -> int: ...
-    @property
-    def rank(self) -> int: ...
-    @property
-    def branch(self) -> Branch: ...
-    @property
-    def trunk(self) -> Trunk: ...
+    Attributes:
+        dimension: d.
+        sensors: cells along each axis where the branches read the densities.
+        rank: p, the number of terms in the sum over k.
+    """
+
+    dimension: int = 1
+    sensors: int = 100
+    rank: int = 800
+    branch: Branch = field(default_factory=Branch)
+    trunk: Trunk = field(default_factory=Trunk)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.rank <= LARGEST, f"rank is {self.rank}; give at least 1.")
 
 
 class DeepONet(Module):
@@ -44,7 +51,7 @@ class DeepONet(Module):
         scale: a constant in front, the size F is expected to have.
     """
 
-    def __init__(self, settings: BranchTrunk, parity: int, scale: float):
+    def __init__(self, settings: BranchTrunkSettings, parity: int, scale: float):
         super().__init__()
         sensors = settings.sensors**settings.dimension
         branch, rank = settings.branch, settings.rank

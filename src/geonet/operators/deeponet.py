@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
 from typing import Any, ClassVar, Literal
@@ -23,8 +23,8 @@ from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.metrics import l1
 from geonet.measures.unit_box import UnitBox
-from geonet.operators.architecture import Branch, ModelSettings, Trunk, check_rank
-from geonet.operators.branch_trunk import DeepONet, cartesian, scaled
+from geonet.operators.architecture import ModelSettings
+from geonet.operators.branch_trunk import BranchTrunkSettings, DeepONet, cartesian, scaled
 from geonet.operators.model import CACHED_MODELS, Header, Model, doubled
 from geonet.operators.objective import Batch, Loss, LossSettings, Terms
 from geonet.operators.sensors import all_sensed
@@ -36,27 +36,15 @@ _keeping = Lock()  # of bases, which threads share; not in `Bases`, which can be
 
 
 @dataclass(frozen=True)
-class DeepONetSettings(ModelSettings):
+class DeepONetSettings(BranchTrunkSettings):
     """A DeepONet for the density C alone: GeONet without the potential, and so without physics.
 
     Attributes:
-        dimension: d.
-        sensors: cells along each axis where the branches read the densities.
-        rank: p, the number of terms in the sum over k.
         swap_symmetry: "density" builds in C(μ0,μ1)(x,t) = C(μ1,μ0)(x,1−t) by averaging.
     """
 
     kind: Literal["deeponet"] = "deeponet"
-    dimension: int = 1
-    sensors: int = 100
-    rank: int = 800
     swap_symmetry: Literal["none", "density"] = "none"
-    branch: Branch = field(default_factory=Branch)
-    trunk: Trunk = field(default_factory=Trunk)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_rank(self.rank)
 
 
 class DeepONetModel(Model):

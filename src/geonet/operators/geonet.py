@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -14,8 +14,7 @@ from geonet.geodesics.gradients import root
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.unit_box import UnitBox
-from geonet.operators.architecture import Branch, ModelSettings, Trunk, check_rank
-from geonet.operators.branch_trunk import DeepONet, cartesian, paired
+from geonet.operators.branch_trunk import BranchTrunkSettings, DeepONet, cartesian, paired
 from geonet.operators.deeponet import DeepONetModel, DeepONetPath, answer
 from geonet.operators.jets import Jet, variables
 from geonet.operators.model import Header
@@ -29,29 +28,17 @@ LEAST = 1e-3  # density, relative to uniform, by which a gradient is divided
 
 
 @dataclass(frozen=True)
-class GeONetSettings(ModelSettings):
+class GeONetSettings(BranchTrunkSettings):
     """GeONet: for the density C and the potential H each two branches and a trunk.
 
     Attributes:
-        dimension: d.
-        sensors: cells along each axis where the branches read the densities.
-        rank: p, the number of terms in the sum over k.
         swap_symmetry: what to build in by averaging with the swapped pair: "density" has
             C(μ0,μ1)(x,t) = C(μ1,μ0)(x,1−t), "both" also H(μ0,μ1)(x,t) = −H(μ1,μ0)(x,1−t), which
             holds for geodesics but not for Schrödinger bridges.
     """
 
     kind: Literal["geonet"] = "geonet"
-    dimension: int = 1
-    sensors: int = 100
-    rank: int = 800
     swap_symmetry: Literal["none", "density", "both"] = "none"
-    branch: Branch = field(default_factory=Branch)
-    trunk: Trunk = field(default_factory=Trunk)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_rank(self.rank)
 
 
 class GeONet(DeepONetModel):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from contextlib import suppress
+from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -43,8 +46,18 @@ def register(name: str, location: str) -> None:
 
 
 def solver_names() -> list[str]:
-    """All names."""
-    return [*_REGISTRY, *SHIPPED]
+    """All names; those of other packages come last."""
+    ours = dict.fromkeys((*_REGISTRY, *SHIPPED))
+    return [*ours, *(name for name in _others() if name not in ours)]
+
+
+def solver_classes() -> dict[str, type[Solver]]:
+    """Every solver's class by name, but for those of other packages that cannot be loaded."""
+    classes = {}
+    for name in solver_names():
+        with suppress(SolverError):  # it comes when the solver is asked for
+            classes[name] = solver_class(name)
+    return classes
 
 
 def solver_class(name: str) -> type[Solver]:
@@ -53,10 +66,31 @@ def solver_class(name: str) -> type[Solver]:
         return shipped_class(name)
     if name in _REGISTRY:
         return located(_REGISTRY[name])
+    if name in _others():
+        return _class_of_others(_others()[name])
     names = solver_names()
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(names)}."
     raise SolverError(f"There is no solver {name!r}; {hint}")
+
+
+@cache  # reading them takes as long as many a solve
+def _others() -> dict[str, EntryPoint]:
+    """The solvers of other packages: their entry points in the group "geonet.solvers"."""
+    return {point.name: point for point in entry_points(group="geonet.solvers")}
+
+
+def _class_of_others(point: EntryPoint) -> type[Solver]:
+    try:
+        found = point.load()
+        if not (isinstance(found, type) and issubclass(found, Solver)):
+            raise TypeError("it is no subclass of geonet.Solver")
+    except Exception as error:  # whatever the other package does wrong
+        raise SolverError(
+            f"The solver {point.name!r} of another package, {point.value}, cannot be loaded: "
+            f"{error}; mend or remove that package."
+        ) from error
+    return found
 
 
 def _class_of_file(file: Path) -> type[Solver]:
@@ -67,8 +101,7 @@ def _class_of_file(file: Path) -> type[Solver]:
 
 def import_all() -> None:
     """Import every solver, and with it the path it answers with; and known maps, without one."""
-    for name in solver_names():
-        solver_class(name)
+    solver_classes()
     import_module("geonet.geodesics.known_map")
 
 

@@ -1,19 +1,20 @@
 """Flows learned for one pair: a shift is learned, optimal pairs go straight, random pairs cross."""
 
 import dataclasses
-import sys
+from collections import Counter
 
 import numpy as np
 import ot
 import pytest
 import torch
+from scipy.optimize import linear_sum_assignment
 
 import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceError, SolverError
 from geonet.measures.metrics import l1
 from geonet.solvers.per_pair.flow_matching import FlowMatching, fit_flow, split_cells
-from geonet.solvers.per_pair.learned_flow import LearnedFlow
+from geonet.solvers.per_pair.learned_flow import LearnedFlow, on_lines, paired_optimally
 from geonet.solvers.per_pair.rectified_flow import RectifiedFlow
 
 SMALL = {"steps": 200, "batch": 64, "width": 32, "depth": 2, "carried": 4000}
@@ -158,12 +159,40 @@ def test_cells_are_split_into_at_most_so_many_parts():
     assert len(split_cells(Density(values, BOX), 1)[0]) == 2  # a cell is never left out
 
 
-@both
-def test_a_missing_torchcfm_is_named(solver, clouds, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchcfm", None)  # what makes an import fail
-    message = r"needs torchcfm, which is not installed; run pip install 'geonet\[baselines\]'\.$"
-    with pytest.raises(SolverError, match=message):
-        solver.fit(*clouds)
+def test_places_are_on_the_lines_of_pairs(generator):
+    x0, x1 = torch.randn(2, 4000, 3, generator=generator)
+    t, where, velocity = on_lines(x0, x1, generator)
+    assert torch.allclose(where, x0 + t[:, None] * velocity, atol=1e-5)
+    assert torch.allclose(where, x1 - (1 - t[:, None]) * velocity, atol=1e-5)
+    found = t.sort().values  # uniform: no further from the line than Kolmogorov has it
+    assert float((found - (torch.arange(4000) + 0.5) / 4000).abs().max()) < 1.95 / 4000**0.5
+
+
+def test_pairs_are_those_of_the_optimal_plan(generator):
+    x0, x1 = torch.randn(2, 90, 2, generator=generator)
+    rows, columns = linear_sum_assignment(ot.dist(x0.double().numpy(), x1.double().numpy()))
+    found = drawn(x0, x1, 30, generator)
+    assert set(found) == set(zip(rows.tolist(), columns.tolist(), strict=True))
+
+
+def test_pairs_are_drawn_with_the_masses_of_the_plan(generator):
+    """Of two particles each gives half, of three each takes a third; drawn anew every time."""
+    x0, x1 = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.0], [0.5], [1.0]])
+    masses = {(0, 0): 1 / 3, (0, 1): 1 / 6, (1, 1): 1 / 6, (1, 2): 1 / 3}
+    found = drawn(x0, x1, 3000, generator)
+    assert set(found) == set(masses)
+    for pair, mass in masses.items():
+        assert found[pair] / found.total() == pytest.approx(mass, abs=0.03)  # 5 standard errors
+
+
+def drawn(x0: torch.Tensor, x1: torch.Tensor, batches: int, generator) -> Counter:
+    """How often each pair of rows came, as numbers of the rows."""
+    found = Counter()
+    for _ in range(batches):
+        ends = zip((x0, x1), paired_optimally(x0, x1, generator), strict=True)
+        rows = [(end == these[:, None]).all(-1).int().argmax(1).tolist() for end, these in ends]
+        found.update(zip(*rows, strict=True))
+    return found
 
 
 @pytest.mark.parametrize(

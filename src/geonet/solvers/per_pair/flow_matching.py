@@ -23,15 +23,15 @@ from geonet.geodesics.plan import deposit
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.particles import sampled
+from geonet.measures.unit_box import UnitBox
+from geonet.randomness import seeded
 from geonet.solvers.base import Solver
 from geonet.solvers.per_pair.learned_flow import (
     LearnedFlow,
     Training,
     any_pairs,
-    both_seeded,
     optimal_pairs,
     standardised,
-    torchcfm_library,
     train,
     velocity_network,
 )
@@ -62,33 +62,36 @@ class FlowSolver(Training, Solver):
 
     def fit(self, source: ArrayLike | Tensor, target: ArrayLike | Tensor) -> LearnedFlow:
         """The flow from particles source (N, d) to particles target (M, d), in their own units."""
-        library = torchcfm_library()
         first, second, centre, scale = standardised(source, target)
         d = first.shape[1]
-        with both_seeded(self.seed):
+        with seeded(self.seed):  # layers take no generator
             network = velocity_network(d + 1, *[self.width] * self.depth, d)
-            loss = self._learn(library, network, first, second)
+        generator = torch.Generator().manual_seed(self.seed)
+        loss = self._learn(network, first, second, generator)
         return LearnedFlow(network, centre, scale, loss)
 
     @abstractmethod
     def _learn(
-        self, library: Any, network: torch.nn.Sequential, source: Tensor, target: Tensor
+        self,
+        network: torch.nn.Sequential,
+        source: Tensor,
+        target: Tensor,
+        generator: torch.Generator,
     ) -> float:
         """Train the network on standardised particles (N, d) and (M, d); the last loss."""
 
     def _solve_pair(self, source: Density, target: Density) -> FlowGeodesic:
-        generator = torch.Generator().manual_seed(self.seed)
-        scaled = (
-            Density.as_computed(end.values, _scaled_grid(end.grid)) for end in (source, target)
-        )
+        generator, box = torch.Generator().manual_seed(self.seed), UnitBox(source.grid)
+        scaled = (Density.as_computed(end.values, box.cells) for end in (source, target))
         ends = [sampled(end, self.particles, generator) for end in scaled]
         flow = self.fit(*ends)
         step = flow.carry(ends[0], [1.0])[0] - ends[0]
         notes = {
             "loss": flow.loss,
             # Comparable to W2: larger by the detours, if the target is met.
-            "root mean square displacement": _length(source.grid)
-            * float(step.square().sum(1).mean().sqrt()),
+            "root mean square displacement": box.from_velocity(
+                float(step.square().sum(1).mean().sqrt())
+            ),
         }
         return FlowGeodesic(source, target, self.name, notes, flow, self.carried)
 
@@ -112,10 +115,14 @@ class FlowMatching(FlowSolver):
             raise SolverError(f"reuse is {self.reuse}; give a positive number.")
 
     def _learn(
-        self, library: Any, network: torch.nn.Sequential, source: Tensor, target: Tensor
+        self,
+        network: torch.nn.Sequential,
+        source: Tensor,
+        target: Tensor,
+        generator: torch.Generator,
     ) -> float:
-        pairs = optimal_pairs(library, any_pairs(source, target, self.batch), self.reuse)
-        return train(library, network, pairs, self)
+        drawn = any_pairs(source, target, self.batch, generator)
+        return train(network, optimal_pairs(drawn, self.reuse, generator), self, generator)
 
 
 class FlowGeodesic(Geodesic):
@@ -137,25 +144,21 @@ class FlowGeodesic(Geodesic):
         carried: int,
     ):
         super().__init__(source, target, solver, notes)
-        self.flow, self.carried = flow, carried
+        self.flow, self.carried, self.box = flow, carried, UnitBox(source.grid)
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
-        where = self._scaled(points)
+        where = self.box.to_points(points)
         speeds = [self.flow.velocity(t, where) for t in times.tolist()]
-        return _length(self.grid) * torch.stack(speeds)
+        return self.box.from_velocity(torch.stack(speeds))
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
-        moved = self.flow.carry(self._scaled(points), times)
-        return self.grid.corner("lower") + _length(self.grid) * moved
+        return self.box.from_points(self.flow.carry(self.box.to_points(points), times))
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         start, mass, size = split_cells(self.source, self.carried)
-        unit = _scaled_grid(grid)
-        frames = [deposit(at, mass, size, unit) for at in self.flow.carry(start, times)]
-        return torch.stack(frames) / _length(grid) ** grid.dimension
-
-    def _scaled(self, points: Tensor) -> Tensor:
-        return (points - self.grid.corner("lower")) / _length(self.grid)
+        box = UnitBox(grid)  # other cells of the same box
+        frames = [deposit(at, mass, size, box.cells) for at in self.flow.carry(start, times)]
+        return box.from_density(torch.stack(frames))
 
     def _state(self) -> dict[str, np.ndarray]:
         return {"carried": np.array(self.carried), **self.flow.arrays()}
@@ -193,7 +196,7 @@ def split_cells(density: Density, most: int) -> tuple[Tensor, Tensor, tuple[floa
     Returns:
         Centres (P, d) in the scaled box, masses (P,) that sum to one, and a part's sides.
     """
-    grid = _scaled_grid(density.grid)
+    grid = UnitBox(density.grid).cells
     mass = density.values.to(torch.float64).reshape(-1)
     filled = mass > 0
     mass = mass[filled] / mass[filled].sum()
@@ -204,12 +207,3 @@ def split_cells(density: Density, most: int) -> tuple[Tensor, Tensor, tuple[floa
     parts = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, d)
     centres = grid.points().reshape(-1, 1, d)[filled] + parts
     return centres.reshape(-1, d), mass.repeat_interleave(k**d) / k**d, size
-
-
-def _scaled_grid(grid: Grid) -> Grid:
-    """The grid on the box whose longest side is one and whose lower corner is zero."""
-    return Grid(grid.shape, 0.0, [length / _length(grid) for length in grid.lengths])
-
-
-def _length(grid: Grid) -> float:
-    return max(grid.lengths)

@@ -1,4 +1,4 @@
-"""A velocity field learned from particles of two densities, by the library `torchcfm`.
+"""A velocity field learned from particles of two densities.
 
 A network v(x, t) is fitted to the velocities of straight lines between pairs of particles,
 
@@ -14,11 +14,8 @@ end only nearly: this is a generative method, in which nothing enforces it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise, repeat
-from typing import Any
 
 import numpy as np
 import ot
@@ -30,11 +27,12 @@ from torch.nn.functional import pad
 from geonet.errors import ConvergenceError, SolverError
 from geonet.fields.flow import carried
 from geonet.measures.density import as_tensor
-from geonet.randomness import seeded
 
 STEPS_OF_THE_FLOW = 16  # per unit of time, of fourth order
 
-Pairs = Callable[[], tuple[Tensor, Tensor]]  # draws x0 and x1, (batch, d) each, row by row a pair
+DrawPairs = Callable[
+    [], tuple[Tensor, Tensor]
+]  # draws x0 and x1, (batch, d) each, row by row a pair
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,8 @@ class Training:
         for option in ("steps", "batch", "rate", "width", "depth"):
             if not getattr(self, option) > 0:
                 raise SolverError(f"{option} is {getattr(self, option)}; give a positive number.")
-        if not 0 <= self.seed < 2**32:  # what NumPy takes
-            raise SolverError(f"seed is {self.seed}; give a whole number from 0 to 2^32 − 1.")
+        if not 0 <= self.seed < 2**63:  # what torch takes
+            raise SolverError(f"seed is {self.seed}; give a whole number from 0 to 2^63 − 1.")
 
 
 class LearnedFlow:
@@ -155,14 +153,15 @@ def standardised(source: ArrayLike | Tensor, target: ArrayLike | Tensor):
     return first, second, centre, scale
 
 
-def train(library: Any, network: torch.nn.Sequential, pairs: Pairs, training: Training) -> float:
+def train(
+    network: torch.nn.Sequential, pairs: DrawPairs, training: Training, generator: torch.Generator
+) -> float:
     """Fit the network to the lines between pairs; the mean loss of the last tenth of the steps."""
-    matcher = library.ConditionalFlowMatcher(sigma=0.0)  # the pairs are drawn, and paired, before
     optimiser = torch.optim.Adam(network.parameters(), training.rate, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, training.steps)
     losses = torch.zeros(training.steps)
     for k in range(training.steps):
-        t, where, velocity = matcher.sample_location_and_conditional_flow(*pairs())
+        t, where, velocity = on_lines(*pairs(), generator)
         with torch.enable_grad():  # whatever the caller has switched off
             loss = (network(torch.cat((where, t[:, None]), 1)) - velocity).square().sum(1).mean()
             optimiser.zero_grad()
@@ -176,60 +175,47 @@ def train(library: Any, network: torch.nn.Sequential, pairs: Pairs, training: Tr
     return last
 
 
-def any_pairs(source: Tensor, target: Tensor, batch: int) -> Pairs:
+def on_lines(x0: Tensor, x1: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Uniform times (n,), the places x_t (n, d) on the lines of pairs then, and x1 − x0 (n, d)."""
+    t = torch.rand(len(x0), generator=generator, dtype=x0.dtype)
+    return t, t[:, None] * x1 + (1 - t[:, None]) * x0, x1 - x0
+
+
+def any_pairs(source: Tensor, target: Tensor, batch: int, generator: torch.Generator) -> DrawPairs:
     """Draws particles of both ends independently, none of them twice in a batch."""
     size = min(batch, len(source), len(target))
-    return lambda: (
-        source[torch.randperm(len(source))[:size]],
-        target[torch.randperm(len(target))[:size]],
-    )
+
+    def draw(end: Tensor) -> Tensor:
+        return end[torch.randperm(len(end), generator=generator)[:size]]
+
+    return lambda: (draw(source), draw(target))
 
 
-def optimal_pairs(library: Any, drawn: Pairs, reuse: int) -> Pairs:
-    """Pairs every batch that is `drawn` optimally for |x1 − x0|², and gives it `reuse` times."""
-    sampler = library.ExactOptimalTransportConditionalFlowMatcher(sigma=0.0).ot_sampler
-    # POT's default limit of iterations stops it early, with a warning, on batches of thousands.
-    sampler.ot_fn = partial(ot.emd, numItermax=10_000_000)
+def optimal_pairs(drawn: DrawPairs, reuse: int, generator: torch.Generator) -> DrawPairs:
+    """DrawPairs every batch that is `drawn` optimally for |x1 − x0|², and gives it `reuse` times."""
 
     def endless() -> Iterator[tuple[Tensor, Tensor]]:
         while True:
-            yield from repeat(sampler.sample_plan(*drawn()), reuse)
+            yield from repeat(paired_optimally(*drawn(), generator), reuse)
 
     return endless().__next__
 
 
-def own_pairs(source: Tensor, target: Tensor, batch: int) -> Pairs:
+def paired_optimally(x0: Tensor, x1: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """As many pairs as x0 (n, d) has rows, drawn from the optimal plan between it and x1 (m, d)."""
+    cost = ot.dist(x0.double().numpy(), x1.double().numpy())
+    # POT's default limit of iterations stops it early, with a warning, on batches of thousands.
+    plan = torch.as_tensor(ot.emd([], [], cost, numItermax=10_000_000))
+    rows, columns = plan.nonzero(as_tuple=True)  # few: torch draws from 2^24 entries at most
+    chosen = plan[rows, columns].multinomial(len(x0), replacement=True, generator=generator)
+    return x0[rows[chosen]], x1[columns[chosen]]
+
+
+def own_pairs(source: Tensor, target: Tensor, batch: int, generator: torch.Generator) -> DrawPairs:
     """Draws rows: each source particle with its own target particle."""
 
     def draw() -> tuple[Tensor, Tensor]:
-        rows = torch.randperm(len(source))[:batch]
+        rows = torch.randperm(len(source), generator=generator)[:batch]
         return source[rows], target[rows]
 
     return draw
-
-
-def torchcfm_library() -> Any:
-    """The library, which is an optional dependency."""
-    try:
-        import torchcfm
-    except ImportError as error:
-        raise SolverError(
-            "This solver needs torchcfm, which is not installed; "
-            "run pip install 'geonet[baselines]'."
-        ) from error
-    return torchcfm
-
-
-@contextmanager
-def both_seeded(seed: int) -> Iterator[None]:
-    """Seeds PyTorch and NumPy, and leaves their global generators as they were.
-
-    torchcfm draws from both and takes no generator.
-    """
-    with seeded(seed):
-        before = np.random.get_state()
-        try:
-            np.random.seed(seed)
-            yield
-        finally:
-            np.random.set_state(before)

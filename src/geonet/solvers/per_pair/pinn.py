@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -20,6 +19,7 @@ from geonet.geodesics.base import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
+from geonet.measures.unit_box import UnitBox
 from geonet.operators.architecture import LARGEST, Trunk
 from geonet.operators.jets import Jet, Z, variables
 from geonet.operators.objective import EndFunctions
@@ -101,7 +101,7 @@ class Pinn(Solver):
         return PinnPath(source, target, self.name, notes, fields)
 
     @torch.enable_grad()
-    def _train(self, fields: Fields, ends: EndFunctions) -> float:
+    def _train(self, fields: PairNetworks, ends: EndFunctions) -> float:
         """Train in place; gives the mean loss of the last steps."""
         warmup = self.steps // WARMUP
         settings = OptimizerSettings(learning_rate=self.learning_rate, warmup=warmup)
@@ -128,7 +128,7 @@ class Pinn(Solver):
         return sum(last) / len(last)
 
 
-class Fields(Module):
+class PairNetworks(Module):
     """C, relative to uniform, and H of one pair where the longest side of the box is one.
 
     C = T(x, t) and H = 0.1·T'(x, t), two trunks on cosines that are even at the faces of the box.
@@ -140,13 +140,13 @@ class Fields(Module):
     sides: Tensor
     stretch: Tensor
 
-    def __init__(self, trunk: Trunk, lengths: Sequence[float]):
+    def __init__(self, trunk: Trunk, box: UnitBox):
         super().__init__()
         self.trunk = trunk
         self.density_trunk, self.potential_trunk = (
-            make_trunk(trunk, len(lengths), 1) for _ in range(2)
+            make_trunk(trunk, len(box.sides), 1) for _ in range(2)
         )
-        sides = torch.tensor(lengths, dtype=torch.float64) / max(lengths)
+        sides = torch.tensor(box.sides, dtype=torch.float64)
         self.register_buffer("sides", sides.float(), persistent=False)
         stretch = torch.cat([1 / sides, torch.ones(1, dtype=torch.float64)])  # time stays as it is
         self.register_buffer("stretch", stretch.float(), persistent=False)
@@ -169,23 +169,24 @@ def _scaled(z: Z, factor: float) -> Z:
     return factor * z[..., 0] if isinstance(z, Tensor) else z.like(factor * z.data[..., 0])
 
 
-def _untrained(trunk: Trunk, box: Grid, seed: int) -> Fields:
+def _untrained(trunk: Trunk, grid: Grid, seed: int) -> PairNetworks:
     with seeded(seed):
-        return Fields(trunk, box.lengths)
+        return PairNetworks(trunk, UnitBox(grid))
 
 
 def _unit_ends(source: Density, target: Density) -> EndFunctions:
     """Both ends relative to uniform, as splines where the longest side of the box is one."""
-    grid = source.grid
-    unit = Grid(grid.shape, 0.0, [length / max(grid.lengths) for length in grid.lengths])
+    grid, cells = source.grid, UnitBox(source.grid).cells
     splines = [
-        CubicSpline((end.values.to(torch.float64) * grid.volume).float(), unit)
+        CubicSpline((end.values.to(torch.float64) * grid.volume).float(), cells)
         for end in (source, target)
     ]
     return splines[0], splines[1]
 
 
-def _loss(fields: Fields, ends: EndFunctions, points: int, generator: torch.Generator) -> Tensor:
+def _loss(
+    fields: PairNetworks, ends: EndFunctions, points: int, generator: torch.Generator
+) -> Tensor:
     """The weighted squares of both equations and both ends, at new random points."""
     d = len(fields.sides)
     where = fields.sides * torch.rand(points, d, generator=generator)
@@ -220,10 +221,15 @@ class PinnPath(Geodesic):
     kind = "pinn"
 
     def __init__(
-        self, source: Density, target: Density, solver: str, notes: dict[str, Any], fields: Fields
+        self,
+        source: Density,
+        target: Density,
+        solver: str,
+        notes: dict[str, Any],
+        fields: PairNetworks,
     ):
         super().__init__(source, target, solver, notes)
-        self.fields = fields
+        self.fields, self.box = fields, UnitBox(source.grid)
 
     @torch.no_grad()
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
@@ -238,7 +244,7 @@ class PinnPath(Geodesic):
 
     def _flow(self, points: Tensor, t: float) -> Tensor:
         """∇H at t, (N, d)."""
-        return self._potential_jet(points, t).gradient.T.to(torch.float64) * max(self.grid.lengths)
+        return self.box.from_velocity(self._potential_jet(points, t).gradient.T.to(torch.float64))
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
         """Along the learned velocity, which is straight only as far as H solves its equation."""
@@ -246,9 +252,8 @@ class PinnPath(Geodesic):
         return carried(self._flow, points, times, STEPS, box)
 
     def _potential(self, times: Tensor, points: Tensor) -> Tensor:
-        scale = max(self.grid.lengths) ** 2
         values = [self._potential_jet(points, t).value for t in times.tolist()]
-        return torch.stack(values).to(torch.float64) * scale
+        return self.box.from_potential(torch.stack(values).to(torch.float64))
 
     def _distance(self) -> Tensor:
         """W2² = ∫|∇H_0|² dμ0 = ∫|∇H_1|² dμ1: the mean of both, since each end is known."""
@@ -261,13 +266,13 @@ class PinnPath(Geodesic):
 
     @torch.no_grad()
     def _potential_jet(self, points: Tensor, t: float) -> Jet:
-        """H with its first derivatives at points (N, d), in the units of `Fields`."""
+        """H with its first derivatives at points (N, d), in the units of `PairNetworks`."""
         unit = self._unit(points)
         return self.fields.potential(variables(unit, torch.full_like(unit[:, 0], t), "none"))
 
     def _unit(self, points: Tensor) -> Tensor:
         """Points (N, d) where the longest side of the box is one."""
-        return ((points - self.grid.corner("lower")) / max(self.grid.lengths)).float()
+        return self.box.to_points(points).float()
 
     def _state(self) -> dict[str, np.ndarray]:
         weights = self.fields.state_dict().items()

@@ -11,7 +11,6 @@ more dimensions they need not be optimal.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,11 +39,17 @@ class RectifiedFlow(FlowSolver):
             raise SolverError(f"rounds is {self.rounds}; give 0 or more.")
 
     def _learn(
-        self, library: Any, network: torch.nn.Sequential, source: Tensor, target: Tensor
+        self,
+        network: torch.nn.Sequential,
+        source: Tensor,
+        target: Tensor,
+        generator: torch.Generator,
     ) -> float:
-        loss = train(library, network, any_pairs(source, target, self.batch), self)
+        pairs = any_pairs(source, target, self.batch, generator)
+        loss = train(network, pairs, self, generator)
         origin = torch.zeros(source.shape[1], dtype=torch.float64)
         for _ in range(self.rounds):
             reached = LearnedFlow(network, origin, 1.0, loss).carry(source, [1.0])[0].float()
-            loss = train(library, network, own_pairs(source, reached, self.batch), self)
+            pairs = own_pairs(source, reached, self.batch, generator)
+            loss = train(network, pairs, self, generator)
         return loss
