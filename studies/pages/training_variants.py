@@ -41,7 +41,9 @@ PAPER = TrainingConfig(
     name="paper",
     problem=ProblemSettings("mixtures-1d"),
     steps=1,
-    model=GeONetSettings(1, 100, 800, "none", Branch(width=150), Trunk(width=100)),
+    model=GeONetSettings(
+        dimension=1, sensors=100, branch=Branch(width=150), trunk=Trunk(width=100)
+    ),
     sampling=SamplingSettings("triples", 2000),
     optimizer=OptimizerSettings("adam", 5e-4, "exponential", warmup=0),
     validation=BASE.validation,
