@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
+from geonet import files
 from geonet.fields.characteristics import Characteristics
 from geonet.fields.cosine_series import CosineSeries
 from geonet.geodesics.known_map import random_potential
 from geonet.measures.density import Density
 from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.measures.grid import Grid
+from geonet.operators import model_file
 
 CELLS = {1: 128, 2: 48, 3: 24}
 
@@ -103,3 +108,57 @@ def double_precision():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(before)
+
+
+# ---- files whose tensors lie at odd addresses
+
+
+def misaligned(tensor: Tensor) -> Tensor:
+    """The same values, one element behind an address that torch's allocator gives (64 bytes)."""
+    buffer = tensor.new_empty(tensor.numel() + 1)
+    return buffer[1:].view(tensor.shape).copy_(tensor)
+
+
+class MisalignedTensors:
+    """`safe_open`, but every tensor of the file is `misaligned`, as the map of a file may be."""
+
+    def __init__(self, *arguments):
+        self._archive = safe_open(*arguments)
+
+    def __enter__(self) -> MisalignedTensors:
+        self._archive.__enter__()
+        return self
+
+    def __exit__(self, *raised) -> None:
+        self._archive.__exit__(*raised)
+
+    def __getattr__(self, name: str):
+        return getattr(self._archive, name)
+
+    def get_tensor(self, name: str) -> Tensor:
+        return misaligned(self._archive.get_tensor(name))
+
+
+class MisalignedArrays(files.Archive):
+    """Likewise for the arrays of an npz."""
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        array = super().__getitem__(name)
+        buffer = np.empty(array.size + 1, array.dtype)[1:].reshape(array.shape)
+        buffer[...] = array
+        return buffer
+
+
+def _misalign_files(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(model_file, "safe_open", MisalignedTensors)
+    patch.setattr(files, "Archive", MisalignedArrays)
+
+
+@pytest.fixture
+def misaligned_files(monkeypatch) -> None:
+    """All that is read from model files, checkpoints and saved paths lies at odd addresses."""
+    _misalign_files(monkeypatch)
+
+
+if os.environ.get("GEONET_MISALIGNED") == "1":  # a row of tests/trust/matrix.py: for all tests
+    _misalign_files(pytest.MonkeyPatch())

@@ -30,22 +30,8 @@ from geonet.training.sampling import cartesian_batch, sensor_points, triples_bat
 
 TRIPLES, PAIRS, POINTS = 2000, 64, 512
 PAPER = {
-    1: GeONetSettings(
-        dimension=1,
-        sensors=100,
-        rank=800,
-        swap_symmetry="none",
-        branch=Branch(width=150),
-        trunk=Trunk(width=100),
-    ),
-    2: GeONetSettings(
-        dimension=2,
-        sensors=24,
-        rank=800,
-        swap_symmetry="none",
-        branch=Branch(width=200),
-        trunk=Trunk(width=150),
-    ),
+    1: GeONetSettings(dimension=1, sensors=100, branch=Branch(width=150), trunk=Trunk(width=100)),
+    2: GeONetSettings(dimension=2, sensors=24, branch=Branch(width=200), trunk=Trunk(width=150)),
 }
 
 

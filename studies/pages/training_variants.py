@@ -43,12 +43,7 @@ PAPER = TrainingConfig(
     problem=ProblemSettings("mixtures-1d"),
     steps=1,
     model=GeONetSettings(
-        dimension=1,
-        sensors=100,
-        rank=800,
-        swap_symmetry="none",
-        branch=Branch(width=150),
-        trunk=Trunk(width=100),
+        dimension=1, sensors=100, branch=Branch(width=150), trunk=Trunk(width=100)
     ),
     sampling=SamplingSettings("triples", 2000),
     optimizer=OptimizerSettings("adam", 5e-4, "exponential", warmup=0),

@@ -36,13 +36,16 @@ class Slack:
     swap: float = 1e-9
     still: float = 1e-9  # L1 change along the path between equal ends
     sign: float = 0.0  # mass below zero
-    rounding: float = 1e-9
+    rounding: float = 1e-9  # of densities, absolute
+    fields: float = 1e-9  # rounding of distance, velocity and potential, relative
     still_distance: float = 1e-6
     particles: float = 5e-3  # between the mean of carried particles and of the density
     options: dict = dataclasses.field(default_factory=dict)  # keeps entropic solvers quick
 
 
-# Trained operators: errors of some percent everywhere, in single precision.
+# Trained operators: errors of some percent everywhere, in single precision. A field is the gradient
+# of a sum over 200 to 500 functions whose terms cancel by a factor of six, and each coefficient is
+# such a sum itself, over up to 800 terms: √800 · 6 · 6 times the rounding of a number, 6e-8.
 LEARNED = Slack(
     ends=0.12,
     mass=0.05,
@@ -50,13 +53,16 @@ LEARNED = Slack(
     still=0.2,
     sign=0.03,
     rounding=1e-5,
+    fields=1e-4,
     still_distance=0.1,
     particles=0.03,
 )
 # A trained potential, then straight lines: ends and symmetries are exact, in single precision.
-TRANSPORT = Slack(ends=1e-6, mass=2e-3, swap=2e-5, still=1e-6, rounding=2e-5)
+TRANSPORT = Slack(ends=1e-6, mass=2e-3, swap=2e-5, still=1e-6, rounding=2e-5, fields=2e-5)
 SLACK = {
-    "auto": Slack(ends=1e-6, mass=2e-3, swap=4e-4, still=1e-6, rounding=2e-5),  # of its solvers
+    "auto": Slack(
+        ends=1e-6, mass=2e-3, swap=4e-4, still=1e-6, rounding=2e-5, fields=2e-5
+    ),  # of its solvers
     "monge-ampere": Slack(mass=3e-4, swap=4e-4),
     "linear-program": Slack(swap=0.15),  # on a lattice many plans are optimal
     # Entropic barycenters blur their ends too: that bias is what they are here to show.
@@ -221,11 +227,10 @@ def test_a_batch_is_its_pairs_one_by_one(name, d, solved):
     together = solved(name, d)
     source, target = batch(name, d)
     alone = make(name)(source[1], target[1])
-    assert torch.allclose(
-        together.density(0.3).values[1], alone.density(0.3).values, atol=slack(name).rounding
-    )
+    frames = together.density(0.3).values[1], alone.density(0.3).values
+    assert torch.allclose(*frames, rtol=0, atol=slack(name).rounding)
     if "distance" in solver_class(name).gives:
-        assert torch.allclose(together.distance[1], alone.distance)
+        assert torch.allclose(together.distance[1], alone.distance, rtol=slack(name).fields, atol=0)
         assert alone.distance.shape == ()
 
 
@@ -258,13 +263,16 @@ def test_everything_scales_with_the_box(name, d, corner, scale, solved):
         frames = [p.density(0.4).values for p in (path, moved)]
         assert torch.allclose(frames[0], frames[1] * scale**d, rtol=1e-4, atol=1e-6)
     if "distance" in gives:
-        assert torch.allclose(path.distance * scale, moved.distance, rtol=1e-5)
+        rounding = max(1e-5, slack(name).fields)
+        assert torch.allclose(path.distance * scale, moved.distance, rtol=rounding, atol=0)
     point = torch.full((1, d), 0.9, dtype=torch.float64)
     there = corner + scale * point
     for what, power in (("velocity", 1), ("potential", 2)):
         if what in gives:
             here, scaled = getattr(path, what)(0.4, point), getattr(moved, what)(0.4, there)
-            assert torch.allclose(here * scale**power, scaled, rtol=1e-4, atol=1e-6 * scale**power)
+            size = float(here.abs().max())  # a component may be zero but for rounding
+            apart = float((scaled / scale**power - here).abs().max())
+            assert apart <= max(1e-4, slack(name).fields) * size + 1e-6
 
 
 @every_solver_that_gives(gridded=True)

@@ -110,11 +110,22 @@ def test_the_report_tells_failures(benchmark):
         assert (report.error_estimate > 0.5) is ("chequer" not in name)
 
 
+LEAST_RATIOS = {"`monge-ampere`, cold": (25, 120), "`barycenter`, cold": (70, 340)}
+
+
 @pytest.mark.slow
-def test_transport_is_a_hundred_times_faster(benchmark):
-    rows = benchmark("transport_speed").speed_rows()
-    for row in rows[2:]:
-        assert int(row[2]) >= 100 and int(row[3]) >= 300
+def test_transport_is_far_faster_than_classical_solvers(benchmark):
+    """A tenth of what `make transport-speed` finds on an idle machine; here others may be at work.
+
+    All is timed in one run: what slows one of them down slows the others too, if not at once.
+    """
+    header, *rows = benchmark("transport_speed").speed_rows()
+    assert "one pair" in header[0]
+    ratios = {name: (one, of_batch) for name, _, one, of_batch in rows[1:]}
+    assert set(ratios) == {"the same in torch", "`monge-ampere`, cold", "`barycenter`, cold"}
+    for name, (least, least_of_batch) in LEAST_RATIOS.items():
+        one, of_batch = map(float, ratios[name])
+        assert one > least and of_batch > least_of_batch
 
 
 def test_hot_paths_are_collected_and_run(tmp_path):

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from geonet.errors import ConfigError, FileError
+from geonet.operators import model_file
 from geonet.operators.model_file import read_tensors, write_tensors
 from geonet.settings import to_table, to_toml
 from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
@@ -19,6 +20,7 @@ from geonet.training.loop import Run, train
 from geonet.training.processes import Processes
 
 NAME = "checkpoint.safetensors"
+ALIGNED = 64  # bytes: where torch's allocator begins a tensor
 
 # Half of the third checkpoint gets to its temporary name, then the process is killed.
 KILLED = """
@@ -73,6 +75,48 @@ def test_round_trip(tiny, tmp_path, run):
     assert torch.equal(run.generator.get_state(), other.generator.get_state())
     assert other.progress == run.progress
     assert run.take_step() == other.take_step()
+
+
+def layout(run) -> dict[str, tuple[tuple[int, ...], int]]:
+    """Strides of every tensor of model and optimizer, and the address modulo torch's alignment."""
+    tensors = dict(run.model.state_dict())
+    for index, state in run.optimizer.state_dict()["state"].items():
+        tensors |= {f"{index}/{key}": value for key, value in state.items()}
+    assert all(value.is_contiguous() for value in tensors.values())
+    return {name: (value.stride(), value.data_ptr() % ALIGNED) for name, value in tensors.items()}
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("form", ["tiny", "tiny_transport", "tiny_supervised"])
+@pytest.mark.parametrize("optimizer", ["soap", "adam"])
+def test_tensors_lie_in_memory_as_after_a_break(tmp_path, request, form, optimizer, aligned):
+    """Row by row, at aligned addresses: a product rounds otherwise where its factors lie otherwise.
+
+    That is why a training that goes on has the same bits, on any machine.
+    """
+    if not aligned:
+        request.getfixturevalue("misaligned_files")
+    config = request.getfixturevalue(form)(optimizer={"name": optimizer})
+    run = Run(config, tmp_path, Processes())
+    for _ in range(12):  # SOAP's bases are new after ten
+        run.take_step()
+        before = layout(run)
+        assert {address for _, address in before.values()} == {0}
+    run.save()
+    other = Run(config, tmp_path, Processes())
+    other.load()
+    assert layout(other) == before
+    assert run.take_step() == other.take_step()
+    assert layout(other) == layout(run)
+
+
+def test_what_is_read_is_aligned_wherever_the_file_lies(run, tmp_path, misaligned_files):
+    run.save()
+    with model_file.safe_open(tmp_path / NAME, "pt") as archive:
+        lying = {archive.get_tensor(name).data_ptr() % ALIGNED for name in archive.keys()}  # noqa: SIM118
+    assert 0 not in lying
+    tensors, _ = read_tensors(tmp_path / NAME, "a checkpoint")
+    assert {value.data_ptr() % ALIGNED for value in tensors.values()} == {0}
 
 
 def test_progress_is_kept_to_the_last_bit(tiny, tmp_path, run):

@@ -126,6 +126,13 @@ def _check_half_and_half(config, folder, assert_same_state, logged) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def test_a_break_changes_nothing_wherever_the_file_lies_in_memory(
+    tiny, tmp_path, misaligned_files, assert_same_state, logged
+):
+    """The file's map may begin at any address; what is read is where torch puts its own tensors."""
+    _check_half_and_half(tiny(), tmp_path, assert_same_state, logged)
+
+
 def test_breaks_anywhere_change_no_weight(tiny, tmp_path, assert_same_state, logged):
     """Stops between two checkpoints, where no validation is due either."""
     config = tiny(validation={"pairs": 0}, optimizer={"balance_every": 2})
@@ -155,32 +162,52 @@ def test_the_same_config_gives_the_same_training(tiny, tmp_path, assert_same_sta
     assert_same_state(tmp_path / "first", tmp_path / "second")
 
 
-def test_training_lowers_the_loss(tiny, tmp_path, logged):
-    config = tiny(
-        steps=150, log_every=10, sampling={"pairs": 16, "points": 16}, validation={"every": 50}
-    )
-    train(config, tmp_path)
-    entries = logged(tmp_path)
-    losses = [entry["loss"] for entry in entries if "loss" in entry]
-    errors = [entry["validation"] for entry in entries if "validation" in entry]
-    assert losses[-1] < 0.5 * losses[0]
-    assert sum(errors[-1]) < sum(errors[0])
+# Large enough to learn something in 150 steps.
+LEARNS = {
+    "steps": 150,
+    "sampling": {"pairs": 32, "points": 32},
+    "optimizer": {"learning_rate": 0.02},
+    "validation": {"pairs": 8, "every": 150},
+}
+WIDER = {"sensors": 20, "rank": 16, "branch": {"width": 16}, "trunk": {"width": 16}}
 
 
-def test_training_lowers_the_loss_of_transport(tiny_transport, tmp_path, logged):
-    config = tiny_transport(
-        steps=150,
-        model={"sensors": 20, "seen": 10, "modes": 16, "width": 16},
-        sampling={"pairs": 32, "points": 32},
-        optimizer={"learning_rate": 0.02},
-        validation={"pairs": 4, "every": 50},
-    )
-    train(config, tmp_path)
-    entries = logged(tmp_path)
-    losses = [entry["loss"] for entry in entries if "loss" in entry]
-    halfway = [entry["validation"][2] for entry in entries if "validation" in entry]
-    assert sum(losses[-10:]) < 0.4 * sum(losses[:10])
-    assert halfway[-1] < halfway[0]
+def _learned(config, folder, logged) -> tuple[list[dict], list[float], list[float]]:
+    """The log's entries of losses; errors on unseen pairs at the quarters, before and after."""
+    run = Run(config, folder, Processes())
+    before = run.validation.measured(run.model)["validation_l1_percent"]
+    train(config, folder)
+    entries = logged(folder)
+    (after,) = [entry["validation"] for entry in entries if "validation" in entry]
+    losses = [entry for entry in entries if "loss" in entry]
+    # With six seeds the mean of ten losses falls to at most a quarter; half leaves room for luck.
+    first, last = (sum(entry["loss"] for entry in part) for part in (losses[:10], losses[-10:]))
+    assert last < 0.5 * first
+    return losses, before, after
+
+
+def test_training_lowers_the_loss_and_the_error(tiny, tmp_path, logged):
+    """An untrained network is as good as none, 100 % off; six seeds come to at most two thirds."""
+    sampling = {**LEARNS["sampling"], "places": 32}
+    config = tiny(**LEARNS | {"model": WIDER, "sampling": sampling})
+    losses, before, after = _learned(config, tmp_path, logged)
+    assert set(losses[0]["terms"]) == {"continuity", "hamilton_jacobi", "source", "target"}
+    assert all(last < 0.8 * first for first, last in zip(before, after, strict=True))
+
+
+def test_training_lowers_the_error_of_transport(tiny_transport, tmp_path, logged):
+    """Its ends are exact before; halfway four seeds come to at most a quarter."""
+    config = tiny_transport(**LEARNS, model={"sensors": 20, "seen": 10, "modes": 16, "width": 16})
+    _, before, after = _learned(config, tmp_path, logged)
+    assert after[2] < 0.5 * before[2]
+
+
+def test_supervised_training_lowers_the_error_everywhere(tiny_supervised, tmp_path, logged):
+    """Six seeds come to at most 0.6 of the untrained network's error, at any time."""
+    config = tiny_supervised(**LEARNS, model=WIDER)
+    losses, before, after = _learned(config, tmp_path, logged)
+    assert set(losses[0]["terms"]) == {"error"}
+    assert all(last < 0.8 * first for first, last in zip(before, after, strict=True))
 
 
 def test_transport_logs_its_two_terms(tiny_transport, tmp_path, logged):
@@ -203,23 +230,6 @@ def test_a_supervised_step_is_shown_exact_paths(tiny_supervised, tiny, tmp_path)
     assert torch.equal(batch.known, known_density(batch.ends, batch.points, batch.times))
     assert batch.known.shape == (4, 6) and len(batch.places) == 0
     assert Run(tiny(), tmp_path, Processes()).batch().known is None
-
-
-def test_supervised_training_lowers_the_error_everywhere(tiny_supervised, tmp_path, logged):
-    config = tiny_supervised(
-        steps=150,
-        model={"sensors": 20, "rank": 16, "branch": {"width": 16}, "trunk": {"width": 16}},
-        sampling={"pairs": 32, "points": 32},
-        optimizer={"learning_rate": 0.02},
-        validation={"pairs": 4, "every": 50},
-    )
-    train(config, tmp_path)
-    entries = logged(tmp_path)
-    losses = [entry["terms"] for entry in entries if "loss" in entry]
-    errors = [entry["validation"] for entry in entries if "validation" in entry]
-    assert set(losses[0]) == {"error"}
-    assert sum(e["error"] for e in losses[-10:]) < 0.5 * sum(e["error"] for e in losses[:10])
-    assert all(last < first for first, last in zip(errors[0], errors[-1], strict=True))
 
 
 def test_what_the_exact_paths_cost_is_kept(tiny_supervised, tiny, tmp_path, monkeypatch):

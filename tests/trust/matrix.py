@@ -25,7 +25,7 @@ TURN = ("numpy==2.0.0", "scipy==1.13.0")
 TESTS = (
     *("tests/measures", "tests/solvers/exact", "tests/solvers/learned", "tests/test_api.py"),
     *("tests/solvers/entropic/test_schrodinger.py", "tests/solvers/entropic/test_barycenter.py"),
-    *("tests/solvers/test_laws.py", "tests/solvers/test_auto.py", "tests/test_geodesic.py"),
+    *("tests/solvers/test_laws.py", "tests/solvers/test_auto.py", "tests/geodesics"),
 )
 # JAX, which OTT needs and POT imports where it finds it, takes no old NumPy.
 LEFT_OUT, WITHOUT_JAX = ("-k", "not ott"), {"POT_BACKEND_DISABLE_JAX": "1"}

@@ -93,7 +93,11 @@ def write_tensors(file: Path, tensors: dict[str, Tensor], header: Header) -> Pat
 
 
 def read_tensors(file: Path, what: str) -> tuple[dict[str, Tensor], Header]:
-    """What `write_tensors` wrote; anything else is refused."""
+    """What `write_tensors` wrote; anything else is refused.
+
+    The tensors are copies, row by row at addresses that torch chose, as those that were written:
+    a product rounds otherwise where its factors lie otherwise, and a file may lie anywhere.
+    """
     with reading(file, what), safe_open(file, "pt") as archive:
         metadata = archive.metadata() or {}
         if not {"geonet", "sha256"} <= set(metadata):

@@ -68,7 +68,8 @@ def train(
     Args:
         config: what to train, and how.
         folder: made if need be.
-        resume: go on from the checkpoint there, bit for bit as if there had been no break.
+        resume: go on from the checkpoint there, bit for bit as if there had been no break, on the
+            same machine, with the same versions and number of threads.
         time_limit: seconds after which to save and stop.
         stop_at: the step after which to save and stop.
     """

@@ -260,9 +260,7 @@ def test_the_table_has_the_last_losses_and_the_time(logged, monkeypatch):
 
 
 def test_losses_are_those_of_models_trained_anew(tmp_path):
-    model = GeONetSettings(
-        dimension=1, sensors=8, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2)
-    )
+    model = GeONetSettings(sensors=8, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2))
     config = TrainingConfig(
         "geonet-1d",
         ProblemSettings("mixtures-1d"),
