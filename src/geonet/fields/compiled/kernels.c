@@ -30,9 +30,20 @@ INLINE int32_t node_before(float x, int32_t last, float *way) {
     return node;
 }
 
+/* Vectors as wide as the processor's registers: a wider one would live in memory. As many of them
+   side by side as leave its registers room for five sums of each, and for what is added. */
+#if defined(__AVX512F__)
+#define WIDTH 16
+#define SIDE 4
+#elif defined(__AVX2__)
+#define WIDTH 8
+#define SIDE 2
+#else
+#define WIDTH 4
+#define SIDE 2
+#endif
 typedef float Four __attribute__((vector_size(16), aligned(4)));
-typedef float Eight __attribute__((vector_size(32), aligned(4)));
-typedef float Sixteen __attribute__((vector_size(64), aligned(4)));
+typedef float Wide __attribute__((vector_size(4 * WIDTH), aligned(4)));
 
 /* u, its gradient and d11, d12, d22 of u at n * n places, six planes of n * n, of one pair.
 
@@ -110,10 +121,12 @@ INLINE float newton(const float *nodes, int32_t last, float s, float x1, float *
     }
     for (int32_t j = 0; j < COARSE; j++) { /* bilinear, all fields at once */
         const float *upper = nodes + 8 * (int64_t)corner[j], *lower = upper + 8 * (last + 1);
-        const Eight a = *(const Eight *)upper, b = *(const Eight *)(upper + 8);
-        const Eight c = *(const Eight *)lower, d = *(const Eight *)(lower + 8);
-        const Eight above = a + right[j] * (b - a), below = c + right[j] * (d - c);
-        *(Eight *)found[j] = above + down[j] * (below - above);
+        for (int32_t k = 0; k < 8; k += 4) {
+            const Four a = *(const Four *)(upper + k), b = *(const Four *)(upper + 8 + k);
+            const Four c = *(const Four *)(lower + k), d = *(const Four *)(lower + 8 + k);
+            const Four above = a + right[j] * (b - a), below = c + right[j] * (d - c);
+            *(Four *)(found[j] + k) = above + down[j] * (below - above);
+        }
     }
 #pragma omp simd reduction(max : largest)
     for (int32_t j = 0; j < COARSE; j++) {
@@ -307,38 +320,40 @@ typedef struct {
 /* v and its slopes d11, d12, d22 in a block of one row, from `half`: across, but not yet down. */
 INLINE void refine_row(const Refinement *to, int32_t i, float half[4][COARSE][BLOCK],
                        float field[5][BLOCK]) {
-    const float *down[3] = {to->v1_down + (int64_t)i * COARSE,
-                            to->v1_down_slope + (int64_t)i * COARSE,
-                            to->v2_down + (int64_t)i * COARSE};
-    Sixteen sum[5][BLOCK / 16] = {0};
-    for (int32_t k = 0; k < COARSE; k++) {
-        for (int32_t q = 0; q < BLOCK / 16; q++) {
-            const Sixteen y0 = *(const Sixteen *)&half[0][k][16 * q];
-            sum[0][q] += down[0][k] * y0;
-            sum[2][q] += down[1][k] * y0;
-            sum[3][q] += down[0][k] * *(const Sixteen *)&half[1][k][16 * q];
-            sum[1][q] += down[2][k] * *(const Sixteen *)&half[2][k][16 * q];
-            sum[4][q] += down[2][k] * *(const Sixteen *)&half[3][k][16 * q];
-        }
+    const float *v1 = to->v1_down + (int64_t)i * COARSE, *v2 = to->v2_down + (int64_t)i * COARSE;
+    const float *slope = to->v1_down_slope + (int64_t)i * COARSE;
+    for (int32_t start = 0; start < BLOCK; start += WIDTH * SIDE) {
+        Wide sum[5][SIDE] = {0};
+        for (int32_t k = 0; k < COARSE; k++)
+            for (int32_t q = 0; q < SIDE; q++) {
+                const int32_t j = start + WIDTH * q;
+                const Wide y = *(const Wide *)&half[0][k][j];
+                sum[0][q] += v1[k] * y;
+                sum[2][q] += slope[k] * y;
+                sum[3][q] += v1[k] * *(const Wide *)&half[1][k][j];
+                sum[1][q] += v2[k] * *(const Wide *)&half[2][k][j];
+                sum[4][q] += v2[k] * *(const Wide *)&half[3][k][j];
+            }
+        for (int32_t f = 0; f < 5; f++)
+            for (int32_t q = 0; q < SIDE; q++) *(Wide *)&field[f][start + WIDTH * q] = sum[f][q];
     }
-    for (int32_t f = 0; f < 5; f++)
-        for (int32_t q = 0; q < BLOCK / 16; q++) *(Sixteen *)&field[f][16 * q] = sum[f][q];
 }
 
 /* From cells to a block of columns: v1 and its slope, v2 and its slope. */
 INLINE void refine_across(const Refinement *to, int32_t start, const float *v1, const float *v2,
                           float half[4][COARSE][BLOCK]) {
-    for (int32_t f = 0; f < 4; f++) {
-        const float *cells = f < 2 ? v1 : v2, *across = to->across[f] + start;
+    for (int32_t f = 0; f < 4; f++)
         for (int32_t i = 0; i < COARSE; i++) {
-            Sixteen sum[BLOCK / 16] = {0};
-            for (int32_t k = 0; k < COARSE; k++)
-                for (int32_t q = 0; q < BLOCK / 16; q++)
-                    sum[q] += cells[i * COARSE + k] *
-                              *(const Sixteen *)&across[(int64_t)k * to->padded + 16 * q];
-            for (int32_t q = 0; q < BLOCK / 16; q++) *(Sixteen *)&half[f][i][16 * q] = sum[q];
+            const float *cells = (f < 2 ? v1 : v2) + i * COARSE;
+            for (int32_t j = 0; j < BLOCK; j += 4 * WIDTH) {
+                const float *across = to->across[f] + start + j;
+                Wide sum[4] = {0};
+                for (int32_t k = 0; k < COARSE; k++, across += to->padded)
+                    for (int32_t q = 0; q < 4; q++)
+                        sum[q] += cells[k] * *(const Wide *)(across + WIDTH * q);
+                for (int32_t q = 0; q < 4; q++) *(Wide *)&half[f][i][j + WIDTH * q] = sum[q];
+            }
         }
-    }
 }
 
 /* The rows first ... last - 1 of a block of columns of a frame of `geonet_frames`. */
