@@ -49,7 +49,7 @@ class Characteristics:
         rounding = (
             8 * torch.finfo(torch.float64).eps * float(torch.stack(self._corners).abs().max())
         )
-        self._accuracy = ACCURACY * max(self.grid.lengths) + rounding
+        self._accuracy = ACCURACY * self.grid.longest + rounding
 
     def origins(self, times: Tensor, points: Tensor) -> list[Origin]:
         """For each t, the origins of the particles that are at `points` (N, d) then."""
