@@ -22,7 +22,7 @@ CELLS = {1: 512, 2: compiled.CELLS, 3: 24}  # of the coarse grid, per axis
 # squares it. In 2D a row, as compiled; else all of a time, which its worst point decides, so that
 # the others are nearer.
 TOGETHER = {1: CELLS[1], 2: CELLS[2], 3: CELLS[3] ** 3}
-NEAR = {1: 0.02, 2: compiled.NEAR, 3: 0.02}
+NEAR = {1: compiled.NEAR, 2: compiled.NEAR, 3: 0.02}
 
 
 def velocity_on_cube(coefficients: Tensor, times: Tensor) -> Fields:
