@@ -94,3 +94,12 @@ def pair_1d(generator):
 @pytest.fixture
 def pair_2d(generator):
     return tuple(mixtures_2d(1, generator)[0].on(BOX_2D.with_shape(32)) for _ in range(2))
+
+
+@pytest.fixture
+def double_precision():
+    """New tensors are float64, as tests of formulas want them."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from geonet.locations import located
+from geonet.version import VERSION
 
 if TYPE_CHECKING:
     from geonet.api import geodesic, list_solvers, load, solver
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from geonet.solvers.base import Solver
     from geonet.solvers.registry import register
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Density",

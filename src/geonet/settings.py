@@ -25,7 +25,12 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def from_table(cls: type[T], table: Any, where: str = "") -> T:
-    """A dataclass from nested tables; `where` is the path of keys that led here."""
+    """A dataclass from nested tables; `where` is the path of keys that led here.
+
+    A class with `of_kind` stands for those it names, of which the table chooses by its `kind`.
+    """
+    if "of_kind" in vars(cls):
+        cls = _by_kind(cls.of_kind(), table, where)  # type: ignore[attr-defined]
     if not isinstance(table, dict):
         raise ConfigError(f"{where} is {table!r}; give a table of {', '.join(_names(cls))}.")
     known, hints = _names(cls), get_type_hints(cls)
@@ -88,8 +93,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     """`value` as the type `hint`, or an error that names the place."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        kinds = [kind for kind in arguments if kind is not NoneType]  # T | None, from TOML: T
-        hint = kinds[0] if len(kinds) == 1 else _by_kind(kinds, value, where)
+        (hint,) = (kind for kind in arguments if kind is not NoneType)  # T | None, from TOML: T
         return _value(hint, value, where)
     if dataclasses.is_dataclass(hint):
         return from_table(hint, value, where)  # type: ignore[arg-type]
@@ -106,10 +110,10 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
-def _by_kind(kinds: list[type], value: Any, where: str) -> type:
-    """Of several dataclasses the one whose `kind` the table names; the first if it names none."""
-    named = {get_args(get_type_hints(cls)["kind"])[0]: cls for cls in kinds}
-    name = value.get("kind", next(iter(named))) if isinstance(value, dict) else next(iter(named))
+def _by_kind(named: dict[str, type], value: Any, where: str) -> type:
+    """Of several dataclasses the one whose kind the table names; the first if it names none."""
+    default = next(iter(named))
+    name = value.get("kind", default) if isinstance(value, dict) else default
     if not isinstance(name, str) or name not in named:
         choices = ", ".join(map(repr, named))
         raise ConfigError(f"{_path(where, 'kind')} is {name!r}; choose from {choices}.")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from geonet.operators.build import build
+from geonet.operators.forms import build
 from geonet.operators.jets import variables
 from geonet.training.config import read_config
 from geonet.training.loop import Run

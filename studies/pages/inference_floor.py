@@ -18,8 +18,8 @@ from geonet import Density
 from geonet.fields.compiled import loops as compiled
 from geonet.geodesics.midpoint.pairs import Pairs
 from geonet.operators.opened import PRETRAINED, opened
-from geonet.operators.transport import TransportNet
-from geonet.solvers.learned.transport import potential_of, without_folds
+from geonet.operators.transport import TransportNet, potential_of
+from geonet.solvers.learned.transport import without_folds
 from geonet.training.problem import FAMILIES
 
 CELLS, TIMES, BATCH = 64, 11, 64

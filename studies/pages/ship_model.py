@@ -25,12 +25,12 @@ from geonet.files import written_atomically
 from geonet.geodesics.midpoint.calibration import Calibration, calibrated
 from geonet.geodesics.midpoint.path import MidpointGeodesic
 from geonet.measures.metrics import l1
-from geonet.operators.build import Model
+from geonet.operators.model import Model
 from geonet.operators.model_file import load_model, save_model
 from geonet.operators.opened import PRETRAINED
-from geonet.operators.transport import TransportNet
+from geonet.operators.transport import TransportNet, potential_of
 from geonet.settings import from_table, read_toml, to_toml
-from geonet.solvers.learned.transport import TransportSolver, potential_of
+from geonet.solvers.learned.transport import TransportSolver
 from geonet.solvers.registry import make_solver
 from geonet.training.catalogue import make_problem
 from geonet.training.config import TrainingConfig

@@ -14,11 +14,11 @@ import pytorch_optimizer
 import torch
 from pages import ROOT, Row, table
 
-from geonet.operators.build import build
+from geonet.operators.forms import build
+from geonet.operators.geonet import GeONetObjective
 from geonet.optimizers.soap import SOAP
 from geonet.training.config import read_config
 from geonet.training.loop import make_problem
-from geonet.training.loss import Objective
 from geonet.training.sampling import cartesian_batch, sensor_points
 
 CONFIG = read_config(ROOT / "experiments" / "gaussian-1d.toml")
@@ -40,7 +40,7 @@ def theirs(parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
 def measure(make: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]) -> tuple[float, float]:
     """Milliseconds of the optimizer's step, and the mean loss of the last twenty."""
     problem = make_problem(CONFIG)
-    objective = Objective(build(CONFIG.model, 0), CONFIG.loss, problem.box)
+    objective = GeONetObjective(build(CONFIG.model, 0), CONFIG.loss, problem.box)
     optimizer = make(p for p in objective.parameters() if p.requires_grad)
     sensors = sensor_points(CONFIG.model.sensors, CONFIG.model.dimension)
     generator = torch.Generator().manual_seed(0)

@@ -17,19 +17,20 @@ import torch
 from pages import ROOT, Row, put, table
 from torch import Tensor
 
-from geonet.operators.architecture import Architecture, Branch, Trunk
-from geonet.operators.build import build
-from geonet.operators.deeponet import DeepONet
+from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.branch_trunk import DeepONet
+from geonet.operators.forms import build
+from geonet.operators.geonet import GeONetObjective, GeONetSettings
+from geonet.operators.objective import Batch, LossSettings
 from geonet.optimizers.schedule import make_optimizer
 from geonet.optimizers.settings import OptimizerSettings
-from geonet.training.loss import LossSettings, Objective
 from geonet.training.problem import FAMILIES
-from geonet.training.sampling import Batch, cartesian_batch, sensor_points, triples_batch
+from geonet.training.sampling import cartesian_batch, sensor_points, triples_batch
 
 TRIPLES, PAIRS, POINTS = 2000, 64, 512
 PAPER = {
-    1: Architecture(1, 100, 800, "none", Branch(width=150), Trunk(width=100)),
-    2: Architecture(2, 24, 800, "none", Branch(width=200), Trunk(width=150)),
+    1: GeONetSettings(1, 100, 800, "none", Branch(width=150), Trunk(width=100)),
+    2: GeONetSettings(2, 24, 800, "none", Branch(width=200), Trunk(width=150)),
 }
 
 
@@ -39,7 +40,7 @@ def field(operator: DeepONet, source: Tensor, target: Tensor, z: Tensor) -> Tens
     return operator.scale * (first(source) * second(target) * operator.trunk(z)).sum(-1)
 
 
-def nested_loss(objective: Objective, batch: Batch) -> Tensor:
+def nested_loss(objective: GeONetObjective, batch: Batch) -> Tensor:
     """The paper's loss on triples, every derivative by autograd of the one before."""
     model, d = objective.model, batch.points.shape[1]
     ends = [(values - 1) / 2 for values in (batch.source, batch.target)]
@@ -71,7 +72,7 @@ def steppers(dimension: int) -> dict[str, tuple[int, Callable[[], None]]]:
     generator = torch.Generator().manual_seed(0)
 
     def stepper(optimizer_name, draw, loss_of):
-        objective = Objective(build(PAPER[dimension], 0), LossSettings(), problem.box)
+        objective = GeONetObjective(build(PAPER[dimension], 0), LossSettings(), problem.box)
         settings = OptimizerSettings(optimizer_name)
         optimizer = make_optimizer(settings, objective.parameters())
 

@@ -17,7 +17,9 @@ from time import perf_counter
 
 from pages import ROOT, Row, put, table
 
-from geonet.operators.architecture import Architecture, Branch, Trunk
+from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.geonet import GeONetSettings
+from geonet.operators.objective import LossSettings
 from geonet.optimizers.settings import OptimizerSettings
 from geonet.training.config import (
     ProblemSettings,
@@ -27,7 +29,6 @@ from geonet.training.config import (
     read_config,
 )
 from geonet.training.loop import Run, train
-from geonet.training.loss import LossSettings
 from geonet.training.processes import Processes
 from geonet.training.run_log import read_log
 
@@ -40,7 +41,7 @@ PAPER = TrainingConfig(
     name="paper",
     problem=ProblemSettings("mixtures-1d"),
     steps=1,
-    model=Architecture(1, 100, 800, "none", Branch(width=150), Trunk(width=100)),
+    model=GeONetSettings(1, 100, 800, "none", Branch(width=150), Trunk(width=100)),
     sampling=SamplingSettings("triples", 2000),
     optimizer=OptimizerSettings("adam", 5e-4, "exponential", warmup=0),
     validation=BASE.validation,

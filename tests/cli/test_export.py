@@ -7,15 +7,16 @@ import json
 import pytest
 
 from geonet.export import onnx_files
-from geonet.operators.architecture import Branch, DensityOnly, Trunk
-from geonet.operators.build import build
+from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.deeponet import DeepONetSettings
+from geonet.operators.forms import build
 from geonet.operators.model_file import save_model
 from geonet.operators.opened import PRETRAINED
 
 
 def test_writes_files_and_says_so(run, tmp_path, monkeypatch):
     branch, trunk = Branch("mlp", width=2, depth=2), Trunk("mlp", width=2, depth=2)
-    settings = DensityOnly(sensors=4, rank=2, branch=branch, trunk=trunk)
+    settings = DeepONetSettings(sensors=4, rank=2, branch=branch, trunk=trunk)
     model = save_model(tmp_path / "mine.safetensors", build(settings, seed=0), {})
     folder = tmp_path / "onnx"
     code, out, err = run("export", model, "-o", folder, "--json")

@@ -12,15 +12,18 @@ import torch
 
 from geonet.export import export_onnx
 from geonet.operators import symmetric, transport
-from geonet.operators.architecture import Architecture, Branch, DensityOnly, Transport, Trunk
-from geonet.operators.build import build
+from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.deeponet import DeepONetSettings
+from geonet.operators.forms import build
+from geonet.operators.geonet import GeONetSettings
 from geonet.operators.model_file import save_model
 from geonet.operators.opened import PRETRAINED
+from geonet.operators.transport import TransportSettings
 
 KEPT = (symmetric.hadamard, transport.analysis, transport.classes, transport.decay)
 SMALL = {
-    "transport": Transport(dimension=2, sensors=6, seen=4, modes=4, width=3, depth=1),
-    "geonet": Architecture(
+    "transport": TransportSettings(dimension=2, sensors=6, seen=4, modes=4, width=3, depth=1),
+    "geonet": GeONetSettings(
         dimension=2,
         sensors=5,
         rank=7,
@@ -28,7 +31,7 @@ SMALL = {
         branch=Branch("mlp", width=6, depth=2),
         trunk=Trunk("separable", width=6, depth=3, features="fourier", modes=3),
     ),
-    "deeponet": DensityOnly(
+    "deeponet": DeepONetSettings(
         sensors=9,
         rank=5,
         branch=Branch(width=6, depth=3),

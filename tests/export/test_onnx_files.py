@@ -15,7 +15,7 @@ import geonet
 from geonet.errors import ExportError, FileError, SolverError
 from geonet.export import export_onnx, onnx_files
 from geonet.export.parts import Part, parts_of
-from geonet.operators.build import build
+from geonet.operators.forms import build
 from geonet.operators.model_file import load_model
 from geonet.operators.opened import PRETRAINED
 

@@ -3,6 +3,8 @@ import torch
 
 from geonet.fields import packed
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 DIMENSIONS = [1, 2, 3]
 FORMS = {"tensor": lambda a: a, "list": list}
 

@@ -9,14 +9,6 @@ from geonet.operators.jets import variables
 SECONDS = ("none", "laplacian", "hessian")
 
 
-@pytest.fixture(autouse=True)
-def double_precision():
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
-
-
 @pytest.fixture
 def randomised(generator):
     """Moves every weight that can move: the biases of a new network are zero and hide errors."""

@@ -1,15 +1,18 @@
 import pytest
 
 from geonet.errors import ConfigError
-from geonet.operators.architecture import LARGEST, Architecture, DensityOnly, Transport
+from geonet.operators.architecture import LARGEST
+from geonet.operators.deeponet import DeepONetSettings
+from geonet.operators.geonet import GeONetSettings
+from geonet.operators.transport import TransportSettings
 
 EVEN = "give an even number of modes, at most 2^20 in all."
 
 
 def test_defaults_are_allowed():
-    assert Transport().kind == "transport"
-    assert Architecture().kind == "geonet"
-    assert DensityOnly().kind == "deeponet"
+    assert TransportSettings().kind == "transport"
+    assert GeONetSettings().kind == "geonet"
+    assert DeepONetSettings().kind == "deeponet"
 
 
 @pytest.mark.parametrize(
@@ -24,7 +27,7 @@ def test_defaults_are_allowed():
     ],
 )
 def test_the_largest_and_smallest_are_allowed(settings):
-    made = Transport(**settings)
+    made = TransportSettings(**settings)
     assert all(getattr(made, name) == value for name, value in settings.items())
 
 
@@ -56,11 +59,11 @@ def test_the_largest_and_smallest_are_allowed(settings):
 )
 def test_impossible_transport_models_are_refused(settings, expected):
     with pytest.raises(ConfigError) as error:
-        Transport(**settings)
+        TransportSettings(**settings)
     assert str(error.value) == expected
 
 
-@pytest.mark.parametrize("kind", [Architecture, DensityOnly])
+@pytest.mark.parametrize("kind", [GeONetSettings, DeepONetSettings])
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

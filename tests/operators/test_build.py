@@ -1,17 +1,20 @@
 import pytest
 import torch
 
-from geonet.operators.architecture import Architecture, Branch, DensityOnly, Transport, Trunk
-from geonet.operators.build import build, untrained
-from geonet.operators.deeponet import DensityNet, GeONet
-from geonet.operators.transport import TransportNet
+from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.deeponet import DeepONetSettings, DensityNet
+from geonet.operators.forms import build, untrained
+from geonet.operators.geonet import GeONet, GeONetSettings
+from geonet.operators.transport import TransportNet, TransportSettings
+
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 SMALL = {
-    GeONet: Architecture(sensors=3, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2)),
-    DensityNet: DensityOnly(
+    GeONet: GeONetSettings(sensors=3, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2)),
+    DensityNet: DeepONetSettings(
         sensors=3, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2)
     ),
-    TransportNet: Transport(sensors=6, seen=4, modes=6, width=3, depth=2),
+    TransportNet: TransportSettings(sensors=6, seen=4, modes=6, width=3, depth=2),
 }
 
 
@@ -49,7 +52,7 @@ def test_untrained_weights_come_from_torchs_own_stream(kind):
 
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_a_transport_model_has_the_sizes_of_its_settings(d):
-    settings = Transport(dimension=d, sensors=8, seen=6, modes=4, width=5, depth=2)
+    settings = TransportSettings(dimension=d, sensors=8, seen=6, modes=4, width=5, depth=2)
     network = build(settings, 0).network
     inputs, outputs, swapped = 3**d, 2**d, 2**d
     assert [w.shape for w in network.first.weights] == [(inputs, 5)] * 2 * swapped

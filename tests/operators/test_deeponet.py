@@ -3,20 +3,18 @@ import math
 import pytest
 import torch
 
-from geonet.operators.architecture import Architecture, Branch, DensityOnly, Trunk
-from geonet.operators.build import build
-from geonet.operators.deeponet import (
-    POTENTIAL_SCALE,
-    DeepONet,
-    DensityNet,
-    GeONet,
-    cartesian,
-    paired,
-)
+from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.branch_trunk import DeepONet, cartesian, paired
+from geonet.operators.deeponet import DeepONetSettings, DensityNet
+from geonet.operators.forms import build
+from geonet.operators.geonet import POTENTIAL_SCALE, GeONet, GeONetSettings
 from geonet.operators.jets import variables
 
 # At its first jvp torch warns of itself.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+pytestmark = [
+    pytest.mark.usefixtures("double_precision"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),
+]
 
 FEATURES = ("coordinates", "cosines", "fourier")
 
@@ -24,7 +22,7 @@ FEATURES = ("coordinates", "cosines", "fourier")
 def architecture(d=1, symmetry="none", network="modified-mlp", features="coordinates"):
     branch = Branch("mlp" if network == "mlp" else "modified-mlp", width=5, depth=3)
     trunk = Trunk(network, 4, 3, features, modes=2, sigma=0.5)
-    return Architecture(
+    return GeONetSettings(
         dimension=d, sensors=3, rank=6, swap_symmetry=symmetry, branch=branch, trunk=trunk
     )
 
@@ -113,7 +111,7 @@ def test_swap_symmetry(symmetry, of_density, of_potential, features, randomised,
 @pytest.mark.parametrize("symmetry", ["none", "density"])
 def test_the_density_alone_is_that_of_geonet(symmetry, randomised, ends, rows):
     full = architecture(1, symmetry)
-    alone = DensityOnly(
+    alone = DeepONetSettings(
         sensors=3, rank=6, swap_symmetry=symmetry, branch=full.branch, trunk=full.trunk
     )
     whole, part = randomised(GeONet(full)), DensityNet(alone)

@@ -16,7 +16,10 @@ from geonet.operators.jets import (
 )
 
 # At its first jvp torch warns of itself.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+pytestmark = [
+    pytest.mark.usefixtures("double_precision"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),
+]
 
 
 def layer(inputs, bias=True):

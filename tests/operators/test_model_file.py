@@ -18,12 +18,13 @@ from safetensors.torch import load_file, save_file
 import geonet
 from geonet.cli import main
 from geonet.errors import FileError
-from geonet.operators.architecture import Architecture, Branch, Trunk
-from geonet.operators.build import build
+from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.forms import build
+from geonet.operators.geonet import GeONetSettings
 from geonet.operators.model_file import load_model, save_model, write_tensors
 from geonet.settings import to_table
 
-TINY = Architecture(
+TINY = GeONetSettings(
     sensors=12, rank=6, branch=Branch(width=8, depth=3), trunk=Trunk(width=8, depth=3)
 )
 SETTINGS = {
@@ -249,7 +250,7 @@ def test_other_weights(refused, file):
 
 def test_a_huge_architecture_takes_no_memory(refused, file):
     """Terabytes, if they were allocated; 200 MB are allowed."""
-    huge = Architecture(
+    huge = GeONetSettings(
         dimension=3,
         sensors=4096,
         rank=1 << 20,

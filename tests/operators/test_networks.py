@@ -9,7 +9,10 @@ from geonet.operators.mlp import MLP, ModifiedMLP
 from geonet.operators.trunk import Cosines, JointTrunk, RandomFourier, SeparableTrunk, make_trunk
 
 # At its first jvp torch warns of itself.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+pytestmark = [
+    pytest.mark.usefixtures("double_precision"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),
+]
 
 TRUNKS = [
     (network, features)

@@ -6,15 +6,15 @@ import pytest
 
 from geonet.errors import FileError, SolverError
 from geonet.operators import opened as opening
-from geonet.operators.architecture import Architecture, Branch, Transport, Trunk
-from geonet.operators.build import build
-from geonet.operators.deeponet import GeONet
+from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.forms import build
+from geonet.operators.geonet import GeONetSettings
 from geonet.operators.model_file import save_model
 from geonet.operators.opened import opened
-from geonet.operators.transport import TransportNet
+from geonet.operators.transport import TransportNet, TransportSettings
 
-LINE = Transport(sensors=8, seen=4, modes=4, width=3, depth=1)
-TINY = Architecture(
+LINE = TransportSettings(sensors=8, seen=4, modes=4, width=3, depth=1)
+TINY = GeONetSettings(
     sensors=8, rank=4, branch=Branch(width=4, depth=3), trunk=Trunk(width=4, depth=3)
 )
 
@@ -25,41 +25,41 @@ def file(tmp_path):
 
 
 def test_the_model_and_its_header(file):
-    model, header = opened(file, TransportNet, 1)
+    model, header = opened(file, 1)
     assert isinstance(model, TransportNet)
     assert (model.settings, header["name"], header["kind"]) == (LINE, "tiny", "transport")
 
 
 def test_a_file_is_read_once(file, monkeypatch):
-    first, _ = opened(file, TransportNet, 1)
+    first, _ = opened(file, 1)
     monkeypatch.setattr(opening, "load_model", lambda *_: pytest.fail("read again"))
-    assert opened(file, TransportNet, 1)[0] is first
+    assert opened(file, 1)[0] is first
 
 
 @pytest.mark.parametrize("how", ["time", "size"])
 def test_a_file_that_changed_is_read_again(file, how):
-    first, _ = opened(file, TransportNet, 1)
+    first, _ = opened(file, 1)
     before = file.stat().st_mtime_ns
     save_model(file, build(LINE, 1), {"name": "tiny" if how == "time" else "another name"})
     os.utime(file, ns=(before, before + 1 if how == "time" else before))
-    second, _ = opened(file, TransportNet, 1)
+    second, _ = opened(file, 1)
     assert second is not first
 
 
 def test_another_kind_is_refused(file, tmp_path):
     other = save_model(tmp_path / "other.safetensors", build(TINY, 0), {})
-    for wrong, kind, named in ((file, GeONet, "transport"), (other, TransportNet, "geonet")):
+    for wrong, kind, named in ((file, "geonet", "transport"), (other, "transport", "geonet")):
         with pytest.raises(SolverError) as caught:
-            opened(wrong, kind, 1)
+            opened(wrong, 1, kind)
         assert f"is of the kind '{named}', which this solver does not take" in str(caught.value)
         assert f"solver={str(wrong)!r}." in str(caught.value)
 
 
 def test_another_dimension_is_refused(file):
     with pytest.raises(SolverError, match="takes 1D densities, these are 2D; choose another"):
-        opened(file, TransportNet, 2)
+        opened(file, 2)
 
 
 def test_no_file(tmp_path):
     with pytest.raises(FileError, match="There is no file"):
-        opened(tmp_path / "nowhere.safetensors", TransportNet, 1)
+        opened(tmp_path / "nowhere.safetensors", 1)

@@ -5,9 +5,9 @@ import torch
 from torch.distributions import MultivariateNormal
 from torch.func import grad, hessian, jacrev, vmap
 
-from geonet.operators.deeponet import cartesian
+from geonet.operators.branch_trunk import cartesian
 from geonet.operators.jets import Jet, variables
-from geonet.operators.residuals import both_sides, boundary, continuity, hamilton_jacobi
+from geonet.operators.residuals import boundary, continuity, densities_halfway, hamilton_jacobi
 from geonet.operators.transport import cosine_products
 
 # At its first jvp torch warns of itself.
@@ -193,12 +193,12 @@ def test_both_sides_are_the_density_halfway_between_two_gaussians(d, commuting, 
     points, times = where(d)
     halfway = torch.full_like(times, 0.5)
     functions = tuple(lambda x, end=end: end.log_prob(x).exp() for end in ends)
-    sides, determinants = both_sides(jet_of(potential, points, halfway), points, functions)
+    sides, determinants = densities_halfway(jet_of(potential, points, halfway), points, functions)
     expected = vmap(density)(points, halfway)
     assert all(vanishes(side - expected) for side in sides)
     assert all(bool((determinant > 0).all()) for determinant in determinants)
     backwards = jet_of(lambda x, t: -potential(x, t), points, halfway)
-    sides, _ = both_sides(backwards, points, functions)
+    sides, _ = densities_halfway(backwards, points, functions)
     assert is_large(sides[0] - sides[1])
 
 
@@ -219,7 +219,7 @@ def series(generator):
 def test_both_sides_are_changes_of_variables(d, series):
     """μ0 after y ↦ y − ½∇u and μ1 after y ↦ y + ½∇u, with the determinants by autograd."""
     coefficients, points, basis = series(d)
-    found, determinants = both_sides(cartesian(coefficients, basis), points, (bumps, waves))
+    found, determinants = densities_halfway(cartesian(coefficients, basis), points, (bumps, waves))
     modes = torch.cartesian_prod(*[torch.arange(4)] * d).reshape(-1, d).double()
     for b, c in enumerate(coefficients):
 
@@ -248,12 +248,12 @@ def test_both_sides_agree_where_the_target_is_made_by_the_map(d, series):
     def uniform(x):
         return torch.ones_like(x[..., 0])
 
-    (source, target), (before, after) = both_sides(jet, points, (uniform, uniform))
+    (source, target), (before, after) = densities_halfway(jet, points, (uniform, uniform))
     assert torch.equal(source, before) and torch.equal(target, after)
     pushed = before / after  # at y + ½∇u
-    (source, target), _ = both_sides(jet, points, (uniform, lambda x: pushed))
+    (source, target), _ = densities_halfway(jet, points, (uniform, lambda x: pushed))
     assert vanishes(source - target)
-    (source, target), _ = both_sides(jet, points, (uniform, uniform))
+    (source, target), _ = densities_halfway(jet, points, (uniform, uniform))
     assert is_large(source - target)
 
 
@@ -262,7 +262,7 @@ def test_both_sides_can_be_differentiated_in_the_potential(d, series):
     coefficients, points, basis = series(d)
 
     def sides(c):
-        (source, target), _ = both_sides(cartesian(c, basis), points, (bumps, waves))
+        (source, target), _ = densities_halfway(cartesian(c, basis), points, (bumps, waves))
         return source - target
 
     assert torch.autograd.gradcheck(sides, coefficients.requires_grad_())

@@ -3,6 +3,8 @@ import torch
 
 from geonet.operators.symmetric import ClassLinear, ImageGELU, SymmetricMLP, hadamard
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 SYMMETRIES = [1, 2, 3, 4]
 
 

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from geonet.measures.grid import Grid
-from geonet.operators.architecture import Transport
-from geonet.operators.build import build
-from geonet.operators.deeponet import cartesian
+from geonet.operators.branch_trunk import cartesian
+from geonet.operators.forms import build
 from geonet.operators.jets import variables
 from geonet.operators.symmetric import hadamard
 from geonet.operators.transport import (
     FAINT,
     POTENTIAL_SCALE,
+    TransportSettings,
     analysis,
     classes,
     cosine_products,
@@ -22,7 +22,10 @@ from geonet.operators.transport import (
 )
 
 # At its first jvp torch warns of itself.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+pytestmark = [
+    pytest.mark.usefixtures("double_precision"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),
+]
 
 DIMENSIONS = [1, 2, 3]
 KEPT = (hadamard, analysis, classes, decay, softening)
@@ -40,7 +43,7 @@ def double_matrices():
 
 def settings_of(d, **changes):
     small = {"sensors": 7, "seen": 6, "modes": 4, "width": 3, "depth": 2}
-    return Transport(dimension=d, **(small | changes))
+    return TransportSettings(dimension=d, **(small | changes))
 
 
 @pytest.fixture
@@ -84,14 +87,14 @@ def reflected(values, d, axis):
 def net(request, d, network, densities):
     made = network(d)
     if request.param:
-        made.standardise(densities(made, 50))
+        made.prepare(densities(made, 50))
     return made
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
 def test_odd_under_the_swap_of_the_ends(d, net, densities):
     a, b = densities(net), densities(net)
-    there, back = net.coefficients(a, b), net.coefficients(b, a)
+    there, back = net.potential(a, b), net.potential(b, a)
     assert there.shape == (4, 4**d)
     assert there.abs().max() > 1e-3
     assert torch.allclose(back, -there, rtol=0, atol=1e-14)
@@ -100,16 +103,16 @@ def test_odd_under_the_swap_of_the_ends(d, net, densities):
 @pytest.mark.parametrize("d", DIMENSIONS)
 def test_zero_between_equal_ends(d, net, densities):
     a = densities(net)
-    assert net.coefficients(a, a).abs().max() < 1e-15
-    assert net.coefficients(a, a.roll(1, 0)).abs().max() > 1e-3
+    assert net.potential(a, a).abs().max() < 1e-15
+    assert net.potential(a, a.roll(1, 0)).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
 def test_commutes_with_reflections(d, net, densities):
     a, b = densities(net), densities(net)
-    straight = net.coefficients(a, b)
+    straight = net.potential(a, b)
     for axis in range(d):
-        mirrored = net.coefficients(reflected(a, d, axis), reflected(b, d, axis))
+        mirrored = net.potential(reflected(a, d, axis), reflected(b, d, axis))
         signs = (-1.0) ** frequencies(d, 4)[:, axis]
         assert torch.allclose(mirrored, signs * straight, rtol=0, atol=1e-14)
         assert not torch.allclose(mirrored, straight, rtol=0, atol=1e-3)
@@ -122,7 +125,7 @@ def test_reflections_move_the_potential_with_the_densities(d, net, densities, ge
     points, times = torch.rand(5, d, generator=generator), torch.zeros(5)
 
     def potential(a, b, points):
-        return cartesian(net.coefficients(a, b), net.basis(variables(points, times, "none"))).value
+        return cartesian(net.potential(a, b), net.basis(variables(points, times, "none"))).value
 
     for axis in range(d):
         there = points.clone()
@@ -136,7 +139,7 @@ def test_standardised_modes_of_typical_densities(d, network, densities):
     """Mean zero for even modes, spread one for those that are not faint."""
     net = network(d)
     typical = densities(net, 50)
-    net.standardise(typical)
+    net.prepare(typical)
     modes = typical @ analysis(d, 7, 6, torch.float64)
     even = (frequencies(d, 6) % 2 == 0).all(1)
     seen = (modes - net.mean) * net.gain
@@ -189,7 +192,7 @@ def test_classes_sort_modes_by_their_parities(d):
 def test_the_linear_path_takes_every_mode_to_itself(d, densities):
     """With the identity for every class, and nothing else, nothing is out of its place."""
     net = build(settings_of(d, seen=4, modes=4), 0).requires_grad_(False)
-    net.standardise(densities(net, 50))
+    net.prepare(densities(net, 50))
     for parameter in net.parameters():
         parameter.zero_()
     for weight in net.network.direct.weights:
@@ -197,7 +200,7 @@ def test_the_linear_path_takes_every_mode_to_itself(d, densities):
     a, b = densities(net), densities(net)
     difference = (a - b) @ analysis(d, 7, 4, torch.float64) / 2
     size = POTENTIAL_SCALE / (1 + (frequencies(d, 4) ** 2).sum(1)) ** 1.5
-    assert torch.allclose(net.coefficients(a, b), net.gain * difference * size, atol=1e-15)
+    assert torch.allclose(net.potential(a, b), net.gain * difference * size, atol=1e-15)
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
@@ -212,22 +215,22 @@ def test_blur_is_a_heat_flow(d, network):
 
     narrow = [gaussian(middle, 0.048) for middle in (0.45, 0.55)]
     wide = [gaussian(middle, 0.08) for middle in (0.45, 0.55)]
-    blurred, expected = net.coefficients(*narrow, blur=0.064), net.coefficients(*wide)
+    blurred, expected = net.potential(*narrow, blur=0.064), net.potential(*wide)
     assert torch.allclose(blurred, expected, rtol=0, atol=1e-6 * expected.abs().max().item())
-    plain = net.coefficients(*narrow)
+    plain = net.potential(*narrow)
     assert not torch.allclose(plain, expected, rtol=0, atol=1e-2 * expected.abs().max().item())
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
 def test_blur_multiplies_the_modes_before_they_are_standardised(d, network, densities):
     net = network(d, sensors=6)  # as many modes as sensors, so that modes give the values
-    net.standardise(densities(net, 50))
+    net.prepare(densities(net, 50))
     a, b = densities(net), densities(net)
     matrix = analysis(d, 6, 6, torch.float64)
     soft = torch.exp(-0.5 * (0.1 * math.pi) ** 2 * (frequencies(d, 6) ** 2).sum(1))
     smooth = [(end @ matrix * soft) @ torch.linalg.inv(matrix) for end in (a, b)]
-    assert torch.allclose(net.coefficients(a, b, blur=0.1), net.coefficients(*smooth), atol=1e-12)
-    assert not torch.allclose(net.coefficients(a, b), net.coefficients(*smooth), atol=1e-3)
+    assert torch.allclose(net.potential(a, b, blur=0.1), net.potential(*smooth), atol=1e-12)
+    assert not torch.allclose(net.potential(a, b), net.potential(*smooth), atol=1e-3)
 
 
 def test_no_blur_changes_nothing():
@@ -243,8 +246,8 @@ def test_mean_and_gain_are_kept_but_not_trained(network):
 def test_one_pair_is_answered_as_in_a_batch(network, densities):
     net = network(2)
     a, b = densities(net), densities(net)
-    alone = torch.cat([net.coefficients(a[n : n + 1], b[n : n + 1]) for n in range(4)])
-    assert torch.allclose(net.coefficients(a, b), alone, rtol=0, atol=1e-15)
+    alone = torch.cat([net.potential(a[n : n + 1], b[n : n + 1]) for n in range(4)])
+    assert torch.allclose(net.potential(a, b), alone, rtol=0, atol=1e-15)
 
 
 def test_matrices_are_made_once():
@@ -256,8 +259,8 @@ def test_matrices_made_in_inference_mode_serve_training(densities):
     net = build(settings_of(2), 0)
     a, b = densities(net), densities(net)
     with torch.inference_mode():
-        expected = net.coefficients(a, b, blur=0.1)
-    found = net.coefficients(a, b, blur=0.1)
+        expected = net.potential(a, b, blur=0.1)
+    found = net.potential(a, b, blur=0.1)
     found.square().sum().backward()
     assert torch.equal(found, expected)
     assert all(p.grad is not None for p in net.parameters())

@@ -210,10 +210,8 @@ def test_shapes(name, d, solved):
         "trajectories": (2, 3, 4, 5, d),
     }
     for what in set(GIVES) & set(solver_class(name).gives):
-        arguments = (points, TIMES) if what == "trajectories" else (TIMES, points)
-        assert getattr(path, what)(*arguments).shape == expected[what]
-        arguments = (points, 0.3) if what == "trajectories" else (0.3, points)
-        assert getattr(path, what)(*arguments).shape == (2, *expected[what][2:])
+        assert getattr(path, what)(TIMES, points).shape == expected[what]
+        assert getattr(path, what)(0.3, points).shape == (2, *expected[what][2:])
     if "distance" in solver_class(name).gives:
         assert path.distance.shape == (2,)
 

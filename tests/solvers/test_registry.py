@@ -5,24 +5,26 @@ import pytest
 import geonet
 from geonet.errors import FileError, SolverError
 from geonet.operators import model_file
-from geonet.operators.architecture import Architecture, Branch, DensityOnly, Transport, Trunk
-from geonet.operators.build import build
+from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.deeponet import DeepONetSettings
+from geonet.operators.forms import build
+from geonet.operators.geonet import GeONetSettings
 from geonet.operators.model_file import kind_of, save_model, write_tensors
-from geonet.solvers.learned.deeponet import DeepONetSolver
-from geonet.solvers.learned.geonet import GeONetSolver
+from geonet.operators.transport import TransportSettings
+from geonet.solvers.learned.network import NetworkSolver
 from geonet.solvers.learned.transport import TransportSolver
 from geonet.solvers.registry import import_all, make_solver, register, solver_class, solver_names
 
 SETTINGS = {
-    "geonet": Architecture(
+    "geonet": GeONetSettings(
         sensors=8, rank=4, branch=Branch(width=4, depth=3), trunk=Trunk(width=4, depth=3)
     ),
-    "deeponet": DensityOnly(
+    "deeponet": DeepONetSettings(
         sensors=8, rank=4, branch=Branch(width=4, depth=3), trunk=Trunk(width=4, depth=3)
     ),
-    "transport": Transport(sensors=8, seen=4, modes=4, width=3, depth=1),
+    "transport": TransportSettings(sensors=8, seen=4, modes=4, width=3, depth=1),
 }
-SOLVERS = {"geonet": GeONetSolver, "deeponet": DeepONetSolver, "transport": TransportSolver}
+SOLVERS = {"geonet": NetworkSolver, "deeponet": NetworkSolver, "transport": TransportSolver}
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def test_a_file_gets_the_solver_of_its_kind(file_of, kind, pair_1d):
     file = file_of(kind)
     assert kind_of(file) == kind
     solver = make_solver(str(file))
-    assert type(solver) is SOLVERS[kind]
+    assert isinstance(solver, SOLVERS[kind])
     assert solver.file == str(file)
     assert geonet.geodesic(*pair_1d, str(file)).solver == kind
 

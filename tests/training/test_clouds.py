@@ -5,9 +5,10 @@ import torch
 
 from geonet import Grid
 from geonet.measures.families import BOX_CLOUDS, PARTICLES, cell_masses, clouds
-from geonet.operators.architecture import Architecture, Branch, Trunk
-from geonet.operators.build import build
-from geonet.solvers.learned.deeponet import Operator
+from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.deeponet import Bases
+from geonet.operators.forms import build
+from geonet.operators.geonet import GeONetSettings
 from geonet.training.clouds import Clouds, sampled
 from geonet.training.sampling import cartesian_batch, sensor_points, triples_batch
 
@@ -53,13 +54,13 @@ def test_sensors_at_the_bins_read_the_histogram(ends, end):
 
 def test_sensors_elsewhere_read_what_a_solver_reads():
     """A model is asked with densities; its branches must see the same numbers as in training."""
-    settings = Architecture(
+    settings = GeONetSettings(
         dimension=2, sensors=9, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2)
     )
     model, problem = build(settings, 0).requires_grad_(False), Clouds()
     ends = [problem.sensed(end, sensor_points(9, 2)) for end in problem.draw(3, seeded())]
     trained = model.coefficients(*ends)
-    solved = Operator(model).coefficients(*problem.densities(3, seeded()))
+    solved = Bases(model).coefficients(*problem.densities(3, seeded()))
     for a, b in zip(trained, solved, strict=True):
         assert torch.allclose(a, b, atol=1e-5)
 

@@ -9,7 +9,7 @@ from geonet.settings import from_table, to_table, to_toml
 from geonet.training.config import TrainingConfig, read_config
 
 ROOT = Path(__file__).parents[2]
-EXPERIMENTS = sorted((ROOT / "experiments").glob("*.toml"))
+EXPERIMENTS = sorted((ROOT / "studies" / "configs").glob("*.toml"))
 KNOWN = (
     "a DeepONet learns from exact paths, which are known for 1D families alone; "
     'set problem.family = "mixtures-1d", or model.kind = "geonet".'
@@ -83,7 +83,7 @@ def test_toml_round_trip(changes):
         (
             {"model": 3},
             "model is 3; "
-            "give a table of dimension, sensors, rank, swap_symmetry, branch, trunk, kind.",
+            "give a table of kind, dimension, sensors, rank, branch, trunk, swap_symmetry.",
         ),
         (
             {"problem.family": "mixtures-4d"},
@@ -160,7 +160,7 @@ def test_toml_round_trip(changes):
         (
             {"model.seen": 8},
             "Unknown key model.seen; "
-            "it takes dimension, sensors, rank, swap_symmetry, branch, trunk, kind.",
+            "it takes kind, dimension, sensors, rank, branch, trunk, swap_symmetry.",
         ),
         (
             {"model.kind": "transport", "model.seen": 7},
@@ -226,7 +226,7 @@ def test_the_transport_form_takes_no_other_loss(changes):
 
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_transport_experiments(d):
-    config = read_config(ROOT / "experiments" / f"transport-{d}d.toml")
+    config = read_config(ROOT / "studies" / "configs" / f"transport-{d}d.toml")
     assert config.name == f"transport-{d}d"
     assert (config.model.kind, config.model.dimension) == ("transport", d)
     assert config.problem.family == f"mixtures-{d}d"
@@ -235,7 +235,7 @@ def test_transport_experiments(d):
 def test_the_supervised_experiment():
     """The same family and sensors as geonet-1d, with which it is compared."""
     config, other = (
-        read_config(ROOT / "experiments" / f"{name}.toml")
+        read_config(ROOT / "studies" / "configs" / f"{name}.toml")
         for name in ("deeponet-1d", "gaussian-1d")
     )
     assert (config.name, config.model.kind) == ("deeponet-1d", "deeponet")
@@ -272,8 +272,8 @@ def test_a_file_that_no_path_can_name(tmp_path):
 def test_a_config_written_to_another_folder_names_the_same_file(tmp_path, monkeypatch):
     """As a run's config.toml does, which can be trained from again."""
     monkeypatch.chdir(tmp_path)
-    write(Path("studies/configs/config.toml"), SMALLEST | {"problem": {"file": "pairs.npz"}})
-    config = read_config(Path("studies/configs/config.toml"))
+    write(Path("configs/config.toml"), SMALLEST | {"problem": {"file": "pairs.npz"}})
+    config = read_config(Path("configs/config.toml"))
     write(Path("runs/config.toml"), to_table(config))
     again = read_config(Path("runs/config.toml"))
-    assert Path(again.problem.file).resolve() == tmp_path / "experiments" / "pairs.npz"
+    assert Path(again.problem.file).resolve() == tmp_path / "configs" / "pairs.npz"

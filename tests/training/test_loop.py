@@ -15,13 +15,14 @@ import torch
 import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConfigError, FileError, TrainingError
+from geonet.operators.geonet import GeONetObjective
 from geonet.operators.model_file import load_model, read_tensors
+from geonet.operators.transport import TransportNet, TransportObjective
 from geonet.settings import to_table, to_toml
 from geonet.training import loop
 from geonet.training.config import read_config
 from geonet.training.known_paths import known_density, with_known_paths
-from geonet.training.loop import Outcome, Run, train
-from geonet.training.loss import Objective, TransportObjective
+from geonet.training.loop import Run, TrainingOutcome, train
 from geonet.training.processes import Processes
 from geonet.training.validation import Validation
 
@@ -74,7 +75,7 @@ def checkpoint(tmp_path):
 def spoil(monkeypatch):
     """Make one term of the loss NaN at the n-th step from here on."""
 
-    def at(step: int, name: str, loss: type = Objective) -> None:
+    def at(step: int, name: str, loss: type = GeONetObjective) -> None:
         whole, calls = loss.forward, []
 
         def forward(self, batch):
@@ -317,7 +318,7 @@ def test_modes_are_standardised_before_the_first_step(tiny_transport, tmp_path):
         assert torch.equal(ours, theirs)
         assert torch.allclose(ours, getattr(other.model, name), atol=0.1)
         assert not torch.equal(ours, getattr(other.model, name))
-    modes = first.model._modes(first._typical())
+    modes = first.model._modes(first._typical(1000))
     seen = (modes - first.model.mean) * first.model.gain
     assert len(modes) == 1000
     assert seen[:, ::2].mean(0).abs().max() < 1e-4
@@ -330,7 +331,7 @@ def test_standardisation_survives_a_break(tiny_transport, tmp_path, monkeypatch)
     config = tiny_transport()
     train(config, tmp_path, stop_at=6)
     before = Run(config, tmp_path, Processes()).model
-    monkeypatch.setattr(Run, "_typical", lambda self: torch.rand(50, 12))
+    monkeypatch.setattr(Run, "_typical", lambda self, count: torch.rand(50, 12))
     run = Run(config, tmp_path, Processes())
     assert not torch.equal(run.model.gain, before.gain)
     run.load()
@@ -545,7 +546,7 @@ def test_pairs_from_a_file(tiny, tmp_path, logged, assert_same_state, d, scheme)
 
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_transport_pairs_from_a_file(tiny_transport, tmp_path, monkeypatch, assert_same_state, d):
-    monkeypatch.setattr("geonet.training.loop.TYPICAL", 20)  # in 3D a thousand take seconds
+    monkeypatch.setattr(TransportNet, "typical", 20)  # in 3D a thousand take seconds
     source, target = _write_pairs(tmp_path / "pairs.npz", d)
     config = tiny_transport(
         problem={"file": str(tmp_path / "pairs.npz")},
@@ -586,4 +587,4 @@ def test_pairs_of_another_dimension_are_refused(tiny, tmp_path):
 
 def test_an_outcome_before_any_validation(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(Run, "after_step", lambda *arguments, **options: None)
-    assert train(tiny(), tmp_path, stop_at=1) == Outcome(None, 1, "stopped", float("inf"))
+    assert train(tiny(), tmp_path, stop_at=1) == TrainingOutcome(None, 1, "stopped", float("inf"))

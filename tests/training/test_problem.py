@@ -4,9 +4,10 @@ import torch
 
 from geonet import GaussianMixture, Grid
 from geonet.errors import FileError
-from geonet.operators.architecture import Architecture, Branch, Trunk
-from geonet.operators.build import build
-from geonet.solvers.learned.deeponet import Operator
+from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.deeponet import Bases
+from geonet.operators.forms import build
+from geonet.operators.geonet import GeONetSettings
 from geonet.training.own import read_own
 from geonet.training.problem import (
     FAMILIES,
@@ -210,7 +211,7 @@ def test_a_box_that_is_no_cube_is_refused(record):
 
 @pytest.mark.parametrize("upper", [(1.0, 1.0), (3.0, 3.0)])
 def test_training_and_solver_read_the_same_sensors(upper, record):
-    settings = Architecture(
+    settings = GeONetSettings(
         dimension=2, sensors=6, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2)
     )
     model = build(settings, 0).requires_grad_(False)
@@ -218,7 +219,7 @@ def test_training_and_solver_read_the_same_sensors(upper, record):
     problem = read_own(file)
     ends = [end(sensor_points(6, 2)) for end in problem.draw(1, seeded())]
     trained = model.coefficients(*ends)
-    solved = Operator(model).coefficients(*problem.pairs(1))
+    solved = Bases(model).coefficients(*problem.pairs(1))
     for a, b in zip(trained, solved, strict=True):
         assert torch.allclose(a, b, atol=1e-5)
 

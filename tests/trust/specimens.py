@@ -31,11 +31,14 @@ from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.idx import read_idx
 from geonet.measures.readers import is_cloud, read_points
-from geonet.operators.architecture import Architecture, Branch, DensityOnly, Transport, Trunk
+from geonet.operators.architecture import Branch, Trunk
 from geonet.operators.autoencoder import Autoencoder
 from geonet.operators.autoencoder_file import load_autoencoder
-from geonet.operators.build import build
+from geonet.operators.deeponet import DeepONetSettings
+from geonet.operators.forms import build
+from geonet.operators.geonet import GeONetSettings
 from geonet.operators.model_file import save_model, write_tensors
+from geonet.operators.transport import TransportSettings
 from geonet.settings import from_table, to_toml
 from geonet.studies.benchmark.result import FILE as BENCHMARK
 from geonet.studies.benchmark.result import read_benchmark
@@ -106,9 +109,9 @@ def _measures(folder: Path) -> Iterator[tuple]:
 def _learned(folder: Path) -> Iterator[tuple]:
     small = {"branch": Branch(**SMALL), "trunk": Trunk(**SMALL)}
     settings = (
-        Architecture(sensors=6, rank=3, **small),
-        DensityOnly(sensors=6, rank=3, **small),
-        Transport(sensors=6, seen=4, modes=4, width=3, depth=2),
+        GeONetSettings(sensors=6, rank=3, **small),
+        DeepONetSettings(sensors=6, rank=3, **small),
+        TransportSettings(sensors=6, seen=4, modes=4, width=3, depth=2),
     )
     models = {}
     for own in settings:

@@ -19,9 +19,11 @@ from PIL import Image
 import geonet
 from geonet import Density, Grid
 from geonet.files import written_atomically
-from geonet.operators.architecture import Branch, DensityOnly, Transport, Trunk
-from geonet.operators.build import build
+from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.deeponet import DeepONetSettings
+from geonet.operators.forms import build
 from geonet.operators.opened import PRETRAINED
+from geonet.operators.transport import TransportSettings
 from geonet.quiet import quiet
 from geonet.solvers.learned import deeponet
 from geonet.solvers.registry import solver_names
@@ -120,7 +122,7 @@ def test_a_full_store_of_bases_can_be_shared(monkeypatch):
     """Threads that put bases in and take them out, all at once, meet no dictionary that changes."""
     monkeypatch.setattr(deeponet, "CACHED_BYTES", 2000)
     small = {"width": 2, "depth": 3}
-    settings = DensityOnly(sensors=4, rank=2, branch=Branch(**small), trunk=Trunk(**small))
+    settings = DeepONetSettings(sensors=4, rank=2, branch=Branch(**small), trunk=Trunk(**small))
     operator = deeponet.Operator(build(settings, seed=0))  # type: ignore[arg-type]
 
     def ask(k: int) -> None:
@@ -169,7 +171,7 @@ def test_images_are_read_by_threads(tmp_path):
 
 
 def test_seeded_weights_do_not_mix():
-    settings = Transport(sensors=64, seen=32, modes=32, width=64)
+    settings = TransportSettings(sensors=64, seen=32, modes=32, width=64)
     alone = [build(settings, seed=k).state_dict() for k in range(THREADS)]
     before = torch.get_rng_state()
     for _ in range(5):

@@ -68,8 +68,7 @@ def common_grid(source: Path, target: Path, resolution: int) -> Grid:
 
 def output_grid(grid: Grid, resolution: int) -> Grid:
     """`resolution` cells along the longest side of the same box, the others in proportion."""
-    longest = max(grid.lengths)
-    cells = grid.with_shape([max(2, round(resolution * n / longest)) for n in grid.lengths])
+    cells = grid.with_shape([max(2, round(resolution * n / grid.longest)) for n in grid.lengths])
     check_size(cells)
     return cells
 

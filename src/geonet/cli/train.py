@@ -13,7 +13,7 @@ from geonet.errors import InputError
 
 if TYPE_CHECKING:
     from geonet.training.config import TrainingConfig
-    from geonet.training.loop import Outcome
+    from geonet.training.loop import TrainingOutcome
 
 INTERRUPTED = 130
 
@@ -110,7 +110,7 @@ def _announce(settings: TrainingConfig) -> None:
         )
 
 
-def _print(outcome: Outcome, where: Path, steps: int) -> None:
+def _print(outcome: TrainingOutcome, where: Path, steps: int) -> None:
     typer.echo(f"{outcome.reason} at step {outcome.step} of {steps}, in {where}")
     if outcome.model is not None:
         error = f", validation L1 {outcome.best:.2f} %" if math.isfinite(outcome.best) else ""

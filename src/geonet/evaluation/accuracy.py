@@ -80,7 +80,7 @@ def _relative(path: Geodesic, exact: Tensor) -> float | None:
         found = float(path.distance)
     except UnavailableError:
         return None
-    still = 1e-9 * max(path.grid.lengths)
+    still = 1e-9 * path.grid.longest
     return 100 * abs(found - float(exact)) / float(exact) if float(exact) > still else None
 
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from geonet.api import geodesic
 from geonet.geodesics.base import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.metrics import l1
+from geonet.solvers.registry import make_solver
 
 
 def w2(density: Density, truth: Density, solver: str = "auto") -> Tensor:
     """W2(μ, ν), (batch?), by an exact solver; negative values are cut off first."""
-    return geodesic(_cut_off(density), _cut_off(truth), solver=solver).distance
+    return make_solver(solver)(_cut_off(density), _cut_off(truth)).distance
 
 
 def end_point_errors(path: Geodesic) -> tuple[Tensor, Tensor]:

@@ -21,10 +21,11 @@ from torch import Tensor
 from geonet.errors import ExportError, SolverError
 from geonet.export.parts import Part, parts_of
 from geonet.files import made_folder, reading, written_atomically
-from geonet.operators.model_file import Header, load_model
-from geonet.operators.symmetric import ClassLinear
+from geonet.operators.model import Header
+from geonet.operators.model_file import load_model
 from geonet.solvers.base import Solver
 from geonet.solvers.registry import make_solver
+from geonet.version import VERSION
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -32,13 +33,6 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-5  # of the scale of an output
 COUNTS = (3, 1, 2, 64)  # of pairs or points; the first is what the exporter sees
 SEED = 0
-FORMULAS = {
-    "transport": "u(x) = potential_coefficients @ potential.T is the potential at t = 1/2; the "
-    "particle at y then is at y + (t - 1/2) grad u(y) at time t",
-    "geonet": "C(x, t) = density_coefficients @ density.T is the density relative to uniform and "
-    "H(x, t) = potential_coefficients @ potential.T the potential",
-    "deeponet": "C(x, t) = density_coefficients @ density.T is the density relative to uniform",
-}
 
 
 def export_onnx(model: str | Path | Solver, folder: str | Path) -> list[Path]:
@@ -55,9 +49,7 @@ def export_onnx(model: str | Path | Solver, folder: str | Path) -> list[Path]:
     file = model_file(model)
     _require_libraries()
     network, header = load_model(file)
-    for part in network.modules():
-        if isinstance(part, ClassLinear):
-            part.freeze()  # one matrix in the file instead of many and their stacking
+    network.freeze()  # one matrix in the file instead of many and their stacking
     where, name = made_folder(Path(folder)), str(header.get("name", file.stem))
     name = name if re.fullmatch(r"\w[\w.-]*", name) else file.stem  # no path into other folders
     made = {
@@ -213,10 +205,8 @@ def _describe(proto: ModelProto, part: Part, name: str, header: Header, differen
     """Put into the file what is needed to use it."""
     import onnx
 
-    from geonet import __version__
-
     settings = part.model.settings
-    proto.producer_name, proto.producer_version = "geonet", __version__
+    proto.producer_name, proto.producer_version = "geonet", VERSION
     proto.graph.name = f"{name}-{part.name}"
     about = {
         "model": name,
@@ -225,8 +215,8 @@ def _describe(proto: ModelProto, part: Part, name: str, header: Header, differen
         "dimension": settings.dimension,
         "sensors": settings.sensors,
         "epsilon": header["epsilon"],
-        "formula": FORMULAS[settings.kind],
-        "geonet": __version__,
+        "formula": part.model.formula,
+        "geonet": VERSION,
         "largest_difference": f"{difference:.2e}",
     }
     onnx.helper.set_model_props(proto, {key: str(value) for key, value in about.items()})

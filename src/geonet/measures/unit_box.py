@@ -50,7 +50,7 @@ class UnitBox:
         return self.grid.corner("lower") + self.length * points
 
     def to_density(self, values: Tensor) -> Tensor:
-        """Densities relative to the uniform one on the cube, float64, which has room for any box."""
+        """Densities relative to uniform on the cube; float64 has room for any box."""
         return values.double() * self.length**self.grid.dimension
 
     def from_density(self, values: Tensor) -> Tensor:

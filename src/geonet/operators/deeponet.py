@@ -1,112 +1,273 @@
-"""Two branches and a trunk: for the density C alone, or also for the potential H, as in GeONet."""
+"""The form "deeponet": a DeepONet for the density alone, without physics.
+
+It is shown exact paths, and its path gives densities only. GeONet's path builds on its.
+"""
 
 from __future__ import annotations
 
-import math
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import Module
 
-from geonet.operators.architecture import Architecture, DensityOnly
-from geonet.operators.jets import Jet, Z, backwards, joined, with_constant
-from geonet.operators.mlp import MLP, ModifiedMLP
-from geonet.operators.trunk import make_trunk
+from geonet.errors import FileError
+from geonet.geodesics.base import Geodesic
+from geonet.geodesics.gradients import wanted
+from geonet.measures.density import Density
+from geonet.measures.grid import Grid
+from geonet.measures.metrics import l1
+from geonet.measures.unit_box import UnitBox
+from geonet.operators.architecture import ModelSettings
+from geonet.operators.branch_trunk import BranchTrunkSettings, DeepONet, cartesian, scaled
+from geonet.operators.model import CACHED_MODELS, Header, Model, doubled
+from geonet.operators.objective import Batch, Loss, LossSettings, Terms
+from geonet.operators.sensors import all_sensed
+from geonet.settings import from_table, require, to_table
 
-BRANCHES = {"mlp": MLP, "modified-mlp": ModifiedMLP}
-POTENTIAL_SCALE = 0.1  # of H in the unit box, where displacements are some tenths
+CACHED_BYTES = 2**28  # of the bases on grids that a model keeps
+UNUSUAL = 4.0  # standard deviations
+_keeping = Lock()  # of bases, which threads share; not in `Bases`, which can be copied
 
 
-class DeepONet(Module):
-    """F(μ0, μ1)(x, t) = Σ_{k≤p} B0_k(μ0) · B1_k(μ1) · T_k(x, t)        (paper, eq. 9 and 10).
+@dataclass(frozen=True)
+class DeepONetSettings(BranchTrunkSettings):
+    """A DeepONet for the density C alone: GeONet without the potential, and so without physics.
 
-    T's last layer is linear, T = Wh + c, so F = (Wᵀb)·h + c·b with b = B0 ⊙ B1: the sum over k is
-    done once per pair, and a pair meets a point in one product of `width + 1` numbers.
-
-    Args:
-        settings: sizes and kinds of the networks.
-        parity: +1 or −1 builds in F(μ0, μ1)(x, t) = ±F(μ1, μ0)(x, 1 − t) by averaging; 0 does not.
-        scale: a constant in front, the size F is expected to have.
+    Attributes:
+        swap_symmetry: "density" builds in C(μ0,μ1)(x,t) = C(μ1,μ0)(x,1−t) by averaging.
     """
 
-    def __init__(self, settings: Architecture | DensityOnly, parity: int, scale: float):
-        super().__init__()
-        sensors = settings.sensors**settings.dimension
-        branch, rank = settings.branch, settings.rank
-        self.branches = torch.nn.ModuleList(
-            BRANCHES[branch.network](sensors, branch.width, branch.depth, rank) for _ in range(2)
-        )
-        self.trunk = make_trunk(settings.trunk, settings.dimension, rank)
-        self.parity = parity
-        self.scale = scale / math.sqrt(rank)
-
-    def coefficients(self, source: Tensor, target: Tensor) -> Tensor:
-        """Sensor values (B, m) of both ends to what multiplies `basis`, (B, functions)."""
-        if not self.parity:
-            return self._folded(source, target)
-        both = self._folded(torch.cat([source, target]), torch.cat([target, source]))
-        pairs = source.shape[0]  # ONNX could not cut by chunk(2)
-        forth, back = 0.5 * both[:pairs], 0.5 * both[pairs:]
-        return torch.cat([forth, self.parity * back], dim=1)
-
-    def basis(self, z: Z) -> Z:
-        """(x, t) in the unit box, rows (..., d + 1), to the functions there, (..., functions)."""
-        forth = with_constant(self.trunk.features(z))
-        if not self.parity:
-            return forth
-        return joined([forth, with_constant(self.trunk.features(backwards(z)))])
-
-    def _folded(self, source: Tensor, target: Tensor) -> Tensor:
-        first, second = self.branches
-        products = self.scale * first(source) * second(target)
-        output = self.trunk.output
-        return torch.cat([products @ output.weight, products @ output.bias[:, None]], dim=1)
+    kind: Literal["deeponet"] = "deeponet"
+    swap_symmetry: Literal["none", "density"] = "none"
 
 
-class GeONet(Module):
-    """C, the density, and H, the potential, of the path between two densities, in the unit box."""
+class DeepONetModel(Model):
+    """A model whose quantities are DeepONets, attributes by their names."""
 
-    def __init__(self, settings: Architecture):
-        super().__init__()
-        self.settings = settings
-        density = 0 if settings.swap_symmetry == "none" else 1
-        potential = -1 if settings.swap_symmetry == "both" else 0
-        self.density = DeepONet(settings, density, 1.0)
-        self.potential = DeepONet(settings, potential, POTENTIAL_SCALE)
+    @property
+    def networks(self) -> list[DeepONet]:
+        """One for each quantity."""
+        return [getattr(self, quantity) for quantity in self.quantities]
 
-    def coefficients(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Unit-box densities at the sensors, (B, m) each, to the coefficients of C and H."""
-        ends = _scaled(source, target)
-        return self.density.coefficients(*ends), self.potential.coefficients(*ends)
+    def coefficients(self, source: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+        """Unit-box densities at the sensors, (B, m) each, to (B, functions) of each quantity."""
+        ends = scaled(source, target)
+        return tuple(network.coefficients(*ends) for network in self.networks)
+
+    def basis_at(self, points: Tensor, times: Tensor | None = None) -> tuple[Tensor, ...]:
+        """The functions of each quantity at points (N, d) and times (N,), (N, functions) each."""
+        assert times is not None
+        rows = torch.cat([points, times[:, None]], dim=1)
+        return tuple(network.basis(rows) for network in self.networks)
 
 
-class DensityNet(Module):
+class DensityNet(DeepONetModel):
     """C alone, of the path between two densities, in the unit box."""
 
-    def __init__(self, settings: DensityOnly):
-        super().__init__()
-        self.settings = settings
+    Settings = DeepONetSettings
+    gives = ()
+    quantities = basis_outputs = ("density",)
+    formula = "C(x, t) = density_coefficients @ density.T is the density relative to uniform"
+    shown_paths = True
+
+    def __init__(self, settings: DeepONetSettings):
+        super().__init__(settings)
         self.density = DeepONet(settings, int(settings.swap_symmetry == "density"), 1.0)
 
-    def coefficients(self, source: Tensor, target: Tensor) -> tuple[Tensor]:
-        """Unit-box densities at the sensors, (B, m) each, to the coefficients of C."""
-        return (self.density.coefficients(*_scaled(source, target)),)
+    def objective(self, settings: LossSettings, box: Grid) -> SupervisedObjective:
+        """The squared error."""
+        return SupervisedObjective(self)
+
+    def path(self, source: Density, target: Density, name: str, header: Header) -> DeepONetPath:
+        """C of a pair or a batch."""
+        return DeepONetPath(source, target, name, *answer(self, source, target, header))
+
+    @classmethod
+    def check_training(cls, settings, loss, *, scheme, family, floor, compiled) -> None:
+        """Exact paths are known for 1D families alone."""
+        require(not floor, 'problem.floor is for model.kind = "transport"; remove it.')
+        require(
+            family is not None and settings.dimension == 1,
+            "a DeepONet learns from exact paths, which are known for 1D families alone; "
+            'set problem.family = "mixtures-1d", or model.kind = "geonet".',
+        )
+        require(
+            loss == LossSettings(),
+            "a DeepONet has one term and no physics, so it takes nothing of loss; remove it.",
+        )
+        require(scheme == "cartesian", 'a DeepONet takes sampling.scheme = "cartesian" only.')
 
 
-def _scaled(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Densities as numbers of order one."""
-    return (source - 1) / 2, (target - 1) / 2
+class SupervisedObjective(Loss):
+    """Without physics: error = mean (C(x, t) − μ_t(x))², with μ_t of the exact path."""
+
+    def __init__(self, model: DensityNet):
+        super().__init__()
+        self.model = model
+        self.weights = {"error": 1.0}
+
+    def forward(self, batch: Batch) -> Terms:
+        """The mean over all pairs at all points."""
+        assert batch.known is not None
+        (coefficients,) = self.model.coefficients(batch.source, batch.target)
+        (basis,) = self.model.basis_at(batch.points, batch.times)
+        return {"error": ((cartesian(coefficients, basis) - batch.known) ** 2).mean()}
 
 
-def cartesian(coefficients: Tensor, basis: Z) -> Z:
-    """Every pair at every point: (B, functions) and (..., N, functions) to (..., B, N)."""
-    if isinstance(basis, Tensor):
-        return coefficients @ basis.transpose(-1, -2)
-    channels, points, functions = basis.data.shape
-    product = coefficients @ basis.data.reshape(-1, functions).T
-    return basis.like(product.reshape(-1, channels, points).transpose(0, 1))
+# ---- the path
 
 
-def paired(coefficients: Tensor, basis: Jet) -> Jet:
-    """Pair n at point n only: (N, functions) and (channels, N, functions) to (channels, N)."""
-    return basis.like((coefficients * basis.data).sum(-1))
+class Bases:
+    """A model with its basis on the grids and at the times that it was asked for lately.
+
+    Attributes:
+        model: C in the unit box, and H if it has one.
+        epsilon: the entropic regularisation it was trained with, in the unit box.
+    """
+
+    def __init__(self, model: DeepONetModel, epsilon: float = 0.0):
+        self.model = model
+        self.epsilon = epsilon
+        self.dtype = next(model.parameters()).dtype
+        self._kept: dict[tuple[Grid, float], Tensor] = {}
+
+    def coefficients(self, source: Density, target: Density) -> tuple[Tensor, ...]:
+        """Coefficients (B, functions) of C, and of H, for a batch of pairs."""
+        with torch.set_grad_enabled(wanted(source, target)):  # in them, not in the weights
+            ends = all_sensed([source, target], self.model.settings.sensors, self.dtype)
+            return self.model.coefficients(*ends)
+
+    @torch.inference_mode(False)  # what is kept may be needed for gradients later
+    @torch.no_grad()
+    def on_grid(self, grid: Grid, t: float) -> Tensor:
+        """C's functions at all cells at time t, (cells, functions); the latest ones are kept."""
+        with _keeping:
+            basis = self._kept.pop((grid, t), None)
+        if basis is None:
+            points = UnitBox(grid).to_points(grid.points().reshape(-1, grid.dimension))
+            rows = torch.cat([points, torch.full_like(points[:, :1], t)], dim=1).to(self.dtype)
+            basis = self.model.networks[0].basis(rows)
+        with _keeping:
+            self._kept[grid, t] = basis  # the last place is the latest
+            while sum(kept.nbytes for kept in self._kept.values()) > CACHED_BYTES:
+                self._kept.pop(next(iter(self._kept)))
+        return basis
+
+
+@lru_cache(CACHED_MODELS)
+def bases_of(model: DeepONetModel, epsilon: float) -> Bases:
+    """One for each model that is open: it keeps its bases."""
+    return Bases(model, epsilon)
+
+
+def answer(
+    model: DeepONetModel, source: Density, target: Density, header: Header
+) -> tuple[Bases, tuple[Tensor, ...], TestErrors | None]:
+    """What a path is made of: bases, coefficients, and the model's own errors, if it was tested."""
+    model = doubled(model) if wanted(source, target) else model
+    epsilon = float(header.get("epsilon", 0.0))
+    moving = any(weight.requires_grad for weight in model.parameters())  # in training
+    bases = Bases(model, epsilon) if moving else bases_of(model, epsilon)
+    return bases, bases.coefficients(source, target), test_errors(header)
+
+
+TestErrors = dict[str, Sequence[float]]  # mean and sd of the L1 errors at the quarters, in %
+
+
+def test_errors(header: Header) -> TestErrors | None:
+    """What the tests of a model measured, if it was tested."""
+    try:
+        tested = header.get("measured", {}).get("test")
+        if tested is None:
+            return None
+        errors = {key: [float(number) for number in tested[key]] for key in ("mean", "sd")}
+        if not all(errors.values()):
+            raise ValueError("no errors")
+        return errors  # pyright: ignore[reportReturnType]
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        file = header.get("file", "the model")
+        raise FileError(f"The header of {file} has odd test errors; get it again.") from error
+
+
+class DeepONetPath(Geodesic):
+    """C of a batch of pairs, given by its coefficients."""
+
+    kind = "deeponet"
+    parts: ClassVar[tuple[str, ...]] = ("density",)  # what `coefficients` belong to
+
+    def __init__(
+        self,
+        source: Density,
+        target: Density,
+        solver: str,
+        bases: Bases,
+        coefficients: tuple[Tensor, ...],
+        tested: TestErrors | None = None,
+        notes: dict[str, Any] | None = None,
+    ):
+        super().__init__(source, target, solver, notes or {})
+        self.bases = bases
+        self.coefficients = coefficients
+        self.tested = tested
+
+    def _density(self, times: Tensor, grid: Grid) -> Tensor:
+        """C on the grid; as the network has it, so mass and sign are only nearly right."""
+        frames = [
+            cartesian(self.coefficients[0], self.bases.on_grid(grid, t)) for t in times.tolist()
+        ]
+        values = UnitBox(grid).from_density(torch.stack(frames, dim=1))
+        return values.reshape(*self.batch, len(times), *grid.shape)
+
+    def _checks(self) -> dict[str, Tensor]:
+        """Whether both ends, which are known, come out as well as in the model's own tests.
+
+        As well: an L1 error of at most the mean and `UNUSUAL` standard deviations there, per pair.
+        """
+        if self.tested is None:
+            return {}
+        usual = torch.ones(self.batch, dtype=torch.bool)
+        for t, end in ((0, self.source), (-1, self.target)):
+            limit = (self.tested["mean"][t] + UNUSUAL * self.tested["sd"][t]) / 100
+            usual &= l1(self.density(float(-t)), end) <= limit
+        return {"in_distribution": usual}
+
+    def _state(self) -> dict[str, np.ndarray]:
+        """Coefficients and trunks: what is needed at any (x, t)."""
+        model = self.bases.model
+        weights = {k: v for k, v in model.state_dict().items() if ".trunk." in k}
+        header = {
+            "architecture": to_table(model.settings),
+            "epsilon": self.bases.epsilon,
+            "tested": self.tested,
+        }
+        return {
+            "header": np.array(json.dumps(header)),
+            **{
+                part: own.detach().float().numpy()
+                for part, own in zip(self.parts, self.coefficients, strict=True)
+            },
+            **{f"weights/{name}": value.float().numpy() for name, value in weights.items()},
+        }
+
+    @classmethod
+    def _from_state(cls, source, target, solver, notes, state):
+        from geonet.operators.forms import build
+
+        header = json.loads(str(state["header"]))
+        table = {"kind": cls.kind, **header["architecture"]}
+        model = build(from_table(ModelSettings, table), seed=0)
+        weights = {
+            name.removeprefix("weights/"): torch.from_numpy(value)
+            for name, value in state.items()
+            if name.startswith("weights/")
+        }
+        model.load_state_dict(weights, strict=False)  # the branches have done their work
+        coefficients = tuple(torch.from_numpy(state[name]) for name in cls.parts)
+        bases = Bases(model.eval().requires_grad_(False), header["epsilon"])  # pyright: ignore[reportArgumentType]
+        return cls(source, target, solver, bases, coefficients, header.get("tested"), notes)

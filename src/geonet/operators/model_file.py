@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from safetensors import safe_open
@@ -15,18 +15,13 @@ from torch import Tensor
 
 from geonet.errors import ConfigError, FileError
 from geonet.files import reading, written_atomically
-from geonet.operators.architecture import Architecture, DensityOnly, Transport
-from geonet.operators.build import Model, Settings, untrained
+from geonet.operators.architecture import ModelSettings
+from geonet.operators.forms import FORMS, untrained
+from geonet.operators.model import Header, Model
 from geonet.settings import from_table, to_table
 
 FORMAT = 1
-KINDS: dict[str, type[Settings]] = {
-    "geonet": Architecture,
-    "transport": Transport,
-    "deeponet": DensityOnly,
-}
 SUFFIX = ".safetensors"
-Header = dict[str, Any]
 M = TypeVar("M", bound=torch.nn.Module)
 
 
@@ -45,13 +40,13 @@ def save_model(file: Path, model: Model, header: Header) -> Path:
 def load_model(file: Path) -> tuple[Model, Header]:
     """The model that `save_model` wrote, and its header."""
     tensors, header = read_tensors(file, "a geonet model")
-    if header.get("format") != FORMAT or str(header.get("kind")) not in KINDS:
+    if header.get("format") != FORMAT or str(header.get("kind")) not in FORMS:
         raise FileError(
             f"{file} has format {header.get('format')!r} and kind {header.get('kind')!r}, which "
             "this version does not know; load it with the version that wrote it."
         )
     try:
-        settings = from_table(KINDS[header["kind"]], header.get("architecture"))
+        settings = from_table(ModelSettings, _architecture(header))
     except ConfigError as error:
         raise FileError(f"{file} describes no model: {error}") from error
     epsilon = header.setdefault("epsilon", 0.0)
@@ -59,7 +54,14 @@ def load_model(file: Path) -> tuple[Model, Header]:
         raise FileError(f"{file} has epsilon = {epsilon!r}, which is no length²; get it again.")
     with torch.device("meta"):  # shapes only: a header cannot ask for more memory than its file has
         model = untrained(settings)
+    header["file"] = str(file)
     return filled(model, tensors, file), header
+
+
+def _architecture(header: Header) -> object:
+    """The table of a model's settings; the kind stands beside it as well."""
+    table = header.get("architecture")
+    return {"kind": header["kind"], **table} if isinstance(table, dict) else table
 
 
 def filled(model: M, tensors: dict[str, Tensor], file: Path) -> M:

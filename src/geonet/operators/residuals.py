@@ -9,7 +9,7 @@ from torch import Tensor
 
 from geonet.fields import packed
 from geonet.operators.jets import Jet
-from geonet.training.problem import Ends
+from geonet.operators.objective import EndFunctions
 
 
 def continuity(density: Jet, potential: Jet, epsilon: float = 0.0) -> Tensor:
@@ -30,8 +30,8 @@ def boundary(computed: Tensor, given: Tensor) -> Tensor:
     return computed - given
 
 
-def both_sides(
-    potential: Jet, points: Tensor, ends: Ends
+def densities_halfway(
+    potential: Jet, points: Tensor, ends: EndFunctions
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """ρ0 and ρ1 at t = ½, which are equal on a geodesic, and the determinants in them; each (B, Q).
 

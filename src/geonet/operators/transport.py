@@ -1,4 +1,4 @@
-"""The operator of the transport form: two densities to the potential at t = ½, a cosine series.
+"""The form "transport": two densities to the potential at t = ½, a cosine series.
 
 Both sides are cosine series on the unit box, so a reflection along an axis changes the sign of the
 odd modes of that axis, and nothing else. The network commutes with these reflections, and it is odd
@@ -8,29 +8,92 @@ under the swap of the densities: u(μ1, μ0) = −u(μ0, μ1), so that u(μ, μ)
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 
-from geonet.operators.architecture import Transport
-from geonet.operators.jets import Jet, cosine
-from geonet.operators.symmetric import SymmetricMLP
+from geonet.fields.potential import unfolded
+from geonet.geodesics.base import Geodesic
+from geonet.geodesics.gradients import wanted
+from geonet.geodesics.midpoint.calibration import calibrated
+from geonet.geodesics.midpoint.path import MidpointGeodesic
+from geonet.measures.density import Density
+from geonet.measures.grid import Grid
+from geonet.operators.architecture import LARGEST, ModelSettings
+from geonet.operators.branch_trunk import cartesian
+from geonet.operators.jets import Jet, cosine, variables
+from geonet.operators.model import Header, Model
+from geonet.operators.objective import Batch, Loss, LossSettings, Terms
+from geonet.operators.residuals import densities_halfway
+from geonet.operators.sensors import all_sensed
+from geonet.operators.symmetric import ClassLinear, SymmetricMLP
+from geonet.settings import require
 
+LEAST = 0.05  # determinant that costs nothing
 FAINT = 0.2  # modes whose spread is below are not blown up to the size of the others
 POTENTIAL_SCALE = 0.1  # of the lowest modes of u in the unit box
 
 
-class TransportNet(Module):
+@dataclass(frozen=True)
+class TransportSettings(ModelSettings):
+    """The transport form: both densities to the potential at t = ½, as cosine series.
+
+    Attributes:
+        dimension: d.
+        sensors: cells along each axis where the densities are read.
+        seen: modes of each density along each axis that the network sees, an even number.
+        modes: of the potential along each axis, an even number.
+        width: features in each of the 2^(d+1) classes of symmetry.
+        depth: residual blocks.
+    """
+
+    kind: Literal["transport"] = "transport"
+    dimension: int = 1
+    sensors: int = 100
+    seen: int = 32
+    modes: int = 48
+    width: int = 128
+    depth: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("seen", "modes"):
+            count = getattr(self, name)
+            require(
+                count > 0 and count % 2 == 0 and count**self.dimension <= LARGEST,
+                f"{name} is {count}; give an even number of modes, at most 2^20 in all.",
+            )
+        require(
+            self.seen <= self.sensors,
+            f"{self.sensors} sensors cannot tell {self.seen} modes apart; "
+            f"give seen ≤ {self.sensors}.",
+        )
+        require(0 < self.width <= LARGEST, f"width is {self.width}; give at least 1.")
+        require(0 < self.depth <= 100, f"depth is {self.depth}; give 1 to 100 blocks.")
+
+
+class TransportNet(Model):
     """(μ0, μ1) ↦ c with u(x) = Σ_k c_k Π_i cos(k_i π x_i), the potential at t = ½."""
 
+    Settings = TransportSettings
+    quantities = ("potential",)
+    basis_outputs = ("potential", "potential_gradient", "potential_hessian")
+    formula = (
+        "u(x) = potential_coefficients @ potential.T is the potential at t = 1/2; the "
+        "particle at y then is at y + (t - 1/2) grad u(y) at time t"
+    )
+    timeless = True
+    typical = 1000
+
+    settings: TransportSettings
     mean: Tensor
     gain: Tensor
 
-    def __init__(self, settings: Transport):
-        super().__init__()
-        self.settings = settings
+    def __init__(self, settings: TransportSettings):
+        super().__init__(settings)
         d = settings.dimension
         self.network = SymmetricMLP(
             symmetries=d + 1,
@@ -44,7 +107,7 @@ class TransportNet(Module):
         self.register_buffer("gain", torch.ones(settings.seen**d))
 
     @torch.no_grad()
-    def standardise(self, densities: Tensor) -> None:
+    def prepare(self, densities: Tensor) -> None:
         """Take mean and spread of the modes from typical densities at the sensors, (N, m).
 
         Odd modes keep the mean zero: with any other the network would not commute with reflections.
@@ -54,7 +117,11 @@ class TransportNet(Module):
         self.mean[even] = modes.mean(0)[even]
         self.gain.copy_(1 / (modes.std(0) + FAINT))
 
-    def coefficients(self, source: Tensor, target: Tensor, blur: float = 0.0) -> Tensor:
+    def coefficients(self, source: Tensor, target: Tensor) -> tuple[Tensor]:
+        """Unit-box densities at the sensors, (B, m) each, to c, (B, modes^d)."""
+        return (self.potential(source, target),)
+
+    def potential(self, source: Tensor, target: Tensor, blur: float = 0.0) -> Tensor:
         """Unit-box densities at the sensors, (B, m) each, to c, (B, modes^d).
 
         With `blur` the network sees both after a heat flow of that standard deviation.
@@ -79,10 +146,88 @@ class TransportNet(Module):
         """Π_i cos(k_i π x_i) at the points of the jet of `variables`, (channels, N, modes^d)."""
         return cosine_products(z, self.settings.modes)
 
+    def basis_at(self, points: Tensor, times: Tensor | None = None) -> tuple[Tensor, ...]:
+        """The basis, (N, modes^d), its gradient and its second derivatives at points (N, d)."""
+        jet = self.basis(variables(points, torch.zeros_like(points[:, 0]), "hessian"))
+        return jet.value, jet.gradient, jet.hessian
+
+    def objective(self, settings: LossSettings, box: Grid) -> TransportObjective:
+        """The mismatch of both ends at t = ½, and folds."""
+        return TransportObjective(self, settings)
+
+    def path(self, source: Density, target: Density, name: str, header: Header) -> MidpointGeodesic:
+        """The path of the network's potential, scaled down where it would fold."""
+        coefficients = unfolded(potential_of(self, source, target))
+        return MidpointGeodesic(source, target, name, {}, coefficients)
+
+    @classmethod
+    def check_training(cls, settings, loss, *, scheme, family, floor, compiled) -> None:
+        """It has one term, whose only setting is `floor`."""
+        require(
+            loss == LossSettings(floor=loss.floor),
+            "the transport form has one term, so of loss it takes only floor; remove the others.",
+        )
+        require(loss.floor > 0, "the transport form needs loss.floor > 0.")
+        require(
+            scheme == "cartesian", 'the transport form takes sampling.scheme = "cartesian" only.'
+        )
+        require(not compiled, "the transport form is not compiled; remove compile.")
+
+    def calibration(self, path: Geodesic, errors: Tensor) -> dict[str, Any]:
+        """What a mismatch means for the error."""
+        assert isinstance(path, MidpointGeodesic)
+        return {"calibration": calibrated(path.halfway.mismatch, errors)._asdict()}
+
+    def freeze(self) -> None:
+        """Put the matrices of every layer together once and for all."""
+        for part in self.modules():
+            if isinstance(part, ClassLinear):
+                part.freeze()
+
     def _modes(self, values: Tensor) -> Tensor:
         """∫ μ Π_i cos(k_i π x_i) dx from values at the sensors, (B, seen^d)."""
         s = self.settings
         return values @ analysis(s.dimension, s.sensors, s.seen, values.dtype).to(values.device)
+
+
+class TransportObjective(Loss):
+    """What both ends bring to t = ½ should agree, and nothing should fold.
+
+    mismatch = mean (ρ0 − ρ1)² / (ρ0 + ρ1 + floor), the denominator without gradient: by Cauchy and
+    Schwarz, times 2 + floor, it bounds the square of ∫|ρ0 − ρ1|; the plain square sees little but
+    the peaks.
+    folds = mean max(0, LEAST − det(I ∓ ½D²u))²: where there is no mass, nothing else prevents them.
+    """
+
+    def __init__(self, model: TransportNet, settings: LossSettings):
+        super().__init__()
+        self.model = model
+        self.floor = settings.floor
+        self.weights = {"mismatch": 1.0, "folds": 1.0}
+
+    def forward(self, batch: Batch) -> Terms:
+        """The means over all pairs at all points."""
+        z = variables(batch.points, torch.zeros_like(batch.times), "hessian")
+        coefficients = self.model.potential(batch.source, batch.target)
+        potential = cartesian(coefficients, self.model.basis(z))
+        (source, target), determinants = densities_halfway(potential, batch.points, batch.ends)
+        scale = (source + target).detach().abs() + self.floor
+        folds = [(LEAST - determinant).clamp(min=0) ** 2 for determinant in determinants]
+        return {
+            "mismatch": ((source - target) ** 2 / scale).mean(),
+            "folds": (folds[0] + folds[1]).mean(),
+        }
+
+
+def potential_of(
+    model: TransportNet, source: Density, target: Density, blur: float = 0.0
+) -> Tensor:
+    """The network's potentials at t = ½ in the unit cube, (B, modes, …), folded or not."""
+    settings = model.settings
+    with torch.set_grad_enabled(wanted(source, target)):  # in the densities, not in the weights
+        first, second = all_sensed([source, target], settings.sensors, model.mean.dtype)
+        coefficients = model.potential(first, second, blur)
+    return coefficients.unflatten(1, (settings.modes,) * settings.dimension)
 
 
 def cosine_products(z: Jet, modes: int) -> Jet:

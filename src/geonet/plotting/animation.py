@@ -100,7 +100,7 @@ def _with_palette(picture: Image.Image) -> Image.Image:
 def _scaled_up(values: Frames, grid: Grid) -> NDArray[np.uint8]:
     """Frames (T, n, m) as levels (T, height, width) of one scale, y downwards."""
     finest = min(grid.spacing)
-    factor = ceil(SIDE / round(max(grid.lengths) / finest))
+    factor = ceil(SIDE / round(grid.longest / finest))
     width, height = (round(length / finest * factor) for length in grid.lengths)
     levels = values.clip(min=0) * ((LEVELS - 1) / float(values.max()))
     frames = [

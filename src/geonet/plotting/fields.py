@@ -64,7 +64,7 @@ def plot_velocity(
     frames = path.density(moments, grid).numpy()
     labels = [moment(t) for t in moments]
     figure, axes = draw_strip(frames, labels, grid, density_scale(frames), "density")
-    at_rest = ROUNDING * max(grid.lengths)
+    at_rest = ROUNDING * grid.longest
     scale = ARROW * max(places.spacing) / max(fastest, at_rest)
     for axis, where, velocity in zip(axes, points, velocities, strict=True):
         _draw_arrows(axis, where, velocity * scale)
@@ -89,7 +89,7 @@ def plot_tracks(
     source, target = path.density(0.0, grid), path.density(1.0, grid)
     points = sampled(source, particles, torch.Generator().manual_seed(seed))
     tracks = path.trajectories(np.linspace(0, 1, KNOTS), points).detach().numpy()  # (K, N, 2)
-    width, height = (SIDE * length / max(grid.lengths) for length in grid.lengths)
+    width, height = (SIDE * length / grid.longest for length in grid.lengths)
     figure = Figure(figsize=(max(width, 2) + 0.9, height + 0.6), dpi=DPI, layout="compressed")
     axis = figure.subplots()
     for end, t in ((source, 0.0), (target, 1.0)):
@@ -105,7 +105,7 @@ def plot_tracks(
 
 def _coarse(grid: Grid, arrows: int) -> Grid:
     """The box in nearly square cells, an arrow each."""
-    side = max(grid.lengths) / arrows
+    side = grid.longest / arrows
     return grid.with_shape([max(2, round(length / side)) for length in grid.lengths])
 
 

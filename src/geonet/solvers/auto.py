@@ -12,6 +12,7 @@ from geonet.measures.density import Density
 from geonet.solvers.base import Solver, one_by_one
 from geonet.solvers.exact.bures import Bures
 from geonet.solvers.exact.quantile import Quantile
+from geonet.solvers.learned.shipped import shipped_class
 
 if TYPE_CHECKING:
     from geonet.geodesics.bridge import SchrodingerBridge
@@ -108,7 +109,7 @@ def bridge(source: Density, target: Density) -> SchrodingerBridge:
     """The path of one pair with so little noise that it serves for the geodesic."""
     from geonet.solvers.entropic.schrodinger import Schrodinger, least_epsilon
 
-    epsilon = max(NOISE * max(source.grid.lengths) ** 2, least_epsilon(source.grid))
+    epsilon = max(NOISE * source.grid.longest**2, least_epsilon(source.grid))
     return Schrodinger(epsilon, MET)._solve_pair(source, target)
 
 
@@ -124,9 +125,7 @@ def _is_atoms(density: Density) -> bool:
 
 
 def _transport(source: Density, target: Density) -> MidpointGeodesic:
-    from geonet.solvers.learned.transport import Transport2D, Transport3D
-
-    return {2: Transport2D, 3: Transport3D}[source.grid.dimension]()(source, target)  # pyright: ignore
+    return shipped_class(f"transport-{source.grid.dimension}d")()(source, target)  # pyright: ignore
 
 
 def _is_gaussian(density: Density) -> bool:

@@ -1,4 +1,4 @@
-"""One registry for all solvers: a name, the module, the class. Adding a solver is adding a line."""
+"""All solvers by name. Adding one is adding a line; shipped models have a table of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from geonet.errors import SolverError
+from geonet.locations import located
+from geonet.operators.forms import FORMS
+from geonet.operators.model_file import kind_of
 from geonet.solvers.base import Solver
+from geonet.solvers.learned.network import NetworkSolver
+from geonet.solvers.learned.shipped import SHIPPED, class_of_form, shipped_class
 
 # Modules are imported when a solver is first asked for: POT alone takes longer than most solves.
 _REGISTRY: dict[str, str] = {
@@ -23,17 +28,6 @@ _REGISTRY: dict[str, str] = {
     "barycenter": "geonet.solvers.entropic.barycenter:Barycenter",
     "debiased-barycenter": "geonet.solvers.entropic.barycenter:DebiasedBarycenter",
     "ott-barycenter": "geonet.solvers.entropic.ott_barycenter:OttBarycenter",
-    "geonet-1d": "geonet.solvers.learned.geonet:GeONet1D",
-    "geonet-2d": "geonet.solvers.learned.geonet:GeONet2D",
-    "er-geonet-1d": "geonet.solvers.learned.geonet:ERGeONet1D",
-    "transport-1d": "geonet.solvers.learned.transport:Transport1D",
-    "transport-2d": "geonet.solvers.learned.transport:Transport2D",
-    "transport-3d": "geonet.solvers.learned.transport:Transport3D",
-    "geonet-cloud": "geonet.solvers.learned.geonet:GeONetCloud",
-    "transport-cloud": "geonet.solvers.learned.transport:TransportCloud",
-    "geonet-mnist": "geonet.solvers.learned.geonet:GeONetMNIST",
-    "transport-mnist": "geonet.solvers.learned.transport:TransportMNIST",
-    "deeponet-1d": "geonet.solvers.learned.deeponet:DeepONet1D",
     "pinn": "geonet.solvers.per_pair.pinn:Pinn",
     "flow-matching": "geonet.solvers.per_pair.flow_matching:FlowMatching",
     "rectified-flow": "geonet.solvers.per_pair.rectified_flow:RectifiedFlow",
@@ -43,44 +37,37 @@ _REGISTRY: dict[str, str] = {
 
 def register(name: str, location: str) -> None:
     """Add a solver under `name`; location is 'module:Class'."""
-    if name in _REGISTRY:
+    if name in solver_names():
         raise SolverError(f"A solver named {name!r} exists already; choose another name.")
     _REGISTRY[name] = location
 
 
 def solver_names() -> list[str]:
-    """All registered names."""
-    return list(_REGISTRY)
+    """All names."""
+    return [*_REGISTRY, *SHIPPED]
 
 
 def solver_class(name: str) -> type[Solver]:
     """The class behind a name."""
-    if name not in _REGISTRY:
-        close = difflib.get_close_matches(name, _REGISTRY, n=1, cutoff=0.6)
-        hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(_REGISTRY)}."
-        raise SolverError(f"There is no solver {name!r}; {hint}")
-    return _class_at(_REGISTRY[name])
-
-
-def _class_at(location: str) -> type[Solver]:
-    module, attribute = location.split(":")
-    return getattr(import_module(module), attribute)
+    if name in SHIPPED:
+        return shipped_class(name)
+    if name in _REGISTRY:
+        return located(_REGISTRY[name])
+    names = solver_names()
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(names)}."
+    raise SolverError(f"There is no solver {name!r}; {hint}")
 
 
 def _class_of_file(file: Path) -> type[Solver]:
-    """The solver that takes the kind of model that is in a file."""
-    from geonet.operators.model_file import kind_of
-
-    solvers = {
-        "transport": "geonet.solvers.learned.transport:TransportSolver",
-        "deeponet": "geonet.solvers.learned.deeponet:DeepONetSolver",
-    }
-    return _class_at(solvers.get(kind_of(file), "geonet.solvers.learned.geonet:GeONetSolver"))
+    """The solver that takes the form of the model in a file; reading it says what is wrong."""
+    form = kind_of(file)
+    return class_of_form(form) if form in FORMS else NetworkSolver
 
 
 def import_all() -> None:
-    """Import every solver, and the known maps, which need none."""
-    for name in _REGISTRY:
+    """Import every solver, and with it the path it answers with; and known maps, without one."""
+    for name in solver_names():
         solver_class(name)
     import_module("geonet.geodesics.known_map")
 

@@ -1,1 +1,7 @@
 """Training operators on pairs of densities alone: no geodesic is ever shown."""
+
+from geonet.training.config import TrainingConfig, read_config
+from geonet.training.loop import TrainingOutcome, train
+from geonet.training.own_config import config_for
+
+__all__ = ["TrainingConfig", "TrainingOutcome", "config_for", "read_config", "train"]

@@ -10,13 +10,14 @@ from geonet.measures.families import BOX_CLOUDS, PARTICLES, cell_masses, clouds
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
-from geonet.training.problem import End, Ends, Mixtures
+from geonet.operators.objective import EndFunction, EndFunctions
+from geonet.training.problem import Mixtures
 
 
 class Cloud:
     """A mixture in the unit box, and the histograms of particles drawn from it."""
 
-    def __init__(self, pdf: End, histograms: Tensor):
+    def __init__(self, pdf: EndFunction, histograms: Tensor):
         self.pdf = pdf
         self.histograms = histograms
 
@@ -34,7 +35,7 @@ class Clouds(Mixtures):
     def __init__(self) -> None:
         super().__init__(clouds, BOX_CLOUDS)
 
-    def draw(self, count: int, generator: torch.Generator) -> Ends:
+    def draw(self, count: int, generator: torch.Generator) -> EndFunctions:
         """New mixtures with new particles; both ends are independent."""
         mixture = self.family(2 * count, generator)
         ends = self.ends_of(mixture)
@@ -46,7 +47,7 @@ class Clouds(Mixtures):
         """Exact: the lumps are too narrow for the quadrature of the other families."""
         return cell_masses(mixture, self.box).sum(dim=(-2, -1)).float()
 
-    def sensed(self, end: End, sensors: Tensor) -> Tensor:
+    def sensed(self, end: EndFunction, sensors: Tensor) -> Tensor:
         """The histograms at the sensors, by splines, as solvers read them."""
         assert isinstance(end, Cloud)
         return CubicSpline(end.histograms, Grid(self.box.shape))(sensors)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from geonet.files import reading
-from geonet.operators.architecture import Architecture, DensityOnly, Transport
+from geonet.operators.architecture import ModelSettings
+from geonet.operators.forms import form_of
+from geonet.operators.geonet import GeONetSettings
+from geonet.operators.objective import LossSettings
 from geonet.optimizers.settings import OptimizerSettings
 from geonet.settings import from_table, read_toml, require
-from geonet.training.loss import LossSettings
 
 DIMENSIONS = {
     "mixtures-1d": 1,
@@ -112,7 +114,7 @@ class TrainingConfig:
     checkpoint_every: int = 500
     log_every: int = 50
     compile: bool = False
-    model: Architecture | Transport | DensityOnly = field(default_factory=Architecture)
+    model: ModelSettings = field(default_factory=GeONetSettings)
     loss: LossSettings = field(default_factory=LossSettings)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
@@ -135,44 +137,13 @@ class TrainingConfig:
                 self.model.dimension == d,
                 f"model.dimension is {self.model.dimension}, but {family} is {d}D; let them agree.",
             )
-        if isinstance(self.model, Transport):
-            self._check_transport()
-            return
-        require(not self.problem.floor, 'problem.floor is for model.kind = "transport"; remove it.')
-        if isinstance(self.model, DensityOnly):
-            self._check_supervised()
-            return
-        require(
-            not (self.loss.epsilon and self.model.swap_symmetry == "both"),
-            "with loss.epsilon > 0 the potential has no swap symmetry; "
-            'set model.swap_symmetry = "density".',
-        )
-
-    def _check_transport(self) -> None:
-        require(
-            self.loss == LossSettings(floor=self.loss.floor),
-            "the transport form has one term, so of loss it takes only floor; remove the others.",
-        )
-        require(self.loss.floor > 0, "the transport form needs loss.floor > 0.")
-        require(
-            self.sampling.scheme == "cartesian",
-            'the transport form takes sampling.scheme = "cartesian" only.',
-        )
-        require(not self.compile, "the transport form is not compiled; remove compile.")
-
-    def _check_supervised(self) -> None:
-        require(
-            self.problem.family is not None and self.model.dimension == 1,
-            "a DeepONet learns from exact paths, which are known for 1D families alone; "
-            'set problem.family = "mixtures-1d", or model.kind = "geonet".',
-        )
-        require(
-            self.loss == LossSettings(),
-            "a DeepONet has one term and no physics, so it takes nothing of loss; remove it.",
-        )
-        require(
-            self.sampling.scheme == "cartesian",
-            'a DeepONet takes sampling.scheme = "cartesian" only.',
+        form_of(self.model.kind).check_training(
+            self.model,
+            self.loss,
+            scheme=self.sampling.scheme,
+            family=self.problem.family,
+            floor=self.problem.floor,
+            compiled=self.compile,
         )
 
 

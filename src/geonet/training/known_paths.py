@@ -10,8 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from geonet.training.problem import Ends
-from geonet.training.sampling import Batch
+from geonet.operators.objective import Batch, EndFunctions
 
 CELLS = 128  # of the distribution functions; at random points the answer is right to some 1e-4
 LEAST = 1e-10  # density, relative to uniform, so that distribution functions have an inverse
@@ -25,7 +24,7 @@ def with_known_paths(batch: Batch) -> Batch:
     return replace(batch, times=times, known=known_density(batch.ends, batch.points, times))
 
 
-def known_density(ends: Ends, points: Tensor, times: Tensor) -> Tensor:
+def known_density(ends: EndFunctions, points: Tensor, times: Tensor) -> Tensor:
     """μ_t(x) of B pairs at points (Q, 1) and times (Q,) of the unit box: (B, Q), float32.
 
     By conservation of mass 1/μ_t(x) = (1 − t)/μ0(x0) + t/μ1(x1), where the line from x0 to x1 is at
@@ -46,7 +45,7 @@ def known_density(ends: Ends, points: Tensor, times: Tensor) -> Tensor:
     return (source * target / ((1 - t) * target + t * source).clamp(min=TINY)).float()
 
 
-def _lines(ends: Ends) -> tuple[Tensor, Tensor]:
+def _lines(ends: EndFunctions) -> tuple[Tensor, Tensor]:
     """x0 and x1 of the lines that start or end at an edge of a cell, from left to right.
 
     (B, 2·CELLS + 2) each: in between both are nearly linear, also where one of the densities is

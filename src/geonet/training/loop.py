@@ -19,10 +19,9 @@ from torch import Tensor
 
 from geonet.errors import ConfigError, FileError, TrainingError
 from geonet.files import made_folder, written_atomically
-from geonet.operators.build import build
-from geonet.operators.deeponet import DensityNet, GeONet
+from geonet.operators.forms import build
 from geonet.operators.model_file import save_model
-from geonet.operators.transport import TransportNet
+from geonet.operators.objective import Batch
 from geonet.optimizers.schedule import learning_rate, make_optimizer
 from geonet.settings import to_table, to_toml
 from geonet.training.balance import balanced_weights
@@ -30,19 +29,17 @@ from geonet.training.catalogue import make_problem
 from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from geonet.training.config import TrainingConfig
 from geonet.training.known_paths import with_known_paths
-from geonet.training.loss import make_objective
 from geonet.training.processes import Processes, joined_processes
 from geonet.training.run_log import RunLog
-from geonet.training.sampling import Batch, cartesian_batch, sensor_points, triples_batch
+from geonet.training.sampling import cartesian_batch, sensor_points, triples_batch
 from geonet.training.validation import Validation
 
 CHECKPOINT, MODEL, CONFIG = "checkpoint.safetensors", "model.safetensors", "config.toml"
 STREAMS_APART = 1_000_003  # between the seeds of two processes
-TYPICAL = 1000  # densities whose modes tell the transport form what is usual
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """How a training ended.
 
     Attributes:
@@ -65,7 +62,7 @@ def train(
     resume: bool = False,
     time_limit: float | None = None,
     stop_at: int | None = None,
-) -> Outcome:
+) -> TrainingOutcome:
     """Train into `folder`: config.toml, log.jsonl, checkpoint.safetensors, model.safetensors.
 
     Args:
@@ -89,7 +86,7 @@ def train(
             run.leave()
         done = "finished" if run.progress.step == config.steps else "stopped"
         model = folder / MODEL if (folder / MODEL).exists() else None
-        return Outcome(model, run.progress.step, reason or done, run.progress.best)
+        return TrainingOutcome(model, run.progress.step, reason or done, run.progress.best)
 
 
 def _steps(
@@ -119,9 +116,9 @@ class Run:
         self.problem = make_problem(config)
         self.model = build(config.model, config.seed).to(processes.device)
         self.sensors = sensor_points(config.model.sensors, config.model.dimension)
-        if isinstance(self.model, TransportNet):
-            self.model.standardise(self._typical().to(processes.device))
-        self.objective = make_objective(self.model, config.loss, self.problem.box)
+        if self.model.typical:
+            self.model.prepare(self._typical(self.model.typical).to(processes.device))
+        self.objective = self.model.objective(config.loss, self.problem.box)
         self.shared = processes.shared(self.objective)
         if config.compile:
             self.shared = torch.compile(self.shared)
@@ -187,20 +184,20 @@ class Run:
         sampling = self.config.sampling
         if sampling.scheme == "triples":
             return triples_batch(self.problem, self.sensors, sampling.pairs, self.generator)
-        places = sampling.places if isinstance(self.model, GeONet) else 0
+        places = sampling.places if self.model.compares_ends else 0
         counts = (sampling.pairs, sampling.points, places)
         batch = cartesian_batch(self.problem, self.sensors, *counts, self.generator)
-        if not isinstance(self.model, DensityNet):
+        if not self.model.shown_paths:
             return batch
         began = perf_counter()
         batch = with_known_paths(batch)
         self.progress.data_seconds += perf_counter() - began
         return batch
 
-    def _typical(self) -> Tensor:
-        """Densities of the problem at the sensors, (TYPICAL, m), the same in every process."""
+    def _typical(self, count: int) -> Tensor:
+        """Densities of the problem at the sensors, (count, m), the same in every process."""
         generator = torch.Generator().manual_seed(self.config.seed)
-        source, _ = self.problem.draw(TYPICAL, generator)
+        source, _ = self.problem.draw(count, generator)
         return self.problem.sensed(source, self.sensors)
 
     def after_step(
@@ -246,7 +243,7 @@ class Run:
             "seconds": round(self.progress.seconds, 1),
             "measured": measured,
         }
-        if isinstance(self.model, DensityNet):
+        if self.model.shown_paths:
             header["data_seconds"] = round(self.progress.data_seconds, 1)
         save_model(self.folder / MODEL, self.model, header)
 

@@ -19,7 +19,8 @@ from geonet.files import read_arrays
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
-from geonet.training.problem import Ends, Problem
+from geonet.operators.objective import EndFunctions
+from geonet.training.problem import Problem
 
 TEST_SEED = 7_000
 ALL = 1 << 20  # pairs that are put in a random order
@@ -45,7 +46,7 @@ class Own(Problem):
     def pairs(self, count: int) -> tuple[Density, Density]:
         """At most `count` of all pairs, all different."""
 
-    def _splines(self, *ends: Tensor) -> Ends:
+    def _splines(self, *ends: Tensor) -> EndFunctions:
         """Densities (n, *cells) as functions on the unit box, relative to uniform."""
         unit, scale = Grid(self.box.shape), self.box.volume
         first, second = (CubicSpline(end.float() * scale, unit) for end in ends)
@@ -60,7 +61,7 @@ class Recorded(Own):
         self.source, self.target = source, target
         self.validated = self.seen + (len(source) - self.seen + 1) // 2  # the rest is for tests
 
-    def draw(self, count: int, generator: torch.Generator) -> Ends:
+    def draw(self, count: int, generator: torch.Generator) -> EndFunctions:
         """Random pairs, with repeats, as splines through their cells."""
         chosen = torch.randint(self.seen, (count,), generator=generator)
         return self._splines(self.source.values[chosen], self.target.values[chosen])
@@ -91,7 +92,7 @@ class Pool(Own):
         super().__init__(densities.grid, len(densities))
         self.pool = densities.values.float()  # MNIST has 60,000
 
-    def draw(self, count: int, generator: torch.Generator) -> Ends:
+    def draw(self, count: int, generator: torch.Generator) -> EndFunctions:
         """Splines through the cells."""
         chosen = (torch.randint(self.seen, (count,), generator=generator) for _ in range(2))
         return self._splines(*(self.pool[k] for k in chosen))
@@ -175,7 +176,7 @@ def _density(file: Path, arrays: dict[str, np.ndarray], key: str) -> Density:
         density = Density(values, Grid(values.shape[1:], *box))
     except (InputError, TypeError, ValueError) as error:
         raise FileError(f"{file}: {error}") from error
-    lengths = density.grid.lengths
-    if max(lengths) > min(lengths) * (1 + 1e-9):
-        raise FileError(f"The box in {file} has sides {lengths}; pad the densities to a cube.")
+    sides = density.grid.lengths
+    if density.grid.longest > min(sides) * (1 + 1e-9):
+        raise FileError(f"The box in {file} has sides {sides}; pad the densities to a cube.")
     return density

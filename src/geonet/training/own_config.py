@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from geonet.operators.architecture import Transport
+from geonet.operators.objective import LossSettings
+from geonet.operators.transport import TransportSettings
 from geonet.optimizers.settings import OptimizerSettings
 from geonet.training.config import (
     ProblemSettings,
@@ -13,7 +14,6 @@ from geonet.training.config import (
     TrainingConfig,
     ValidationSettings,
 )
-from geonet.training.loss import LossSettings
 from geonet.training.own import Pool, Recorded, read_own
 
 EMPTY = 0.01  # share of empty cells from which a floor is given
@@ -63,7 +63,7 @@ def config_for(
         ),
         steps=count,
         checkpoint_every=every,
-        model=Transport(
+        model=TransportSettings(
             dimension=own.box.dimension,
             sensors=sensors,
             seen=min(size.seen, sensors - sensors % 2),

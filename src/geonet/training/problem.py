@@ -15,9 +15,8 @@ from geonet.measures.density import Density
 from geonet.measures.families import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d, mixtures_3d
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
+from geonet.operators.objective import EndFunction, EndFunctions
 
-End = Callable[[Tensor], Tensor]
-Ends = tuple[End, End]
 QUADRATURE = {1: 32, 2: 12, 3: 10}  # Gauss–Legendre nodes per axis for the mass of a mixture
 
 
@@ -31,13 +30,13 @@ class Problem(ABC):
     box: Grid
 
     @abstractmethod
-    def draw(self, count: int, generator: torch.Generator) -> Ends:
+    def draw(self, count: int, generator: torch.Generator) -> EndFunctions:
         """`count` pairs: two functions of points in the unit box, (N, d) or (count, N, d).
 
         Each gives the densities there relative to the uniform one, (count, N), float32.
         """
 
-    def sensed(self, end: End, sensors: Tensor) -> Tensor:
+    def sensed(self, end: EndFunction, sensors: Tensor) -> Tensor:
         """What sensors at these points (m, d) read of an end of `draw`, (count, m)."""
         return end(sensors)
 
@@ -52,11 +51,11 @@ class Mixtures(Problem):
     def __init__(self, family: Callable[..., GaussianMixture], box: Grid):
         self.family, self.box = family, box
 
-    def draw(self, count: int, generator: torch.Generator) -> Ends:
+    def draw(self, count: int, generator: torch.Generator) -> EndFunctions:
         """Mixtures cut to the box; both ends are independent."""
         return self.ends_of(self.family(2 * count, generator))
 
-    def ends_of(self, mixture: GaussianMixture) -> Ends:
+    def ends_of(self, mixture: GaussianMixture) -> EndFunctions:
         """The first half of the mixtures, and the second, as functions on the unit box."""
         logs = log_quadratics(mixture, self.box)
         mass = self.mass(mixture, logs)[:, None, None]

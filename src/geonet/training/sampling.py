@@ -2,49 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import torch
 from torch import Tensor
 
 from geonet.measures.grid import Grid
-from geonet.training.problem import Ends, Problem
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What one step of training sees, all in the unit box, float32.
-
-    Cartesian: every one of B pairs at every one of Q points. Triples: pair n at point n only.
-
-    Attributes:
-        source: μ0 at the sensors, (B, m).
-        target: μ1 at the sensors, (B, m).
-        points: where the equations are asked for, (Q, d).
-        times: and when, (Q,).
-        places: where the ends are compared, (P, d).
-        source_there: μ0 at the places, (B, P); triples (B,).
-        target_there: μ1 at the places, likewise.
-        ends: μ0 and μ1 of every pair as functions.
-        paired: whether these are triples.
-        known: μ_t at the points and times, (B, Q), where the training is shown exact paths.
-    """
-
-    source: Tensor
-    target: Tensor
-    points: Tensor
-    times: Tensor
-    places: Tensor
-    source_there: Tensor
-    target_there: Tensor
-    ends: Ends
-    paired: bool
-    known: Tensor | None = None
-
-    def to(self, device: str) -> Batch:
-        """The same on a device."""
-        tensors = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
-        return replace(self, **tensors)
+from geonet.operators.objective import Batch, EndFunctions
+from geonet.training.problem import Problem
 
 
 def sensor_points(sensors: int, dimension: int) -> Tensor:
@@ -61,27 +24,39 @@ def cartesian_batch(
     generator: torch.Generator,
 ) -> Batch:
     """`pairs` new pairs, each to be asked at the same `points` and `places`."""
-    d = problem.box.dimension
-    ends = problem.draw(pairs, generator)
-    where = torch.rand(points, d + 1, generator=generator)
-    there = torch.rand(places, d, generator=generator)
-    source, target = (problem.sensed(end, sensors) for end in ends)
-    source_there, target_there = (end(there) for end in ends)
-    return Batch(
-        source, target, where[:, :d], where[:, d], there, source_there, target_there, ends, False
-    )
+    ends, where, there = _drawn(problem, pairs, points, places, generator)
+    return _batch(problem, sensors, ends, where, there, [end(there) for end in ends], paired=False)
 
 
 def triples_batch(
     problem: Problem, sensors: Tensor, count: int, generator: torch.Generator
 ) -> Batch:
     """The paper's: `count` pairs, each with a point and a place of its own (algorithm 1)."""
+    ends, where, there = _drawn(problem, count, count, count, generator)
+    at_places = [end(there[:, None])[:, 0] for end in ends]
+    return _batch(problem, sensors, ends, where, there, at_places, paired=True)
+
+
+def _drawn(
+    problem: Problem, pairs: int, points: int, places: int, generator: torch.Generator
+) -> tuple[EndFunctions, Tensor, Tensor]:
+    """New pairs, points (x, t) and places x."""
     d = problem.box.dimension
-    ends = problem.draw(count, generator)
-    where = torch.rand(count, d + 1, generator=generator)
-    there = torch.rand(count, d, generator=generator)
+    ends = problem.draw(pairs, generator)
+    where = torch.rand(points, d + 1, generator=generator)
+    return ends, where, torch.rand(places, d, generator=generator)
+
+
+def _batch(
+    problem: Problem,
+    sensors: Tensor,
+    ends: EndFunctions,
+    where: Tensor,
+    there: Tensor,
+    at_places: list[Tensor],
+    paired: bool,
+) -> Batch:
     source, target = (problem.sensed(end, sensors) for end in ends)
-    source_there, target_there = (end(there[:, None])[:, 0] for end in ends)
     return Batch(
-        source, target, where[:, :d], where[:, d], there, source_there, target_there, ends, True
+        source, target, where[:, :-1], where[:, -1], there, *at_places, ends=ends, paired=paired
     )

@@ -8,15 +8,10 @@ from typing import Any
 import torch
 
 from geonet.evaluation.truth import exact_path
-from geonet.fields.potential import unfolded
-from geonet.geodesics.base import QUARTERS, Geodesic
-from geonet.geodesics.midpoint.calibration import calibrated
-from geonet.geodesics.midpoint.path import MidpointGeodesic
+from geonet.geodesics.base import QUARTERS
 from geonet.measures.metrics import l1
-from geonet.operators.build import Model
-from geonet.operators.transport import TransportNet
-from geonet.solvers.learned.deeponet import DeepONetPath, Operator
-from geonet.solvers.learned.transport import potential_of
+from geonet.measures.unit_box import UnitBox
+from geonet.operators.model import Model
 from geonet.training.config import TrainingConfig
 from geonet.training.problem import Problem
 
@@ -32,22 +27,12 @@ class Validation:
         self.truth = exact_path(self.source, self.target, self.epsilon)
 
     def measured(self, model: Model) -> dict[str, Any]:
-        """What goes into the model's file: the errors, and what a mismatch means."""
+        """What goes into the model's file: the errors, and what the form makes of them."""
         model = model if next(model.parameters()).is_cpu else deepcopy(model).cpu()
-        path = self._path(model)
+        unit = UnitBox(self.source.grid).to_potential(self.epsilon)
+        path = model.path(self.source, self.target, model.settings.kind, {"epsilon": unit})
         errors = l1(path.density(QUARTERS), self.truth)
-        measured: dict[str, Any] = {
-            "validation_l1_percent": [round(100 * e, 4) for e in errors.mean(0).tolist()]
+        return {
+            "validation_l1_percent": [round(100 * e, 4) for e in errors.mean(0).tolist()],
+            **model.calibration(path, errors),
         }
-        if isinstance(path, MidpointGeodesic):
-            measured["calibration"] = calibrated(path.halfway.mismatch, errors)._asdict()
-        return measured
-
-    def _path(self, model: Model) -> Geodesic:
-        ends = (self.source, self.target)
-        if isinstance(model, TransportNet):
-            coefficients = unfolded(potential_of(model, *ends))
-            return MidpointGeodesic(*ends, "transport", {}, coefficients)
-        operator = Operator(model, self.epsilon / max(self.source.grid.lengths) ** 2)
-        coefficients = operator.coefficients(*ends)  # only those of the density are asked for
-        return DeepONetPath(*ends, model.settings.kind, {}, operator, coefficients)

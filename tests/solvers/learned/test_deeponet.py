@@ -10,10 +10,11 @@ from geonet import Density, Grid
 from geonet.errors import FileError, SolverError, UnavailableError
 from geonet.measures.families import BOX_1D, mixtures_1d
 from geonet.measures.metrics import l1
-from geonet.operators.architecture import Architecture, Branch, DensityOnly, Trunk
-from geonet.operators.build import build
+from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.deeponet import UNUSUAL, DeepONetSettings
+from geonet.operators.forms import build
+from geonet.operators.geonet import GeONetSettings
 from geonet.operators.model_file import save_model
-from geonet.solvers.learned.deeponet import UNUSUAL, DeepONetSolver
 
 TIMES = [0.0, 0.3, 1.0]
 SIZES = {
@@ -27,7 +28,7 @@ SIZES = {
 
 @pytest.fixture(scope="module")
 def model():
-    return build(DensityOnly(**SIZES), 5)  # a loaded path starts from other weights
+    return build(DeepONetSettings(**SIZES), 5)  # a loaded path starts from other weights
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def pairs(generator) -> tuple[Density, Density]:
 
 def test_the_density_is_that_of_a_geonet_with_the_same_weights(model, file, pairs, tmp_path):
     """On any grid, in any box."""
-    whole = build(Architecture(**SIZES), 1)
+    whole = build(GeONetSettings(**SIZES), 1)
     whole.density.load_state_dict(model.density.state_dict())
     other = str(save_model(tmp_path / "geonet.safetensors", whole, {}))
     moved = tuple(Density(end.values, Grid(100, -3.0, 17.0)) for end in pairs)
@@ -70,7 +71,7 @@ def test_swap_symmetry_is_built_in(file, pairs):
 
 def test_nothing_but_the_density(file, pairs):
     path = geonet.geodesic(*pairs, solver=file)
-    assert DeepONetSolver.gives == ()
+    assert geonet.solver(file).gives == ()
     for what, ask in (
         ("distance", lambda: path.distance),
         ("velocity", lambda: path.velocity(0.5, [[3.0]])),
@@ -122,9 +123,9 @@ def test_what_is_refused(file, pairs, tmp_path):
     plane = tuple(Density(torch.ones(8, 8), Grid((8, 8))) for _ in range(2))
     with pytest.raises(SolverError, match="takes 1D densities, these are 2D; choose another"):
         geonet.geodesic(*plane, solver=file)
-    other = str(save_model(tmp_path / "geonet.safetensors", build(Architecture(**SIZES), 0), {}))
+    other = str(save_model(tmp_path / "geonet.safetensors", build(GeONetSettings(**SIZES), 0), {}))
     with pytest.raises(SolverError, match="is of the kind 'geonet', which this solver does not"):
-        DeepONetSolver(other)(*pairs)
+        geonet.solver("deeponet-1d", file=other)(*pairs)
 
 
 def test_gradients_do_not_change_answers(file, pairs):
@@ -136,7 +137,7 @@ def test_gradients_do_not_change_answers(file, pairs):
     assert torch.allclose(frames, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("settings", [DensityOnly, Architecture])
+@pytest.mark.parametrize("settings", [DeepONetSettings, GeONetSettings])
 @pytest.mark.parametrize(
     "measured", [[1], {"test": 3}, {"test": {"mean": [1.0]}}, {"test": {"mean": [], "sd": []}}]
 )

@@ -12,12 +12,13 @@ import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import SolverError, UnavailableError
 from geonet.measures.families import BOX_1D, mixtures_1d
+from geonet.operators import deeponet as learned
 from geonet.operators import opened as opening
-from geonet.operators.architecture import Architecture, Branch, Trunk
-from geonet.operators.build import build
+from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.forms import build
+from geonet.operators.geonet import GeONetSettings
 from geonet.operators.model_file import save_model
 from geonet.settings import from_table
-from geonet.solvers.learned import deeponet as learned
 from geonet.training.config import TrainingConfig
 from geonet.training.loop import train
 
@@ -48,7 +49,7 @@ def model(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def plane_model(tmp_path_factory) -> str:
     """A 2D model with random weights."""
-    settings = Architecture(
+    settings = GeONetSettings(
         dimension=2,
         sensors=10,
         rank=6,
@@ -248,7 +249,7 @@ def counted(model, pairs, monkeypatch):
     """A solver with an empty cache, and the list of what its density's trunk is asked."""
     opening._opened.cache_clear()
     solver = geonet.solver(model)
-    trunk = solver(*pairs).operator.model.density.trunk
+    trunk = solver(*pairs).bases.model.density.trunk
     whole, asked = trunk.features, []
 
     def features(z):
@@ -289,7 +290,7 @@ def test_the_cache_is_bounded(counted, pairs, monkeypatch):
     solver, asked = counted
     path = solver(*pairs)
     path.density(0.0)
-    one = path.operator.basis_on(BOX_1D, 0.0).nbytes
+    one = path.bases.on_grid(BOX_1D, 0.0).nbytes
     monkeypatch.setattr(learned, "CACHED_BYTES", 3 * one)
     path.density([0.1, 0.2])
     path.density(0.0)  # the oldest is now 0.1

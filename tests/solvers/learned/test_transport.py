@@ -18,11 +18,13 @@ from geonet.geodesics.midpoint.pairs import Pairs
 from geonet.geodesics.midpoint.path import MidpointGeodesic
 from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.measures.metrics import l1
-from geonet.operators.architecture import Architecture, Branch, Transport, Trunk
-from geonet.operators.build import build
+from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.forms import build
+from geonet.operators.geonet import GeONetSettings
 from geonet.operators.model_file import load_model, save_model
 from geonet.operators.opened import PRETRAINED
-from geonet.solvers.learned.transport import TransportSolver, improved, potential_of, without_folds
+from geonet.operators.transport import TransportSettings, potential_of
+from geonet.solvers.learned.transport import TransportSolver, improved, without_folds
 from geonet.training.problem import FAMILIES
 
 TIMES = [0.0, 0.3, 1.0]
@@ -44,7 +46,7 @@ def random_model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("random")
 
     def make(d: int, limit: float | None) -> str:
-        settings = Transport(dimension=d, sensors=12, seen=6, modes=6, width=4, depth=2)
+        settings = TransportSettings(dimension=d, sensors=12, seen=6, modes=6, width=4, depth=2)
         measured = {} if limit is None else {"calibration": {"slope": 0.2, "limit": limit}}
         file = folder / f"{d}-{limit}.safetensors"
         if not file.exists():
@@ -68,7 +70,7 @@ def family(d: int, count: int, seed: int = 21) -> tuple[Density, Density]:
 
 
 def test_another_kind_of_model(tmp_path):
-    settings = Architecture(
+    settings = GeONetSettings(
         sensors=8, rank=4, branch=Branch(width=4, depth=3), trunk=Trunk(width=4, depth=3)
     )
     file = str(save_model(tmp_path / "model.safetensors", build(settings, 0), {}))
@@ -153,7 +155,7 @@ def test_a_model_without_calibration_judges_nothing(random_model):
     ],
 )
 def test_an_odd_calibration_is_refused(tmp_path, measured):
-    settings = Transport(sensors=8, seen=4, modes=4, width=3, depth=1)
+    settings = TransportSettings(sensors=8, seen=4, modes=4, width=3, depth=1)
     file = save_model(tmp_path / "odd.safetensors", build(settings, 0), {"measured": measured})
     with pytest.raises(FileError, match="odd.safetensors has an odd calibration; get it again"):
         geonet.geodesic(*mixtures(1), str(file))
@@ -162,7 +164,7 @@ def test_an_odd_calibration_is_refused(tmp_path, measured):
 @pytest.mark.parametrize("d", [1, 2])
 @pytest.mark.parametrize("corrections", [0, 2])
 def test_potentials_that_fold_are_scaled_down(d, corrections, tmp_path):
-    settings = Transport(dimension=d, sensors=12, seen=6, modes=6, width=4, depth=2)
+    settings = TransportSettings(dimension=d, sensors=12, seen=6, modes=6, width=4, depth=2)
     model = build(settings, 1)
     with torch.no_grad():
         for weight in model.network.output.weights:

@@ -21,8 +21,9 @@ from geonet.measures.families import BOX_CLOUDS
 from geonet.measures.families import clouds as cloud_mixtures
 from geonet.measures.mnist import sample_digits
 from geonet.measures.particles import histogram
-from geonet.operators.architecture import Architecture, Branch, Trunk
+from geonet.operators.architecture import Branch, Trunk
 from geonet.operators.autoencoder_file import load_autoencoder
+from geonet.operators.geonet import GeONetSettings
 from geonet.operators.model_file import write_tensors
 from geonet.settings import to_table
 from geonet.solvers.registry import make_solver, solver_names
@@ -210,7 +211,7 @@ def logged(tmp_path, monkeypatch):
 
     def write(name, family, dimension):
         config = TrainingConfig(
-            name, ProblemSettings(family), 40, model=Architecture(dimension=dimension, sensors=8)
+            name, ProblemSettings(family), 40, model=GeONetSettings(dimension=dimension, sensors=8)
         )
         lines = [
             {"step": step, "loss": loss, "terms": {t: loss / 4 for t in losses.TERMS[1:]}}
@@ -257,7 +258,7 @@ def test_the_table_has_the_last_losses_and_the_time(logged, monkeypatch):
 
 
 def test_losses_are_those_of_models_trained_anew(tmp_path):
-    model = Architecture(1, 8, 4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2))
+    model = GeONetSettings(1, 8, 4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2))
     config = TrainingConfig(
         "geonet-1d",
         ProblemSettings("mixtures-1d"),

@@ -72,8 +72,8 @@ class Barycenter(Solver):
         return BarycenterPath(source, target, dataclasses.replace(self, reg=reg))
 
     def _check_grid(self, grid: Grid) -> None:
-        sides = max(grid.lengths) - min(grid.lengths)
-        if len(set(grid.shape)) > 1 or sides > 1e-9 * max(grid.lengths):
+        uneven = grid.longest - min(grid.lengths) > 1e-9 * grid.longest
+        if len(set(grid.shape)) > 1 or uneven:
             raise SolverError(
                 f"POT's 2D barycenter takes a square box with as many cells either way, "
                 f"not {grid}; use density.resample(grid) or choose another solver."

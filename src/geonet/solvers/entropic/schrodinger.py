@@ -89,7 +89,7 @@ class Schrodinger(Solver):
     def _resolved_epsilon(self, grid: Grid) -> float:
         least = least_epsilon(grid)
         if self.epsilon is None:
-            return max(DEFAULT_EPSILON * max(grid.lengths) ** 2, least)
+            return max(DEFAULT_EPSILON * grid.longest**2, least)
         if self.epsilon < least * (1 - 1e-9):
             raise SolverError(
                 f"epsilon = {self.epsilon:g} is below the grid's resolution: the noise "

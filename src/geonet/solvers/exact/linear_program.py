@@ -21,6 +21,7 @@ from geonet.errors import ConvergenceError, SolverError
 from geonet.geodesics.plan import PlanGeodesic
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
+from geonet.measures.unit_box import UnitBox
 from geonet.quiet import quiet
 from geonet.solvers.base import Solver
 
@@ -102,12 +103,11 @@ class LinearProgram(Solver):
         """Start and end points (P, d) and masses (P,) of the plan's entries, and ψ at the ends."""
         (x, a), (y, b) = _atoms(source), _atoms(target)
         # In a unit box at zero: POT's tolerances are absolute, and ot.dist expands the square.
-        corner, length = np.array(source.grid.lower), max(source.grid.lengths)
-        places = (x - corner) / length, (y - corner) / length
+        unit = UnitBox(source.grid)
         plan = _sorted_plan if self.method == "emd_1d" else self._simplex_plan
-        rows, columns, mass, dual = plan(*places, a, b)
-        answer = x[rows], y[columns], mass, 0.5 * length**2 * dual[columns]
-        return tuple(map(torch.from_numpy, answer))  # pyright: ignore[reportReturnType]
+        first, second = (unit.to_points(end).numpy() for end in (x, y))
+        rows, columns, mass, dual = map(torch.from_numpy, plan(first, second, a, b))
+        return x[rows], y[columns], mass, unit.from_potential(0.5 * dual[columns])
 
     def _simplex_plan(
         self, x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray
@@ -151,10 +151,10 @@ def _occupied(density: Density) -> int:
     return int((density.values > 0).sum())
 
 
-def _atoms(density: Density) -> tuple[np.ndarray, np.ndarray]:
+def _atoms(density: Density) -> tuple[Tensor, np.ndarray]:
     """Centres (P, d) and masses (P,) of the non-empty cells; the masses sum to one exactly."""
     mass = density.values.to(torch.float64).reshape(-1)
     points = density.grid.points().reshape(-1, density.grid.dimension)
     filled = mass > 0
     mass = mass[filled] / mass[filled].sum()
-    return points[filled].numpy(), mass.numpy()
+    return points[filled], mass.numpy()

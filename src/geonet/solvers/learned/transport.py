@@ -19,17 +19,16 @@ from geonet.geodesics.midpoint.pairs import Pairs
 from geonet.geodesics.midpoint.path import MidpointGeodesic
 from geonet.geodesics.midpoint.traced import traced
 from geonet.measures.density import Density
-from geonet.operators.model_file import Header
-from geonet.operators.opened import PRETRAINED, doubled, opened
-from geonet.operators.sensors import all_sensed
-from geonet.operators.transport import TransportNet
-from geonet.solvers.base import EVERY_ANSWER, Solver
+from geonet.operators.model import Header, doubled
+from geonet.operators.opened import opened
+from geonet.operators.transport import TransportNet, potential_of
+from geonet.solvers.learned.network import NetworkSolver
 
 BLURS = (0.015, 0.02, 0.025, 0.03, 0.04, 0.06)  # of the box: narrow features are foreign to most
 
 
 @dataclass(frozen=True)
-class TransportSolver(Solver):
+class TransportSolver(NetworkSolver):
     """A trained model of the transport form from a file.
 
     Attributes:
@@ -40,12 +39,9 @@ class TransportSolver(Solver):
             trained with, which is none for those that come with geonet.
     """
 
-    name = "transport"
+    name = form = "transport"
     summary = "a transport model from a file that `geonet train` wrote"
-    dimensions = (1, 2, 3)
-    differentiable = EVERY_ANSWER
 
-    file: str
     corrections: int = 5
     floor: float | None = None
 
@@ -56,7 +52,8 @@ class TransportSolver(Solver):
             raise SolverError(f"floor is {self.floor:g}; give a share of the mass in [0, 1).")
 
     def _solve(self, source: Density, target: Density) -> MidpointGeodesic:
-        model, header = opened(Path(self.file), TransportNet, source.grid.dimension)
+        model, header = opened(Path(self.file), source.grid.dimension, self.form)
+        assert isinstance(model, TransportNet)
         calibration = calibration_in(header, self.file)
         notes: dict[str, Any] = {"model": header.get("name", Path(self.file).stem)}
         floor = floor_in(header, self.file) if self.floor is None else self.floor
@@ -93,17 +90,6 @@ class TransportSolver(Solver):
         before, ends = coefficients.clone(), pairs.chosen(foreign)
         coefficients[foreign] = improved(model, *ends, before[foreign], self.corrections)
         return coefficients, foreign, (coefficients != before).flatten(1).any(1)
-
-
-def potential_of(
-    model: TransportNet, source: Density, target: Density, blur: float = 0.0
-) -> Tensor:
-    """The network's potentials at t = ½ in the unit cube, (B, modes, …), folded or not."""
-    settings = model.settings
-    with torch.set_grad_enabled(wanted(source, target)):  # in the densities, not in the weights
-        first, second = all_sensed([source, target], settings.sensors, model.mean.dtype)
-        coefficients = model.coefficients(first, second, blur)
-    return coefficients.unflatten(1, (settings.modes,) * settings.dimension)
 
 
 def traced_potential(
@@ -178,64 +164,3 @@ def improved(
     work = cells_per_axis(best) ** pairs.grid.dimension * best[0].numel()
     parts = [corrected(best[some], ends, steps) for some, ends in pairs.chunks(work // 16)]
     return torch.cat(parts)
-
-
-@dataclass(frozen=True)
-class Transport1D(TransportSolver):
-    """The transport form, trained on 1D mixtures."""
-
-    name = "transport-1d"
-    summary = (
-        "1D, neural operator of the transport form, trained on Gaussian mixtures; milliseconds"
-    )
-    dimensions = (1,)
-
-    file: str = str(PRETRAINED / "transport-1d.safetensors")
-
-
-@dataclass(frozen=True)
-class Transport2D(TransportSolver):
-    """The transport form, trained on 2D mixtures."""
-
-    name = "transport-2d"
-    summary = (
-        "2D, neural operator of the transport form, trained on Gaussian mixtures; milliseconds"
-    )
-    dimensions = (2,)
-
-    file: str = str(PRETRAINED / "transport-2d.safetensors")
-
-
-@dataclass(frozen=True)
-class Transport3D(TransportSolver):
-    """The transport form, trained on 3D mixtures."""
-
-    name = "transport-3d"
-    summary = (
-        "3D, neural operator of the transport form, trained on Gaussian mixtures; milliseconds"
-    )
-    dimensions = (3,)
-
-    file: str = str(PRETRAINED / "transport-3d.safetensors")
-
-
-@dataclass(frozen=True)
-class TransportCloud(TransportSolver):
-    """The transport form, trained on histograms of point clouds."""
-
-    name = "transport-cloud"
-    summary = "2D, neural operator of the transport form, trained on histograms of point clouds"
-    dimensions = (2,)
-
-    file: str = str(PRETRAINED / "transport-cloud.safetensors")
-
-
-@dataclass(frozen=True)
-class TransportMNIST(TransportSolver):
-    """The transport form, trained on images of handwritten digits."""
-
-    name = "transport-mnist"
-    summary = "2D, neural operator of the transport form, trained on images of MNIST's digits"
-    dimensions = (2,)
-
-    file: str = str(PRETRAINED / "transport-mnist.safetensors")

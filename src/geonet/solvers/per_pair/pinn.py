@@ -22,6 +22,7 @@ from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
 from geonet.operators.architecture import LARGEST, Trunk
 from geonet.operators.jets import Jet, Z, variables
+from geonet.operators.objective import EndFunctions
 from geonet.operators.residuals import boundary, continuity, hamilton_jacobi
 from geonet.operators.trunk import make_trunk
 from geonet.optimizers.schedule import learning_rate, make_optimizer
@@ -29,7 +30,6 @@ from geonet.optimizers.settings import OptimizerSettings
 from geonet.randomness import seeded
 from geonet.settings import from_table, to_table
 from geonet.solvers.base import Solver
-from geonet.training.problem import Ends
 
 POTENTIAL_SCALE = 0.1  # of H where the box has side one: displacements are some tenths
 WEIGHTS = {"continuity": 1.0, "hamilton_jacobi": 1e5, "source": 10.0, "target": 10.0}
@@ -101,7 +101,7 @@ class Pinn(Solver):
         return PinnPath(source, target, self.name, notes, fields)
 
     @torch.enable_grad()
-    def _train(self, fields: Fields, ends: Ends) -> float:
+    def _train(self, fields: Fields, ends: EndFunctions) -> float:
         """Train in place; gives the mean loss of the last steps."""
         warmup = self.steps // WARMUP
         settings = OptimizerSettings(learning_rate=self.learning_rate, warmup=warmup)
@@ -174,7 +174,7 @@ def _untrained(trunk: Trunk, box: Grid, seed: int) -> Fields:
         return Fields(trunk, box.lengths)
 
 
-def _unit_ends(source: Density, target: Density) -> Ends:
+def _unit_ends(source: Density, target: Density) -> EndFunctions:
     """Both ends relative to uniform, as splines where the longest side of the box is one."""
     grid = source.grid
     unit = Grid(grid.shape, 0.0, [length / max(grid.lengths) for length in grid.lengths])
@@ -185,7 +185,7 @@ def _unit_ends(source: Density, target: Density) -> Ends:
     return splines[0], splines[1]
 
 
-def _loss(fields: Fields, ends: Ends, points: int, generator: torch.Generator) -> Tensor:
+def _loss(fields: Fields, ends: EndFunctions, points: int, generator: torch.Generator) -> Tensor:
     """The weighted squares of both equations and both ends, at new random points."""
     d = len(fields.sides)
     where = fields.sides * torch.rand(points, d, generator=generator)

@@ -10,7 +10,8 @@ from geonet.evaluation.results import Cell, Result, Table, spreads
 from geonet.evaluation.suites import CASES, PAIRS, TIMES, Pairs, pairs_of
 from geonet.geodesics.base import QUARTERS
 from geonet.measures.metrics import l1
-from geonet.operators.model_file import Header, read_tensors
+from geonet.operators.model import Header
+from geonet.operators.model_file import read_tensors
 from geonet.solvers.registry import make_solver
 from geonet.studies.reproduction.setting import Setting
 

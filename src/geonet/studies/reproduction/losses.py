@@ -8,7 +8,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from geonet.evaluation.results import Result, Table
-from geonet.operators.model_file import Header, read_tensors
+from geonet.operators.model import Header
+from geonet.operators.model_file import read_tensors
 from geonet.settings import from_table
 from geonet.studies.reproduction import paper
 from geonet.studies.reproduction.setting import Setting

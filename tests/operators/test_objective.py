@@ -6,20 +6,16 @@ from torch.func import grad, hessian, jacrev, vmap
 
 from geonet import Grid
 from geonet.errors import ConfigError
-from geonet.operators.architecture import Architecture, Branch, DensityOnly, Transport, Trunk
-from geonet.operators.build import build
+from geonet.operators.architecture import Branch, Trunk
+from geonet.operators.deeponet import DeepONetSettings, SupervisedObjective
+from geonet.operators.forms import build
+from geonet.operators.geonet import GeONetObjective, GeONetSettings
 from geonet.operators.jets import columns
+from geonet.operators.objective import Batch, LossSettings
+from geonet.operators.transport import LEAST, TransportObjective, TransportSettings
 from geonet.training.known_paths import with_known_paths
-from geonet.training.loss import (
-    LEAST,
-    LossSettings,
-    Objective,
-    SupervisedObjective,
-    TransportObjective,
-    make_objective,
-)
 from geonet.training.problem import FAMILIES
-from geonet.training.sampling import Batch, cartesian_batch, sensor_points
+from geonet.training.sampling import cartesian_batch, sensor_points
 
 # At its first jvp torch warns of itself.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -40,7 +36,7 @@ def double_precision():
 
 
 def model_of(d, symmetry="density", network="modified-mlp", features="coordinates"):
-    settings = Architecture(
+    settings = GeONetSettings(
         dimension=d,
         sensors=2,
         rank=5,
@@ -126,7 +122,7 @@ def test_the_loss_is_the_paper_s_in_the_units_of_the_box(d, lower, upper, epsilo
     """Up to L^2d in front of all; with the gradients of every pair's residual."""
     model, batch, box = model_of(d), batch_of(d), Grid((4,) * d, lower, upper)
     settings = replace(ALL, epsilon=epsilon)
-    objective = Objective(model, settings, box)
+    objective = GeONetObjective(model, settings, box)
     terms, expected = objective(batch), terms_in_the_box(model, batch, box, epsilon)
     factor = (upper - lower) ** (2 * d)
     assert terms.keys() == expected.keys() == {*TERMS, *SLOPES}
@@ -155,9 +151,9 @@ def test_weights_in_the_unit_box(d, length):
 
 def test_epsilon_scales_like_length_squared():
     model, batch = model_of(2), batch_of(2)
-    small = Objective(model, replace(ALL, epsilon=0.1), Grid((4, 4), 0, 1))
-    large = Objective(model, replace(ALL, epsilon=2.5), Grid((4, 4), 0, 5))
-    other = Objective(model, replace(ALL, epsilon=0.1), Grid((4, 4), 0, 5))
+    small = GeONetObjective(model, replace(ALL, epsilon=0.1), Grid((4, 4), 0, 1))
+    large = GeONetObjective(model, replace(ALL, epsilon=2.5), Grid((4, 4), 0, 5))
+    other = GeONetObjective(model, replace(ALL, epsilon=0.1), Grid((4, 4), 0, 5))
     assert large.epsilon == pytest.approx(small.epsilon)
     a, b, c = (objective(batch) for objective in (small, large, other))
     assert all(torch.allclose(a[name], b[name]) for name in a)
@@ -176,7 +172,7 @@ def test_epsilon_scales_like_length_squared():
 )
 @pytest.mark.parametrize("paired", [False, True])
 def test_names_of_the_terms(changes, names, paired):
-    objective = Objective(model_of(1), LossSettings(**changes), Grid(4))
+    objective = GeONetObjective(model_of(1), LossSettings(**changes), Grid(4))
     terms = objective(batch_of(1, paired))
     assert set(terms) == names == set(objective.weights)
     assert all(term.shape == () and term > 0 for term in terms.values())
@@ -184,8 +180,8 @@ def test_names_of_the_terms(changes, names, paired):
 
 def test_gradient_terms_leave_the_others_as_they_are():
     model, batch = model_of(2), batch_of(2)
-    plain = Objective(model, LossSettings(), Grid((4, 4)))(batch)
-    enhanced = Objective(model, ALL, Grid((4, 4)))(batch)
+    plain = GeONetObjective(model, LossSettings(), Grid((4, 4)))(batch)
+    enhanced = GeONetObjective(model, ALL, Grid((4, 4)))(batch)
     assert all(torch.allclose(plain[name], enhanced[name], rtol=1e-12) for name in plain)
 
 
@@ -195,7 +191,7 @@ def test_gradient_terms_leave_the_others_as_they_are():
 def test_triples_are_the_diagonal(d, weigh, epsilon):
     """Each pair with its own point alone, as a batch of the other kind."""
     settings = replace(ALL, weigh_by_density=weigh, epsilon=epsilon)
-    objective = Objective(model_of(d), settings, Grid((4,) * d))
+    objective = GeONetObjective(model_of(d), settings, Grid((4,) * d))
     batch = batch_of(d, paired=True)
     together = objective(batch)
     alone = [
@@ -217,8 +213,8 @@ def test_triples_are_the_diagonal(d, weigh, epsilon):
 def test_weighing_by_density():
     """Squares times max(C, 0) + floor; a weight, so that it is not differentiated in x."""
     model, batch, box = model_of(2), batch_of(2), Grid((4, 4))
-    plain = Objective(model, ALL, box)(batch)
-    terms = Objective(model, replace(ALL, weigh_by_density=True, floor=0.2), box)(batch)
+    plain = GeONetObjective(model, ALL, box)(batch)
+    terms = GeONetObjective(model, replace(ALL, weigh_by_density=True, floor=0.2), box)(batch)
     _, residual, _, slope = residuals_in_the_box(model, batch, box, 0.0)
     density = density_at(model, batch, batch.points, batch.times)
     assert density.min() < 0 < density.max()
@@ -233,7 +229,7 @@ def test_weighing_by_density():
 def test_the_density_does_not_flee_its_weight():
     """No gradient of the Hamilton–Jacobi term reaches C."""
     model = model_of(1)
-    terms = Objective(model, replace(ALL, weigh_by_density=True), Grid(4))(batch_of(1))
+    terms = GeONetObjective(model, replace(ALL, weigh_by_density=True), Grid(4))(batch_of(1))
     moving = [p for p in model.density.parameters() if p.requires_grad]
     for name in ("hamilton_jacobi", "hamilton_jacobi_gradient"):
         gradients = torch.autograd.grad(terms[name], moving, retain_graph=True, allow_unused=True)
@@ -246,7 +242,7 @@ def test_the_density_does_not_flee_its_weight():
 @pytest.mark.parametrize(("paired", "settings"), [(False, LossSettings()), (True, ALL)])
 def test_gradients_reach_every_weight(network, features, symmetry, paired, settings):
     model = model_of(1, symmetry, network, features)
-    objective = Objective(model, settings, Grid(4))
+    objective = GeONetObjective(model, settings, Grid(4))
     objective.total(objective(batch_of(1, paired))).backward()
     constant = model.potential.trunk.output.bias  # no equation sees it
     for name, p in model.named_parameters():
@@ -259,7 +255,7 @@ def test_gradients_reach_every_weight(network, features, symmetry, paired, setti
 
 
 def test_total_takes_other_weights():
-    objective = Objective(model_of(1), ALL, Grid(4))
+    objective = GeONetObjective(model_of(1), ALL, Grid(4))
     terms = {name: torch.tensor(10.0**k) for k, name in enumerate(objective.weights)}
     other = {name: float(k) for k, name in enumerate(objective.weights)}
     assert objective.total(terms, other).item() == 543210
@@ -268,7 +264,7 @@ def test_total_takes_other_weights():
 
 @pytest.mark.parametrize("name", TERMS)
 def test_a_term_may_have_no_weight(name):
-    objective = Objective(model_of(1), replace(LossSettings(), **{name: 0.0}), Grid(4))
+    objective = GeONetObjective(model_of(1), replace(LossSettings(), **{name: 0.0}), Grid(4))
     terms = objective(batch_of(1))
     expected = sum(weight * terms[key] for key, weight in objective.weights.items())
     assert torch.allclose(objective.total(terms), expected)
@@ -292,7 +288,7 @@ class Bowls(torch.nn.Module):
         super().__init__()
         self.c = torch.nn.Parameter(torch.tensor(c)[:, None])
 
-    def coefficients(self, source, target):
+    def potential(self, source, target):
         return self.c
 
     def basis(self, z):
@@ -377,7 +373,7 @@ def single_precision(double_precision):
 
 
 def transport_model(d):
-    settings = Transport(dimension=d, sensors=6, seen=4, modes=4, width=3, depth=2)
+    settings = TransportSettings(dimension=d, sensors=6, seen=4, modes=4, width=3, depth=2)
     model = build(settings, 1)
     noise = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -422,7 +418,7 @@ def test_swapped_ends_have_the_same_transport_loss(d, single_precision):
 
 
 def supervised_model(symmetry="density"):
-    settings = DensityOnly(
+    settings = DeepONetSettings(
         sensors=6,
         rank=5,
         swap_symmetry=symmetry,
@@ -455,10 +451,10 @@ def test_supervised_gradients_reach_every_weight(symmetry, single_precision):
 
 def test_the_model_chooses_its_loss():
     box, settings = Grid(4, 0, 2), replace(ALL, floor=0.3)
-    learned = make_objective(model_of(1), settings, box)
-    assert type(learned) is Objective
+    learned = model_of(1).objective(settings, box)
+    assert type(learned) is GeONetObjective
     assert learned.weights == settings.in_unit_box(box)
-    direct = make_objective(transport_model(1), LossSettings(floor=0.3), box)
+    direct = transport_model(1).objective(LossSettings(floor=0.3), box)
     assert type(direct) is TransportObjective
     assert direct.floor == 0.3
-    assert type(make_objective(supervised_model(), settings, box)) is SupervisedObjective
+    assert type(supervised_model().objective(settings, box)) is SupervisedObjective

@@ -1,0 +1,120 @@
+"""The trained models that come with geonet: a table of files, each a solver under its own name."""
+
+from __future__ import annotations
+
+from dataclasses import field, make_dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+from geonet.locations import located
+from geonet.operators.forms import form_of
+from geonet.operators.opened import PRETRAINED
+from geonet.solvers.base import Solver
+
+NETWORK = "geonet.solvers.learned.network:NetworkSolver"
+SOLVERS = {"transport": "geonet.solvers.learned.transport:TransportSolver"}  # of forms with more
+
+
+class Shipped(NamedTuple):
+    """A row of the table; the file is NAME.safetensors.
+
+    Attributes:
+        form: of the model.
+        dimension: of the densities it takes.
+        summary: one line for `geonet solvers`.
+        lacks: what its paths cannot answer, of all that its form can.
+    """
+
+    form: str
+    dimension: int
+    summary: str
+    lacks: tuple[str, ...] = ()
+
+
+SHIPPED = {
+    "transport-1d": Shipped(
+        "transport",
+        1,
+        "1D, neural operator of the transport form, trained on Gaussian mixtures; milliseconds",
+    ),
+    "transport-2d": Shipped(
+        "transport",
+        2,
+        "2D, neural operator of the transport form, trained on Gaussian mixtures; milliseconds",
+    ),
+    "transport-3d": Shipped(
+        "transport",
+        3,
+        "3D, neural operator of the transport form, trained on Gaussian mixtures; milliseconds",
+    ),
+    "transport-cloud": Shipped(
+        "transport",
+        2,
+        "2D, neural operator of the transport form, trained on histograms of point clouds",
+    ),
+    "transport-mnist": Shipped(
+        "transport",
+        2,
+        "2D, neural operator of the transport form, trained on images of MNIST's digits",
+    ),
+    "geonet-1d": Shipped(
+        "geonet",
+        1,
+        "1D, the paper's neural operator, trained on its Gaussian mixtures; milliseconds",
+    ),
+    "geonet-2d": Shipped(
+        "geonet",
+        2,
+        "2D, the paper's neural operator, trained on its Gaussian mixtures; milliseconds",
+    ),
+    "er-geonet-1d": Shipped(
+        "geonet",
+        1,
+        "1D, the paper's entropic operator: a Schrödinger bridge on its Gaussian mixtures",
+        lacks=("distance",),
+    ),
+    "geonet-cloud": Shipped(
+        "geonet", 2, "2D, the paper's neural operator, trained on histograms of point clouds"
+    ),
+    "geonet-mnist": Shipped(
+        "geonet", 1, "1D, the paper's neural operator, trained on codes of MNIST's digits"
+    ),
+    "deeponet-1d": Shipped(
+        "deeponet", 1, "1D, neural operator without physics, trained on exact paths; density only"
+    ),
+}
+
+
+@cache
+def shipped_class(name: str) -> type[Solver]:
+    """The solver of a shipped model: that of its form, with the file filled in."""
+    about = SHIPPED[name]
+    gives = tuple(what for what in form_of(about.form).gives if what not in about.lacks)
+    file = str(PRETRAINED / f"{name}.safetensors")
+    own = {
+        "name": name,
+        "summary": about.summary,
+        "dimensions": (about.dimension,),
+        "gives": gives,
+        "differentiable": ("density", *gives),
+    }
+    return _class(about.form, own, [("file", str, field(default=file))])
+
+
+@cache
+def class_of_form(form: str) -> type[Solver]:
+    """The solver of a model's file, by the form that its header names."""
+    gives = form_of(form).gives
+    own = {
+        "name": form,
+        "summary": f"a model of the form {form} from a file that `geonet train` wrote",
+        "gives": gives,
+        "differentiable": ("density", *gives),
+    }
+    return _class(form, own, [])
+
+
+def _class(form: str, own: dict[str, Any], options: list[Any]) -> type[Solver]:
+    base = located(SOLVERS.get(form, NETWORK))
+    namespace = own | {"form": form, "__doc__": base.__doc__, "__module__": __name__}
+    return make_dataclass(base.__name__, options, bases=(base,), namespace=namespace, frozen=True)

@@ -1,0 +1,3 @@
+"""The version of geonet."""
+
+VERSION = "0.1.0"
