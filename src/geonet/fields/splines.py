@@ -53,7 +53,7 @@ class Splines:
         kind = torch.int32 if self.coefficients.numel() < 2**31 else torch.int64
         begins = torch.arange(0, len(self) * size, size, dtype=kind)
         begins = begins[:, None].expand(-1, each).flatten()
-        scaled = []  # in cells from half a cell before the face: the first of four is its whole part
+        scaled = []  # cells from half a cell before the face: its whole part is the first of four
         for x, v, cells, side in zip(points, velocity, self.grid.shape, self._sides, strict=True):
             back = torch.as_tensor(s * (-cells / side), dtype=torch.float32)
             scaled.append(torch.addcmul(x * (cells / side) + 0.5, v, back).flatten())
@@ -68,16 +68,18 @@ class Splines:
     def _read(self, begin: Tensor, places: Sequence[Tensor]) -> Tensor:
         """Values (N,) at places, d of (N,), which change; the tables of the pairs begin at (N,)."""
         index, weights, outside = begin, [], []
-        strides = [math.prod(self.coefficients.shape[axis:]) for axis in range(2, 5)]
-        for place, cells, side, stride in zip(places, self.grid.shape, self._sides, strides):
+        shape, count = self.coefficients.shape, len(places)
+        strides = [math.prod(shape[axis:]) for axis in range(2, count + 2)]
+        axes = zip(places, self.grid.shape, self._sides, strides, strict=True)
+        for place, cells, side, stride in axes:
             if side < 1:
                 outside.append(place > FACE * cells + 0.5)
             place.clamp_(0.5, cells + 0.5)
             index = torch.add(index, place.to(index.dtype), alpha=stride)
             weights.append(_weights(place.frac_()))
-        index.clamp_(0, self.coefficients.numel() - 1)  # of what is no number
+        index.clamp_(0, shape.numel() - 1)  # of what is no number
         value = _sum(self.coefficients.flatten(), index, weights, strides)
-        value.mul_(6.0 ** -len(weights)).clamp_(min=0)
+        value.mul_(6.0**-count).clamp_(min=0)
         for beyond in outside:
             value.masked_fill_(beyond, 0.0)
         return value

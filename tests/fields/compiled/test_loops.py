@@ -20,9 +20,8 @@ from geonet.measures.grid import Grid
 TIMES = [0.0, 0.13, 0.5, 0.9, 1.0]
 SQUARE, WIDE = BOX_2D.with_shape(40), Grid((30, 45), (1.0, -2.0), (3.0, 1.0))
 TALL = Grid((45, 31), 0.0, (3.0, 2.0))
-# Numbers of the size of one are off by 6e-8 after each operation in single precision. Velocities take
-# some ten of them. Densities are read where these lead, in up to a hundred cells, each of which has
-# its own value: ten times that.
+# Single precision is off by 6e-8 after each operation. Velocities take some ten. Densities are read
+# where these lead, and may change by their own size from one of up to a hundred cells to the next.
 VELOCITY, DENSITY = 1e-6, 1e-5
 GRIDS = pytest.mark.parametrize("grid", [SQUARE, WIDE, TALL], ids=str)
 

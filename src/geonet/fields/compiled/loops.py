@@ -201,7 +201,16 @@ def put_frames(
     scale, parts = UnitBox(grid).length ** -2, 1 if items > FEW else 4
     source, target = (_handed(end) for end in ends)
     _call().geonet_frames(
-        source, target, refining, *pointers, answer.data_ptr(), frames, scale, parts, len(times), items
+        source,
+        target,
+        refining,
+        *pointers,
+        answer.data_ptr(),
+        frames,
+        scale,
+        parts,
+        len(times),
+        items,
     )
 
 

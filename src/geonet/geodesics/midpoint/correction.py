@@ -117,7 +117,6 @@ def _newton_direction(sides: Sides, cells: int, shape: tuple[int, ...]) -> Tenso
 @torch.inference_mode(False)
 def _basis(d: int, cells: int, modes: int) -> tuple[Tensor, list[Tensor]]:
     """The cosines at the cells, (cells^d, modes^d), and their gradients, d of the same."""
-
     value, slope, _ = series_matrices(cells, modes)
 
     def product(axis: int | None) -> Tensor:

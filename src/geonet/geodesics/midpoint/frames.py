@@ -17,8 +17,8 @@ from torch import Tensor
 
 from geonet.fields import packed
 from geonet.fields.compiled import loops as compiled
-from geonet.fields.velocity import refined, velocity_on_cube
 from geonet.fields.splines import Splines
+from geonet.fields.velocity import refined, velocity_on_cube
 from geonet.geodesics.midpoint.ends import Ends, compiled_ends, density_at
 from geonet.geodesics.midpoint.traced import Traced
 from geonet.measures.grid import Grid
