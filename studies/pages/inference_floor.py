@@ -91,7 +91,8 @@ def stages(model: TransportNet, source: Density, target: Density) -> dict[str, f
 
 def rows() -> list[Row]:
     """Every stage, and the whole path as a user gets it."""
-    model, _ = opened(PRETRAINED / f"{MODEL}.safetensors", TransportNet, 2)
+    model, _ = opened(PRETRAINED / f"{MODEL}.safetensors", 2)
+    assert isinstance(model, TransportNet)
     ends = FAMILIES["mixtures-2d"]().densities(BATCH, seeded(7_000))
     source, target = (Density(end.values, end.grid) for end in ends)
     arithmetic, copying = peaks()

@@ -43,7 +43,7 @@ def _newton(coefficients: Tensor, s: Tensor) -> Fields:
     table, x = potential_table(coefficients), unit_centres(d, CELLS[d])
     # From y = x the first step needs no table: v = (I + sD²u)⁻¹∇u.
     gradient, hessian = ([f[:, None] for f in field] for field in (gradient, hessian))
-    velocity = packed.product(packed.inverse(hessian, s), gradient)
+    velocity = packed.solved(hessian, s, gradient)
     moving = _far([s * g for g in gradient])
     for _ in range(compiled.STEPS):
         if not bool(moving.any()):
@@ -55,7 +55,7 @@ def _newton(coefficients: Tensor, s: Tensor) -> Fields:
         moved = [torch.add(rest[i], curved[i], alpha=0.5) for i in range(d)]
         miss = [torch.addcmul(y[i] - x[i], moved[i], s) for i in range(d)]
         # Newton's step moves y by −(I + sD²u)⁻¹ miss; ∇u follows to first order.
-        steps = packed.product(hessian, packed.product(packed.inverse(hessian, s), miss))
+        steps = packed.product(hessian, packed.solved(hessian, s, miss))
         velocity = [
             _in_rows(moving, m.sub_(step), before)
             for m, step, before in zip(moved, steps, velocity, strict=True)
