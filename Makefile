@@ -101,7 +101,8 @@ inference-floor: $(VENV)/.dev ## how near inference is to what this machine can 
 	$(PYTHON) studies/pages/inference_floor.py
 
 # Compared with the run before, if there is one. A slow run is kept too and becomes the next one's
-# measure; remove its file from runs/hot-paths if it should not. One thread varies least.
+# measure; remove its file from runs/hot-paths if it should not. One thread varies least. Inference is
+# timed with each build of the compiled loops; ATEN_CPU_CAPABILITY=avx2 makes torch's own like it.
 hot-paths: $(VENV)/.dev ## time our own hot paths; fails where one got slower by 30 %; a minute, idle machine
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -p benchmark -W default studies/hot_paths \
 	  --benchmark-storage=runs/hot-paths --benchmark-autosave --benchmark-sort=name \

@@ -18,6 +18,7 @@ from published import begun, publish
 import geonet
 from geonet import Density
 from geonet.fields.compiled import loops as compiled
+from geonet.geodesics.midpoint.ends import compiled_ends
 from geonet.geodesics.midpoint.pairs import Pairs
 from geonet.operators.opened import PRETRAINED, opened
 from geonet.operators.transport import TransportNet, potential_of
@@ -75,9 +76,9 @@ def stages(model: TransportNet, source: Density, target: Density) -> dict[str, f
     moments = torch.arange(1, TIMES - 1) / (TIMES - 1)
     answer = torch.zeros(BATCH, TIMES, CELLS**2, dtype=torch.float64)
     pairs = Pairs(source, target)
-    whole = [ends for _, ends in pairs.chunks(1)][0]  # noqa: RUF015
-    velocity = compiled.velocity(potentials, moments)
-    splines = tuple(end.splines for end in whole)  # pyright: ignore[reportAttributeAccessIssue]
+    ((_, ends),) = pairs.chunks(1)
+    splines, velocity = compiled_ends(ends), compiled.velocity(potentials, moments)
+    assert splines is not None
     inside = range(1, TIMES - 1)
     calls = {
         "the network": lambda: potential_of(model, source, target),
@@ -92,7 +93,8 @@ def stages(model: TransportNet, source: Density, target: Density) -> dict[str, f
 
 def rows() -> list[Cells]:
     """Every stage, and the whole path as a user gets it."""
-    model, _ = opened(PRETRAINED / f"{MODEL}.safetensors", TransportNet, 2)
+    model, _ = opened(PRETRAINED / f"{MODEL}.safetensors", 2)
+    assert isinstance(model, TransportNet)
     ends = FAMILIES["mixtures-2d"]().densities(BATCH, seeded(7_000))
     source, target = (Density(end.values, end.grid) for end in ends)
     arithmetic, copying = peaks()

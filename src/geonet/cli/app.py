@@ -38,13 +38,17 @@ for command in (
 @app.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and which compiled loops are used.")
+    ] = False,
 ) -> None:
     """Compute Wasserstein geodesics between densities."""
     if version:
+        # It imports torch, for seconds: only torch knows which processor it takes this to be.
         from geonet import __version__
+        from geonet.fields.compiled.loops import build
 
-        typer.echo(f"geonet {__version__}")
+        typer.echo(f"geonet {__version__}, compiled loops: {build() or 'none (torch)'}")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
