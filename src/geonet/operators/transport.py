@@ -233,7 +233,8 @@ def potential_of(
 
 def cosine_products(z: Jet, modes: int) -> Jet:
     """Π_i cos(k_i π x_i), k_i < modes, of the jet of (x, t): (channels, N, modes^d)."""
-    kappa = frequencies(modes).to(z.data)
+    # In the precision of the jet: ONNX would round a table in double precision otherwise.
+    kappa = math.pi * torch.arange(modes, dtype=z.data.dtype, device=z.data.device)
     product, *factors = (cosine(z.like(z.data[..., i : i + 1] * kappa)) for i in range(z.dimension))
     for factor in factors:
         pairs = z.like(product.data[..., :, None]) * z.like(factor.data[..., None, :])
