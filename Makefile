@@ -12,7 +12,8 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-matrix wheel-test fuzz lint format docs accuracy training-step variants models transport \
-  transport-speed transport-failures reproduction benchmark gradients command-line inference-floor hot-paths \
+  transport-speed transport-failures reproduce reproduction stale benchmark solvers gradients command-line \
+  inference-floor hot-paths \
   clean
 
 help: ## show this list
@@ -71,13 +72,24 @@ transport-speed: $(VENV)/.dev ## measure their speed; some minutes, idle machine
 transport-failures: $(VENV)/.dev ## show where they fail; a minute
 	$(PYTHON) studies/pages/transport_failures.py
 
-reproduction: $(VENV)/.dev ## put results/ into docs/reproduction.md; geonet reproduce all makes them
+NAME := all
+reproduce: $(VENV)/.dev ## the paper's experiments and docs/reproduction.md; hours; NAME=table-1 for one
+	$(VENV)/bin/geonet reproduce $(NAME) --out studies/results
 	$(PYTHON) studies/pages/reproduction_page.py
+
+reproduction: $(VENV)/.dev ## put studies/results into docs/reproduction.md; make reproduce makes them
+	$(PYTHON) studies/pages/reproduction_page.py
+
+stale: $(VENV)/.dev ## list the figures on pages that are older than their sources; the pages say so
+	$(PYTHON) studies/pages/stale.py
 
 benchmark: $(VENV)/.ott ## error against time of all solvers, and docs/benchmark.md; an hour, idle machine
 	$(VENV)/bin/geonet benchmark --out studies/results
 	$(PYTHON) studies/pages/benchmark_page.py
 	$(PYTHON) studies/pages/inference_floor.py
+
+solvers: $(VENV)/.dev ## write docs/solvers.md from the solvers' docstrings
+	$(PYTHON) studies/pages/solver_list.py
 
 gradients: $(VENV)/.dev ## measure gradients and write docs/gradients.md; a minute
 	$(PYTHON) studies/pages/gradient_accuracy.py
@@ -89,7 +101,8 @@ inference-floor: $(VENV)/.dev ## how near inference is to what this machine can 
 	$(PYTHON) studies/pages/inference_floor.py
 
 # Compared with the run before, if there is one. A slow run is kept too and becomes the next one's
-# measure; remove its file from runs/hot-paths if it should not. One thread varies least.
+# measure; remove its file from runs/hot-paths if it should not. One thread varies least. Inference is
+# timed with each build of the compiled loops; ATEN_CPU_CAPABILITY=avx2 makes torch's own like it.
 hot-paths: $(VENV)/.dev ## time our own hot paths; fails where one got slower by 30 %; a minute, idle machine
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -p benchmark -W default studies/hot_paths \
 	  --benchmark-storage=runs/hot-paths --benchmark-autosave --benchmark-sort=name \

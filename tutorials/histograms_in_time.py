@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Histograms that change in time
 #
-# Something is measured four times a day, and what comes out is a histogram: temperatures, sizes
-# of grains, ages of cells. What was it in between, and when did it change fastest? Fading from
-# one histogram to the next invents two humps where one has moved. Geodesics move it.
+# Someone measures every four hours and gets a histogram each time: temperatures, sizes of grains,
+# ages of cells. What did it look like in between, and when did it change fastest? Fading from one
+# histogram to the next invents two humps where one has moved. Geodesics move the hump.
 #
-# Here the measurements are made up, so that the truth at every hour is known.
+# Here the measurements are made up, so that we know the truth at every hour.
 
 # %%
 import numpy as np
@@ -19,7 +19,7 @@ rng = np.random.default_rng(3)
 
 
 def measured(hour, count):
-    """What a crowd of sensors reads at that hour: a hump that warms up, and spreads by day."""
+    """Readings of many sensors at that hour: a hump that is warmer and wider by day."""
     warmth = np.exp(-((hour - 14) ** 2) / 30)
     return rng.normal(10 + 15 * warmth, 1.5 + 1.5 * warmth, count).clip(0.01, 39.99)
 
@@ -34,7 +34,7 @@ snapshots = [
 # %% [markdown]
 # ## One path for each gap
 #
-# Two batches make all paths at once: the snapshots without the last, and without the first. In 1D
+# Two batches give all paths at once: all snapshots but the last, and all but the first. In 1D
 # `auto` takes `quantile`, which is exact.
 
 # %%
@@ -43,8 +43,8 @@ paths = geonet.geodesic(geonet.Density(values[:-1], grid), geonet.Density(values
 print(paths)
 
 # %% [markdown]
-# Any hour is a gap and a time t within it. The snapshots had different numbers of readings; a
-# density has mass one and keeps what it was given in `mass`, so the number is interpolated beside
+# Every hour lies in a gap, at a time t within it. The snapshots hold different numbers of readings.
+# A density has mass one and keeps its original mass in `mass`, so we interpolate the number beside
 # it.
 
 
@@ -63,8 +63,8 @@ print(density, round(float(number)), "readings")
 # %% [markdown]
 # ## Is it right?
 #
-# At hours when nobody measured, compare with many fresh readings. The linear mixture of the two
-# snapshots is what the geodesic has to beat.
+# At hours without a measurement, we compare with many fresh readings. The geodesic must beat the
+# linear mixture of the two snapshots.
 
 # %%
 faded = geonet.geodesic(paths.source, paths.target, solver="linear")
@@ -77,8 +77,8 @@ print(f"mean L1 error between snapshots: {moved_error:.0%} moved, {faded_error:.
 # %% [markdown]
 # ## Distance as a curve
 #
-# W2 between neighbours, divided by the hours between them, is a speed: how fast the readings
-# change, in degrees per hour. W2 to the first snapshot says how far the day has come from its
+# W2 between neighbours, divided by the hours between them, is the speed at which the readings
+# change, in degrees per hour. W2 to the first snapshot shows how far the day has come from its
 # beginning.
 
 # %%
@@ -102,5 +102,5 @@ right.legend()
 figure.savefig("day.png")
 
 # %% [markdown]
-# Fields in 2D and 3D go the same way: stack the snapshots `(times, n, m)`, make two batches of
-# neighbours, and ask each path within its gap.
+# Fields in 2D and 3D work the same way: stack the snapshots `(times, n, m)`, make two batches of
+# neighbours, and evaluate each path within its gap.

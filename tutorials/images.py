@@ -2,8 +2,8 @@
 # # Two images to a morph
 #
 # A picture is a density: bright pixels hold mass. The Wasserstein geodesic carries the mass of
-# one picture to the other, and as little as possible. Here a spiral becomes a heart; both
-# pictures come with geonet. Everything is written into the folder in which this runs.
+# one picture to the other and moves it as little as possible. Here a spiral becomes a heart; both
+# pictures come with geonet. The tutorial writes its files into the current folder.
 
 # %%
 from importlib.resources import as_file, files
@@ -18,14 +18,14 @@ with as_file(files("geonet") / "demo_data") as folder:
 print(spiral, heart, sep="\n")
 
 # %% [markdown]
-# Your own pictures come in the same way, `geonet.from_image("a.png")`. With dark ink on bright
-# paper it is `invert=True`. Both pictures must have the same size; `density.resample(grid)`
+# Read your own pictures in the same way, with `geonet.from_image("a.png")`. Add `invert=True` for
+# dark ink on bright paper. Both pictures must have the same size; `density.resample(grid)`
 # changes it.
 #
 # ## The path
 #
-# One call. `auto`, the default solver, looks at the pair and chooses; the report says what it
-# took.
+# One call solves the pair. `auto`, the default, looks at the pair and chooses a solver; the report
+# names it.
 
 # %%
 path = geonet.geodesic(spiral, heart)
@@ -33,10 +33,10 @@ print(path.report.verdict())
 print(path.report)
 
 # %% [markdown]
-# How to read it. The first line sums it up. Mass error, mass below zero and the errors at both
-# ends should be zero. W2 lies between "at least" and "at most". The drawings have empty cells and
-# sharp edges, which the network was not trained on ("in distribution" is false), so its answer
-# was corrected by Newton's method; from how well both ends agree halfway the error is estimated.
+# The first line sums it up. Mass error, mass below zero and the errors at both ends should be
+# zero. W2 lies between "at least" and "at most". The network was not trained on empty cells and
+# sharp edges ("in distribution" is false), so Newton's method corrected its answer. The error is
+# estimated from how well both ends agree halfway.
 
 # %%
 report = path.report
@@ -47,8 +47,8 @@ print(f"W2 = {report.distance:.4f} of the picture's side")
 # %% [markdown]
 # ## A second opinion
 #
-# Another solver that shares nothing with the first one is the best check. The Schrödinger bridge
-# takes anything; it adds a little noise to the particles, which blurs the frames between the ends
+# The best check is a second solver that shares nothing with the first. The Schrödinger bridge takes
+# any densities. It adds a little noise to the particles, which blurs the frames between the ends
 # by about a hundredth of the picture's side.
 
 # %%
@@ -73,8 +73,8 @@ tracks = path.plot(kind="tracks")
 tracks.savefig("tracks.png")
 
 # %% [markdown]
-# A path can be asked on any grid of the same box, so the animation may be finer than the
-# drawings. With ffmpeg installed the name may also end in `.mp4`.
+# You can evaluate a path on any grid of the same box, so the animation may be finer than the
+# drawings. If ffmpeg is installed, the name may also end in `.mp4`.
 
 # %%
 path.animate("morph.gif", frames=21, grid=path.grid.with_shape(128))
@@ -85,7 +85,7 @@ print(again.density(0.3))
 # %% [markdown]
 # ## On the command line
 #
-# The same without Python:
+# These commands do the same without Python:
 #
 # ```bash
 # geonet geodesic a.png b.png -o morph.gif --report

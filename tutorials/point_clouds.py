@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Point clouds
 #
-# Two clouds of points, say a ring of eight groups and two half-moons. Where does each point go,
-# and what do the clouds look like halfway? Libraries for flow matching train a network for every
-# such pair. Here the clouds are counted on a grid, and the geodesic between the two histograms
+# Take two clouds of points, say a ring of eight groups and two half-moons. Where does each point
+# go, and what do the clouds look like halfway? Libraries for flow matching train a network for
+# every such pair. Here we count the clouds on a grid, and the geodesic between the two histograms
 # carries the points.
 
 # %%
@@ -26,9 +26,9 @@ moons = 2 * (moons + np.where(upper, -0.5, 0.5)[:, None] * [1, 0.5]) + 0.2 * rng
 # %% [markdown]
 # ## Clouds to densities
 #
-# The numbers of points need not agree: a density has mass one. Points can have weights,
-# `from_samples(points, grid, weights=…)`. Counts are noisy; a blur of about a cell makes a
-# density of them, and smooth densities have the better paths.
+# The numbers of points need not agree, since a density has mass one. Points can have weights:
+# `from_samples(points, grid, weights=…)`. Counts are noisy. A blur of about a cell makes them
+# smooth, and smooth densities have better paths.
 
 # %%
 grid = geonet.Grid((64, 64), -5, 5)
@@ -45,9 +45,8 @@ source, target = smoothed(groups), smoothed(moons)
 # %% [markdown]
 # ## The path
 #
-# Islands have no smooth map between them: where a group has to be torn, the map jumps.
-# `schrodinger` takes any densities; its velocity is defined everywhere, so particles can be asked
-# for.
+# There is no smooth map between islands: where a group must be torn, the map jumps. `schrodinger`
+# takes any densities. Its velocity is defined everywhere, so it can carry particles.
 
 # %%
 path = geonet.geodesic(source, target, solver="schrodinger")
@@ -68,8 +67,7 @@ path.plot(times).savefig("clouds.png")
 path.plot(kind="tracks").savefig("tracks.png")
 
 # %% [markdown]
-# Do they arrive? The density of the target where they end should be that where its own points
-# are.
+# Do they arrive? The target should be as dense where they end as where its own points are.
 
 # %%
 reached = path.target.at(moved[-1])
@@ -79,9 +77,9 @@ print(f"median density at the ends: {reached.median():.3f}, at the moons: {own.m
 # %% [markdown]
 # ## The distance
 #
-# POT has the exact distance between the clouds themselves, without a grid: `ot.emd2` gives W2²,
-# so its root is compared. Two things set them apart. Blur and cells change the densities a
-# little; and 500 points of each cloud are a sample.
+# POT computes the exact distance between the clouds themselves, without a grid: `ot.emd2` gives
+# W2², so we compare its root. The two differ for two reasons. Blur and cells change the densities
+# a little, and 500 points of each cloud are only a sample.
 
 # %%
 exact = float(np.sqrt(ot.emd2([], [], ot.dist(groups[:500], moons[:500]))))
@@ -90,7 +88,8 @@ print(f"W2: {float(path.distance):.3f} on the grid, {exact:.3f} between 500 poin
 # %% [markdown]
 # ## Files
 #
-# A csv whose first line is `x,y` or `x,y,weight` is a cloud, on the command line too:
+# geonet reads a csv file whose first line is `x,y` or `x,y,weight` as a cloud, on the command line
+# too:
 #
 # ```bash
 # geonet geodesic groups.csv moons.csv -o clouds.gif --resolution 64

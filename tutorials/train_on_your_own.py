@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Train a solver on your own densities
 #
-# A network that has seen many densities of one kind answers new pairs of that kind at once. No
-# geodesic is needed for the training, only the densities. Here they are the thousand handwritten
-# digits of MNIST that come with geonet; put yours in their place. The training takes some minutes
-# on two cores. `TUTORIAL_STEPS=30` makes it a rehearsal.
+# A network that has seen many densities of one kind solves new pairs of that kind at once. The
+# training needs no geodesics, only the densities. Here they are the thousand handwritten digits of
+# MNIST that come with geonet; put yours in their place. The training takes some minutes on two
+# cores. Set `TUTORIAL_STEPS=30` for a rehearsal.
 
 # %%
 import os
@@ -25,10 +25,10 @@ from geonet.training.own_report import report_on_own
 # %% [markdown]
 # ## The file
 #
-# An npz with an array `values`, `(n, cells…)`: any two of these make a pair. (With two arrays
-# `source` and `target` the pairs are as given.) `values[i, j]` has x along the first axis and y
-# upwards, so images, whose rows run from the top, are turned. A blur of one pixel takes the hard
-# edges off. The last tenth will be held out, so the order should be random: shuffle first.
+# Write an npz file with an array `values` of shape `(n, cells…)`; any two of them make a pair.
+# (Write two arrays `source` and `target` to give the pairs yourself.) In `values[i, j]` x runs
+# along the first axis and y upwards, so we turn the images, whose rows run from the top. A blur of
+# one pixel softens the hard edges. The last tenth will be held out, so shuffle first.
 
 # %%
 digits = sample_digits()
@@ -42,7 +42,7 @@ np.savez("digits.npz", values=values)
 #
 # `config_for` looks at the file and chooses the settings. Digits have empty cells, so it spreads
 # 5 % of the mass evenly, in the training and in every answer: maps between densities with holes
-# have jumps, which no smooth potential has.
+# have jumps, which a smooth potential cannot represent.
 
 # %%
 steps = int(os.environ.get("TUTORIAL_STEPS", "0")) or None  # None: the default training
@@ -57,9 +57,9 @@ print(outcome.model, f"validation L1 {outcome.best:.1f} %")
 #
 # ## How good is it?
 #
-# Pairs that were held out, solved by the model and by the best classical solver for each. Strokes
-# with space between them tear the map, so for digits that is not `monge-ampere` but
-# `schrodinger`, the path with a little noise; some of the difference is that noise. The linear
+# The model and the best classical solver both solve the pairs that were held out. Strokes with
+# space between them tear the map, so for digits the best one is not `monge-ampere` but
+# `schrodinger`, the path with a little noise; that noise is part of the difference. The linear
 # mixture moves nothing: a model that does not beat it has learnt nothing.
 
 # %%
@@ -72,8 +72,8 @@ report.save(Path("runs/digits"))
 # %% [markdown]
 # ## Two digits it has never seen
 #
-# The file is a solver. The report says whether the pair is like those of the training; if not,
-# steps of Newton's method correct the network's answer (`corrections=0` for the network alone).
+# The file is a solver. The report says whether the pair is like those of the training. If not,
+# Newton's method corrects the network's answer (`corrections=0` gives the network alone).
 
 # %%
 grid = geonet.Grid((28, 28))
@@ -82,8 +82,8 @@ path = geonet.geodesic(source, target, solver=str(outcome.model))
 print(path.report)
 
 # %% [markdown]
-# The same pair by a classical solver. `monge-ampere` refuses it, with the reason, rather than
-# return what did not converge; `auto` without learned solvers falls back to the bridge.
+# Now a classical solver solves the same pair. `monge-ampere` does not converge, so it refuses and
+# says why; `auto` without learned solvers falls back to the bridge.
 
 # %%
 floor = config.problem.floor
@@ -91,7 +91,7 @@ try:
     geonet.geodesic(source, target, solver="monge-ampere", floor=floor)
 except ConvergenceError as error:
     print(error)
-ends = source.with_floor(floor), target.with_floor(floor)  # as the model has them
+ends = source.with_floor(floor), target.with_floor(floor)  # as the model sees them
 classical = geonet.geodesic(*ends, learned=False)
 faded = geonet.geodesic(*ends, solver="linear")
 halfway = classical.density(0.5)
@@ -104,5 +104,5 @@ figure = plot_together({"model": path, classical.solver: classical, "mixture": f
 figure.savefig("digits.png")
 
 # %% [markdown]
-# A model can leave Python: `geonet export runs/digits/model.safetensors -o onnx` writes ONNX
-# files.
+# A model can also run without Python: `geonet export runs/digits/model.safetensors -o onnx` writes
+# ONNX files.

@@ -12,7 +12,7 @@ from geonet.training.config import read_config
 from geonet.training.loop import Run
 from geonet.training.processes import Processes
 
-EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+EXPERIMENTS = Path(__file__).resolve().parents[1] / "configs"
 
 
 @pytest.mark.parametrize("name", ["gaussian-2d", "transport-2d"])

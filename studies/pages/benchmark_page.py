@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pages import ROOT, put
+from published import FIGURES, write_notes
 
 from geonet.evaluation.results import Cell, Table, digits
 from geonet.studies.benchmark.analysis import LIMIT, break_even, equal_error, in_setting
-from geonet.studies.benchmark.result import Benchmark, Row, read_benchmark
-from geonet.studies.benchmark.suites import SUITES
+from geonet.studies.benchmark.result import Benchmark, Measurement, read_benchmark
+from geonet.studies.benchmark.suites import SUITES, TIMES
 from geonet.studies.benchmark.tables import equal_errors, left_out, loads, ranking, scaling, sizes
 
 RESULTS, IMAGES = ROOT / "studies" / "results", ROOT / "docs" / "images"
@@ -27,6 +28,7 @@ PICTURES = {
     "scaling": "Cost against size",
 }
 BATCH = 64
+KINDS = {"per-pair": "trained for each pair"}
 
 
 def read(results: Path = RESULTS) -> Benchmark:
@@ -66,32 +68,33 @@ def sections(found: Benchmark) -> dict[str, str]:
     }
 
 
-def remark(rows: Sequence[Row], suite: str) -> str:
-    """Who is fastest below the limit, learned and classical, and whether training pays."""
+def remark(rows: Sequence[Measurement], suite: str) -> str:
+    """The fastest solvers below the limit, learned and classical, and whether training pays."""
     dimension, cells = SUITES[suite].dimension, reference(suite)
     own = [row for row in in_setting(rows, suite, cells) if row.solver != "auto"]
     good = [row for row in own if row.l1_percent <= LIMIT]
     if not good:
-        return f"In {dimension}D none has an error below {LIMIT:g} %."
-    text = f"Below {LIMIT:g} % the fastest in {dimension}D is {_named(good[0])}."
+        return f"In {dimension}D no solver has an error below {LIMIT:g} %."
+    text = f"The fastest {dimension}D solver with an error below {LIMIT:g} % is {_named(good[0])}."
     rival = next((row for row in good if row.kind != good[0].kind), None)
     if rival is not None:
         ratio = digits(rival.seconds / good[0].seconds)
-        text += f" The fastest {rival.kind} one is {_named(rival)}: {ratio} times as slow."
+        text += f" The fastest {rival.kind} one is {_named(rival)}; it takes {ratio} times as long."
     learned = next((row for row in own if row.label == f"transport-{dimension}d"), None)
     return text if learned is None else f"{text} {_pays(rows, learned)}"
 
 
-def _pays(rows: Sequence[Row], learned: Row) -> str:
+def _pays(rows: Sequence[Measurement], learned: Measurement) -> str:
     equal = equal_error(rows, learned)
     if equal is None:
-        return f"No classical one is as exact as `{learned.label}`."
+        return f"No classical solver is as accurate as `{learned.label}`."
     ratio = digits(equal.seconds / learned.seconds)
     pairs = break_even(learned, equal)
-    text = f"The fastest classical one that is as exact as `{learned.label}` is `{equal.label}`"
-    text += f", at {ratio} times its time; "
-    never = "its training never pays."
-    return text + (never if pairs is None else f"its training pays after {pairs:,.0f} pairs.")
+    text = f"The fastest classical solver that is as accurate as `{learned.label}` is"
+    text += f" `{equal.label}`; it takes {ratio} times as long."
+    never = f" Training `{learned.label}` never pays."
+    pays = f" Training `{learned.label}` pays after {pairs or 0:,.0f} pairs."
+    return text + (never if pairs is None else pays)
 
 
 def readme(found: Benchmark) -> str:
@@ -106,6 +109,7 @@ def readme(found: Benchmark) -> str:
         lines.append(
             [
                 f"`{row.label}`",
+                KINDS.get(row.kind, row.kind),
                 row.l1_percent,
                 1e3 * row.seconds,
                 digits(row.seconds / ours.seconds),
@@ -114,18 +118,20 @@ def readme(found: Benchmark) -> str:
             ]
         )
     columns = (
-        f"2D, {cells}² cells, 5 times",
-        "L1, %",
+        "solver and setting",
+        "kind",
+        "L1 error, %",
         "one pair, ms",
-        "times `transport-2d`'s",
-        f"batch of {BATCH}, ms a pair",
-        "times `transport-2d`'s",
+        "relative to `transport-2d`",
+        f"in a batch of {BATCH}, ms per pair",
+        "relative to `transport-2d`",
     )
-    return Table("", columns, lines).markdown()
+    title = f"Error and time in 2D: {cells}² cells, densities at {TIMES} times"
+    return Table(title, columns, lines).markdown()
 
 
-def _best(rows: Sequence[Row], exact: float) -> list[Row]:
-    """Of each solver the fastest setting with an error of `exact` or less, else its most exact."""
+def _best(rows: Sequence[Measurement], exact: float) -> list[Measurement]:
+    """Of each solver the fastest setting with an error of `exact` or less, else its best."""
     best = {}
     for solver in dict.fromkeys(row.solver for row in rows):
         own = [row for row in rows if row.solver == solver]
@@ -140,7 +146,7 @@ def reference(suite: str) -> int:
     return SUITES[suite].reference
 
 
-def _named(row: Row) -> str:
+def _named(row: Measurement) -> str:
     return f"`{row.label}` ({digits(1e3 * row.seconds)} ms, {digits(row.l1_percent)} %)"
 
 
@@ -161,6 +167,7 @@ def main() -> None:
         file = f"benchmark-{name}.png"
         shutil.copyfile(RESULTS / file, IMAGES / file)
     put(README, "benchmark", readme(found))
+    write_notes(FIGURES["benchmark"])
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from time import perf_counter
 
 import numpy as np
 from PIL import Image, ImageDraw
+from published import begun, publish
 
 SIDE, PAIRS, BROKEN, FEW = 128, 1000, 10, 25
 REPEATS = 5
@@ -103,5 +104,7 @@ def thousand_pairs(folder: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
+        stamped = begun("command-line")
         first_command(Path(temporary))
         thousand_pairs(Path(temporary))
+        publish("command-line", stamped, {})  # no page has its figures between markers

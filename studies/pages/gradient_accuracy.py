@@ -8,7 +8,9 @@ from __future__ import annotations
 from statistics import median
 
 import torch
-from pages import ROOT, Row, percent, put, seeded, table
+from measuring import seeded
+from pages import Cells, percent, table
+from published import begun, publish
 from torch import Tensor
 
 import geonet
@@ -57,13 +59,14 @@ def errors(case: str, ask, options: dict) -> str:
 
 def main() -> None:
     """Measure, print and write the table."""
-    rows: list[Row] = [
+    stamped = begun("gradients")
+    rows: list[Cells] = [
         (name, case, *(errors(case, ask, options) for ask in (squared_distance, mean_halfway)))
         for case in ("2D random", "2D OOD")
         for name, options in SETTINGS.items()
     ]
     text = table(("", "pairs", "W2²", "a mean over the density at t = ½"), rows)
-    put(ROOT / "docs" / "gradients.md", "gradients", text)
+    publish("gradients", stamped, {"docs/gradients.md": {"gradients": text}})
     print(text)
 
 

@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from pages import ROOT, Row, machine, put, seconds, seeded, table
+from measuring import seconds, seeded
+from pages import Cells, machine, table
+from published import begun, publish
 
 import geonet
 from geonet import Density
 from geonet.fields.compiled import loops as compiled
+from geonet.geodesics.midpoint.ends import compiled_ends
 from geonet.geodesics.midpoint.pairs import Pairs
 from geonet.operators.opened import PRETRAINED, opened
 from geonet.operators.transport import TransportNet, potential_of
@@ -73,9 +76,9 @@ def stages(model: TransportNet, source: Density, target: Density) -> dict[str, f
     moments = torch.arange(1, TIMES - 1) / (TIMES - 1)
     answer = torch.zeros(BATCH, TIMES, CELLS**2, dtype=torch.float64)
     pairs = Pairs(source, target)
-    whole = [ends for _, ends in pairs.chunks(1)][0]  # noqa: RUF015
-    velocity = compiled.velocity(potentials, moments)
-    splines = tuple(end.splines for end in whole)  # pyright: ignore[reportAttributeAccessIssue]
+    ((_, ends),) = pairs.chunks(1)
+    splines, velocity = compiled_ends(ends), compiled.velocity(potentials, moments)
+    assert splines is not None
     inside = range(1, TIMES - 1)
     calls = {
         "the network": lambda: potential_of(model, source, target),
@@ -88,9 +91,10 @@ def stages(model: TransportNet, source: Density, target: Density) -> dict[str, f
     return {name: warm(call) / BATCH for name, call in calls.items()}
 
 
-def rows() -> list[Row]:
+def rows() -> list[Cells]:
     """Every stage, and the whole path as a user gets it."""
-    model, _ = opened(PRETRAINED / f"{MODEL}.safetensors", TransportNet, 2)
+    model, _ = opened(PRETRAINED / f"{MODEL}.safetensors", 2)
+    assert isinstance(model, TransportNet)
     ends = FAMILIES["mixtures-2d"]().densities(BATCH, seeded(7_000))
     source, target = (Density(end.values, end.grid) for end in ends)
     arithmetic, copying = peaks()
@@ -111,7 +115,7 @@ def rows() -> list[Row]:
 
 def _row(
     name: str, count: float, moved: float, taken: float, arithmetic: float, copying: float
-) -> Row:
+) -> Cells:
     floor = max(count / arithmetic, moved / copying)  # both can go on at once
     return (
         name,
@@ -125,10 +129,11 @@ def _row(
 
 def main() -> None:
     """Measure, print and write."""
+    stamped = begun("inference-floor")
     header = ("per pair", "MFLOP", "MB in and out", "floor", "taken", "ratio")
     text = f"{table(header, rows())}\n\n{machine()}."
     print(text)
-    put(ROOT / "docs" / "benchmark.md", "floor", text)
+    publish("inference-floor", stamped, {"docs/benchmark.md": {"floor": text}})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Makes the digits that come with geonet: the first 100 of each class in MNIST's test set.
 
-Run it by `python studies/pages/mnist_subset.py`, with `GEONET_DATA` naming the folder of MNIST's
-files or with a network. A second run writes the same bytes.
+Run it by `python studies/pages/mnist_subset.py`, with `GEONET_DATA` naming the folder of
+MNIST's files, or with a network connection. A second run writes the same bytes.
 """
 
 from __future__ import annotations

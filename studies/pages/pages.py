@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-Row = tuple[str, ...]
-
-
-def seeded(seed: int) -> torch.Generator:
-    """A generator of its own for every draw."""
-    return torch.Generator().manual_seed(seed)
+Cells = tuple[str, ...]
 
 
 def percent(value) -> str:
@@ -25,7 +17,7 @@ def percent(value) -> str:
     return f"{100 * float(value):.3g} %"
 
 
-def table(header: Row, rows: list[Row]) -> str:
+def table(header: Cells, rows: list[Cells]) -> str:
     """A Markdown table."""
     lines = [header, tuple("---" for _ in header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -33,21 +25,21 @@ def table(header: Row, rows: list[Row]) -> str:
 
 def put(file: Path, name: str, text: str) -> None:
     """Replace what stands between the markers <!-- name --> and <!-- /name -->."""
-    pattern = re.compile(f"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
-    content, found = pattern.subn(lambda m: m[1] + text + m[2], file.read_text(encoding="utf-8"))
-    if found != 1:
-        raise SystemExit(f"{file} has {found} places marked {name}; it needs one.")
+    between(file, name)  # which refuses a page without the place
+    content = _place(name).sub(lambda m: m[1] + text + m[3], file.read_text(encoding="utf-8"))
     file.write_text(content, encoding="utf-8")
 
 
-def seconds(call: Callable[[], object], repeats: int = 1) -> float:
-    """The median time of a call; warm up before."""
-    times = []
-    for _ in range(repeats):
-        began = perf_counter()
-        call()
-        times.append(perf_counter() - began)
-    return median(times)
+def between(file: Path, name: str) -> str:
+    """What stands between the markers."""
+    found = _place(name).findall(file.read_text(encoding="utf-8"))
+    if len(found) != 1:
+        raise SystemExit(f"{file} has {len(found)} places marked {name}; it needs one.")
+    return found[0][1]
+
+
+def _place(name: str) -> re.Pattern[str]:
+    return re.compile(f"(<!-- {name} -->\n)(.*?)(\n<!-- /{name} -->)", re.DOTALL)
 
 
 def machine() -> str:

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 from pages import ROOT, put
+from published import FIGURES, write_notes
 
 from geonet.studies.reproduction.experiments import EXPERIMENTS
 
@@ -30,6 +31,7 @@ def main() -> None:
         put(ROOT / "docs" / "reproduction.md", name, section(name))
         if (RESULTS / f"{name}.png").exists():
             shutil.copyfile(RESULTS / f"{name}.png", IMAGES / f"reproduction-{name}.png")
+        write_notes(FIGURES[name])
 
 
 if __name__ == "__main__":

@@ -15,13 +15,15 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
-import transport_accuracy
-from learned_solvers import PAIRS, QUARTERS, TEST_SEED, errors_of
-from pages import ROOT, machine, seeded, table
+from learned_solvers import errors_of
+from measuring import seeded
+from pages import ROOT, machine, table
 
+from geonet.evaluation.suites import CASES, PAIRS, SEED, known_map_pairs, pairs_of
 from geonet.evaluation.truth import exact_path
 from geonet.fields.potential import unfolded
 from geonet.files import written_atomically
+from geonet.geodesics.base import QUARTERS
 from geonet.geodesics.midpoint.calibration import Calibration, calibrated
 from geonet.geodesics.midpoint.path import MidpointGeodesic
 from geonet.measures.metrics import l1
@@ -77,7 +79,7 @@ def card(header: dict[str, Any], weights: int) -> str:
 {header["remark"]}.{shown}
 Measured on {header["machine"]}.
 
-{header["tested_on"]} (seed {TEST_SEED}), which neither training nor validation saw, against exact
+{header["tested_on"]} (seed {SEED}), which neither training nor validation saw, against exact
 solutions:
 
 {errors}
@@ -98,7 +100,7 @@ def calibration_of(model: TransportNet, config: TrainingConfig) -> dict[str, Any
     problem = make_problem(config)
     if config.validation.pairs:
         return Validation(config, problem).measured(model)
-    known = transport_accuracy.known_map_pairs(seed=CALIBRATION_SEED)
+    known = known_map_pairs(seed=CALIBRATION_SEED)
     mixtures = problem.densities(64, seeded(CALIBRATION_SEED))
     paths = [
         MidpointGeodesic(*ends, "transport", {}, unfolded(potential_of(model, *ends)))
@@ -117,17 +119,17 @@ def test_errors(
     dimension = model.settings.dimension
     family = config.problem.family
     if family not in FAMILIES:
-        source, target = make_problem(config).densities(PAIRS, seeded(TEST_SEED))
+        source, target = make_problem(config).densities(PAIRS, seeded(SEED))
         answer = make_solver(str(file))(source, target).density(QUARTERS)
         what = f"{PAIRS} pairs of the family {family}"
         return summary(l1(answer, exact_path(source, target, epsilon))), what
     if not isinstance(model, TransportNet):
         return errors_of(make_solver(str(file)), dimension, epsilon), "50 pairs"
     if dimension == 3:
-        pairs, what = transport_accuracy.known_map_pairs(), "20 mixtures with known maps, 24³ cells"
+        pairs, what = known_map_pairs(), "20 mixtures with known maps, 24³ cells"
     else:
         label = f"{dimension}D random"
-        pairs, what = transport_accuracy.pairs_of(transport_accuracy.CASES[label]), "50 pairs"
+        pairs, what = pairs_of(CASES[label]), "50 pairs"
     path = TransportSolver(str(file), corrections=0)(pairs.source, pairs.target)
     return summary(l1(path.density(QUARTERS), pairs.truth)), what
 

@@ -12,7 +12,7 @@ from time import perf_counter
 
 import pytorch_optimizer
 import torch
-from pages import ROOT, Row, table
+from pages import ROOT, Cells, table
 
 from geonet.operators.forms import build
 from geonet.operators.geonet import GeONetObjective
@@ -58,7 +58,7 @@ def measure(make: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]) -> 
 
 def main() -> None:
     """Print one row each."""
-    rows: list[Row] = []
+    rows: list[Cells] = []
     for name, make in (("geonet", lambda p: SOAP(p, lr=RATE)), ("pytorch-optimizer", theirs)):
         step, loss = measure(make)
         rows.append((name, f"{step:.0f}", f"{loss:.3f}"))

@@ -14,7 +14,8 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from pages import ROOT, Row, put, table
+from pages import Cells, table
+from published import begun, publish
 from torch import Tensor
 
 from geonet.operators.architecture import Branch, Trunk
@@ -119,7 +120,8 @@ def measure(dimension: int, repetitions: int = 15) -> list[tuple[str, float, flo
 
 def main() -> None:
     """Measure 1D and 2D, print the table and write it into the page."""
-    rows: list[Row] = []
+    stamped = begun("training-step")
+    rows: list[Cells] = []
     for dimension in (1, 2):
         measured = measure(dimension)
         paper = measured[0][2]
@@ -127,9 +129,9 @@ def main() -> None:
             (f"{dimension}D, {name}", f"{step:.0f}", f"{residual:.2f}", f"1/{paper / residual:.1f}")
             for name, step, residual in measured
         ]
-    text = table(("one step", "ms", "µs per residual", "of the paper's"), rows)
+    text = table(("one step", "ms", "µs per residual", "relative to the paper"), rows)
     print(text)
-    put(ROOT / "docs" / "training.md", "step", text)
+    publish("training-step", stamped, {"docs/training.md": {"step": text}})
 
 
 if __name__ == "__main__":

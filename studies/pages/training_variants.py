@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
-from pages import ROOT, Row, put, table
+from pages import ROOT, Cells, table
+from published import begun, publish
 
 from geonet.operators.architecture import Branch, Trunk
 from geonet.operators.geonet import GeONetSettings
@@ -112,7 +113,8 @@ def measure(config: TrainingConfig, seconds: float) -> tuple[int, float, list[fl
 
 def main(seconds: float) -> None:
     """Train all variants one after the other."""
-    rows: list[Row] = []
+    stamped = begun("variants")
+    rows: list[Cells] = []
     for label, config in variants().items():
         steps, took, errors = measure(config, seconds)
         cells = (f"{e:.1f}" for e in errors[:3])
@@ -121,7 +123,7 @@ def main(seconds: float) -> None:
     header = ("1D, L1 in %", "steps", "seconds", "t = 0", "t = ¼", "t = ½")
     text = table(header, rows)
     print(text)
-    put(ROOT / "docs" / "training.md", "variants", text)
+    publish("variants", stamped, {"docs/training.md": {"variants": text}})
 
 
 if __name__ == "__main__":

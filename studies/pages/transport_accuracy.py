@@ -1,8 +1,8 @@
 """Errors of the transport models on pairs that no training saw, and whether their report is right.
 
-Prints the tables and writes them into docs/transport.md and README.md between their markers, with
-the picture of estimated against true errors. Run it by `make transport`; most of its minutes go
-into the exact paths.
+Prints the tables and writes them into docs/transport.md between their markers, with the picture of
+estimated against true errors. Run it by `make transport`; most of its minutes go into the exact
+paths.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from functools import partial
 
 import matplotlib.pyplot as plt
 import torch
-from pages import ROOT, Row, put, seeded, table
+from pages import ROOT, Cells, table
+from published import begun, publish
 
 import geonet
-from geonet import Density
 from geonet.evaluation.results import digits
-from geonet.evaluation.suites import CASES, SEED, Case, Pairs, pairs_of
+from geonet.evaluation.suites import CASES, Case, KnownPairs, known_map_pairs, pairs_of
 from geonet.geodesics.base import QUARTERS
-from geonet.geodesics.known_map import known_map_geodesic, random_potential
-from geonet.measures.families import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d, mixtures_3d
+from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.measures.metrics import l1, mass_error, negativity
 from geonet.studies.reproduction.paper import TABLE_2
 
@@ -27,7 +26,7 @@ FAR_1D = partial(mixtures_1d, spread=(0.2, 0.25))
 FAR_2D = partial(mixtures_2d, narrow=(0.18, 0.22), wide=(0.45, 0.55))
 
 
-def solver_for(pairs: Pairs, **options) -> geonet.Solver:
+def solver_for(pairs: KnownPairs, **options) -> geonet.Solver:
     """The transport model of the pairs' dimension."""
     return geonet.solver(f"transport-{pairs.source.grid.dimension}d", **options)
 
@@ -37,7 +36,7 @@ def percentages(errors: torch.Tensor) -> str:
     return " ".join(f"{e:.2f}" for e in (100 * errors).mean(0).tolist())
 
 
-def error_rows(label: str, pairs: Pairs) -> Row:
+def error_rows(label: str, pairs: KnownPairs) -> Cells:
     """L1 of the solver as it comes, of the network alone, and how many pairs were corrected."""
     paper = " ".join(digits(cell.mean) for cell in TABLE_2[label]) if label in TABLE_2 else "–"
     path = solver_for(pairs)(pairs.source, pairs.target)
@@ -47,7 +46,7 @@ def error_rows(label: str, pairs: Pairs) -> Row:
     return (label, paper, *errors, f"{corrected} of {len(pairs.source)}")
 
 
-def distance_rows(label: str, pairs: Pairs) -> Row:
+def distance_rows(label: str, pairs: KnownPairs) -> Cells:
     """Error of W2, its bounds, mass and sign."""
     path = solver_for(pairs)(pairs.source, pairs.target)
     report, exact_distance = path.report, pairs.distance
@@ -68,26 +67,6 @@ def distance_rows(label: str, pairs: Pairs) -> Row:
     )
 
 
-def known_map_pairs(count: int = 20, seed: int = SEED) -> Pairs:
-    """3D mixtures carried by random potentials, whose path is exact by construction."""
-    generator = seeded(seed)
-    mixtures = mixtures_3d(count, generator)
-    paths = []
-    for k in range(count):
-        source = mixtures[k].on(BOX_3D)
-        paths.append(known_map_geodesic(source, random_potential(BOX_3D, generator, 3, 0.5)))
-    source, target, truth = (
-        Density.as_computed(torch.stack(values), BOX_3D)
-        for values in (
-            [p.source.values for p in paths],
-            [p.target.values for p in paths],
-            [p.density(QUARTERS).values for p in paths],
-        )
-    )
-    distance = torch.stack([p.distance for p in paths])
-    return Pairs(Density(source.values, BOX_3D), Density(target.values, BOX_3D), truth, distance)
-
-
 def plot_estimates(found: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Estimated against true error, per pair, for each kind of pairs."""
     figure, axes = plt.subplots(1, 2, figsize=(8, 3.8), layout="constrained")
@@ -103,14 +82,14 @@ def plot_estimates(found: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
     figure.savefig(ROOT / "docs" / "images" / "transport-estimate.png", dpi=110)
 
 
-def estimates(pairs: Pairs, corrections: int) -> tuple[torch.Tensor, torch.Tensor]:
+def estimates(pairs: KnownPairs, corrections: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The report's estimate and the largest true error along the path, (n,) each."""
     path = solver_for(pairs, corrections=corrections)(pairs.source, pairs.target)
     estimate = torch.tensor(path.report.error_estimate, dtype=torch.float64)
     return estimate, l1(path.density(QUARTERS), pairs.truth).amax(1)
 
 
-def estimate_rows(found: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> list[Row]:
+def estimate_rows(found: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> list[Cells]:
     """How good the estimates are."""
     rows = []
     for label, (estimate, true) in found.items():
@@ -133,6 +112,7 @@ def estimate_rows(found: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> list[R
 
 def main() -> None:
     """Measure, print and write."""
+    stamped = begun("transport")
     pairs = {label: pairs_of(case) for label, case in CASES.items()}
     rows = [error_rows(label, pairs[label]) for label in CASES]
     three = known_map_pairs()
@@ -171,8 +151,7 @@ def main() -> None:
     }
     for name, text in sections.items():
         print(f"\n{name}\n{text}", flush=True)
-        put(ROOT / "docs" / "transport.md", name, text)
-    put(ROOT / "README.md", "transport", table(header[:3], [row[:3] for row in rows]))
+    publish("transport", stamped, {"docs/transport.md": sections})
 
 
 if __name__ == "__main__":

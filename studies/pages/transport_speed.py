@@ -16,7 +16,9 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from pages import ROOT, Row, machine, put, seconds, seeded, table
+from measuring import seconds, seeded
+from pages import ROOT, Cells, machine, table
+from published import begun, publish
 
 import geonet
 from geonet import Density
@@ -32,7 +34,7 @@ GOAL = 5.0  # percent at t = ½: what the authors' published weights reach, and 
 SOLVES = 150
 
 
-def speed_rows() -> list[Row]:
+def speed_rows() -> list[Cells]:
     """Times of a whole path, solving and evaluating, per pair."""
     source, target = FAMILIES["mixtures-2d"]().densities(BATCH, seeded(7_000))
     singles = [
@@ -59,7 +61,7 @@ def speed_rows() -> list[Row]:
         name: median(seconds(lambda k=k, name=name: path(name, singles[k])) for k in range(PAIRS))
         for name in ("monge-ampere", "barycenter")
     }
-    rows: list[Row] = [("`transport-2d`, one pair", f"{1e3 * alone:.1f} ms", "1", "–")]
+    rows: list[Cells] = [("`transport-2d`, one pair", f"{1e3 * alone:.1f} ms", "1", "–")]
     rows.append((f"`transport-2d`, in a batch of {BATCH}", f"{1e3 * together:.1f} ms", "–", "1"))
     times = {f"`{name}`, cold": (time, time) for name, time in classical.items()}
     for name, (one, of_batch) in {"the same in torch": slowly, **times}.items():
@@ -68,7 +70,7 @@ def speed_rows() -> list[Row]:
     return rows
 
 
-def training_row() -> Row:
+def training_row() -> Cells:
     """Seconds of training steps until the validation error at t = ½ is below the goal."""
     config = read_config(ROOT / "studies" / "configs" / "transport-2d.toml")
     config = replace(config, validation=replace(config.validation, pairs=8))
@@ -94,10 +96,12 @@ def training_row() -> Row:
 
 def main() -> None:
     """Measure, print and write."""
+    stamped = begun("transport-speed")
     print(machine())
     sections = {
         "speed": table(
-            ("11 times, 64×64", "per pair", "of one pair's", "of the batch's"), speed_rows()
+            ("11 times, 64×64", "per pair", "relative to one pair", "relative to the batch"),
+            speed_rows(),
         ),
         "training": table(
             ("training of `transport-2d`", "training", f"{SOLVES} × `monge-ampere`", "ratio"),
@@ -106,7 +110,7 @@ def main() -> None:
     }
     for name, text in sections.items():
         print(f"\n{name}\n{text}", flush=True)
-        put(ROOT / "docs" / "transport.md", name, text)
+    publish("transport-speed", stamped, {"docs/transport.md": sections})
 
 
 if __name__ == "__main__":

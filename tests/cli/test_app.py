@@ -15,13 +15,25 @@ import pytest
 import geonet
 from geonet.cli import app
 from geonet.errors import ConvergenceError, GeonetError, SolverError, UnavailableError
+from geonet.fields.compiled import loops
 from geonet.solvers import registry
 
 COMMAND = [sys.executable, "-m", "geonet"]
 
 
-def test_version_and_help(run):
-    assert run("--version") == (0, f"geonet {geonet.__version__}\n", "")
+@pytest.mark.parametrize("asked", ["1", "0", *loops.loadable()])
+def test_version_says_which_loops_are_used(run, monkeypatch, asked):
+    monkeypatch.setenv("GEONET_COMPILED", asked)
+    used = {"1": loops.build(), "0": "none (torch)"}.get(asked, asked)
+    assert run("--version") == (0, f"geonet {geonet.__version__}, compiled loops: {used}\n", "")
+
+
+def test_a_build_that_is_not_there_is_one_line(refused, monkeypatch):
+    monkeypatch.setenv("GEONET_COMPILED", "avx1024")
+    assert "GEONET_COMPILED is 'avx1024'; give 0, 1, default" in refused("--version")
+
+
+def test_help(run):
     for arguments in ((), ("--help",)):
         code, out, err = run(*arguments)
         assert (code, err) == (0, "")

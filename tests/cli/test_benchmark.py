@@ -33,7 +33,7 @@ def test_two_solvers_in_processes_of_their_own(run, tiny):
         "1d 1/2 linear: 2 settings",
         "1d 2/2 quantile: 2 settings",
     ]
-    assert "1D, 30 cells, one pair, 5 times; ●: none is better in both" in out
+    assert "1D, 30 cells, one pair, 5 times; ●: no other is better in both" in out
     files = ["benchmark-pareto.png", "benchmark-resolution.png", "benchmark.json"]
     assert sorted(file.name for file in Path("results").iterdir()) == files
     assert all(f"results/{file}" in out for file in files)

@@ -126,17 +126,17 @@ def test_a_second_run_does_only_what_is_missing(run, listed, tmp_path, monkeypat
 
 def test_an_interrupt_keeps_what_is_done(run, listed, tmp_path, monkeypatch):
     file = listed("0.npy,1.npy", "2.npy,3.npy")
-    solve = many._solve_row
+    solve = many._solve_pair
 
     def interrupted(row, *others):
         if row.line == 3:
             raise KeyboardInterrupt
         return solve(row, *others)
 
-    monkeypatch.setattr(many, "_solve_row", interrupted)
+    monkeypatch.setattr(many, "_solve_pair", interrupted)
     assert run("geodesic", "--pairs", file, "-o", "out").code == 130
     assert set(summary(tmp_path / "out")) == {"0-1.npz"}
-    monkeypatch.setattr(many, "_solve_row", solve)
+    monkeypatch.setattr(many, "_solve_pair", solve)
     assert (
         "1 pair solved, 1 were there already" in run("geodesic", "--pairs", file, "-o", "out").out
     )
@@ -187,10 +187,10 @@ def test_the_same_names_in_another_folder_are_other_files(run, refused, listed, 
 
 
 def test_a_pair_without_memory_stops_nothing(run, listed, monkeypatch):
-    def full(row, *others):
+    def full(pair, *others):
         raise MemoryError
 
-    monkeypatch.setattr(many, "_solve_row", full)
+    monkeypatch.setattr(many, "_solve_pair", full)
     code, out, _ = run("geodesic", "--pairs", listed("0.npy,1.npy"), "-o", "out")
     assert code == 1 and out.endswith("0.npy → 1.npy: There is not enough memory.\n")
 

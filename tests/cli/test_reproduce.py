@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,22 +12,22 @@ from matplotlib.figure import Figure
 from geonet.errors import ConvergenceError
 from geonet.evaluation.results import Result, Spread, Table
 from geonet.studies.reproduction import experiments
-from geonet.studies.reproduction.setting import Experiment, Setting
+from geonet.studies.reproduction.conditions import Conditions, Experiment
 
 
 @pytest.fixture
 def ran(monkeypatch, tmp_path):
-    """Three experiments that take no time, and a list of those that were run, with their setting.
+    """Three experiments that take no time, and a list of those that ran, with conditions.
 
     The first has two tables and a remark, the second a figure, the third nothing.
     """
     monkeypatch.chdir(tmp_path)
-    runs: list[tuple[str, Setting]] = []
+    runs: list[tuple[str, Conditions]] = []
 
     def experiment(name, *parts):
-        def measure(setting):
-            runs.append((name, setting))
-            return Result(name, f"About {name}", setting.quick, *parts)
+        def measure(conditions):
+            runs.append((name, conditions))
+            return Result(name, f"About {name}", conditions.quick, *parts)
 
         return Experiment(name, f"Title of {name}", measure, (f"{name}-model", "other-model"))
 
@@ -67,6 +68,13 @@ def test_listing_runs_nothing(run, ran):
     assert ran == [] and list(Path.cwd().iterdir()) == []
 
 
+def test_results_are_stamped(run, ran):
+    assert run("reproduce", "third").code == 0
+    stamp = json.loads(Path("results/third.json").read_text(encoding="utf-8"))["stamp"]
+    assert stamp.keys() == {"commit", "date", "machine", "sources"}
+    assert stamp["machine"]["python"] and re.fullmatch("[0-9a-f]{16}", stamp["sources"])
+
+
 def test_what_is_printed(run, ran):
     code, out, err = run("reproduce", "first", "--out", "made/here")
     assert (code, err) == (0, "")
@@ -86,7 +94,7 @@ def test_what_is_written(run, ran, quick):
     options = ("--quick",) if quick else ()
     code, out, _ = run("reproduce", "first", "second", "--out", "made/here", *options)
     assert code == 0
-    assert ran == [("first", Setting(quick)), ("second", Setting(quick))]
+    assert ran == [("first", Conditions(quick)), ("second", Conditions(quick))]
     assert ("first: About first (quick)" in out) is quick
     files = sorted(str(file) for file in Path("made/here").iterdir())
     assert [Path(file).name for file in files] == [
@@ -126,7 +134,7 @@ def test_each_is_run_once(run, ran, arguments, expected):
 
 
 def test_what_was_made_before_a_failure_is_kept(run, ran, monkeypatch):
-    def fails(setting):
+    def fails(conditions):
         raise ConvergenceError("No luck\ntoday; try another day.", 1.0)
 
     monkeypatch.setitem(experiments.EXPERIMENTS, "third", Experiment("third", "", fails))
@@ -148,15 +156,15 @@ def test_models_are_trained_first(run, ran, monkeypatch, options, folder):
     """Into another folder if they are trained for some steps only."""
     trained = []
 
-    def recorded(setting, models, where):
-        trained.append((setting, models, where, names(ran)))
-        return Setting(setting.quick, (("first-model", "new.safetensors"),))
+    def recorded(conditions, models, where):
+        trained.append((conditions, models, where, names(ran)))
+        return Conditions(conditions.quick, (("first-model", "new.safetensors"),))
 
-    monkeypatch.setattr("geonet.studies.reproduction.setting.with_training", recorded)
+    monkeypatch.setattr("geonet.studies.reproduction.retraining.with_training", recorded)
     assert run("reproduce", "first", *options).code == 0
     quick = "--quick" in options
-    assert trained == [(Setting(quick), ("first-model", "other-model"), Path(folder), [])]
-    assert ran == [("first", Setting(quick, (("first-model", "new.safetensors"),)))]
+    assert trained == [(Conditions(quick), ("first-model", "other-model"), Path(folder), [])]
+    assert ran == [("first", Conditions(quick, (("first-model", "new.safetensors"),)))]
 
 
 def test_without_a_clone_nothing_can_be_trained(refused, ran):

@@ -6,9 +6,9 @@ import torch
 
 import geonet
 from geonet import Density, GaussianMixture, Grid
+from geonet import evaluation as metrics
 from geonet.errors import GridError, InputError
-from geonet.evaluation.metrics import constant_speed_defect, end_point_errors, w2
-from geonet.measures import metrics
+from geonet.measures.metrics import DIRECTIONS
 
 GRID = Grid(10, 0.0, 5.0)
 
@@ -41,7 +41,7 @@ def test_w1_of_a_shift_is_the_shift():
 def test_sliced_w1_is_pots(pair_2d):
     first, second = (end.resample(end.grid.with_shape(8)) for end in pair_2d)
     points = first.grid.points().reshape(-1, 2).numpy()
-    angles = torch.arange(metrics.DIRECTIONS).double() * (torch.pi / metrics.DIRECTIONS)
+    angles = torch.arange(DIRECTIONS).double() * (torch.pi / DIRECTIONS)
     masses = [(d.values.reshape(-1) * d.grid.cell_volume).numpy() for d in (first, second)]
     expected = ot.sliced_wasserstein_distance(
         points, points, *masses, projections=torch.stack([angles.cos(), angles.sin()]).numpy(), p=1
@@ -52,7 +52,7 @@ def test_sliced_w1_is_pots(pair_2d):
 
 
 def test_w2_of_a_shift_is_the_shift():
-    assert float(w2(block(0, 2), block(4, 6))) == pytest.approx(2.0)
+    assert float(metrics.w2(block(0, 2), block(4, 6))) == pytest.approx(2.0)
 
 
 def test_mass_and_sign():
@@ -77,8 +77,8 @@ def test_different_batches_are_refused():
 def test_constant_speed_holds_for_geodesics_and_not_for_the_mixture():
     """The mixture moves half of the mass all the way instead of all of it half the way."""
     ends = block(0, 2), block(8, 10)
-    assert float(constant_speed_defect(geonet.geodesic(*ends), 0.0, 0.5)) < 1e-9
-    mixed = constant_speed_defect(geonet.geodesic(*ends, "linear"), 0.0, 0.5)
+    assert float(metrics.constant_speed_defect(geonet.geodesic(*ends), 0.0, 0.5)) < 1e-9
+    mixed = metrics.constant_speed_defect(geonet.geodesic(*ends, "linear"), 0.0, 0.5)
     assert float(mixed) > 0.6
 
 
@@ -93,7 +93,7 @@ def test_every_metric_takes_batches_and_times(pair_1d, pair_2d):
 
 
 def test_end_points(pair_2d):
-    first, last = end_point_errors(geonet.geodesic(*pair_2d, "monge-ampere"))
+    first, last = metrics.end_point_errors(geonet.geodesic(*pair_2d, "monge-ampere"))
     assert float(first) < 1e-9 and float(last) < 1e-9
 
 

@@ -22,6 +22,7 @@ from geonet.evaluation.results import (
     spreads,
     written,
 )
+from geonet.evaluation.stamp import Stamp
 
 
 def table(**changes):
@@ -184,7 +185,14 @@ def test_json_has_it_all(tmp_path):
         "quick": False,
         "tables": [expected, expected | {"title": "More"}],
         "remarks": ["Über ½."],
+        "stamp": None,
     }
+
+
+def test_json_has_the_stamp(tmp_path):
+    stamp = Stamp("abc1234", "2026-11-17", {"cpu": "A Processor", "threads": 2}, "0123456789abcdef")
+    content = json.loads(result(stamp=stamp).save(tmp_path)[0].read_text(encoding="utf-8"))
+    assert Stamp.from_json(content["stamp"]) == stamp
 
 
 def test_without_a_figure_there_is_no_picture(tmp_path):

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from geonet import GaussianMixture, Grid
-from geonet.errors import ConvergenceError
+from geonet import Density, GaussianMixture, Grid
 from geonet.evaluation import suites as module
-from geonet.evaluation.suites import CASES, TIMES, Case, pairs_of
+from geonet.evaluation.suites import CASES, TIMES, Case, known_map_pairs, pairs_of
+from geonet.evaluation.truth import smooth_path
 from geonet.geodesics.base import QUARTERS
-from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
+from geonet.measures.families import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d
 from geonet.measures.metrics import l1
 from geonet.solvers.registry import make_solver
 
@@ -155,15 +155,14 @@ def test_pairs_in_2d_have_exact_paths(coarse_2d):
 
 def test_a_pair_without_an_exact_path_is_left_out(coarse_2d, monkeypatch):
     """With both of its ends, and no other's."""
-    solve = module.exact_2d
     calls = []
 
-    def every_second(first, second):
+    def every_second(first, second, grid):
         calls.append((first, second))
-        return solve(first, second) if len(calls) % 2 else None
+        return smooth_path(first, second, grid) if len(calls) % 2 else None
 
     whole = pairs_of(coarse_2d, 2)
-    monkeypatch.setattr(module, "exact_2d", every_second)
+    monkeypatch.setattr(module, "smooth_path", every_second)
     pairs = pairs_of(coarse_2d, 2)
     assert len(calls) == 2
     for name in ("source", "target", "truth"):
@@ -172,16 +171,14 @@ def test_a_pair_without_an_exact_path_is_left_out(coarse_2d, monkeypatch):
     assert torch.equal(pairs.distance, whole.distance[:1])
 
 
-def test_no_exact_path_is_no_error(monkeypatch):
-    def fails(name):
-        def solve(source, target):
-            raise ConvergenceError("not today", 1.0)
-
-        return solve
-
-    monkeypatch.setattr(module, "make_solver", fails)
-    mixture = mixtures_2d(2, torch.Generator().manual_seed(0))
-    assert module.exact_2d(mixture[0], mixture[1]) is None
+def test_known_maps_in_3d():
+    """The pairs are cells alone; the truth begins and ends with them."""
+    pairs = known_map_pairs(2)
+    assert pairs.source.mixture is None and pairs.truth.values.shape == (2, 5, *BOX_3D.shape)
+    for q, end in ((0, pairs.source), (-1, pairs.target)):
+        frame = Density.as_computed(pairs.truth.values[:, q], BOX_3D)
+        assert float(l1(frame, end).max()) < 1e-3
+    assert float(pairs.distance.min()) > 0
 
 
 # ---- what solvers give

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from geonet.fields import matrices
-from geonet.fields.matrices import along, refinement, series_matrix, splined, unit_centres
+from geonet.fields.matrices import along, refinement, series_matrices, splined, unit_centres
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
 
@@ -35,7 +35,7 @@ def test_series_matrix_has_the_cosines_and_their_derivatives(order, centred):
         value = torch.cos(k * math.pi * x) + 0 * x
         for _ in range(order):
             (value,) = torch.autograd.grad(value.sum(), x, create_graph=True)
-        matrix = series_matrix(9, 7, order, centred)
+        matrix = series_matrices(9, 7, centred)[order]
         assert matrix.shape == (len(where), 7)
         assert torch.allclose(matrix[:, k].double(), value.detach(), rtol=1e-6, atol=1e-5)
 
@@ -126,7 +126,7 @@ def test_unit_centres():
 
 def test_matrices_are_single_precision():
     made = (
-        series_matrix(4, 3, 1),
+        series_matrices(4, 3)[1],
         refinement(4, 3, 1.0, odd=True),
         splined(torch.ones(1, 4), Grid(4), [3], centred=True),
         unit_centres(3, 2),

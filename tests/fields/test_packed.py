@@ -71,6 +71,20 @@ def test_inverse_of_one_plus_s_times_a(form, d, symmetric, generator):
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
+def test_solutions_with_one_plus_s_times_a(d, symmetric, generator):
+    a, right = symmetric(d), torch.randn(5, 4, d, generator=generator)
+    expected = torch.linalg.solve(torch.eye(d) + 0.3 * a, right)
+    found = packed.solved(packed.entries(a), 0.3, right.unbind(-1))
+    assert torch.allclose(torch.stack(found, -1), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_entries_are_packed(d, symmetric):
+    a = symmetric(d)
+    assert torch.equal(packed.unpacked(packed.entries(a), d), a)
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
 @pytest.mark.parametrize("form", FORMS)
 def test_product_with_vectors(form, d, symmetric, generator):
     a, right = symmetric(d), torch.randn(5, 4, d, generator=generator)

@@ -10,14 +10,15 @@ import pytest
 from matplotlib.figure import Figure
 
 from geonet.evaluation.results import Result
+from geonet.solvers.registry import solver_class, solver_names
 from geonet.studies.reproduction.experiments import EXPERIMENTS
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "studies" / "pages"
+PAGES = Path(__file__).resolve().parents[2] / "studies" / "pages"
 
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(PAGES))
     return import_module
 
 
@@ -134,12 +135,27 @@ def test_hot_paths_are_collected_and_run(tmp_path):
     options = ["-k", "quantile", "--benchmark-disable", f"--benchmark-storage={tmp_path}"]
     run = subprocess.run(
         [*command, "studies/hot_paths", *options],
-        cwd=BENCHMARKS.parents[1],
+        cwd=PAGES.parents[1],
         capture_output=True,
         text=True,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "1 passed, 8 deselected" in run.stdout
+
+
+# ---- the page of the solvers
+
+
+def test_the_page_of_solvers_agrees_with_the_registry(benchmark):
+    """As `make solvers` writes it."""
+    module = benchmark("solver_list")
+    assert module.PAGE.read_text(encoding="utf-8") == module.page() + "\n", "run make solvers"
+
+
+@pytest.mark.parametrize("name", solver_names())
+def test_every_option_of_a_solver_is_explained(benchmark, name):
+    for option, _, meaning in benchmark("solver_list").options_of(solver_class(name)):
+        assert meaning, f"{name} says nothing about {option}"
 
 
 # ---- the page of the reproduction
@@ -159,7 +175,7 @@ def test_the_reproduction_page_has_the_results(benchmark, name):
     """Of every experiment, in full, with its picture, as `make reproduction` puts them there."""
     module = benchmark("reproduction_page")
     page = (module.ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
-    text = between_markers(page, name)
+    text = benchmark("published").without_note(between_markers(page, name))
     assert (module.RESULTS / f"{name}.json").exists(), f"run geonet reproduce {name}"
     assert text == module.section(name)
     drawn, picture = module.RESULTS / f"{name}.png", module.IMAGES / f"reproduction-{name}.png"
@@ -184,6 +200,8 @@ def reproduced(benchmark, monkeypatch, tmp_path):
         "IMAGES": images,
         "EXPERIMENTS": ("one", "two"),
         "section": lambda name: section(name, results),
+        "FIGURES": {"one": "one", "two": "two"},
+        "write_notes": lambda figures: None,
     }
     for attribute, value in changes.items():
         monkeypatch.setattr(module, attribute, value)

@@ -38,13 +38,17 @@ for command in (
 @app.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and which compiled loops are used.")
+    ] = False,
 ) -> None:
-    """The whole Wasserstein geodesic between two densities."""
+    """Compute Wasserstein geodesics between densities."""
     if version:
+        # It imports torch, for seconds: only torch knows which processor it takes this to be.
         from geonet import __version__
+        from geonet.fields.compiled.loops import build
 
-        typer.echo(f"geonet {__version__}")
+        typer.echo(f"geonet {__version__}, compiled loops: {build() or 'none (torch)'}")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -56,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a narrow terminal shows ?, it does not fail
+            stream.reconfigure(errors="replace")  # a terminal without the character shows ?
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -84,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_completion(arguments: Sequence[str] | None) -> bool:
-    """Whether typer answers a shell, or installs what does; it says itself what goes wrong."""
+    """Whether typer answers or installs tab completion; it then reports errors itself."""
     given = sys.argv[1:] if arguments is None else arguments
     return "_GEONET_COMPLETE" in os.environ or any(a.endswith("-completion") for a in given)
 
@@ -100,7 +104,7 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 
 
 def _close_output() -> None:
-    """Send what is still buffered nowhere, or the interpreter complains about it when it ends."""
+    """Discard buffered output; the interpreter would complain about it when it ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

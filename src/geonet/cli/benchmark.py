@@ -22,23 +22,23 @@ def benchmark(
     solvers: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME,…", help="Solvers or files of models; any other than these is left out."
+            metavar="NAME,…", help="Solvers or model files to measure; by default all solvers."
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A check with few pairs and sizes, some minutes.")
+        bool, typer.Option("--quick", help="Check with few pairs and sizes; some minutes.")
     ] = False,
     update: Annotated[
         bool,
-        typer.Option("--update", help="Keep what the results have of other solvers and suites."),
+        typer.Option("--update", help="Keep the results of other solvers and suites."),
     ] = False,
     out: Annotated[Path, typer.Option(help="Where to write the results.")] = Path("results"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON alone.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
 ) -> None:
-    """Error against time of every solver, on the same pairs and against one truth.
+    """Measure error and time of every solver, on the same pairs and against one truth.
 
-    Tables on the screen; benchmark.json and pictures in results/. In full it takes an hour and an
-    idle machine. Two solvers alone: geonet benchmark --suite 1d --solvers quantile,transport-1d
+    Prints tables, and writes benchmark.json and pictures to results/. A full run takes an hour on
+    an idle machine. Two solvers only: geonet benchmark --suite 1d --solvers quantile,transport-1d
     """
     from geonet.cli.output import print_json, print_table
     from geonet.files import made_folder
@@ -64,7 +64,7 @@ def benchmark(
 
 
 def _before(folder: Path, quick: bool) -> Benchmark:
-    """The results that are updated; quick ones and full ones do not mix."""
+    """The results to update; quick and full results do not mix."""
     from geonet.studies.benchmark.result import read_benchmark
 
     found = read_benchmark(folder)

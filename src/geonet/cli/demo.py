@@ -16,16 +16,18 @@ if TYPE_CHECKING:
     from geonet.measures.density import Density
 
 SEED_2D, SEED_1D = 58, 66  # pairs that lie far apart
-FLOOR = 0.1  # share of the mass made uniform: the shapes have zeros, the smooth solver takes none
+FLOOR = (
+    0.1  # share of the mass made uniform: the shapes have zeros, which the smooth solver refuses
+)
 SHAPES = ("spiral.png", "heart.png")
 
 
 def demo(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder to write to; it is made if need be.")
+        Path, typer.Option("--output", "-o", help="Folder to write to; created if missing.")
     ] = Path("geonet-demo"),
 ) -> None:
-    """Three geodesics in some seconds: a table, a picture and an animation.
+    """Show three geodesics within seconds: a table, a picture and an animation.
 
     For example: geonet demo -o pictures
     """
@@ -87,7 +89,7 @@ class Story:
 def _solve(name: str, pair: tuple[Density, Density], solver: str = "auto", **options: Any) -> Story:
     import geonet
 
-    geonet.geodesic(*pair, solver, **options)  # the first one loads code and weights
+    geonet.geodesic(*pair, solver, **options)  # the first call loads code and weights
     began = perf_counter()
     path = geonet.geodesic(*pair, solver, **options)
     return Story(name, path, perf_counter() - began)

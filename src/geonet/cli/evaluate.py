@@ -24,26 +24,26 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Pairs of the paper: 1d or 2d, and -identity, -random, -high-res or -ood; repeat. "
-            "By default those that the solver takes of 1d-random and 2d-random.",
+            help="The paper's pairs: 1d or 2d, followed by -identity, -random, -high-res or -ood. "
+            "May be repeated. By default 1d-random and 2d-random, as far as the solver takes them.",
         ),
     ] = None,
     pairs: Annotated[
         Path | None,
         typer.Option(
             metavar="NPZ",
-            help="Your own densities instead, as for `geonet train --pairs`; the truth is then "
-            "what the best classical solver says. Of a model's own file only what was held out.",
+            help="Measure on your own densities, as for `geonet train --pairs`; the truth is then "
+            "the best classical solver's. For a model trained on this file, only held-out pairs.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Pairs, at most.")] = 20,
+    count: Annotated[int, typer.Option(min=1, help="The most pairs.")] = 20,
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An option of the solver; repeat."),
+        typer.Option(metavar="NAME=VALUE", help="An option of the solver; may be repeated."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """The errors of a solver on pairs that no training saw, against what is exact.
+    """Measure a solver's errors on pairs that no training saw, against exact paths.
 
     For example: geonet evaluate transport-2d --suite 2d-ood
     """

@@ -13,7 +13,7 @@ def export(
         str, typer.Argument(help="A trained solver, such as transport-2d, or a *.safetensors file.")
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder to write to; it is made if need be.")
+        Path, typer.Option("--output", "-o", help="Folder to write to; created if missing.")
     ] = Path(),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -10,10 +10,10 @@ import typer
 from geonet.errors import FileError, InputError
 
 if TYPE_CHECKING:
-    from geonet.cli.many import Outcome
+    from geonet.cli.many import Tally
     from geonet.cli.recipe import Recipe, Solved
 
-TIMES = {".png": 5, ".npz": 11, ".gif": 31, ".mp4": 61}  # how many, where --times is not given
+TIMES = {".png": 5, ".npz": 11, ".gif": 31, ".mp4": 61}  # number of times unless --times is given
 ANIMATIONS = (".gif", ".mp4")
 PLOTS = {  # whether they show the times that are asked for
     **{"frames": True, "velocity": True, "slices": True},
@@ -27,7 +27,7 @@ def geodesic(
     source: Annotated[
         Path | None, typer.Argument(help="Image, .npy, .npz or .csv: where the path starts.")
     ] = None,
-    target: Annotated[Path | None, typer.Argument(help="Where it ends.")] = None,
+    target: Annotated[Path | None, typer.Argument(help="Where the path ends.")] = None,
     pairs: Annotated[
         Path | None,
         typer.Option(
@@ -42,7 +42,7 @@ def geodesic(
     option: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=VALUE", help="An option of the solver, e.g. floor=0.01; repeat."
+            metavar="NAME=VALUE", help="An option of the solver, e.g. floor=0.01; may be repeated."
         ),
     ] = None,
     times: Annotated[
@@ -57,12 +57,13 @@ def geodesic(
         int | None,
         typer.Option(
             min=2,
-            help="Cells along the longest side, of what is written; files that are finer are "
-            "resampled first, by default to 256.",
+            help="Cells along the longest side of the output; finer files are resampled first, by "
+            "default to 256.",
         ),
     ] = None,
     invert: Annotated[
-        bool, typer.Option("--invert", help="Images: dark ink is the mass, not light.")
+        bool,
+        typer.Option("--invert", help="For images: dark pixels hold the mass, not bright ones."),
     ] = False,
     output: Annotated[
         Path | None,
@@ -80,11 +81,11 @@ def geodesic(
         ),
     ] = None,
     report: Annotated[
-        bool, typer.Option("--report", help="All that the path can say about its error.")
+        bool, typer.Option("--report", help="Print how far the path can be trusted.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """The Wasserstein geodesic from SOURCE to TARGET: its distance, how far to trust it, a file.
+    """Compute the geodesic from SOURCE to TARGET, print its distance and write it to a file.
 
     For example: geonet geodesic a.png b.png -o morph.gif --report
 
@@ -97,7 +98,9 @@ def geodesic(
 
     def recipe(written: Path | None) -> Recipe:
         moments = parse_times(times, written)
-        from geonet.cli.recipe import Recipe  # torch takes seconds; what is wrong is said before
+        from geonet.cli.recipe import (
+            Recipe,
+        )  # importing torch takes seconds; wrong input must not wait for it
 
         made = Recipe(solver, options, moments, resolution, invert)
         made.check()
@@ -130,7 +133,7 @@ def _ends(source: Path | None, target: Path | None) -> tuple[Path, Path]:
 
 
 def _folder(extra: list[str], output: Path | None) -> Path:
-    """Where the answers of many pairs go; what is for one pair only is refused."""
+    """Where the answers of many pairs go; refuses options for a single pair."""
     if extra:
         raise InputError(f"--pairs goes without {extra[0]}; the folder's summary.csv has it all.")
     if output is None or output.suffix.lower() in TIMES:
@@ -158,7 +161,7 @@ def check_output(output: Path | None) -> None:
 
 
 def check_plot(plot: str | None, output: Path | None, times: str | None) -> None:
-    """Refuse a kind of picture that does not exist or does not go with the rest."""
+    """Refuse a kind of picture that does not exist or does not fit the other options."""
     if plot is None:
         return
     if output is None or output.suffix.lower() != ".png":
@@ -238,36 +241,36 @@ def _many(pairs: Path, folder: Path, recipe: Recipe, as_json: bool) -> int:
 
     rows = read_pair_list(pairs)
     with one_thread(), progress("pairs", len(rows)) as tick:
-        outcome = solve_many(rows, pairs.parent, folder, recipe, tick)
+        tally = solve_many(rows, pairs.parent, folder, recipe, tick)
     if as_json:
-        _print_outcome_json(outcome, folder)
+        _print_tally_json(tally, folder)
     else:
-        already = f", {outcome.before} were there already" if outcome.before else ""
-        typer.echo(f"{counted(outcome.solved, 'pair')} solved{already}: {folder / SUMMARY}")
-        if outcome.failures:
-            typer.echo(f"{counted(len(outcome.failures), 'pair')} without an answer:")
-        for failure in outcome.failures:
-            row = failure.row
-            typer.echo(f"  line {row.line}, {row.source} → {row.target}: {failure.message}")
-    return SOME_FAILED if outcome.failures else 0
+        already = f", {tally.before} were there already" if tally.before else ""
+        typer.echo(f"{counted(tally.solved, 'pair')} solved{already}: {folder / SUMMARY}")
+        if tally.failures:
+            typer.echo(f"{counted(len(tally.failures), 'pair')} without an answer:")
+        for failure in tally.failures:
+            pair = failure.pair
+            typer.echo(f"  line {pair.line}, {pair.source} → {pair.target}: {failure.message}")
+    return SOME_FAILED if tally.failures else 0
 
 
-def _print_outcome_json(outcome: Outcome, folder: Path) -> None:
+def _print_tally_json(tally: Tally, folder: Path) -> None:
     from geonet.cli.output import print_json
 
     failures = [
         {
-            "line": failure.row.line,
-            "source": failure.row.source,
-            "target": failure.row.target,
+            "line": failure.pair.line,
+            "source": failure.pair.source,
+            "target": failure.pair.target,
             "error": failure.message,
         }
-        for failure in outcome.failures
+        for failure in tally.failures
     ]
     print_json(
         {
-            "solved": outcome.solved,
-            "before": outcome.before,
+            "solved": tally.solved,
+            "before": tally.before,
             "failures": failures,
             "output": str(folder),
         }

@@ -1,4 +1,4 @@
-"""Many pairs into a folder, one after the other: what fails is named, what is done stays done."""
+"""Solves many pairs into a folder, one by one: failures are listed, finished pairs are kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from geonet.cli.pair_list import Row
+from geonet.cli.pair_list import ListedPair
 from geonet.cli.recipe import Recipe
 from geonet.errors import FileError, GeonetError
 from geonet.files import made_folder, reading, written_atomically
@@ -36,12 +36,12 @@ Line = dict[str, Any]
 class Failure:
     """A pair without an answer, and why."""
 
-    row: Row
+    pair: ListedPair
     message: str
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Tally:
     """How many pairs were solved now, how many before, and which could not be."""
 
     solved: int
@@ -50,70 +50,70 @@ class Outcome:
 
 
 def solve_many(
-    rows: list[Row], base: Path, folder: Path, recipe: Recipe, tick: Callable[[], None]
-) -> Outcome:
-    """Solve what the folder lacks: NAME.npz for each row, and a line in its summary.csv.
+    pairs: list[ListedPair], base: Path, folder: Path, recipe: Recipe, tick: Callable[[], None]
+) -> Tally:
+    """Solve what the folder lacks: NAME.npz for each pair, and a line in its summary.csv.
 
     Args:
-        rows: the list.
+        pairs: the list.
         base: the folder from which its relative names count.
         folder: where to write; one that holds answers to another recipe is refused.
         recipe: how.
         tick: called after each pair.
     """
-    lines = _opened(folder, {"files in": str(base.resolve()), **recipe.to_json()}, rows)
+    lines = _opened(folder, {"files in": str(base.resolve()), **recipe.to_json()}, pairs)
     solved, before, failures = 0, 0, []
     try:
-        for row in rows:
-            if _is_done(row, base, folder, lines):
+        for pair in pairs:
+            if _is_done(pair, base, folder, lines):
                 before += 1
             else:
                 try:
-                    lines[f"{row.name}.npz"] = _solve_row(row, base, folder, recipe)
+                    lines[f"{pair.name}.npz"] = _solve_pair(pair, base, folder, recipe)
                     solved += 1
                     if solved % SAVED_EVERY == 0:
                         _write_summary(folder, lines)
                 except (GeonetError, MemoryError, RuntimeError) as error:  # torch's, out of memory
-                    lines.pop(f"{row.name}.npz", None)  # what is there is of other files
+                    lines.pop(f"{pair.name}.npz", None)  # what is there belongs to other files
                     said = " ".join(str(error).split())
-                    failures.append(Failure(row, said or "There is not enough memory."))
+                    failures.append(Failure(pair, said or "There is not enough memory."))
             tick()
     finally:  # also after Ctrl-C
         _write_summary(folder, lines)
-    return Outcome(solved, before, failures)
+    return Tally(solved, before, failures)
 
 
-def _solve_row(row: Row, base: Path, folder: Path, recipe: Recipe) -> Line:
+def _solve_pair(pair: ListedPair, base: Path, folder: Path, recipe: Recipe) -> Line:
     """Solve and write a pair; gives its line of the summary."""
-    if not row.source or not row.target:
-        raise FileError(f"Line {row.line} names no two files; write source,target.")
-    solved = recipe.solve(base / row.source, base / row.target)
+    if not pair.source or not pair.target:
+        raise FileError(f"Line {pair.line} names no two files; write source,target.")
+    solved = recipe.solve(base / pair.source, base / pair.target)
     report = solved.path.report.to_dict()
-    file = folder / f"{row.name}.npz"
+    file = folder / f"{pair.name}.npz"
     solved.write(file, recipe.times)
-    ends = {"file": file.name, "source": row.source, "target": row.target}
+    ends = {"file": file.name, "source": pair.source, "target": pair.target}
     return ends | {key: report[key] for key in MEASURED}
 
 
-def _is_done(row: Row, base: Path, folder: Path, lines: dict[str, Line]) -> bool:
-    """Whether the answer is there, is of these two files, and newer than both."""
-    line, answer = lines.get(f"{row.name}.npz", {}), folder / f"{row.name}.npz"
-    if (line.get("source"), line.get("target")) != (row.source, row.target):
+def _is_done(pair: ListedPair, base: Path, folder: Path, lines: dict[str, Line]) -> bool:
+    """Whether there is an answer for these two files that is newer than both."""
+    line, answer = lines.get(f"{pair.name}.npz", {}), folder / f"{pair.name}.npz"
+    if (line.get("source"), line.get("target")) != (pair.source, pair.target):
         return False
     try:
         moment = answer.stat().st_mtime_ns
-        ends = (base / row.source, base / row.target)
+        ends = (base / pair.source, base / pair.target)
         return all(end.stat().st_mtime_ns <= moment for end in ends)
     except (OSError, ValueError):  # one of them is not there
         return False
 
 
-def _opened(folder: Path, asked: dict[str, Any], rows: list[Row]) -> dict[str, Line]:
-    """The summary of a folder by file; one of another recipe is refused, a new one is begun."""
+def _opened(folder: Path, asked: dict[str, Any], pairs: list[ListedPair]) -> dict[str, Line]:
+    """The summary of a folder by file; refuses that of another recipe, or begins a new one."""
     made_folder(folder)
     file, asked = folder / RECIPE, json.loads(json.dumps(asked))
     if not file.exists():
-        for name in (SUMMARY, *(f"{row.name}.npz" for row in rows)):
+        for name in (SUMMARY, *(f"{pair.name}.npz" for pair in pairs)):
             if (folder / name).exists():
                 raise FileError(f"{folder / name} is there and not from here; give another folder.")
         with written_atomically(file) as temporary:

@@ -37,7 +37,7 @@ def print_table(rows: Iterable[Sequence[str]], headings: Sequence[str] = ()) -> 
 
 
 def print_report(report: Report, rows: Iterable[tuple[str, str]] = ()) -> None:
-    """Print a report as a panel: what it comes to, then every entry; `rows` come first."""
+    """Print a report as a panel: the verdict, `rows`, then every entry."""
     console = _console()
     console.width = min(console.width, PANEL)
     content = Group(Text(report.verdict(), style="bold"), Text(), _table([*rows, *report.rows()]))
@@ -50,13 +50,13 @@ def counted(number: int, what: str) -> str:
 
 
 def working(on: str) -> AbstractContextManager[Any]:
-    """A sign of life on a terminal's standard error while work goes on."""
+    """Shows on a terminal's standard error that work goes on."""
     return Console(stderr=True, markup=False).status(f"{on} …")
 
 
 @contextmanager
 def progress(of: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal's standard error; what is given counts one more."""
+    """A bar on a terminal's standard error; every call of the function given counts one more."""
     columns = (TextColumn(of), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True, markup=False)
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
@@ -66,7 +66,7 @@ def progress(of: str, total: int) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Small problems gain nothing from threads, and waiting ones slow down a busy machine a lot."""
+    """Use one thread: small problems gain nothing from more, and a busy machine slows down."""
     import torch
 
     threads = torch.get_num_threads()
@@ -78,7 +78,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _console() -> Console:
-    """Names of files may hold [brackets], which are no markup here."""
+    """Text as it is: names of files may contain [brackets], which must not count as markup."""
     return Console(markup=False, highlight=False)
 
 

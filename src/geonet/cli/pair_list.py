@@ -14,7 +14,7 @@ COLUMNS = ("source", "target")
 
 
 @dataclass(frozen=True)
-class Row:
+class ListedPair:
     """One pair of the list.
 
     Attributes:
@@ -30,8 +30,8 @@ class Row:
     name: str
 
 
-def read_pair_list(file: Path) -> list[Row]:
-    """The rows of a list; what they name is not looked at."""
+def read_pair_list(file: Path) -> list[ListedPair]:
+    """The rows of a list; the files themselves are not read."""
     with reading(file, "a list of pairs"), file.open(encoding="utf-8-sig", newline="") as stream:
         reader = csv.DictReader(stream, skipinitialspace=True, strict=True)
         names = [" ".join(name.lower().split()) for name in reader.fieldnames or []]
@@ -51,7 +51,7 @@ def _cell(row: dict[str, str | None], name: str) -> str:
     return (row[name] or "").strip()
 
 
-def _named(found: list[tuple[int, str, str]]) -> list[Row]:
+def _named(found: list[tuple[int, str, str]]) -> list[ListedPair]:
     """Names from those of the files; the second of a name gets -2, so adding rows renames none."""
     rows, taken = [], Counter[str]()
     for line, source, target in found:
@@ -60,5 +60,5 @@ def _named(found: list[tuple[int, str, str]]) -> list[Row]:
         while taken[name] > 1:
             name = f"{name}-{taken[name]}"
             taken[name] += 1
-        rows.append(Row(line, source, target, name))
+        rows.append(ListedPair(line, source, target, name))
     return rows

@@ -92,7 +92,7 @@ def _no_image(file: Path) -> InputError:
 
 
 def _on_one_grid(first: Density, second: Density) -> tuple[Density, Density]:
-    """Both on the same box and on the finer cells, where that can be done."""
+    """Both on the same box and on the finer of the two grids, where that is possible."""
     if not first.grid.same_box(second.grid) and _is_picture(first) and _is_picture(second):
         first, second = _padded(first), _padded(second)
     if not first.grid.same_box(second.grid) or first.grid.shape == second.grid.shape:
@@ -103,7 +103,7 @@ def _on_one_grid(first: Density, second: Density) -> tuple[Density, Density]:
 
 
 def _is_picture(density: Density) -> bool:
-    """Equal cells in a box at zero whose longest side is one: what a file without a box gets."""
+    """Equal cells in a box at zero whose longest side is one, for a file without a box."""
     grid = density.grid
     return grid == Grid(grid.shape, 0.0, [n / max(grid.shape) for n in grid.shape])
 
@@ -119,7 +119,7 @@ def _padded(density: Density) -> Density:
 
 
 def _no_finer(density: Density, resolution: int | None) -> Density:
-    """Resampled where it has more cells along its longest side; said if nobody asked for it."""
+    """Resampled if it has more cells along its longest side; says so if nobody asked for it."""
     if max(density.grid.shape) <= (resolution or LARGEST):
         return density
     coarser = output_grid(density.grid, resolution or LARGEST)

@@ -1,4 +1,4 @@
-"""How the pair in two files is solved, and what is written of its path."""
+"""How to solve the pair in two files, and what to write of its path."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ def report(
     files: Annotated[list[Path], typer.Argument(help="Paths that `geonet geodesic -o` saved.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """How far saved paths can be trusted, measured from the paths themselves.
+    """Print how far saved paths can be trusted, measured from the paths themselves.
 
     For example: geonet report path.npz
     """

@@ -14,19 +14,19 @@ from geonet.errors import InputError
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Experiments, or all; --list names them.")
+        list[str] | None, typer.Argument(help="Experiments, or `all`; --list lists them.")
     ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Name the experiments.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A check with few pairs, under two minutes each.")
+        bool, typer.Option("--quick", help="Check with few pairs; under two minutes each.")
     ] = False,
     train: Annotated[
         bool, typer.Option("--train", help="Train the models from scratch first, in runs/.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Where to write the results.")] = Path("results"),
-    json: Annotated[bool, typer.Option("--json", help="With --list: for scripts.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="With --list: print JSON.")] = False,
 ) -> None:
-    """Reproduce the paper's experiments: tables on the screen, and files in results/.
+    """Reproduce the paper's experiments: print tables, and write files to results/.
 
     For example: geonet reproduce table-1 --quick
     """
@@ -52,15 +52,17 @@ def _chosen(names: list[str], known: list[str]) -> list[str]:
 
 
 def _run(name: str, quick: bool, train: bool, out: Path) -> None:
+    from geonet.studies.reproduction.conditions import Conditions
     from geonet.studies.reproduction.experiments import EXPERIMENTS
-    from geonet.studies.reproduction.setting import Setting, with_training
 
     experiment, began = EXPERIMENTS[name], perf_counter()
-    setting = Setting(quick)
+    conditions = Conditions(quick)
     if train:
+        from geonet.studies.reproduction.retraining import with_training
+
         folder = Path("runs") / ("reproduce-quick" if quick else "reproduce")
-        setting = with_training(setting, experiment.models, folder)
-    result = experiment.run(setting)
+        conditions = with_training(conditions, experiment.models, folder)
+    result = experiment.measured(conditions)
     typer.echo(f"\n{name}: {result.title}{' (quick)' if quick else ''}")
     for table in result.tables:
         typer.echo(f"\n{table.title}")

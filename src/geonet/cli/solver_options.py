@@ -11,7 +11,7 @@ WORDS = {"true": True, "false": False, "none": None}
 
 
 def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
-    """Values by name; whether they fit is the solver's to say."""
+    """Values by name; the solver checks whether they fit."""
     options: dict[str, Any] = {}
     for pair in pairs:
         name, separator, text = (part.strip() for part in pair.partition("="))

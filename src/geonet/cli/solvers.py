@@ -1,4 +1,4 @@
-"""`geonet solvers`: what there is to choose from."""
+"""`geonet solvers`: lists the solvers."""
 
 from __future__ import annotations
 

@@ -31,7 +31,9 @@ def train(
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="With --pairs: the model's name.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="With --pairs: how many.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="With --pairs: the number of training steps.")
+    ] = None,
     floor: Annotated[
         float | None,
         typer.Option(
@@ -53,7 +55,7 @@ def train(
         int | None, typer.Option(min=1, help="The step after which to save and stop.")
     ] = None,
 ) -> int:
-    """Train an operator; Ctrl-C saves and stops, --resume goes on as if nothing had happened.
+    """Train an operator. Ctrl-C saves and stops; --resume continues exactly where it stopped.
 
     For example: geonet train --pairs my.npz
 
@@ -96,7 +98,7 @@ def _settings(
 
 
 def _talks() -> bool:
-    """torchrun numbers its processes; the first one talks."""
+    """torchrun numbers its processes; only the first one prints."""
     return os.environ.get("RANK", "0") == "0"
 
 

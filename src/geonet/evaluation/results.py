@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
+from geonet.evaluation.stamp import Stamp
 from geonet.files import made_folder, written_atomically
 
 DPI = 110
@@ -58,6 +59,7 @@ class Result:
         tables: what was measured.
         remarks: sentences about it, with the figures that were measured.
         figure: or None.
+        stamp: when, where and from what it was measured; None if nobody noted it.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Result:
     tables: list[Table]
     remarks: list[str] = field(default_factory=list)
     figure: Figure | None = None
+    stamp: Stamp | None = None
 
     def markdown(self) -> str:
         """Tables, remarks and figure."""
@@ -85,6 +88,7 @@ class Result:
             "quick": self.quick,
             "tables": [asdict(table) for table in self.tables],
             "remarks": self.remarks,
+            "stamp": None if self.stamp is None else self.stamp.to_json(),
         }
         with written_atomically(files[0]) as temporary:
             text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)

@@ -9,11 +9,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from geonet.errors import ConvergenceError
-from geonet.evaluation.truth import FINER
+from geonet.evaluation.truth import smooth_path, truth_of
 from geonet.geodesics.base import QUARTERS, Geodesic
+from geonet.geodesics.known_map import known_map_geodesic, random_potential
 from geonet.measures.density import Density
-from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
+from geonet.measures.families import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d, mixtures_3d
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
 from geonet.solvers.registry import make_solver
@@ -47,7 +47,7 @@ CASES = {
 
 
 @dataclass(frozen=True)
-class Pairs:
+class KnownPairs:
     """Gridded pairs with their exact paths at the quarters and their exact distances."""
 
     source: Density
@@ -68,7 +68,7 @@ class Pairs:
         return self.solved(solver, **options).density(QUARTERS)
 
 
-def pairs_of(case: Case, count: int = PAIRS, seed: int = SEED) -> Pairs:
+def pairs_of(case: Case, count: int = PAIRS, seed: int = SEED) -> KnownPairs:
     """Random pairs of a case; solvers see cells alone, the truth is found from the formulas."""
     mixture = case.family(2 * count, torch.Generator().manual_seed(seed))
     first = _part(mixture, slice(count))
@@ -77,34 +77,39 @@ def pairs_of(case: Case, count: int = PAIRS, seed: int = SEED) -> Pairs:
     if case.identity:
         still = source.values[:, None].expand(-1, len(QUARTERS), *case.grid.shape)
         nowhere = torch.zeros(count, dtype=torch.float64)
-        return Pairs(source, target, Density(still, case.grid), nowhere)
+        return KnownPairs(source, target, Density(still, case.grid), nowhere)
     if case.grid.dimension == 1:
-        truth, distance = exact_1d(first, second, case.grid)
-        return Pairs(source, target, truth, distance)
-    paths = {k: path for k in range(count) if (path := exact_2d(first[k], second[k]))}
+        exact = truth_of(first.on(case.grid), second.on(case.grid))
+        return KnownPairs(source, target, exact.frames, exact.distance)
+    paths = {k: path for k in range(count) if (path := smooth_path(first[k], second[k], BOX_2D))}
     truth = torch.stack([p.density(QUARTERS, case.grid).values for p in paths.values()])
     distance = torch.stack([p.distance for p in paths.values()])
     source, target = (Density(end.values[list(paths)], case.grid) for end in (source, target))
-    return Pairs(source, target, Density.as_computed(truth, case.grid), distance)
+    return KnownPairs(source, target, Density.as_computed(truth, case.grid), distance)
 
 
-def exact_1d(first: GaussianMixture, second: GaussianMixture, grid: Grid) -> tuple[Density, Tensor]:
-    """Exact 1D paths at the quarters, and distances.
-
-    `quantile` gives means over cells; those of much finer ones are as good as values.
-    """
-    fine = grid.with_shape(FINER * grid.size)
-    path = make_solver("quantile")(first.on(fine), second.on(fine))
-    values = path.density(QUARTERS).values[..., FINER // 2 :: FINER]
-    return Density.as_computed(values, grid), path.distance
-
-
-def exact_2d(first: GaussianMixture, second: GaussianMixture) -> Geodesic | None:
-    """The exact 2D path; far out of distribution some pairs have none that this solver finds."""
-    try:
-        return make_solver("monge-ampere")(first.on(BOX_2D), second.on(BOX_2D))
-    except ConvergenceError:
-        return None
+def known_map_pairs(count: int = 20, seed: int = SEED) -> KnownPairs:
+    """3D mixtures carried by random potentials, whose path is exact by construction."""
+    generator = torch.Generator().manual_seed(seed)
+    mixtures = mixtures_3d(count, generator)
+    paths = [
+        known_map_geodesic(mixtures[k].on(BOX_3D), random_potential(BOX_3D, generator, 3, 0.5))
+        for k in range(count)
+    ]
+    source, target, truth = (
+        torch.stack(values)
+        for values in (
+            [path.source.values for path in paths],
+            [path.target.values for path in paths],
+            [path.density(QUARTERS).values for path in paths],
+        )
+    )
+    return KnownPairs(
+        Density(source, BOX_3D),
+        Density(target, BOX_3D),
+        Density.as_computed(truth, BOX_3D),
+        torch.stack([path.distance for path in paths]),
+    )
 
 
 def _part(mixture: GaussianMixture, which: slice) -> GaussianMixture:

@@ -1,6 +1,6 @@
 """ONNX files of a trained model, which ONNX Runtime and others run without torch.
 
-Nothing is written that was not compared with torch first.
+Every file is compared with torch before it is written.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def export_onnx(model: str | Path | Solver, folder: str | Path) -> list[Path]:
     Args:
         model: a trained solver, its name, or a model's file (*.safetensors); NAME is the
             model's own.
-        folder: where to; it is made if need be.
+        folder: where to write; created if missing.
 
     Raises:
         ExportError: if the files would not answer as torch does, or a library is missing.
@@ -56,7 +56,7 @@ def export_onnx(model: str | Path | Solver, folder: str | Path) -> list[Path]:
         where / f"{name}-{part.name}.onnx": _exported(part, name, header)
         for part in parts_of(network)
     }
-    with ExitStack() as stack:  # neither file gets its name before both are written
+    with ExitStack() as stack:  # neither file gets its name until both are written
         for target, proto in made.items():
             temporary = stack.enter_context(written_atomically(target))
             temporary.write_bytes(proto.SerializeToString())
@@ -99,8 +99,8 @@ def _exported(part: Part, name: str, header: Header) -> ModelProto:
     """The part in ONNX, compared with torch."""
     generator = torch.Generator().manual_seed(SEED)
     cases = [part.drawn(count, generator) for count in COUNTS]
-    # Before the export: what the networks keep would else be made, and kept, as tensors of shapes
-    # without values.
+    # Before the export: otherwise the networks would compute what they cache as tensors that have
+    # shapes but no values.
     answers = [part(*case) for case in cases]
     with _quiet():
         program = torch.onnx.export(
@@ -128,7 +128,7 @@ def _exported(part: Part, name: str, header: Header) -> ModelProto:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch and onnxscript have to say about their own insides."""
+    """Silences messages of torch and onnxscript about their internals."""
     logger = logging.getLogger("onnx_ir")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -141,7 +141,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _tidy(proto: ModelProto, part: Part) -> None:
-    """Drop the notes of the exporter, which have paths of this machine, and name the axes."""
+    """Drop the exporter's notes, which contain paths of this machine, and name the axes."""
     graph = proto.graph
     for noted in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         del noted.metadata_props[:]

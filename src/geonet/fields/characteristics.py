@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from geonet.errors import ConvergenceError
+from geonet.fields import packed
 from geonet.fields.cosine_series import CosineSeries
 
 ACCURACY = 1e-10  # of x_0, in units of the box
@@ -32,8 +33,7 @@ class Origin(NamedTuple):
 
     def determinant(self, t: float) -> Tensor:
         """det(I + tD²u_0), (N,): how far neighbouring particles have spread by time t."""
-        identity = torch.eye(self.point.shape[-1], dtype=torch.float64)
-        return torch.linalg.det(identity + t * self.hessian)
+        return packed.determinant(packed.entries(self.hessian), t)
 
 
 class Characteristics:
@@ -49,7 +49,7 @@ class Characteristics:
         rounding = (
             8 * torch.finfo(torch.float64).eps * float(torch.stack(self._corners).abs().max())
         )
-        self._accuracy = ACCURACY * max(self.grid.lengths) + rounding
+        self._accuracy = ACCURACY * self.grid.longest + rounding
 
     def origins(self, times: Tensor, points: Tensor) -> list[Origin]:
         """For each t, the origins of the particles that are at `points` (N, d) then."""
@@ -73,10 +73,8 @@ class Characteristics:
         At a solution of x_0 + t∇u_0(x_0) = x the derivative of a step is that of the solution.
         """
         _, gradient, hessian = self.potential_at(origin.point)
-        identity = torch.eye(self.grid.dimension, dtype=torch.float64)
         miss = origin.point + t * gradient - points
-        step = torch.linalg.solve(identity + t * hessian.detach(), miss)
-        return self._start(origin.point - step)
+        return self._start(origin.point - _solved(hessian.detach(), t, miss))
 
     def _start(self, points: Tensor) -> Origin:
         return Origin(points, *self.potential_at(points))
@@ -85,20 +83,18 @@ class Characteristics:
         """Differentiate x_0 + t∇u_0(x_0) = x in t and follow x_0 from `before` to t."""
         if t == before:
             return origin
-        identity = torch.eye(self.grid.dimension, dtype=torch.float64)
-        rate = torch.linalg.solve(identity + before * origin.hessian, origin.gradient)
+        rate = _solved(origin.hessian, before, origin.gradient)
         return self._start((origin.point - (t - before) * rate).clamp(*self._corners))
 
     def _solve(self, t: float, points: Tensor, origin: Origin) -> Origin:
         """Newton's method for x_0 + t∇u_0(x_0) = points."""
-        identity = torch.eye(self.grid.dimension, dtype=torch.float64)
         worst = float("inf")
         for _ in range(MAX_STEPS):
             miss = origin.point + t * origin.gradient - points
             worst = float(miss.abs().max())
             if worst <= self._accuracy:
                 return origin
-            step = torch.linalg.solve(identity + t * origin.hessian, miss)
+            step = _solved(origin.hessian, t, miss)
             origin = self._damped(t, points, origin, step, miss.norm(dim=-1))
         raise ConvergenceError(
             f"The particles at t = {t:g} were traced back only to {worst:.1e}, since the map is "
@@ -119,3 +115,8 @@ class Characteristics:
                 break
             size[worse] /= 2
         return trial
+
+
+def _solved(hessian: Tensor, t: float, right: Tensor) -> Tensor:
+    """(I + tD²u)⁻¹·right, (N, d)."""
+    return torch.stack(packed.solved(packed.entries(hessian), t, right.unbind(-1)), -1)

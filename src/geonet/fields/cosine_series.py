@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from geonet.fields.cosines import cosine_transform, frequencies, waves
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
 
@@ -49,7 +49,9 @@ class CosineSeries:
     def at(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """u (N,), ∇u (N, d) and D²u (N, d, d) at scattered points (N, d)."""
         d = self.grid.dimension
-        tables = [_table(points[:, i] - self.grid.lower[i], self.frequencies(i)) for i in range(d)]
+        tables = [
+            waves(points[:, i] - self.grid.lower[i], self.frequencies(i), 3) for i in range(d)
+        ]
         partial: dict[tuple[int, ...], Tensor] = {}
 
         def derivative(*directions: int) -> Tensor:
@@ -90,8 +92,7 @@ class CosineSeries:
 
     def frequencies(self, axis: int) -> Tensor:
         """κ_k = kπ/L along an axis, (K,)."""
-        modes = torch.arange(self.coefficients.shape[axis], dtype=torch.float64)
-        return modes * (math.pi / self.grid.lengths[axis])
+        return frequencies(self.coefficients.shape[axis], self.grid.lengths[axis])
 
     def _on(self, grid: Grid, *directions: int) -> Tensor:
         """The derivative of u in the given directions at the cell centres."""
@@ -118,28 +119,10 @@ class CosineSeries:
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
-def cosine_transform(n: int) -> Tensor:
-    """(n, n): values at n cell centres to coefficients of cos(kπx), the inverse of their table."""
-    modes = torch.arange(n, dtype=torch.float64)
-    centres = (modes + 0.5) / n
-    matrix = torch.cos(math.pi * modes[:, None] * centres) * (2.0 / n)
-    matrix[0] /= 2
-    return matrix
-
-
-def _table(x: Tensor, frequencies: Tensor) -> Tensor:
-    """Cos κx, its first and its second derivative for every mode, (3, N, K)."""
-    phase = x[:, None] * frequencies
-    cosine, sine = torch.cos(phase), torch.sin(phase)
-    return torch.stack([cosine, -frequencies * sine, -(frequencies**2) * cosine])
-
-
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)
 def _centre_table(cells: int, modes: int, length: float, start: float, spacing: float) -> Tensor:
-    """The table at the cell centres of an axis; cached, since GMRES asks for it at every step."""
+    """The waves at the cell centres of an axis; cached, since GMRES asks for it at every step."""
     centres = start + (torch.arange(cells, dtype=torch.float64) + 0.5) * spacing
-    return _table(centres, torch.arange(modes, dtype=torch.float64) * (math.pi / length))
+    return waves(centres, frequencies(modes, length), 3)
 
 
 def _symmetric(derivative: Callable[..., Tensor], d: int, dim: int) -> Tensor:

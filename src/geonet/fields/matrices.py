@@ -12,8 +12,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from geonet.fields.cosines import centres, cosine_transform, faces, frequencies, waves
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline, spline_filter
+from geonet.measures.unit_box import UnitBox
 
 MOST_CELLS = 512  # along an axis for which a spline is made a matrix
 
@@ -64,18 +66,11 @@ def _each_order(stack: Tensor, values: Tensor, axis: int) -> tuple[Tensor, ...]:
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
 def series_matrices(count: int, modes: int, centred: bool = True) -> Tensor:
-    """`series_matrix` of the orders 0, 1 and 2, (3, places, modes)."""
-    return torch.stack([series_matrix(count, modes, order, centred) for order in range(3)])
+    """cos(kπx), its first and its second derivative for k < modes, (3, places, modes).
 
-
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)
-def series_matrix(count: int, modes: int, order: int, centred: bool = True) -> Tensor:
-    """cos(kπx), or its first or second derivative, for k < modes at `count` cells' places."""
-    frequencies = math.pi * torch.arange(modes, dtype=torch.float64)
-    phase = _where(count, centred)[:, None] * frequencies
-    value = -torch.sin(phase) if order == 1 else torch.cos(phase)
-    return (value * frequencies**order * (-1 if order == 2 else 1)).float()
+    At the centres of `count` cells or else at their faces.
+    """
+    return waves(_where(count, centred), frequencies(modes), 3).float()
 
 
 @lru_cache(maxsize=64)
@@ -86,17 +81,8 @@ def refinement(coarse: int, fine: int, share: float, odd: bool) -> Tensor:
     Through the series of cosines that has the values, or of sines where the function is `odd` at
     the faces: exact for functions with fewer modes than cells.
     """
-    here, there = _where(coarse), share * _where(fine)
-    frequencies = math.pi * torch.arange(coarse, dtype=torch.float64)
-    if odd:
-        frequencies = frequencies + math.pi
-    phase, target = here[:, None] * frequencies, there[:, None] * frequencies
-    weights = torch.full((coarse,), 2.0 / coarse, dtype=torch.float64)
-    weights[-1 if odd else 0] /= 2
-    values = torch.sin(phase) if odd else torch.cos(phase)
-    sine, cosine = torch.sin(target), torch.cos(target)
-    synthesis = (sine, frequencies * cosine) if odd else (cosine, -frequencies * sine)
-    return (torch.stack(synthesis) @ (weights[:, None] * values.T)).float()
+    synthesis = waves(share * centres(fine), frequencies(coarse, first=int(odd)), 2, odd)
+    return (synthesis @ cosine_transform(coarse, odd)).float()
 
 
 def splined(values: Tensor, grid: Grid, counts: Sequence[int], centred: bool) -> Tensor:
@@ -105,8 +91,7 @@ def splined(values: Tensor, grid: Grid, counts: Sequence[int], centred: bool) ->
     Along each axis at the centres of `count` cells, or else at their `count` + 1 faces, so that the
     answer is (B, *places). Outside the box, if that is no cube, they are zero.
     """
-    shares = [side / max(grid.lengths) for side in grid.lengths]
-    axes = list(zip(grid.shape, shares, counts, strict=True))
+    axes = list(zip(grid.shape, UnitBox(grid).sides, counts, strict=True))
     if max(grid.shape) <= MOST_CELLS:
         matrices = [_spline_matrix(cells, share, count, centred) for cells, share, count in axes]
         return along([matrix.to(values.dtype) for matrix in matrices], values)
@@ -149,7 +134,7 @@ def _spline(values: Tensor, share: float, where: Tensor) -> Tensor:
 
 def unit_cells(count: int, share: float) -> Tensor:
     """The centres of `count` cells of [0, share], (count,)."""
-    return (share * _where(count)).float()
+    return (share * centres(count)).float()
 
 
 @lru_cache(maxsize=16)
@@ -159,15 +144,6 @@ def unit_centres(d: int, cells: int) -> Tensor:
     return Grid((cells,) * d).points().reshape(-1, d).T.float().contiguous()
 
 
-@lru_cache(maxsize=16)
-@torch.inference_mode(False)
-def signed_centres(d: int, cells: int) -> Tensor:
-    """The same in [−1, 1]^d."""
-    return 2 * unit_centres(d, cells) - 1
-
-
-def _where(count: int, centred: bool = True) -> Tensor:
+def _where(count: int, centred: bool) -> Tensor:
     """The centres of `count` cells, or else their `count` + 1 faces."""
-    if centred:
-        return (torch.arange(count, dtype=torch.float64) + 0.5) / count
-    return torch.arange(count + 1, dtype=torch.float64) / count
+    return centres(count) if centred else faces(count)

@@ -60,6 +60,11 @@ def inverse(a: Packed, s: float | Tensor) -> list[Tensor]:
     return [entry / det for entry in adjugate]
 
 
+def solved(a: Packed, s: float | Tensor, right: Packed) -> list[Tensor]:
+    """(I + sA)⁻¹·right, d of (...): what Newton's method takes for y + s∇u(y) = x, with A = D²u."""
+    return product(inverse(a, s), right)
+
+
 def product(a: Packed, right: Packed) -> list[Tensor]:
     """A·right, d of (...)."""
     rows = []
@@ -69,6 +74,12 @@ def product(a: Packed, right: Packed) -> list[Tensor]:
             row = torch.addcmul(row, a[place], entry)
         rows.append(row)
     return rows
+
+
+def entries(matrix: Tensor) -> list[Tensor]:
+    """Matrices (..., d, d), packed."""
+    d = matrix.shape[-1]
+    return [matrix[..., i, j] for i in range(d) for j in range(i, d)]
 
 
 def unpacked(a: Packed, d: int) -> Tensor:

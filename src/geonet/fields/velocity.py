@@ -11,45 +11,71 @@ from torch import Tensor
 
 from geonet.fields import packed
 from geonet.fields.compiled import loops as compiled
-from geonet.fields.lookup import Fields, look_up, places
-from geonet.fields.matrices import derivatives, refinement, signed_centres, unit_centres
+from geonet.fields.lookup import Fields, look_up
+from geonet.fields.matrices import derivatives, refinement, unit_centres
 from geonet.fields.potential import potential_on, potential_table
 from geonet.measures.grid import Grid
+from geonet.measures.unit_box import UnitBox
 
 CELLS = {1: 512, 2: compiled.CELLS, 3: 24}  # of the coarse grid, per axis
-# |y + s∇u(y) − x| before the last of Newton's steps, which squares it. It is the largest of all
-# points, which the worst decides; row by row, as compiled, others stop earlier and it must be less.
-MISS = 0.02
-STEPS = 12  # of it, at most
+# Points that stop together, and |y + s∇u(y) − x| at most before the last of Newton's steps, which
+# squares it. In 2D a row, as compiled; else all of a time, which its worst point decides, so that
+# the others are nearer.
+TOGETHER = {1: CELLS[1], 2: CELLS[2], 3: CELLS[3] ** 3}
+NEAR = {1: compiled.NEAR, 2: compiled.NEAR, 3: 0.02}
 
 
 def velocity_on_cube(coefficients: Tensor, times: Tensor) -> Fields:
-    """v at the centres of CELLS cells per axis of the unit cube, d of (B, T, cells).
-
-    Newton's method for y + s∇u(y) = x at all points at once.
-    """
+    """v at the centres of CELLS cells per axis of the unit cube, d of (B, T, cells)."""
     d = coefficients.ndim - 1
     if d == 2 and compiled.available():
         return list(compiled.velocity(coefficients, times))
+    return _newton(coefficients, (times - 0.5)[:, None])
+
+
+def _newton(coefficients: Tensor, s: Tensor) -> Fields:
+    """Newton's method for y + s∇u(y) = x at all points at once, with s (T, 1).
+
+    A time of a pair does not depend on the others: it stops by itself, and in 2D row by row.
+    """
+    d = coefficients.ndim - 1
     _, gradient, hessian = potential_on(coefficients, CELLS[d])
-    table = potential_table(coefficients)
-    x, s = unit_centres(d, CELLS[d]), (times - 0.5)[:, None]
-    # From y = x the first step of Newton's method needs no table: v = (I + sD²u)⁻¹∇u.
+    table, x = potential_table(coefficients), unit_centres(d, CELLS[d])
+    # From y = x the first step needs no table: v = (I + sD²u)⁻¹∇u.
     gradient, hessian = ([f[:, None] for f in field] for field in (gradient, hessian))
-    velocity = packed.product(packed.inverse(hessian, s), gradient)
-    for _ in range(STEPS):
-        found = look_up(table, places(signed_centres(d, CELLS[d]), velocity, s))
+    velocity = packed.solved(hessian, s, gradient)
+    moving = _far([s * g for g in gradient])
+    for _ in range(compiled.STEPS):
+        if not bool(moving.any()):
+            break
         y = [torch.addcmul(x[i], velocity[i], -s).clamp_(0, 1) for i in range(d)]
+        found = look_up(table, y)
         rest, hessian = found[:d], found[d:]
         curved = packed.product(hessian, y)
         moved = [torch.add(rest[i], curved[i], alpha=0.5) for i in range(d)]
         miss = [torch.addcmul(y[i] - x[i], moved[i], s) for i in range(d)]
         # Newton's step moves y by −(I + sD²u)⁻¹ miss; ∇u follows to first order.
-        steps = packed.product(hessian, packed.product(packed.inverse(hessian, s), miss))
-        velocity = [m - step for m, step in zip(moved, steps, strict=True)]
-        if max(float(torch.linalg.vector_norm(m, torch.inf)) for m in miss) < MISS:
-            break
+        steps = packed.product(hessian, packed.solved(hessian, s, miss))
+        velocity = [
+            _in_rows(moving, m.sub_(step), before)
+            for m, step, before in zip(moved, steps, velocity, strict=True)
+        ]
+        moving &= _far(miss)
     return velocity
+
+
+def _far(miss: Fields) -> Tensor:
+    """Which rows of points, that stop together, need one more step, (B, T, rows)."""
+    d = len(miss)
+    rows = [m.unflatten(-1, (-1, TOGETHER[d])) for m in miss]
+    largest = [torch.linalg.vector_norm(row, torch.inf, dim=-1) for row in rows]
+    return torch.stack(largest).amax(0) >= NEAR[d]
+
+
+def _in_rows(which: Tensor, after: Tensor, before: Tensor) -> Tensor:
+    """`after` in some rows (B, T, rows) and `before` in the others, (B, T, P)."""
+    rows = (*which.shape, -1)
+    return torch.where(which[..., None], after.reshape(rows), before.reshape(rows)).flatten(2)
 
 
 def refined(velocity: Fields, grid: Grid) -> tuple[Fields, Fields]:
@@ -58,7 +84,7 @@ def refined(velocity: Fields, grid: Grid) -> tuple[Fields, Fields]:
     v_i is odd at the faces across axis i and even at the others.
     """
     d = len(velocity)
-    axes = [(n, side / max(grid.lengths)) for n, side in zip(grid.shape, grid.lengths, strict=True)]
+    axes = list(zip(grid.shape, UnitBox(grid).sides, strict=True))
     fields, slope = [], []
     for i in range(d):
         stacks = [

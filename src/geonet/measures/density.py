@@ -68,7 +68,7 @@ class Density:
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         """np.asarray(density) gives its values."""
-        if copy is None:  # which NumPy 1 does not know
+        if copy is None:  # NumPy 1 does not know this argument
             return np.asarray(self.numpy(), dtype=dtype)
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
@@ -152,8 +152,8 @@ def as_tensor(values: ArrayLike | Tensor) -> Tensor:
                 f"Values of type {array.dtype} are not numbers; give an array of real numbers."
             )
         single = array.dtype.kind == "f" and array.dtype.itemsize == 4
-        # astype copies: the caller may write on into its array
-        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite shows later
+        # astype copies: the caller may go on writing into its array
+        with np.errstate(invalid="ignore", over="ignore"):  # a later check finds what is not finite
             values = torch.from_numpy(array.astype(np.float32 if single else np.float64, order="C"))
     if values.is_complex():
         raise DensityError("Values are complex; give an array of real numbers.")
@@ -202,7 +202,7 @@ def _normalise(values: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
 
 
 def _in_range(values: Tensor) -> Tensor:
-    """Whether values keep all their digits: below the least of these, too, some are lost."""
+    """Whether values keep all their digits; subnormal values do not."""
     return (values >= torch.finfo(values.dtype).tiny) & torch.isfinite(values)
 
 

@@ -49,7 +49,7 @@ def mixtures_3d(
     narrow: tuple[float, float] = (0.35, 0.4),
     wide: tuple[float, float] = (0.75, 0.9),
 ) -> GaussianMixture:
-    """`count` mixtures on [0, 5]³, made as those in 2D; the paper has none in 3D."""
+    """`count` mixtures on [0, 5]³, drawn as those in 2D; the paper uses none in 3D."""
     return _anisotropic(3, count, generator, narrow, wide)
 
 

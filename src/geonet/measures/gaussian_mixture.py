@@ -28,7 +28,7 @@ class GaussianMixture:
         covariances: ArrayLike | Tensor,
         weights: ArrayLike | Tensor | None = None,
     ):
-        self.means = as_tensor(means).to(torch.float64, copy=True)  # the caller may write on
+        self.means = as_tensor(means).to(torch.float64, copy=True)  # the caller may go on writing
         self.covariances = as_tensor(covariances).to(torch.float64, copy=True)
         *leading, k, d = self.means.shape if self.means.ndim in (2, 3) else (0, 0, 0)
         if weights is None:
@@ -88,7 +88,7 @@ class GaussianMixture:
         where = as_points(points, self.dimension)
         flat = where.reshape(-1, self.dimension)
         total = torch.zeros(*self.means.shape[:-2], len(flat), dtype=torch.float64)
-        for k in range(self.components):  # one at a time: memory stays that of the answer
+        for k in range(self.components):  # one at a time, so memory stays that of the answer
             offset = (flat - self.means[..., k, None, :]).transpose(-1, -2)
             factor = self._factor[..., k, :, :]
             whitened = torch.linalg.solve_triangular(factor, offset, upper=False)
@@ -114,7 +114,7 @@ class GaussianMixture:
         return GaussianMixture(*(part.detach() for part in self.parts().values()))
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """N independent points, (batch?, n, d)."""
+        """`n` independent points, (batch?, n, d)."""
         flat = self.weights.reshape(-1, self.components)
         chosen = torch.multinomial(flat, n, replacement=True, generator=generator)  # (B, n)
         means = self.means.reshape(-1, self.components, self.dimension)

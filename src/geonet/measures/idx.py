@@ -31,13 +31,13 @@ def read_idx(file: str | Path) -> np.ndarray:
     with reading(file, "an idx file"), open_file(file, "rb") as stream:
         shape, kind = _header(file, stream)
         size = math.prod(shape) * kind.itemsize
-        content = _read_at_most(stream, size + 1)  # the byte more shows what does not belong there
+        content = _read_at_most(stream, size + 1)  # one byte more reveals a file that is too long
         if len(content) != size:
             raise FileError(
                 f"{file} has {'fewer' if len(content) < size else 'more'} values than the shape "
                 f"{shape} that its header says; get the whole file again."
             )
-        # from a bytearray the array is writable, without which torch.from_numpy would warn
+        # an array of a bytearray is writable; torch.from_numpy would warn of one that is not
         numbers = np.frombuffer(content, kind).reshape(shape)
         return numbers.astype(kind.newbyteorder("="), copy=False)
 
@@ -57,7 +57,7 @@ def _header(file: Path, stream: BufferedIOBase) -> tuple[tuple[int, ...], np.dty
 
 
 def _read_at_most(stream: BufferedIOBase, size: int) -> bytearray:
-    """Up to `size` bytes, in pieces: memory grows with what is there, not with what is said."""
+    """Up to `size` bytes, in pieces: memory grows with the file, not with its claims."""
     content = bytearray()
     while piece := stream.read(min(CHUNK, size - len(content))):
         content += piece

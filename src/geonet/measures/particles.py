@@ -22,7 +22,7 @@ def sampled(density: Density, count: int, generator: torch.Generator) -> Tensor:
 def rounded(density: Density, count: int) -> Tensor:
     """About `count` particles at the cells' centres, each as often as its rounded share, (n, d).
 
-    The paper's simplest way; what rounding takes or gives is not made up for.
+    This is the paper's simplest way; it does not compensate for rounding.
     """
     times = (count * _masses(density)).round().long()
     return density.grid.points().reshape(-1, density.grid.dimension).repeat_interleave(times, 0)

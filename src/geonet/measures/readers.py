@@ -1,4 +1,4 @@
-"""Densities from what people hold: images, arrays, tables, point clouds and functions.
+"""Densities from images, arrays, tables, point clouds and functions.
 
 Orientation: `values[i, j]` has axis 0 = x to the right and axis 1 = y upwards, so the pixels of an
 image (rows from the top) become `pixels[::-1].T`.
@@ -87,12 +87,12 @@ def from_samples(
 def from_image(file: str | Path, invert: bool = False) -> Density:
     """The brightness of an image as a density; the longest side of its box has length 1.
 
-    Colours count by their luminance. A transparent pixel holds no mass, with or without `invert`.
-    Of an animation the first frame is taken; the orientation that a camera noted is applied.
+    It reads the luminance of colours. A transparent pixel holds no mass, with or without `invert`.
+    It takes the first frame of an animation, and applies the orientation that a camera recorded.
 
     Args:
-        file: PNG, JPEG or whatever else Pillow reads, with 8 or 16 bits per channel.
-        invert: dark ink on bright paper is the mass.
+        file: PNG, JPEG, GIF, BMP, TIFF, WEBP or PPM, with 8 or 16 bits per channel.
+        invert: whether dark pixels hold the mass instead of bright ones.
     """
     return _density_from(Path(file), _image_values(Path(file), invert), None)
 
@@ -108,7 +108,8 @@ def read(file: str | Path, grid: Grid | None = None) -> Density:
 
     Args:
         file: what to read.
-        grid: where the values live; by default (the file's box, or) a box with longest side 1.
+        grid: where the values live; by default the file's box or, if it has none, a box with
+            longest side 1.
     """
     file = Path(file)
     suffix = file.suffix.lower()
@@ -200,7 +201,7 @@ def _check_inside(inside: int, count: int, grid: Grid, outside: str) -> None:
 def _density_from(
     file: Path, values: np.ndarray, grid: Grid | None, box: tuple[Corner, Corner] | None = None
 ) -> Density:
-    """The density with these values; what is wrong with them is said with the file's name."""
+    """The density with these values; an error about them names the file."""
     if values.dtype.kind not in "biuf":
         raise FileError(f"{file} holds {values.dtype} values; save an array of real numbers.")
     if not 1 <= values.ndim <= MAX_AXES:
@@ -259,7 +260,7 @@ def _grey_and_opacity(image: Image.Image) -> tuple[np.ndarray, np.ndarray | floa
         return levels / max(white, levels.max()), 1.0
     channels = np.asarray(image.convert("RGBA"))
     grey = np.zeros(channels.shape[:2])
-    for k, weight in enumerate(LUMA):  # all at once they would take four times the memory
+    for k, weight in enumerate(LUMA):  # one at a time: all would take four times the memory
         grey += np.float64(weight) * channels[..., k]
     return grey / (255 * sum(LUMA)), channels[..., 3] / 255
 
@@ -339,7 +340,7 @@ def _density_from_csv(file: Path, grid: Grid | None) -> Density:
 def _csv_lines(file: Path) -> tuple[list[str] | None, list[str]]:
     """Names of the columns if there is a header, and the lines of numbers."""
     with reading(file, "a csv table"):
-        text = file.read_text(encoding="utf-8-sig")  # spreadsheets put a mark at the beginning
+        text = file.read_text(encoding="utf-8-sig")  # spreadsheets begin a file with a mark
     lines = [line for line in text.splitlines() if line.strip()]
     names = None
     if lines and not any(_is_row(cell) for cell in lines[0].split(",")):

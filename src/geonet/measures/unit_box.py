@@ -37,7 +37,7 @@ class UnitBox:
 
     @property
     def cube(self) -> Grid:
-        """The whole cube in the units of the grid; its cells mean nothing."""
+        """The whole cube in the units of the grid; its number of cells has no meaning."""
         lower = self.grid.lower
         return Grid((2,) * len(lower), lower, [a + self.length for a in lower])
 

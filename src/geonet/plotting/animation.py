@@ -1,4 +1,4 @@
-"""A path as a GIF or MP4 that runs forth and back."""
+"""A path as a GIF or MP4 that runs forwards and backwards."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from geonet.plotting.video import check_ffmpeg, write_mp4
 SIDE = 256  # pixels along the longest side, at least
 LEVELS = 64  # colours of a GIF: half the bytes of 256, and the eye sees no steps
 GAP = 4  # pixels between the projections of a 3D path
-STEP, PAUSE = 60, 600  # milliseconds a frame stands, between and at the ends
+STEP, PAUSE = 60, 600  # milliseconds that a frame is shown, between and at the ends
 
 
 def animate_geodesic(
     path: Geodesic, file: Path, frames: int = 31, grid: Grid | None = None
 ) -> Path:
-    """Write a GIF of `frames` moments that runs forth and back for ever, or an MP4 that does once.
+    """Write `frames` moments, forwards and back, as a GIF that loops or an MP4 that plays once.
 
     An MP4 needs ffmpeg.
     """
@@ -89,7 +89,7 @@ def _line_pictures(values: Frames, moments: list[float], grid: Grid) -> list[Ima
 
 
 def _with_palette(picture: Image.Image) -> Image.Image:
-    """The picture in a palette for all frames (colours of their own would flicker), white kept."""
+    """The picture in one palette for all frames (separate ones would flicker); white is kept."""
     reduced = picture.quantize(LEVELS)
     colours = np.array(reduced.getpalette(), np.uint8).reshape(-1, 3)
     colours[colours.min(axis=1) > 245] = 255
@@ -115,7 +115,7 @@ def _scaled_up(values: Frames, grid: Grid) -> NDArray[np.uint8]:
 
 
 def _side_by_side(parts: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Parts (T, h_i, w_i) beside each other, standing on one line, with gaps of level LEVELS."""
+    """Parts (T, h_i, w_i) beside each other, on one base line, with gaps of level LEVELS."""
     tallest = max(part.shape[1] for part in parts)
     padded = []
     for part in parts:
@@ -144,7 +144,7 @@ def _write_gif(pictures: list[Image.Image], file: Path) -> None:
 
 
 def _write_video(pictures: list[Image.Image], file: Path, temporary: Path) -> None:
-    """Once forth and back; a frame that stands longer is there several times."""
+    """Once forwards and backwards; a frame that is shown longer appears several times."""
     extra = PAUSE // STEP - 1
     first, last = pictures[:1] * extra, pictures[-1:] * extra
     write_mp4([*first, *pictures, *last, *pictures[-2::-1], *first], file, temporary, STEP)

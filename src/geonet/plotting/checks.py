@@ -1,4 +1,4 @@
-"""What can be drawn: one pair, at times in [0, 1], in a dimension that the picture is made for."""
+"""Checks what can be drawn: one pair, at times in [0, 1], in a dimension the picture takes."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def check_dimension(grid: Grid, dimension: int, what: str) -> None:
 
 
 def check_count(count: int, least: int, name: str) -> None:
-    """Refuse what is no whole number, or too few."""
+    """Refuse what is not a whole number, or is too small."""
     if not isinstance(count, int | np.integer) or count < least:
         raise InputError(f"{name} is {count}; give a whole number, at least {least}.")

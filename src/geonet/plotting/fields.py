@@ -32,7 +32,7 @@ from geonet.plotting.look import (
 )
 from geonet.plotting.panels import draw_strip
 
-THIN = 0.05  # of a frame's peak: where there is less mass no arrow is drawn
+THIN = 0.05  # of a frame's peak: no arrow is drawn where there is less mass
 ARROW = 1.2  # length of the longest arrow, in distances between arrows
 SIDE = 4.4  # inches: the longer side of the box with tracks
 TINT = 0.45  # opacity of the ends' peaks behind the tracks
@@ -75,7 +75,7 @@ def plot_velocity(
 def plot_tracks(
     path: Geodesic, grid: Grid | None = None, particles: int = 100, seed: int = 0
 ) -> Figure:
-    """The tracks of particles of a 2D path, from source to target, which stand behind them.
+    """The tracks of particles of a 2D path, drawn over its source and target.
 
     Args:
         path: the path; its solver must give trajectories.
@@ -116,7 +116,7 @@ def _where_mass_is(path: Geodesic, t: float, places: Grid) -> NDArray[np.float64
 
 
 def _draw_arrows(axis: Axes, points: NDArray[np.float64], arrows: NDArray[np.floating]) -> None:
-    """Arrows (n, 2), centred at points (n, 2); white for the dark, edged in ink for the bright."""
+    """Arrows (n, 2), centred at points (n, 2): white, with dark edges for bright places."""
     axis.quiver(
         *points.T,
         *arrows.T,

@@ -1,4 +1,4 @@
-"""How every picture looks: colours that all can tell apart, quiet frames, and what is written."""
+"""How every picture looks: colours that everyone can tell apart, quiet frames, and labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIME_MAP = ListedColormap(  # without its last yellow, which is hard to see on w
     matplotlib.colormaps["viridis"](np.linspace(0, 0.92, 256))
 )
 ERROR_MAP = matplotlib.colormaps["PuOr"]  # white is no error; the colour-blind see both signs
-ROUNDING = 1e-9  # of the whole: what is smaller is not blown up until it can be seen
+ROUNDING = 1e-9  # of the whole: smaller errors are not magnified
 INK, FAINT = "#333333", "#c8c8c8"
 NAMES = ("x", "y", "z")
 
@@ -33,13 +33,13 @@ def density_scale(frames: Frames) -> ScalarMappable:
 
 
 def error_scale(frames: Frames, unit: float) -> ScalarMappable:
-    """Colours the same on both sides of zero; `unit` is the size of what the errors are of."""
+    """Colours symmetric about zero; `unit` is the size of the quantity with the errors."""
     largest = max(float(np.abs(frames).max()), ROUNDING * unit)
     return ScalarMappable(Normalize(-largest, largest), ERROR_MAP)
 
 
 def quieten(axis: Axes) -> None:
-    """Thin grey frame and grey text: the density is what should be seen."""
+    """Thin grey frame and grey text, so that the density stands out."""
     for name, spine in axis.spines.items():
         spine.set(color=FAINT, linewidth=0.8)
         spine.set_visible(bool(axis.images) or name in ("left", "bottom"))
@@ -70,7 +70,7 @@ def extent(grid: Grid) -> tuple[float, float, float, float]:
 
 
 def entitle(figure: Figure, title: str) -> None:
-    """The line above all."""
+    """The title above all frames."""
     figure.suptitle(title, color=INK, fontsize="medium")
 
 

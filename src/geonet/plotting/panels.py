@@ -1,4 +1,4 @@
-"""Values over the box as a figure, whatever the values are: densities or their errors."""
+"""Values over the box as a figure; the values may be densities or their errors."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def draw_frames(axes: Sequence[Axes], frames: Frames, grid: Grid, colours: Scala
 
 
 def label_frames(axes: Sequence[Axes], labels: Sequence[str]) -> None:
-    """What is written above each frame."""
+    """The title of each frame."""
     for axis, label in zip(axes, labels, strict=True):
         axis.set_title(label, color=INK, fontsize="medium")
 

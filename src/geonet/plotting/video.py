@@ -14,11 +14,11 @@ from PIL import Image
 
 from geonet.errors import FileError
 
-QUALITY = 18  # ffmpeg's rate factor: no loss that the eye sees
+QUALITY = 18  # ffmpeg's rate factor: no visible loss
 
 
 def check_ffmpeg(file: Path) -> None:
-    """Refuse what cannot be written here."""
+    """Refuse an MP4 if ffmpeg is missing."""
     if shutil.which("ffmpeg") is None:
         raise FileError(f"{file} needs ffmpeg, which is not installed; install it or write a .gif.")
 
@@ -37,7 +37,7 @@ def write_mp4(pictures: Sequence[Image.Image], file: Path, temporary: Path, step
     with TemporaryFile() as said:  # a pipe that nobody reads would fill up and block ffmpeg
         with Popen(command, stdin=PIPE, stdout=DEVNULL, stderr=said) as ffmpeg:
             assert ffmpeg.stdin is not None
-            with suppress(BrokenPipeError):  # it has given up, and says why below
+            with suppress(BrokenPipeError):  # ffmpeg has given up; its message follows below
                 for picture in pictures:
                     ffmpeg.stdin.write(_even(picture).tobytes())
                 ffmpeg.stdin.close()
@@ -50,7 +50,7 @@ def write_mp4(pictures: Sequence[Image.Image], file: Path, temporary: Path, step
 
 def _command(width: int, height: int, step: int, output: Path) -> list[str]:
     source = f"-f rawvideo -pix_fmt rgb24 -video_size {width}x{height} -framerate 1000/{step} -i -"
-    # yuv420p and the index at the front are what browsers and players want
+    # browsers and players want yuv420p and the index at the front
     video = f"-c:v libx264 -crf {QUALITY} -pix_fmt yuv420p -movflags +faststart"
     # an absolute name cannot be taken for an option or a protocol
     return ["ffmpeg", "-y", "-v", "error", *source.split(), *video.split(), str(output.absolute())]

@@ -11,7 +11,11 @@ from geonet.solvers.base import Solver
 
 @dataclass(frozen=True)
 class Linear(Solver):
-    """Fades one density into the other."""
+    """Fades one density into the other, (1 − t)·μ0 + t·μ1, and moves nothing.
+
+    Every method must beat it. Both ends are exact, and so is the path for μ0 = μ1. It takes any
+    dimension and solves batches at once. It is wrong as soon as mass has to move.
+    """
 
     name = "linear"
     summary = "any dimension, the mixture (1−t)μ0 + tμ1: the floor every method must beat"

@@ -1,4 +1,4 @@
-"""The compiled loops give what torch gives."""
+"""The compiled loops give what torch gives, to rounding."""
 
 import copy
 import pickle
@@ -7,35 +7,44 @@ import pytest
 import torch
 
 import geonet
+from geonet.errors import InputError
 from geonet.fields.compiled import loops as compiled
 from geonet.fields.velocity import velocity_on_cube
-from geonet.geodesics.midpoint.ends import Splined, Tabled, ends_of
+from geonet.geodesics.midpoint.ends import density_at, ends_of
 from geonet.geodesics.midpoint.halfway import both_sides
 from geonet.geodesics.midpoint.path import MidpointGeodesic
 from geonet.measures.density import Density
 from geonet.measures.families import BOX_2D, mixtures_2d
 from geonet.measures.grid import Grid
-from geonet.measures.interpolation import CubicSpline
 
 TIMES = [0.0, 0.13, 0.5, 0.9, 1.0]
 SQUARE, WIDE = BOX_2D.with_shape(40), Grid((30, 45), (1.0, -2.0), (3.0, 1.0))
 TALL = Grid((45, 31), 0.0, (3.0, 2.0))
+# Single precision is off by 6e-8 after each operation. Velocities take some ten. Densities are read
+# where these lead, and may change by their own size from one of up to a hundred cells to the next.
+VELOCITY, DENSITY = 1e-6, 1e-5
 GRIDS = pytest.mark.parametrize("grid", [SQUARE, WIDE, TALL], ids=str)
 
 
-@pytest.fixture
-def each_way(monkeypatch):
-    """The answers of a function with the compiled loops, and without."""
+@pytest.fixture(params=compiled.loadable())
+def each_way(request, monkeypatch):
+    """The answers of a function with each build of the compiled loops, and without."""
 
     def answers(function):
-        monkeypatch.setenv("GEONET_COMPILED", "1")
-        assert compiled.available()
+        monkeypatch.setenv("GEONET_COMPILED", request.param)
+        assert compiled.build() == request.param
         first = function()
         monkeypatch.setenv("GEONET_COMPILED", "0")
         assert not compiled.available()
         return first, function()
 
     return answers
+
+
+def apart(found, expected):
+    """The largest difference, relative to the largest number."""
+    assert found.shape == expected.shape
+    return float((found - expected).abs().max() / expected.abs().max())
 
 
 def smooth(grid, count, seed=0):
@@ -57,24 +66,15 @@ def test_they_were_compiled_here():
 
 
 @GRIDS
-def test_a_spline_is_that_of_the_cells(grid, generator):
+def test_densities_between_their_cells(grid, each_way, generator):
     density = smooth(grid, 2)
-    ends = ends_of(density.values, density.values.flip(0), grid)
-    assert isinstance(ends[0], Splined)
-    unit = torch.rand(2, 300, generator=generator) * torch.tensor(grid.lengths)[:, None]
-    points = unit / max(grid.lengths)
+    end, _ = ends_of(density.values, density.values.flip(0), grid)
+    points = torch.rand(2, 300, generator=generator)
     velocity = [torch.rand(2, 3, 300, generator=generator) - 0.5 for _ in range(2)]
-    s = torch.tensor([[0.2], [0.0], [-0.3]])
-    found = ends[0].at(2 * points - 1, velocity, s)
-    spline = CubicSpline(density.values, grid)
-    share = torch.tensor(grid.lengths) / max(grid.lengths)
-    for k in range(3):
-        for b in range(2):
-            place = torch.stack([points[i] - s[k] * velocity[i][b, k] for i in range(2)], -1)
-            inside = (place.clamp(max=1) <= share * (1 + 1e-6)).all(-1)
-            where = grid.corner("lower") + place.double() * max(grid.lengths)
-            expected = spline(where)[b].clamp(min=0) * inside * max(grid.lengths) ** 2
-            assert torch.allclose(found[b, k].double(), expected, rtol=2e-4, atol=2e-4)
+    for s in (torch.tensor([[0.2], [0.0], [-0.3]]), 0.5):
+        ours, theirs = each_way(lambda s=s: density_at(end, points, velocity, s))
+        assert bool((theirs == 0).any()) == (grid is not SQUARE)  # outside the box
+        assert apart(ours, theirs) < DENSITY
 
 
 @GRIDS
@@ -86,14 +86,12 @@ def test_both_sides_halfway(grid, potentials, each_way):
         return both_sides(coefficients, ends_of(source, target, grid), 24)
 
     ours, theirs = each_way(sides)
-    for name in ("value", "source", "target", "determinant", "steepness", "missing"):
-        tolerance = 2e-2 if grid is not SQUARE else 2e-3  # a table is not sharp at a face inside
-        found, expected = getattr(ours, name), getattr(theirs, name)
-        assert float((found - expected).abs().mean()) < tolerance, name
-    assert torch.allclose(ours.value, theirs.value, atol=1e-6)
+    for name in ("value", "source", "target", "determinant", "steepness"):
+        assert apart(getattr(ours, name), getattr(theirs, name)) < DENSITY, name
+    assert torch.allclose(ours.missing, theirs.missing, atol=DENSITY)
     for field in ("gradient", "hessian"):
         for found, expected in zip(getattr(ours, field), getattr(theirs, field), strict=True):
-            assert torch.allclose(found, expected, atol=1e-4)
+            assert apart(found, expected) < VELOCITY
 
 
 @pytest.mark.parametrize("radius", [0.3, 1.0, 1.8])
@@ -102,9 +100,8 @@ def test_velocities(potentials, each_way, radius):
     times = torch.tensor([0.0, 0.4, 0.5, 0.95])
     ours, theirs = each_way(lambda: velocity_on_cube(coefficients, times))
     for found, expected in zip(ours, theirs, strict=True):
-        assert found.shape == expected.shape
-        assert float((found - expected).abs().max()) < 1e-3
-        assert float((found - expected).abs().mean()) < 1e-5
+        spread = 1 / (1 - radius / 2)  # of rounding, where particles come from nearly one place
+        assert apart(found, expected) < spread * VELOCITY
 
 
 @GRIDS
@@ -113,7 +110,12 @@ def test_frames_on_any_grid_of_the_box(potentials, each_way, grid, shape):
     out = grid if shape is None else grid.with_shape(shape)
     ours, theirs = each_way(lambda: path(grid, potentials).density(TIMES, out).values)
     assert ours.shape == theirs.shape == (3, 5, *out.shape)
-    assert float((ours - theirs).abs().mean() / theirs.mean()) < (2e-3 if grid is SQUARE else 2e-2)
+    assert apart(ours, theirs) < DENSITY
+
+
+@pytest.fixture(params=["1", "0"], ids=["compiled", "torch"])
+def both_ways(request, monkeypatch):
+    monkeypatch.setenv("GEONET_COMPILED", request.param)
 
 
 @pytest.mark.parametrize("count", [1, 30])
@@ -130,7 +132,7 @@ def test_threads_and_batches_change_nothing(potentials, count):
     assert torch.equal(together.pair(count - 1).density(TIMES).values, frames[-1])
 
 
-def test_a_time_does_not_depend_on_the_others(potentials):
+def test_a_time_does_not_depend_on_the_others(potentials, both_ways):
     own = path(SQUARE, potentials)
     assert torch.equal(own.density(TIMES).values[:, 3], own.density(0.9).values)
 
@@ -144,11 +146,11 @@ def test_the_trained_solver_agrees_with_itself(each_way):
         return found.density(TIMES).values, found.distance
 
     (ours, our_distance), (theirs, their_distance) = each_way(answer)
-    assert float((ours - theirs).abs().mean() / theirs.mean()) < 5e-4
-    assert torch.allclose(our_distance, their_distance, rtol=1e-4)
+    assert apart(ours, theirs) < DENSITY
+    assert apart(our_distance, their_distance) < DENSITY
 
 
-def test_what_is_no_number_stays_in_bounds(potentials):
+def test_what_is_no_number_stays_in_bounds(potentials, both_ways):
     """C trusts its indices: a velocity of NaN must still read inside the table."""
     coefficients = potentials(2, count=2)
     coefficients[1] = torch.nan
@@ -162,11 +164,11 @@ def test_what_is_no_number_stays_in_bounds(potentials):
     assert frames.isfinite().flatten(1).all(1).tolist() == [True, False]
     wild = [torch.full((2, 1, 16), value) for value in (torch.inf, -torch.inf)]
     points = torch.zeros(2, 16)
-    assert ends[0].at(points, wild, 0.5).shape == (2, 1, 16)
-    assert ends[0].at(points, [w * torch.nan for w in wild], 0.5).shape == (2, 1, 16)
+    assert density_at(ends[0], points, wild, 0.5).shape == (2, 1, 16)
+    assert density_at(ends[0], points, [w * torch.nan for w in wild], 0.5).shape == (2, 1, 16)
 
 
-def test_a_path_can_be_copied_and_sent(potentials):
+def test_a_path_can_be_copied_and_sent(potentials, both_ways):
     own = path(SQUARE, potentials)
     frames = own.density(TIMES).values
     for other in (copy.deepcopy(own), pickle.loads(pickle.dumps(own))):
@@ -174,7 +176,7 @@ def test_a_path_can_be_copied_and_sent(potentials):
 
 
 @pytest.mark.parametrize("length", [1e-15, 1e18])
-def test_the_size_of_the_box_does_not_matter(potentials, length):
+def test_the_size_of_the_box_does_not_matter(potentials, both_ways, length):
     values, coefficients = smooth(SQUARE, 2).values, potentials(2)
     frames = []
     for side in (1.0, length):
@@ -185,31 +187,32 @@ def test_the_size_of_the_box_does_not_matter(potentials, length):
     assert torch.allclose(frames[0], frames[1], rtol=1e-4)
 
 
-def test_other_dimensions_have_tables():
-    for d in (1, 3):
-        grid = Grid((8,) * d)
-        ends = ends_of(torch.ones(1, *grid.shape), torch.ones(1, *grid.shape), grid)
-        assert isinstance(ends[0], Tabled)
+@pytest.fixture
+def afresh():
+    """What was found before is looked for again, and again afterwards."""
+    kept = compiled._library, compiled._own_build
+    for found in kept:
+        found.cache_clear()
+    yield
+    for found in kept:
+        found.cache_clear()
+    assert compiled.available()
 
 
-def test_without_a_library_torch_does_it(monkeypatch, potentials):
-    monkeypatch.setattr(compiled, "_library", lambda: None)
-    assert not compiled.available()
+def test_without_a_library_torch_does_it(monkeypatch, potentials, afresh):
+    monkeypatch.setattr(compiled, "find_spec", lambda name: None)
+    assert (compiled.build(), compiled.library_name(), compiled.loadable()) == (None, None, [])
     assert path(SQUARE, potentials).density(0.3).values.shape == (3, 40, 40)
+    monkeypatch.undo()
 
 
-def test_a_library_of_another_version_is_not_called(monkeypatch):
+def test_a_library_of_another_version_is_not_called(monkeypatch, afresh):
     monkeypatch.setattr(compiled, "VERSION", compiled.VERSION + 1)
-    compiled._library.cache_clear()
-    try:
-        assert compiled._library() is None
-    finally:
-        monkeypatch.undo()
-        compiled._library.cache_clear()
-        assert compiled.available()
+    assert compiled.build() is None
+    monkeypatch.undo()
 
 
-def test_a_library_that_does_not_load_is_none(monkeypatch, tmp_path):
+def test_a_library_that_does_not_load_is_none(monkeypatch, tmp_path, afresh):
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"not a library")
 
@@ -217,8 +220,27 @@ def test_a_library_that_does_not_load_is_none(monkeypatch, tmp_path):
         origin = str(broken)
 
     monkeypatch.setattr(compiled, "find_spec", lambda name: Spec)
-    compiled._library.cache_clear()
-    try:
-        assert compiled._library() is None
-    finally:
-        compiled._library.cache_clear()
+    assert compiled.build() is None
+    monkeypatch.undo()
+
+
+def test_a_build_can_be_asked_for(monkeypatch):
+    for name in compiled.loadable():
+        monkeypatch.setenv("GEONET_COMPILED", name)
+        assert compiled.build() == name
+        assert compiled.library_name().startswith(f"_kernels_{name}.")
+    for usual in ("1", ""):
+        monkeypatch.setenv("GEONET_COMPILED", usual)
+        assert compiled.build() == compiled.loadable()[-1]
+
+
+def test_a_build_that_does_not_run_here_is_refused(monkeypatch, afresh):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    assert compiled.loadable() == ["default"]
+    monkeypatch.setenv("GEONET_COMPILED", "avx2")
+    with pytest.raises(InputError, match="does not run on this machine; what there is: default, 0"):
+        compiled.available()
+    monkeypatch.setenv("GEONET_COMPILED", "fast")
+    with pytest.raises(InputError, match="GEONET_COMPILED is 'fast'; give 0, 1, default, avx2"):
+        compiled.available()
+    monkeypatch.undo()

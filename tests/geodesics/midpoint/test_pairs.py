@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from geonet.fields.matrices import signed_centres
+from geonet.fields.matrices import unit_centres
 from geonet.geodesics.midpoint import pairs as module
-from geonet.geodesics.midpoint.ends import ends_of, numbers_kept
+from geonet.geodesics.midpoint.ends import density_at, ends_of
 from geonet.geodesics.midpoint.pairs import Pairs
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
@@ -26,13 +26,13 @@ def both_ways(request, monkeypatch):
 
 def values(end):
     """Densities at some places, (B, places)."""
-    points = 0.9 * signed_centres(2, 5)
-    return end.at(points, [torch.zeros(len(end), 1, 25)] * 2, 0.0)[:, 0]
+    still = [torch.zeros(len(end), 1, 25)] * 2
+    return density_at(end, unit_centres(2, 5), still, 0.0)[:, 0]
 
 
 def test_one_pair_is_a_batch_of_one(ends):
     one = Pairs(ends[0][1], ends[1][1])
-    assert (len(one), len(Pairs(*ends)), one.length) == (1, 5, 4.0)
+    assert (len(one), len(Pairs(*ends)), one.box.length) == (1, 5, 4.0)
     ((some, ready),) = one.chunks(1)
     assert some.start == 0
     expected = ends_of(ends[0].values, ends[1].values, GRID)
@@ -43,7 +43,7 @@ def test_one_pair_is_a_batch_of_one(ends):
 @pytest.mark.parametrize(("points", "sizes"), [(100, [2, 2, 1]), (150, [1] * 5), (1, [5])])
 @pytest.mark.parametrize("kept", [0, 2**23])
 def test_all_pairs_come_once_and_with_their_own_ends(ends, monkeypatch, points, sizes, kept):
-    pairs, numbers = Pairs(*ends), numbers_kept(GRID)
+    pairs, numbers = Pairs(*ends), GRID.size
     monkeypatch.setattr(module, "POINTS", 2 * 100 * numbers if points > 1 else 5 * numbers)
     monkeypatch.setattr(module, "KEPT", kept)
     chunks = list(pairs.chunks(points * numbers))
@@ -67,7 +67,7 @@ def test_ends_are_made_ready_once_if_they_are_small(ends, monkeypatch):
     for _ in range(2):
         list(small.chunks(1))
     assert made == [5]
-    monkeypatch.setattr(module, "KEPT", 5 * numbers_kept(GRID) - 1)
+    monkeypatch.setattr(module, "KEPT", 5 * GRID.size - 1)
     large = Pairs(*ends)
     for _ in range(2):
         list(large.chunks(1))

@@ -245,7 +245,7 @@ print(json.dumps([list(frames.values.shape), held() - before]))
 @DIMENSIONS
 def test_velocity_is_the_gradient_of_the_potential_and_hamilton_jacobi_holds(potentials, d):
     path, step = path_of(mixtures(d, 2, 8), potentials(d, count=2)), 1e-5
-    length = path.length
+    length = path.box.length
     unit = torch.rand(20, d, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     points = length * (0.05 + 0.9 * unit)
     for t in (0.1, 0.5, 0.8):
@@ -263,7 +263,7 @@ def test_velocity_is_the_gradient_of_the_potential_and_hamilton_jacobi_holds(pot
 @DIMENSIONS
 def test_particles_move_straight_and_their_velocity_stays(potentials, d):
     path = path_of(mixtures(d, 1, 8), potentials(d))
-    start = path.length * torch.rand(
+    start = path.box.length * torch.rand(
         10, d, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
     )
     first = path.velocity(0.0, start)[0]

@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 
 from geonet.studies.benchmark.entrants import ENTRANTS, taking_part
-from geonet.studies.benchmark.result import Benchmark, Curve, Row, Seconds, Skipped
+from geonet.studies.benchmark.result import Benchmark, Curve, Measurement, Seconds, Skipped
 from geonet.studies.benchmark.suites import SUITES
 
 SPEEDS = {  # seconds a pair and L1 in %, roughly as they are, by the beginning of the name
@@ -28,7 +28,7 @@ SPEEDS = {  # seconds a pair and L1 in %, roughly as they are, by the beginning 
 }
 
 
-def made_up_row(**changes: Any) -> Row:
+def made_up_row(**changes: Any) -> Measurement:
     """A row of a classical solver, but for what is given; `seconds` is the median."""
     seconds = changes.pop("seconds", 1.0)
     values: dict[str, Any] = {
@@ -53,11 +53,11 @@ def made_up_row(**changes: Any) -> Row:
         "dtype": "float64",
         "training_seconds": None,
     }
-    return Row(**values | changes)
+    return Measurement(**values | changes)
 
 
 @pytest.fixture
-def row() -> Callable[..., Row]:
+def row() -> Callable[..., Measurement]:
     return made_up_row
 
 
@@ -67,7 +67,7 @@ def made_up() -> Benchmark:
     rows, skipped = [], []
     for suite in SUITES.values():
         for entrant in taking_part(ENTRANTS, suite.dimension):
-            for setting in suite.settings():
+            for setting in suite.calls():
                 parts = {"suite": suite.name, "dimension": suite.dimension, **vars(setting)}
                 parts |= {"label": entrant.label, "solver": entrant.solver}
                 if entrant.kind == "classical" and setting.pairs > 1:

@@ -6,6 +6,7 @@ import pytest
 
 from geonet.errors import FileError
 from geonet.evaluation.machine import machine
+from geonet.evaluation.stamp import Stamp
 from geonet.files import made_folder
 from geonet.studies.benchmark.result import Benchmark, read_benchmark
 
@@ -15,7 +16,7 @@ def test_there_and_back(made_up, tmp_path):
     assert file == tmp_path / "benchmark.json"
     assert read_benchmark(tmp_path) == made_up
     content = json.loads(file.read_text(encoding="utf-8"))
-    assert list(content) == ["machine", "quick", "settings", "skipped", "scaling"]
+    assert list(content) == ["machine", "quick", "settings", "skipped", "scaling", "stamp"]
     assert content["settings"][0]["seconds_per_pair"].keys() == {
         "median",
         "low_quartile",
@@ -33,6 +34,29 @@ def test_a_later_run_replaces_its_solvers_and_keeps_the_rest(row):
     both = new.with_the_rest_of(old)
     assert [(r.suite, r.label) for r in both.settings] == [("2d", "b"), ("2d", "a"), ("1d", "b")]
     assert both.settings[0].seconds == 9.0 and both.machine == {"cpu": "new"}
+
+
+def test_the_stamp_is_kept(row, tmp_path):
+    stamp = Stamp("abc1234", "2026-11-17", {"cpu": "A Processor"}, "0123456789abcdef")
+    Benchmark({}, False, [row()], stamp=stamp).save(tmp_path)
+    assert read_benchmark(tmp_path).stamp == stamp
+
+
+def test_results_from_before_there_were_stamps(row, tmp_path):
+    file = Benchmark({}, False, [row()]).save(tmp_path)
+    content = json.loads(file.read_text(encoding="utf-8"))
+    del content["stamp"]
+    file.write_text(json.dumps(content), encoding="utf-8")
+    assert read_benchmark(tmp_path).stamp is None
+
+
+def test_an_update_is_as_old_as_what_it_keeps(row):
+    old, new = (Stamp(commit, "2026-11-17", {}, commit) for commit in ("old", "new"))
+    before = Benchmark({}, False, [row(label="a"), row(label="b")], stamp=old)
+    some = Benchmark({}, False, [row(label="a")], stamp=new)
+    every = Benchmark({}, False, [row(label="a"), row(label="b")], stamp=new)
+    assert some.with_the_rest_of(before).stamp == old
+    assert every.with_the_rest_of(before).stamp == new
 
 
 def test_the_median_is_a_rows_time(row):

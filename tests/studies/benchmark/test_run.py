@@ -87,6 +87,8 @@ def test_a_run(tiny, here, monkeypatch):
     lines = []
     found = benchmark(planned(["1d"], ["linear", "quantile", "schrodinger"]), lines.append)
     assert not found.quick and found.machine["torch"]
+    assert found.stamp is not None and found.stamp.is_fresh(["geonet.studies.benchmark.run"])
+    assert found.stamp.machine == found.machine
     assert {row.label for row in found.settings if row.cells == 30} == {
         "linear",
         "quantile",

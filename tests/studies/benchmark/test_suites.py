@@ -11,8 +11,8 @@ from geonet.studies.benchmark.suites import (
     NAMES,
     QUICK_CELLS,
     SUITES,
+    Call,
     PairsFile,
-    Setting,
     Suite,
     check_suites,
     suite_of,
@@ -28,17 +28,17 @@ def test_the_suites_are_there():
 
 
 def test_only_the_reference_has_other_times_and_batches():
-    settings = Suite("2d", mixtures_1d, BOX_1D, (24, 64, 128), 64).settings()
+    settings = Suite("2d", mixtures_1d, BOX_1D, (24, 64, 128), 64).calls()
     assert [s.cells for s in settings] == [24, 64, 64, 64, 64, 128]
     assert [s for s in settings if not s.is_base] == [
-        Setting(64, 1, 1),
-        Setting(64, 1, 20),
-        Setting(64, 64, 5),
+        Call(64, 1, 1),
+        Call(64, 1, 20),
+        Call(64, 64, 5),
     ]
 
 
 def test_a_quick_suite_has_pairs_one_by_one_at_the_quarters():
-    assert suite_of("1d", quick=True).settings() == [Setting(100), Setting(200)]
+    assert suite_of("1d", quick=True).calls() == [Call(100), Call(200)]
     assert suite_of("1d", quick=False) is SUITES["1d"]
 
 
@@ -46,7 +46,7 @@ def test_a_quick_suite_has_pairs_one_by_one_at_the_quarters():
     ("times", "moments"), [(1, [0.5]), (5, list(QUARTERS)), (3, [0.0, 0.5, 1.0])]
 )
 def test_moments(times, moments):
-    assert Setting(10, times=times).moments().tolist() == moments
+    assert Call(10, times=times).moments().tolist() == moments
 
 
 def test_pairs_are_those_of_the_reproduction(tmp_path):

@@ -42,7 +42,7 @@ def test_sizes(row):
         row(label="c", cells=64, times=20, seconds=9.0),
     ]
     table = sizes(rows, "2d")
-    assert table.columns == ("cells a side", "32", "64")
+    assert table.columns == ("cells per side", "32", "64")
     assert table.texts() == [["c", "500", "1000"], ["a", "1000", "2000"], ["b", "–", "100"]]
     assert sizes(rows[2:3], "2d").rows == []
 

@@ -16,11 +16,11 @@ from geonet.solvers.exact.quantile import Quantile
 from geonet.solvers.linear import Linear
 from geonet.studies.benchmark import worker
 from geonet.studies.benchmark.entrants import Entrant
-from geonet.studies.benchmark.suites import PairsFile, Setting, Suite
+from geonet.studies.benchmark.suites import Call, PairsFile, Suite
 from geonet.studies.benchmark.worker import Job, Limits, measured
 
 SUITE = Suite("1d", mixtures_1d, BOX_1D, (20, 30, 40), 30, times=(1, 5), batches=(1, 3))
-SETTINGS = [Setting(20), Setting(30), Setting(30, times=1), Setting(30, pairs=3), Setting(40)]
+SETTINGS = [Call(20), Call(30), Call(30, times=1), Call(30, pairs=3), Call(40)]
 
 AMPLE = Limits(10.0, 3, 2)
 
@@ -68,7 +68,7 @@ class Changed(Linear):
 def test_rows(job):
     rows, skipped = measured(job("quantile"))
     assert skipped == []
-    assert [Setting(row.cells, row.pairs, row.times) for row in rows] == SETTINGS
+    assert [Call(row.cells, row.pairs, row.times) for row in rows] == SETTINGS
     for row in rows:
         assert (row.suite, row.dimension, row.label, row.solver) == (
             "1d",
@@ -109,14 +109,14 @@ def test_a_learned_one_tells_its_training(job):
 def test_one_that_is_trained_for_every_pair_is_measured_once(job, in_its_place):
     in_its_place(Linear())
     rows, _ = measured(job("pinn", kind="per-pair"))
-    assert [Setting(row.cells, row.pairs, row.times) for row in rows] == [Setting(30)]
+    assert [Call(row.cells, row.pairs, row.times) for row in rows] == [Call(30)]
 
 
 def test_a_refusal_is_a_reason(job, in_its_place):
     in_its_place(Changed(error=SolverError("Not this grid;\n take another."), cells=30))
     rows, skipped = measured(job("some"))
     assert [row.cells for row in rows] == [20, 40]
-    assert [Setting(s.cells, s.pairs, s.times) for s in skipped] == SETTINGS[1:4]
+    assert [Call(s.cells, s.pairs, s.times) for s in skipped] == SETTINGS[1:4]
     assert {s.reason for s in skipped} == {"Not this grid; take another."}
 
 
@@ -171,7 +171,7 @@ def test_what_is_over_the_budget_is_not_tried_on_larger_grids(job, in_its_place)
     in_its_place(Changed(seconds=0.05))
     rows, skipped = measured(job("some", Limits(0.03, 3, 2)))
     assert [(row.cells, row.repeats) for row in rows] == [(20, 1)]
-    assert [Setting(s.cells, s.pairs, s.times) for s in skipped] == SETTINGS[1:]
+    assert [Call(s.cells, s.pairs, s.times) for s in skipped] == SETTINGS[1:]
     assert {s.reason for s in skipped} == {"one path on 20 cells a side takes about 0 s"}
 
 

@@ -28,8 +28,8 @@ from geonet.operators.model_file import write_tensors
 from geonet.settings import to_table
 from geonet.solvers.registry import make_solver, solver_names
 from geonet.studies.reproduction import clouds, digits, kinds, losses, mixtures, paper, runtime
+from geonet.studies.reproduction.conditions import Conditions
 from geonet.studies.reproduction.experiments import EXPERIMENTS
-from geonet.studies.reproduction.setting import Setting
 from geonet.training.autoencoder import as_rows
 from geonet.training.config import (
     ProblemSettings,
@@ -59,7 +59,7 @@ NAMES = [
 ]
 WITHOUT_FIGURE = ["table-1", "table-2", "table-3", "mnist", "metrics"]
 LEARNED = ("geonet-", "transport-", "deeponet-", "mnist-autoencoder")
-QUICK = Setting(quick=True)
+QUICK = Conditions(quick=True)
 
 
 @pytest.fixture(autouse=True)
@@ -183,9 +183,11 @@ def test_loss_curves(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_experiment_runs(name, tmp_path, capsys, monkeypatch):
-    """And asks its setting for no other models than those that --train trains."""
-    asked, solver = set(), Setting.solver
-    monkeypatch.setattr(Setting, "solver", lambda self, name: asked.add(name) or solver(self, name))
+    """And asks its conditions for no other models than those that --train trains."""
+    asked, solver = set(), Conditions.solver
+    monkeypatch.setattr(
+        Conditions, "solver", lambda self, name: asked.add(name) or solver(self, name)
+    )
     code = main(["reproduce", name, "--quick", "--out", str(tmp_path)])
     captured = capsys.readouterr()
     assert (code, captured.err) == (0, "")
@@ -220,7 +222,7 @@ def logged(tmp_path, monkeypatch):
         header = {"training": to_table(config), "history": lines, "steps": 40, "seconds": 120.0}
         return write_tensors(tmp_path / f"{name}.safetensors", {"w": torch.zeros(1)}, header)
 
-    monkeypatch.setattr("geonet.studies.reproduction.setting.PRETRAINED", tmp_path)
+    monkeypatch.setattr("geonet.studies.reproduction.conditions.PRETRAINED", tmp_path)
     return write
 
 
@@ -230,7 +232,7 @@ def logged(tmp_path, monkeypatch):
 )
 def test_losses_are_in_the_units_of_the_papers_box(logged, family, dimension, scale):
     logged("some", family, dimension)
-    steps, curves, header = losses.history(Setting(), "some")
+    steps, curves, header = losses.history(Conditions(), "some")
     assert steps == [10, 20, 40]
     assert curves["loss"] == pytest.approx([8 / scale, 4 / scale, 2 / scale])
     for term in ("continuity", "hamilton_jacobi", "source", "target"):
@@ -244,14 +246,14 @@ def test_the_box_of_codes_needs_no_data(logged, monkeypatch):
 
     monkeypatch.setattr("geonet.training.digits.mnist", refuses)
     logged("some", "digit-codes", 1)
-    assert losses.history(Setting(), "some")[1]["loss"][0] == pytest.approx(8 / 5**2)
+    assert losses.history(Conditions(), "some")[1]["loss"][0] == pytest.approx(8 / 5**2)
 
 
 def test_the_table_has_the_last_losses_and_the_time(logged, monkeypatch):
     monkeypatch.setattr(losses, "MODELS", ("geonet-1d", "geonet-2d"))
     logged("geonet-1d", "mixtures-1d", 1)
     logged("geonet-2d", "mixtures-2d", 2)
-    first, second = losses.loss_curves(Setting()).tables[0].rows
+    first, second = losses.loss_curves(Conditions()).tables[0].rows
     share = ["5.0e-03"] * 4
     assert first == ["`geonet-1d`", "1.5e-04", "2.0e-02", *share, 40, 2.0, 120]
     assert second[:3] == ["`geonet-2d`", "1.8e-05", "3.2e-03"]
@@ -270,7 +272,7 @@ def test_losses_are_those_of_models_trained_anew(tmp_path):
     )
     file = train(config, tmp_path).model
     steps, curves, header = losses.history(
-        Setting(trained=(("geonet-1d", str(file)),)), "geonet-1d"
+        Conditions(trained=(("geonet-1d", str(file)),)), "geonet-1d"
     )
     assert steps == [1, 2, 3] and header["steps"] == 3
     assert [len(values) for values in curves.values()] == [3] * 5
@@ -312,9 +314,9 @@ def test_every_kind_has_its_properties():
 
 def test_seconds_of_training_are_those_of_the_file(tmp_path):
     file = write_tensors(tmp_path / "a.safetensors", {"w": torch.zeros(1)}, {"seconds": 7.5})
-    assert kinds._header("geonet-1d", Setting(trained=(("geonet-1d", str(file)),)))[0] == 7.5
-    assert kinds._header("geonet-1d", Setting())[0] > 60
-    assert kinds._header("quantile", Setting()) == (None, {})
+    assert kinds._header("geonet-1d", Conditions(trained=(("geonet-1d", str(file)),)))[0] == 7.5
+    assert kinds._header("geonet-1d", Conditions())[0] > 60
+    assert kinds._header("quantile", Conditions()) == (None, {})
 
 
 # ---- runtime
@@ -470,7 +472,7 @@ def _reverse(pair):
 
 def test_flows_have_their_budget():
     for method in clouds.FLOWS.values():
-        full, quick = (clouds._flow(method, Setting(quick)) for quick in (False, True))
+        full, quick = (clouds._flow(method, Conditions(quick)) for quick in (False, True))
         assert full == make_solver(method)
         assert quick.steps == clouds.QUICK_STEPS < full.steps
 
@@ -551,7 +553,7 @@ def test_digits_are_encoded_by_the_autoencoder_trained_anew(experiment, monkeypa
         raise InterruptedError(str(file))
 
     monkeypatch.setattr(digits, "load_autoencoder", asked)
-    setting = Setting(quick=True, trained=(("mnist-autoencoder", "new.safetensors"),))
+    conditions = Conditions(quick=True, trained=(("mnist-autoencoder", "new.safetensors"),))
     with pytest.raises(InterruptedError) as opened:
-        experiment(setting)
+        experiment(conditions)
     assert str(opened.value) == "new.safetensors"

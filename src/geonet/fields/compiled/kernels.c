@@ -1,8 +1,8 @@
 /* The loops in which a 2D path spends its time, each in one pass over memory.
 
    torch has no operation that does all of it at a point, and takes some thirty passes instead; see
-   potential.py, halfway.py, velocity.py and frames.py, which is what runs where this was not
-   compiled; only that densities are read from fine tables there, and here as cubic splines.
+   potential.py, halfway.py, velocity.py, splines.py and frames.py, which is what runs where this was
+   not compiled, with the same answer to rounding.
    Arrays are single precision, but for the frames, which are double. An item is one time of one
    pair; threads share them out. OpenMP's functions are those that torch has loaded already, with
    the threads that it has: others would have to share the processor with them. */
@@ -13,7 +13,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-#define VERSION 1 /* one more whenever a function or a struct changes, here and in compiled.py */
+#define VERSION 2 /* one more whenever a function or a struct changes, here and in loops.py */
 #define COARSE 32 /* cells per axis on which the velocity is found */
 #define BLOCK 64 /* points that are looked up together */
 #define FACE 1.000001f /* of the box, a little wider than it is */
@@ -30,9 +30,20 @@ INLINE int32_t node_before(float x, int32_t last, float *way) {
     return node;
 }
 
+/* Vectors as wide as the processor's registers: a wider one would live in memory. As many of them
+   side by side as leave its registers room for ten sums of each, and for what is added. */
+#if defined(__AVX512F__)
+#define WIDTH 16
+#define SIDE 2
+#elif defined(__AVX2__)
+#define WIDTH 8
+#define SIDE 1
+#else
+#define WIDTH 4
+#define SIDE 1
+#endif
 typedef float Four __attribute__((vector_size(16), aligned(4)));
-typedef float Eight __attribute__((vector_size(32), aligned(4)));
-typedef float Sixteen __attribute__((vector_size(64), aligned(4)));
+typedef float Wide __attribute__((vector_size(4 * WIDTH), aligned(4)));
 
 /* u, its gradient and d11, d12, d22 of u at n * n places, six planes of n * n, of one pair.
 
@@ -110,10 +121,12 @@ INLINE float newton(const float *nodes, int32_t last, float s, float x1, float *
     }
     for (int32_t j = 0; j < COARSE; j++) { /* bilinear, all fields at once */
         const float *upper = nodes + 8 * (int64_t)corner[j], *lower = upper + 8 * (last + 1);
-        const Eight a = *(const Eight *)upper, b = *(const Eight *)(upper + 8);
-        const Eight c = *(const Eight *)lower, d = *(const Eight *)(lower + 8);
-        const Eight above = a + right[j] * (b - a), below = c + right[j] * (d - c);
-        *(Eight *)found[j] = above + down[j] * (below - above);
+        for (int32_t k = 0; k < 8; k += 4) {
+            const Four a = *(const Four *)(upper + k), b = *(const Four *)(upper + 8 + k);
+            const Four c = *(const Four *)(lower + k), d = *(const Four *)(lower + 8 + k);
+            const Four above = a + right[j] * (b - a), below = c + right[j] * (d - c);
+            *(Four *)(found[j] + k) = above + down[j] * (below - above);
+        }
     }
 #pragma omp simd reduction(max : largest)
     for (int32_t j = 0; j < COARSE; j++) {
@@ -296,48 +309,85 @@ void geonet_halfway(const Splines *source, const Splines *target, const float *x
 
 /* Matrices that take v from its cells to a grid, see refinement() in matrices.py.
 
-   Along the rows, (rows, COARSE): v1, its slope, and v2. Along the columns, transposed,
-   (COARSE, padded) with columns padded to whole blocks: v1, its slope, v2, its slope. */
+   Along the rows, (rows + 1, COARSE), the last of which is not used: v1, its slope, and v2. Along the
+   columns, transposed, (COARSE, padded) with columns padded to whole blocks: v1, its slope, v2, its
+   slope. */
 typedef struct {
     const float *v1_down, *v1_down_slope, *v2_down;
     const float *across[4];
     int32_t rows, columns, padded;
 } Refinement;
 
-/* v and its slopes d11, d12, d22 in a block of one row, from `half`: across, but not yet down. */
-INLINE void refine_row(const Refinement *to, int32_t i, float half[4][COARSE][BLOCK],
-                       float field[5][BLOCK]) {
-    const float *down[3] = {to->v1_down + (int64_t)i * COARSE,
-                            to->v1_down_slope + (int64_t)i * COARSE,
-                            to->v2_down + (int64_t)i * COARSE};
-    Sixteen sum[5][BLOCK / 16] = {0};
-    for (int32_t k = 0; k < COARSE; k++) {
-        for (int32_t q = 0; q < BLOCK / 16; q++) {
-            const Sixteen y0 = *(const Sixteen *)&half[0][k][16 * q];
-            sum[0][q] += down[0][k] * y0;
-            sum[2][q] += down[1][k] * y0;
-            sum[3][q] += down[0][k] * *(const Sixteen *)&half[1][k][16 * q];
-            sum[1][q] += down[2][k] * *(const Sixteen *)&half[2][k][16 * q];
-            sum[4][q] += down[2][k] * *(const Sixteen *)&half[3][k][16 * q];
-        }
+/* v and its slopes d11, d12, d22 in a block of two rows, from `half`: across, but not yet down. */
+INLINE void refine_rows(const Refinement *to, int32_t i, float half[4][COARSE][BLOCK],
+                        float field[2][5][BLOCK]) {
+    const float *v1 = to->v1_down + (int64_t)i * COARSE, *v2 = to->v2_down + (int64_t)i * COARSE;
+    const float *slope = to->v1_down_slope + (int64_t)i * COARSE;
+    for (int32_t start = 0; start < BLOCK; start += WIDTH * SIDE) {
+        Wide sum[2][5][SIDE] = {0};
+        for (int32_t k = 0; k < COARSE; k++)
+            for (int32_t q = 0; q < SIDE; q++) {
+                const int32_t j = start + WIDTH * q;
+                const Wide y0 = *(const Wide *)&half[0][k][j], y1 = *(const Wide *)&half[1][k][j];
+                const Wide y2 = *(const Wide *)&half[2][k][j], y3 = *(const Wide *)&half[3][k][j];
+                for (int32_t r = 0; r < 2; r++) {
+                    sum[r][0][q] += v1[r * COARSE + k] * y0;
+                    sum[r][1][q] += v2[r * COARSE + k] * y2;
+                    sum[r][2][q] += slope[r * COARSE + k] * y0;
+                    sum[r][3][q] += v1[r * COARSE + k] * y1;
+                    sum[r][4][q] += v2[r * COARSE + k] * y3;
+                }
+            }
+        for (int32_t r = 0; r < 2; r++)
+            for (int32_t f = 0; f < 5; f++)
+                for (int32_t q = 0; q < SIDE; q++)
+                    *(Wide *)&field[r][f][start + WIDTH * q] = sum[r][f][q];
     }
-    for (int32_t f = 0; f < 5; f++)
-        for (int32_t q = 0; q < BLOCK / 16; q++) *(Sixteen *)&field[f][16 * q] = sum[f][q];
 }
 
 /* From cells to a block of columns: v1 and its slope, v2 and its slope. */
 INLINE void refine_across(const Refinement *to, int32_t start, const float *v1, const float *v2,
                           float half[4][COARSE][BLOCK]) {
-    for (int32_t f = 0; f < 4; f++) {
-        const float *cells = f < 2 ? v1 : v2, *across = to->across[f] + start;
+    for (int32_t f = 0; f < 4; f++)
         for (int32_t i = 0; i < COARSE; i++) {
-            Sixteen sum[BLOCK / 16] = {0};
-            for (int32_t k = 0; k < COARSE; k++)
-                for (int32_t q = 0; q < BLOCK / 16; q++)
-                    sum[q] += cells[i * COARSE + k] *
-                              *(const Sixteen *)&across[(int64_t)k * to->padded + 16 * q];
-            for (int32_t q = 0; q < BLOCK / 16; q++) *(Sixteen *)&half[f][i][16 * q] = sum[q];
+            const float *cells = (f < 2 ? v1 : v2) + i * COARSE;
+            for (int32_t j = 0; j < BLOCK; j += 4 * WIDTH) {
+                const float *across = to->across[f] + start + j;
+                Wide sum[4] = {0};
+                for (int32_t k = 0; k < COARSE; k++, across += to->padded)
+                    for (int32_t q = 0; q < 4; q++)
+                        sum[q] += cells[k] * *(const Wide *)(across + WIDTH * q);
+                for (int32_t q = 0; q < 4; q++) *(Wide *)&half[f][i][j + WIDTH * q] = sum[q];
+            }
         }
+}
+
+/* A block of row i of a frame of `geonet_frames` from the velocity and its slopes there. */
+INLINE void frame_row(const Splines *source, const Splines *target, int64_t pair,
+                      float field[5][BLOCK], float x1, const float *x2, float t, double scale,
+                      int32_t count, double *row) {
+    float rho0[BLOCK], rho1[BLOCK], y1[BLOCK], y2[BLOCK];
+    const float left = 1.0f - t;
+#pragma omp simd
+    for (int32_t j = 0; j < count; j++) {
+        y1[j] = x1 - t * field[0][j];
+        y2[j] = x2[j] - t * field[1][j];
+    }
+    read(source, pair, y1, y2, count, rho0);
+#pragma omp simd
+    for (int32_t j = 0; j < count; j++) {
+        y1[j] = x1 + left * field[0][j];
+        y2[j] = x2[j] + left * field[1][j];
+    }
+    read(target, pair, y1, y2, count, rho1);
+#pragma omp simd
+    for (int32_t j = 0; j < count; j++) {
+        const float a = field[2][j], b = field[3][j], c = field[4][j];
+        const float trace = a + c, minor = a * c - b * b;
+        const float det0 = 1.0f - t * (trace - t * minor);
+        const float det1 = 1.0f + left * (trace + left * minor);
+        const float mean = left * rho0[j] * det0 + t * rho1[j] * det1;
+        row[j] = scale * (mean < 0.0f ? 0.0f : mean);
     }
 }
 
@@ -346,35 +396,13 @@ static void frame_block(const Splines *source, const Splines *target, int64_t pa
                         const Refinement *to, const float *x1, const float *x2, const float *v1,
                         const float *v2, float t, double scale, int32_t start, int32_t first,
                         int32_t last, double *frame) {
-    float half[4][COARSE][BLOCK], field[5][BLOCK], rho0[BLOCK], rho1[BLOCK];
-    float y1[BLOCK], y2[BLOCK];
+    float half[4][COARSE][BLOCK], field[2][5][BLOCK];
     const int32_t count = to->columns - start < BLOCK ? to->columns - start : BLOCK;
-    const float left = 1.0f - t;
     refine_across(to, start, v1, v2, half);
     for (int32_t i = first; i < last; i++) {
-        refine_row(to, i, half, field);
-#pragma omp simd
-        for (int32_t j = 0; j < count; j++) {
-            y1[j] = x1[i] - t * field[0][j];
-            y2[j] = x2[start + j] - t * field[1][j];
-        }
-        read(source, pair, y1, y2, count, rho0);
-#pragma omp simd
-        for (int32_t j = 0; j < count; j++) {
-            y1[j] = x1[i] + left * field[0][j];
-            y2[j] = x2[start + j] + left * field[1][j];
-        }
-        read(target, pair, y1, y2, count, rho1);
-        double *row = frame + (int64_t)i * to->columns + start;
-#pragma omp simd
-        for (int32_t j = 0; j < count; j++) {
-            const float a = field[2][j], b = field[3][j], c = field[4][j];
-            const float trace = a + c, minor = a * c - b * b;
-            const float det0 = 1.0f - t * (trace - t * minor);
-            const float det1 = 1.0f + left * (trace + left * minor);
-            const float mean = left * rho0[j] * det0 + t * rho1[j] * det1;
-            row[j] = scale * (mean < 0.0f ? 0.0f : mean);
-        }
+        if ((i - first) % 2 == 0) refine_rows(to, i, half, field);
+        frame_row(source, target, pair, field[(i - first) % 2], x1[i], x2 + start, t, scale, count,
+                  frame + (int64_t)i * to->columns + start);
     }
 }
 
@@ -400,5 +428,5 @@ void geonet_frames(const Splines *source, const Splines *target, const Refinemen
     }
 }
 
-/* What compiled.py compares with its own: a library that is older than it must not be called. */
+/* What loops.py compares with its own: a library that is older than it must not be called. */
 const int32_t geonet_made_for[] = {VERSION, COARSE, BLOCK, sizeof(Splines), sizeof(Refinement)};

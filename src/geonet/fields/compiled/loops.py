@@ -16,10 +16,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from geonet.errors import InputError
 from geonet.fields.matrices import refinement, series_matrices, unit_cells, unit_centres
+from geonet.fields.splines import Splines
 from geonet.measures.grid import Grid
+from geonet.measures.unit_box import UnitBox
 
-VERSION = 1  # of kernels.c
+VERSION = 2  # of kernels.c
 CELLS = 32  # along each axis, where the velocity is found: COARSE of kernels.c
 BLOCK = 64  # of kernels.c
 NODES = 64  # of the table of ∇u and D²u, along each axis
@@ -29,27 +32,53 @@ NEAR = 0.002  # |y + s∇u(y) − x|, at most in a row, before the last of Newto
 STEPS = 12  # of it, at most
 
 
+BUILDS = ("default", "avx2", "avx512")  # each runs wherever a later one does
+
+
 def available() -> bool:
-    """Whether there is a compiled library, and it is not turned off by GEONET_COMPILED=0."""
-    return library_name() is not None
+    """Whether there are compiled loops, and they are not turned off by GEONET_COMPILED=0."""
+    return build() is not None
+
+
+def takes(grid: Grid) -> bool:
+    """Whether the compiled loops are there and read densities on this grid."""
+    return grid.dimension == 2 and grid.size < MOST and available()
+
+
+def build() -> str | None:
+    """Which of the builds is used; None where torch does it.
+
+    The one for this processor, unless GEONET_COMPILED names another, or is 0 for none.
+    """
+    asked = os.environ.get("GEONET_COMPILED", "1")
+    if asked in ("", "1"):
+        return _own_build()
+    if asked in BUILDS and _library(asked) is None:
+        raise InputError(
+            f"GEONET_COMPILED is {asked}, but that build was not compiled or does not run on this "
+            f"machine; what there is: {', '.join((*loadable(), '0'))}."
+        )
+    if asked not in (*BUILDS, "0"):
+        raise InputError(f"GEONET_COMPILED is {asked!r}; give 0, 1, {', '.join(BUILDS)}.")
+    return None if asked == "0" else asked
+
+
+def loadable() -> list[str]:
+    """The builds that this machine can run, the widest last."""
+    return [name for name in BUILDS if _library(name) is not None]
 
 
 def library_name() -> str | None:
     """The file that is used, without its folder."""
-    library = None if os.environ.get("GEONET_COMPILED") == "0" else _library()
+    name = build()
+    library = None if name is None else _library(name)
     return None if library is None else Path(library._name).name
 
 
-class Splines(ctypes.Structure):
-    """Cubic splines of B densities in the unit square, as kernels.c takes them.
+class _Splines(ctypes.Structure):
+    """`Splines` as kernels.c takes them."""
 
-    Attributes:
-        coefficients: (B, rows + 4, columns + 4).
-        grid: where the densities live.
-    """
-
-    coefficients: Tensor
-    grid: Grid
+    coefficients: Tensor  # whose address it is
     _fields_ = (
         ("address", ctypes.c_void_p),
         ("rows", ctypes.c_int32),
@@ -58,35 +87,27 @@ class Splines(ctypes.Structure):
         ("across", ctypes.c_float),
     )
 
-    def __init__(self, coefficients: Tensor, grid: Grid):
-        kept = _single(coefficients)
-        assert kept.shape[1:] == (grid.shape[0] + 4, grid.shape[1] + 4)
-        down, across = (side / max(grid.lengths) for side in grid.lengths)
-        super().__init__(kept.data_ptr(), *grid.shape, down, across)
-        self.coefficients, self.grid = kept, grid
 
-    def __len__(self) -> int:
-        return len(self.coefficients)
-
-    def __getitem__(self, some: slice) -> Splines:
-        return Splines(self.coefficients[some], self.grid)
-
-    def __reduce__(self):
-        return Splines, (self.coefficients, self.grid)  # an address means nothing elsewhere
+def _handed(splines: Splines) -> _Splines:
+    kept, grid = _single(splines.coefficients), splines.grid
+    assert kept.shape[1:] == (grid.shape[0] + 4, grid.shape[1] + 4)
+    handed = _Splines(kept.data_ptr(), *grid.shape, *UnitBox(grid).sides)
+    handed.coefficients = kept
+    return handed
 
 
-def look_up(splines: Splines, points: Tensor, velocity: Sequence[Tensor], s: Tensor) -> Tensor:
-    """Densities in the unit square at x − s·v, (B, T, P).
-
-    Points x are (2, P), velocities 2 of (B, T, P), s is (T,).
-    """
-    fields, points, s = [_single(v) for v in velocity], _single(points), _single(s)
+def look_up(
+    splines: Splines, points: Tensor, velocity: Sequence[Tensor], s: float | Tensor
+) -> Tensor:
+    """`Splines.at` in 2D."""
+    fields, points = [_single(v) for v in velocity], _single(points)
     batch, moments, count = fields[0].shape
+    back = _single(torch.as_tensor(s).expand(moments, 1)[:, 0])
     assert fields[1].shape == fields[0].shape and len(splines) == batch
-    assert points.shape == (2, count) and s.shape == (moments,)
+    assert points.shape == (2, count)
     found = _room(batch, moments, count)
-    pointers = _addresses(*points, *fields, s, found)
-    _call().geonet_look(splines, *pointers, count, moments, batch * moments)
+    pointers = _addresses(*points, *fields, back, found)
+    _call().geonet_look(_handed(splines), *pointers, count, moments, batch * moments)
     return found
 
 
@@ -103,7 +124,7 @@ def halfway(
     assert len(source) == len(target) == batch
     found, extremes = _room(2, batch, count), _room(2, batch)
     pointers = _addresses(*points, planes, *found, *extremes)
-    _call().geonet_halfway(source, target, *pointers, count, batch)
+    _call().geonet_halfway(_handed(source), _handed(target), *pointers, count, batch)
     extremes[1] /= 2
     extremes[:, ~torch.isfinite(coefficients).flatten(1).all(1)] = torch.nan  # which C passes over
     return planes.transpose(0, 1), found, extremes
@@ -177,9 +198,19 @@ def put_frames(
     frames = (ctypes.c_int64 * items)(*begins)
     refining = _refinement(grid)
     pointers = _addresses(*refining.places, velocity, times)
-    scale, parts = max(grid.lengths) ** -2, 1 if items > FEW else 4
+    scale, parts = UnitBox(grid).length ** -2, 1 if items > FEW else 4
+    source, target = (_handed(end) for end in ends)
     _call().geonet_frames(
-        *ends, refining, *pointers, answer.data_ptr(), frames, scale, parts, len(times), items
+        source,
+        target,
+        refining,
+        *pointers,
+        answer.data_ptr(),
+        frames,
+        scale,
+        parts,
+        len(times),
+        items,
     )
 
 
@@ -204,13 +235,15 @@ class Refinement(ctypes.Structure):
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
 def _refinement(grid: Grid) -> Refinement:
-    """v1, its slope and v2 down the rows; across the columns v1, its slope, v2 and its slope."""
-    (rows, columns), length = grid.shape, max(grid.lengths)
-    high, wide = (side / length for side in grid.lengths)
+    """v1, its slope and v2 down the rows; across the columns v1, its slope, v2 and its slope.
+
+    C takes two rows at a time, so that there is one more.
+    """
+    (rows, columns), (high, wide) = grid.shape, UnitBox(grid).sides
     down = (*refinement(CELLS, rows, high, odd=True), refinement(CELLS, rows, high, odd=False)[0])
     v1, v2 = (refinement(CELLS, columns, wide, odd=odd) for odd in (False, True))
     padded = -(-columns // BLOCK) * BLOCK
-    matrices = [matrix.contiguous() for matrix in down]
+    matrices = [pad(matrix, (0, 0, 0, 1)).contiguous() for matrix in down]
     matrices += [pad(matrix.T, (0, padded - columns)).contiguous() for matrix in (*v1, *v2)]
     addresses = (ctypes.c_void_p * 7)(*(matrix.data_ptr() for matrix in matrices))
     answer = Refinement(addresses, rows, columns, padded)
@@ -237,29 +270,41 @@ def _single(tensor: Tensor) -> Tensor:
 
 
 def _call() -> ctypes.CDLL:
-    library = _library()
+    library = _library(build() or "")
     assert library is not None, "ask available() first"
     return library
 
 
 @lru_cache(maxsize=1)
-def _library() -> ctypes.CDLL | None:
-    """The library for this processor, or else the one for any of its kind."""
-    for suffix in (torch.backends.cpu.get_cpu_capability().lower(), "default"):
-        found = find_spec(f"geonet.fields.compiled._kernels_{suffix}")
-        if found is not None and found.origin is not None:
-            try:
-                library = ctypes.CDLL(found.origin)
-            except OSError:  # it was made for another machine, or torch brings no OpenMP
-                continue
-            if _fits(library):
-                return _declared(library)
-    return None
+def _own_build() -> str | None:
+    """The build for this processor, or else the one for any of its kind."""
+    return next((name for name in (_capability(), "default") if _library(name) is not None), None)
+
+
+def _capability() -> str:
+    """The build that is for what torch's own loops are."""
+    name = torch.backends.cpu.get_cpu_capability().lower()
+    return name if name in BUILDS else "default"
+
+
+@lru_cache(maxsize=len(BUILDS) + 1)
+def _library(name: str) -> ctypes.CDLL | None:
+    """A build, if it was compiled from these sources and this processor can run it."""
+    if name not in BUILDS[: BUILDS.index(_capability()) + 1]:
+        return None
+    found = find_spec(f"geonet.fields.compiled._kernels_{name}")
+    if found is None or found.origin is None:
+        return None
+    try:
+        library = ctypes.CDLL(found.origin)
+    except OSError:  # it was made for another machine, or torch brings no OpenMP
+        return None
+    return _declared(library) if _fits(library) else None
 
 
 def _fits(library: ctypes.CDLL) -> bool:
     """Whether a library is of this version: sources may be newer than what was compiled."""
-    ours = [VERSION, CELLS, BLOCK, ctypes.sizeof(Splines), ctypes.sizeof(Refinement)]
+    ours = [VERSION, CELLS, BLOCK, ctypes.sizeof(_Splines), ctypes.sizeof(Refinement)]
     try:
         return list((ctypes.c_int32 * len(ours)).in_dll(library, "geonet_made_for")) == ours
     except ValueError:  # it does not say
@@ -270,7 +315,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     """What the functions take: pointers first, then numbers."""
     array, whole, long = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
     real, double = ctypes.c_float, ctypes.c_double
-    splines, refinement = ctypes.POINTER(Splines), ctypes.POINTER(Refinement)
+    splines, refinement = ctypes.POINTER(_Splines), ctypes.POINTER(Refinement)
     for name, arguments in {
         "potential": [*[array] * 5, whole, whole, long],
         "nodes": [array, array, whole, long],

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from geonet.fields import packed
-from geonet.fields.matrices import series_matrix
+from geonet.fields.matrices import series_matrices
 from geonet.fields.potential import STEEPEST
 from geonet.geodesics.midpoint.ends import Ends
 from geonet.geodesics.midpoint.halfway import Sides, both_sides
@@ -117,11 +117,12 @@ def _newton_direction(sides: Sides, cells: int, shape: tuple[int, ...]) -> Tenso
 @torch.inference_mode(False)
 def _basis(d: int, cells: int, modes: int) -> tuple[Tensor, list[Tensor]]:
     """The cosines at the cells, (cells^d, modes^d), and their gradients, d of the same."""
+    value, slope, _ = series_matrices(cells, modes)
 
     def product(axis: int | None) -> Tensor:
         matrix = torch.ones(1, 1, dtype=torch.float32)
         for i in range(d):
-            matrix = torch.kron(matrix, series_matrix(cells, modes, int(i == axis)))
+            matrix = torch.kron(matrix, slope if i == axis else value)
         return matrix
 
     return product(None), [product(i) for i in range(d)]

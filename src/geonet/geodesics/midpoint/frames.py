@@ -17,10 +17,12 @@ from torch import Tensor
 
 from geonet.fields import packed
 from geonet.fields.compiled import loops as compiled
+from geonet.fields.splines import Splines
 from geonet.fields.velocity import refined, velocity_on_cube
-from geonet.geodesics.midpoint.ends import Ends, Splined, Tabled
+from geonet.geodesics.midpoint.ends import Ends, compiled_ends, density_at
 from geonet.geodesics.midpoint.traced import Traced
 from geonet.measures.grid import Grid
+from geonet.measures.unit_box import UnitBox
 
 
 def put_frames(
@@ -35,32 +37,29 @@ def put_frames(
 
     From potentials (B, modes, …) at t = ½, in the units of the grid's box.
     """
-    first, second = ends
-    if isinstance(first, Splined) and isinstance(second, Splined):
-        velocity, splines = compiled.velocity(coefficients, times), (first.splines, second.splines)
+    if (splines := compiled_ends(ends)) is not None:
+        velocity = compiled.velocity(coefficients, times)
         compiled.put_frames(answer, moments, splines, velocity, times, grid)
         return
     velocity, slope = refined(velocity_on_cube(coefficients, times), grid)
-    points, scale = signed_points(grid), max(grid.lengths) ** -grid.dimension
     t, spread = times[:, None], packed.invariants(slope)
     source, target = (
-        end.at(points, velocity, s) * packed.characteristic(spread, -s)
+        density_at(end, unit_points(grid), velocity, s) * packed.characteristic(spread, -s)
         for end, s in zip(ends, (t, t - 1), strict=True)
     )
-    # Scaled in double precision, which has room for any box.
-    answer[:, moments] = torch.lerp(source, target, t).clamp_(min=0).to(answer.dtype) * scale
+    mean = torch.lerp(source, target, t).clamp_(min=0)
+    answer[:, moments] = UnitBox(grid).from_density(mean)
 
 
-def at_rest(end: Tabled | Splined | Traced, grid: Grid) -> Tensor:
+def at_rest(end: Splines | Traced, grid: Grid) -> Tensor:
     """The density of an end on a grid, in the units of its box, (B, cells)."""
     still = [torch.zeros(len(end), 1, grid.size, dtype=torch.float32)] * grid.dimension
-    found = end.at(signed_points(grid), still, 0.0)[:, 0]
-    return found.double() / max(grid.lengths) ** grid.dimension
+    return UnitBox(grid).from_density(density_at(end, unit_points(grid), still, 0.0)[:, 0])
 
 
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
-def signed_points(grid: Grid) -> Tensor:
-    """The cells of a grid in the cube [−1, 1]^d around its box, (d, cells), single precision."""
-    unit = (grid.points() - grid.corner("lower")) / max(grid.lengths)
-    return (2 * unit - 1).reshape(-1, grid.dimension).T.float().contiguous()
+def unit_points(grid: Grid) -> Tensor:
+    """The cells of a grid in the unit cube around its box, (d, cells), single precision."""
+    points = UnitBox(grid).to_points(grid.points())
+    return points.reshape(-1, grid.dimension).T.float().contiguous()

@@ -24,11 +24,11 @@ from torch import Tensor
 
 from geonet.fields import packed
 from geonet.fields.compiled import loops as compiled
-from geonet.fields.cosine_series import cosine_transform
+from geonet.fields.cosines import cosine_transform, frequencies
 from geonet.fields.lookup import Fields
-from geonet.fields.matrices import along, series_matrix, signed_centres
+from geonet.fields.matrices import along, series_matrices, unit_centres
 from geonet.fields.potential import potential_on, steepest, steepness
-from geonet.geodesics.midpoint.ends import Ends, Splined
+from geonet.geodesics.midpoint.ends import Ends, compiled_ends, density_at
 from geonet.geodesics.midpoint.pairs import Pairs
 
 SLACK = 1e-3  # relative, of sums over cells
@@ -59,7 +59,7 @@ class Halfway:
 def look_halfway(pairs: Pairs, coefficients: Tensor) -> Halfway:
     """Look at all pairs with their potentials at t = ½."""
     d, modes = pairs.grid.dimension, coefficients.shape[-1]
-    across = max(pairs.grid.shape) * pairs.length / min(pairs.grid.lengths)
+    across = max(pairs.grid.shape) / min(pairs.box.sides)
     cells = min(MOST[d], max(4 * modes, math.ceil(across)))
     found = [_look(coefficients[some], ends, cells) for some, ends in pairs.chunks(cells**d)]
     columns = zip(*(vars(part).values() for part in found), strict=True)
@@ -116,10 +116,9 @@ class Sides:
 
 def both_sides(coefficients: Tensor, ends: Ends, cells: int) -> Sides:
     """What both ends bring to t = ½, at cells^d cells of the unit cube."""
-    first, second = ends
-    if isinstance(first, Splined) and isinstance(second, Splined):
+    if (splines := compiled_ends(ends)) is not None:
         planes, (source, target), (smallest, steepest) = compiled.halfway(
-            coefficients, first.splines, second.splines, cells
+            coefficients, *splines, cells
         )
         value, gradient, hessian = planes[0], list(planes[1:3]), list(planes[3:])
     else:
@@ -139,8 +138,9 @@ def _brought(
     """ρ0 and ρ1, (B, cells^d), and the smallest determinant, (B,)."""
     spread, velocity = packed.invariants(hessian), [g[:, None] for g in gradient]
     before, after = (packed.characteristic(spread, s) for s in (-0.5, 0.5))
+    points = unit_centres(len(gradient), cells)
     source, target = (
-        (end.at(signed_centres(len(gradient), cells), velocity, s)[:, 0] * determinant).clamp(min=0)
+        (density_at(end, points, velocity, s)[:, 0] * determinant).clamp(min=0)
         for end, s, determinant in zip(ends, (0.5, -0.5), (before, after), strict=True)
     )
     return source, target, torch.minimum(before, after).amin(1)
@@ -154,10 +154,9 @@ def flow_bound(source: Tensor, target: Tensor, cells: int, d: int) -> Tensor:
     """
     difference = (source - target).reshape(-1, *(cells,) * d)
     series = along([cosine_transform(cells)] * d, difference)
-    frequencies = math.pi * torch.arange(cells, dtype=torch.float64)
-    squares = torch.stack(torch.meshgrid(*[frequencies**2] * d, indexing="ij")).sum(0)
+    squares = torch.stack(torch.meshgrid(*[frequencies(cells) ** 2] * d, indexing="ij")).sum(0)
     squares.view(-1)[0] = torch.inf  # the mean, which is zero
-    plain, slope = (series_matrix(cells, cells, order).double() for order in (0, 1))
+    plain, slope, _ = series_matrices(cells, cells).double()
     flow = [
         along([slope if i == axis else plain for axis in range(d)], series / squares)
         for i in range(d)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from geonet.geodesics.midpoint.ends import Ends, ends_of, numbers_kept
+from geonet.geodesics.midpoint.ends import Ends, ends_of
 from geonet.measures.density import Density
+from geonet.measures.unit_box import UnitBox
 
 KEPT = 2**23  # numbers that are held on to, 32 MB for each end
 POINTS = 2**19  # answered at a time: memory stays bounded, and near the processor
@@ -18,14 +19,13 @@ class Pairs:
 
     Attributes:
         grid: where the densities live.
-        length: L, the side of the cube around the grid's box.
+        box: of the grid in the unit cube.
     """
 
     def __init__(self, source: Density, target: Density):
         self.grid = source.grid
-        self.length = max(self.grid.lengths)
+        self.box = UnitBox(self.grid)
         self.ends = [end.values.reshape(-1, *self.grid.shape) for end in (source, target)]
-        self._numbers = numbers_kept(self.grid)
         self._kept: Ends | None = None
 
     def __len__(self) -> int:
@@ -38,14 +38,14 @@ class Pairs:
 
     def chunks(self, points: int) -> Iterator[tuple[slice, Ends]]:
         """As many pairs at a time as `points` of each allow, with their ends."""
-        step = max(1, POINTS // max(points, self._numbers))
+        step = max(1, POINTS // max(points, self.grid.size))
         for start in range(0, len(self), step):
             some = slice(start, min(start + step, len(self)))
             yield some, self._ends(some)
 
     def _ends(self, some: slice) -> Ends:
         """The ends of some pairs; kept if those of all pairs are not too large."""
-        if len(self) * self._numbers > KEPT:
+        if len(self) * self.grid.size > KEPT:
             return self._make(some)
         if self._kept is None:
             self._kept = self._make(slice(None))

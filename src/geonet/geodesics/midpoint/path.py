@@ -75,7 +75,7 @@ class MidpointGeodesic(Geodesic):
         self.calibration = calibration
         self.usual = usual
         self.pairs = pairs or Pairs(source.detach(), target.detach())
-        self.length = self.pairs.length
+        self.box = self.pairs.box
 
     def pair(self, k: int) -> MidpointGeodesic:
         """The path of one pair of a batch."""
@@ -144,7 +144,7 @@ class MidpointGeodesic(Geodesic):
 
         A useless u may give less than the moments alone, which bound W2 from below as well.
         """
-        dual = (self.halfway.distance * self.length).reshape(self.batch)
+        dual = self.box.from_velocity(self.halfway.distance).reshape(self.batch)
         dual = with_dual_gradient(dual, self.source, self.target, self._kantorovich)
         spreads = self.source.covariance(), self.target.covariance()
         moments = gaussian_distance(self.target.mean() - self.source.mean(), *spreads)
@@ -153,8 +153,8 @@ class MidpointGeodesic(Geodesic):
     def _checks(self) -> dict[str, Tensor]:
         halfway = self.halfway
         checks = {
-            "distance_lower_bound": halfway.lower * self.length,
-            "distance_upper_bound": halfway.upper * self.length,
+            "distance_lower_bound": self.box.from_velocity(halfway.lower),
+            "distance_upper_bound": self.box.from_velocity(halfway.upper),
             "mismatch": halfway.mismatch,
             "hamilton_jacobi": torch.cat([acceleration(c) for c in self.coefficients.split(64)]),
             "smallest_determinant": halfway.determinant,
@@ -179,12 +179,11 @@ class MidpointGeodesic(Geodesic):
         self, times: Tensor, points: Tensor, answer: Callable[[float, Origin], Tensor]
     ) -> Tensor:
         """What `answer` makes of where the particles at `points` are halfway."""
-        lower = self.grid.lower
-        cube = Grid((2,) * len(lower), lower, [a + self.length for a in lower])
         answers = []
         followed = self.followed if torch.is_grad_enabled() else None
         for own in self.coefficients if followed is None else followed:
-            lines = Characteristics(CosineSeries(own.to(torch.float64) * self.length**2, cube))
+            scaled = self.box.from_potential(own.to(torch.float64))
+            lines = Characteristics(CosineSeries(scaled, self.box.cube))
             origins = lines.origins(times - 0.5, points)
             moments = zip(times.tolist(), origins, strict=True)
             answers.append(torch.stack([answer(t, origin) for t, origin in moments]))

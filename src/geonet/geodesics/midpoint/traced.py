@@ -17,6 +17,7 @@ from geonet.fields.lookup import Fields
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
+from geonet.measures.unit_box import UnitBox
 
 ROUNDING = 1e-6  # of the cube, by which a place may be outside the box
 
@@ -35,14 +36,13 @@ class Traced:
         return Traced(self.values[some], self.grid)
 
     def at(self, points: Tensor, velocity: Fields, s: float | Tensor) -> Tensor:
-        """As `Tabled.at`."""
-        length = max(self.grid.lengths)
-        box = Grid(self.grid.shape, 0.0, [side / length for side in self.grid.lengths])
+        """As `Splines.at`."""
+        box = UnitBox(self.grid)
         back = torch.as_tensor(s)[..., None] * torch.stack(list(velocity), -1)
-        places = (points.T + 1) / 2 - back
-        spline = CubicSpline(self.values.double() * length**box.dimension, box)
+        places = points.T - back
+        spline = CubicSpline(box.to_density(self.values), box.cells)
         found = spline(places.double().flatten(1, 2)).reshape(places.shape[:-1])
-        outside = (places < -ROUNDING) | (places > box.corner("upper") + ROUNDING)
+        outside = (places < -ROUNDING) | (places > box.cells.corner("upper") + ROUNDING)
         return found.clamp(min=0).masked_fill(outside.any(-1), 0.0)
 
 
@@ -58,8 +58,8 @@ def traced_frames(
 
     From potentials (B, modes, …) at t = ½ in the unit cube.
     """
-    length, d = max(grid.lengths), grid.dimension
-    points = (grid.points().reshape(-1, d) - grid.corner("lower")) / length
+    box, d = UnitBox(grid), grid.dimension
+    points = box.to_points(grid.points()).reshape(-1, d)
     velocity, before, after = [], [], []
     for own in coefficients:
         lines = Characteristics(CosineSeries(own, Grid((2,) * d)))
@@ -71,9 +71,9 @@ def traced_frames(
     shape = (len(coefficients), len(times), len(points))
     fields = torch.stack(velocity).reshape(*shape, d).unbind(-1)
     determinants = (torch.stack(side).reshape(shape) for side in (before, after))
-    signed, t = 2 * points.T - 1, times[:, None]
+    t = times[:, None]
     source, target = (
-        end.at(signed, fields, s) * determinant
+        end.at(points.T, fields, s) * determinant
         for end, s, determinant in zip(ends, (t, t - 1), determinants, strict=True)
     )
-    return torch.lerp(source, target, t).clamp(min=0) / length**d
+    return box.from_density(torch.lerp(source, target, t).clamp(min=0))

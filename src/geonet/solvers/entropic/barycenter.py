@@ -31,7 +31,15 @@ DEFAULT_REG = {1: 6e-4, 2: 4e-3}  # the paper's, by dimension
 
 @dataclass(frozen=True)
 class Barycenter(Solver):
-    """`ot.bregman.barycenter` in 1D, `ot.bregman.convolutional_barycenter2d` in 2D.
+    """POT's entropic barycenters with weights (1 − t, t): the paper's reference, left as it is.
+
+    It calls `ot.bregman.barycenter` in 1D and `ot.bregman.convolutional_barycenter2d` in 2D. Frames
+    are computed when they are asked for, and kept.
+
+    Entropy blurs its answer, at both ends too. For small `reg` the kernel underflows. An answer
+    that is not finite raises `ConvergenceError`, but POT may also report convergence to a wrong
+    one; look at the errors of the ends in the report. Where POT stops early, a `ConvergenceWarning`
+    is given and the report lists the times. In 2D it takes square grids only.
 
     Attributes:
         reg: weight of the entropy against the squared distance, in units in which the first and the
@@ -85,10 +93,14 @@ class Barycenter(Solver):
 
 @dataclass(frozen=True)
 class DebiasedBarycenter(Barycenter):
-    """`ot.bregman.barycenter_debiased` in 1D, `convolutional_barycenter2d_debiased` in 2D.
+    """POT's debiased barycenters (Janati, Cuturi and Gramfort 2020), by default in the log domain.
+
+    It calls `ot.bregman.barycenter_debiased` in 1D and `convolutional_barycenter2d_debiased` in 2D.
+    Most of the blur is gone, and densities need not be smooth. It is slow. Otherwise it fails where
+    `barycenter` does.
 
     Attributes:
-        reg: as for `Barycenter`, with the same defaults.
+        reg: as for `barycenter`, with the same defaults.
         max_iterations: POT's numItermax.
         tolerance: POT's stopThr.
         method: POT's method; "sinkhorn" is faster and may underflow.

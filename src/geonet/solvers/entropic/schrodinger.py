@@ -32,14 +32,38 @@ SLOWEST = 0.9999  # the slowest rate believed, which bounds the over-relaxation 
 
 @dataclass(frozen=True)
 class Schrodinger(Solver):
-    """Sinkhorn's iteration in the log domain, over-relaxed.
+    """The entropic path: the Schrödinger bridge with noise ε, for any densities on a grid.
+
+        ∂t μ + div(μ ∇u) + εΔμ = 0          ∂t u + ½|∇u|² − εΔu = 0
+
+    Its exact solution is μ_t = f_t·g_t with ∂t f = εΔf, ∂t g = −εΔg and u = −2ε log f. Sinkhorn's
+    iteration, in the log domain and over-relaxed, finds f at t = 0 and g at t = 1; the heat flow
+    with reflecting walls gives the rest. As ε → 0 the path becomes the geodesic.
+
+    **Velocity.** With noise, two fields could be called the velocity. `path.velocity` is the
+    current velocity v = ∇u + ε∇log μ, for which ∂t μ + div(μ v) = 0; the particles of
+    `path.trajectories` follow it and carry μ0 to μ1, though not along straight lines.
+    `path.drift(t, points)` (for a single pair) is ∇u, the gradient of `path.potential`. With these
+    signs it is the backward drift: the mean velocity with which a noisy particle arrived at x.
+    It does not carry the density alone, because of the term εΔμ. Both become the geodesic's
+    velocity as ε → 0.
+
+    **Distance.** `path.distance` is W2 without noise. The potentials 4ε log f and 4ε log g are
+    nearly Kantorovich's, and the dual value of their c-transform lies below W2 by the order of ε².
+    The cost of the noisy plan, `path.transport_cost`, is too large by the order of ε. The report
+    gives two bounds on W2. Both hold for masses at the cell centres, whose W2² differs from that of
+    the densities by the order of a cell squared, so coarse grids may put the distance above the
+    truth.
+
+    It refuses an ε that is too small for the grid: the noise √(2ε) must be at least a cell wide. A
+    small ε also makes Sinkhorn slow. It raises `ConvergenceError` if it does not meet both ends.
 
     Attributes:
-        epsilon: ε of the equations, in units of the box's coordinates squared; a particle's noise
-            over the whole path has variance 2ε per axis. None: a thousandth of the longest side
+        epsilon: ε of the equations, in the box's units of length squared; a particle's noise over
+            the whole path has variance 2ε per axis. None: a thousandth of the longest side
             squared, or the least the grid resolves, h²/2, where that is more.
         tolerance: the L1 error at which both end points count as met.
-        max_iterations: of Sinkhorn.
+        max_iterations: the most iterations of Sinkhorn's method.
     """
 
     name = "schrodinger"

@@ -15,7 +15,15 @@ from geonet.solvers.base import EVERY_ANSWER, MixtureSolver
 
 @dataclass(frozen=True)
 class Bures(MixtureSolver):
-    """Closed form between Gaussians: mixtures of one component, with or without a grid."""
+    """Closed form between Gaussians: mixtures of one component, with or without a grid.
+
+    The optimal map between N(m0, S0) and N(m1, S1) is x ↦ m1 + A(x − m0) with A·S0·A = S1. μ_t is
+    the Gaussian with mean (1 − t)·m0 + t·m1 and covariance M_t·S0·M_t, M_t = (1 − t)·I + t·A.
+    Batches are solved at once.
+
+    It refuses everything that is not a single Gaussian. On a grid the Gaussians are renormalised to
+    the box, while the distance is that of the Gaussians on all of R^d; leave some room in the box.
+    """
 
     name = "bures"
     summary = "any dimension, Gaussians only, closed form"

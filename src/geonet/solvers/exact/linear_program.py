@@ -30,15 +30,24 @@ METHODS = ("emd", "emd_1d")
 
 @dataclass(frozen=True)
 class LinearProgram(Solver):
-    """The exact discrete plan.
+    """Finds the exact optimal plan between the cell centres, by POT's network simplex.
+
+    It takes any densities in any dimension. Mass travels straight from cell to cell. On its way it
+    fills a box of one cell's size, and every cell of the output takes its share, so the mass is
+    exact.
+
+    Size limits it: the cost matrix has the square of the number of non-empty cells. Above
+    `max_cells` it refuses, or solves on a coarser grid with `coarsen=True`. The densities between
+    the ends are grainy, on fine grids too. Atoms on a lattice make the distance a little too large:
+    W2² by a share of the cell size squared.
 
     Attributes:
         max_cells: non-empty cells that either end may have; the cost matrix has the square of it.
-        coarsen: whether a larger problem is solved on the finest coarser grid that fits, and said
-            so in the report, instead of being refused.
-        max_iterations: of the network simplex.
-        method: POT's function; "emd" is the network simplex, "emd_1d" sorts. The latter is for 1D
-            only; it makes no cost matrix and takes any number of cells, whatever stands above.
+        coarsen: whether a larger problem is solved on the finest coarser grid that fits instead of
+            being refused; the report then says so.
+        max_iterations: the most iterations of the network simplex.
+        method: POT's function; "emd" is the network simplex, "emd_1d" sorts. The latter takes 1D
+            densities only; it makes no cost matrix, so `max_cells` does not limit it.
     """
 
     name = "linear-program"

@@ -44,14 +44,27 @@ HOPELESS = 0.3  # ∫|G − mean G| dμ_0 left on a coarse grid above which fine
 
 @dataclass(frozen=True)
 class MongeAmpere(Solver):
-    """Damped Newton–Krylov for smooth positive densities.
+    """Solves the equation of the optimal map T = x + ∇u, for smooth positive densities on a box.
+
+        μ1(x + ∇u)·det(I + D²u) = μ0(x),      ∂u/∂n = 0 on the faces
+
+    Damped Newton steps solve its logarithm, on coarse grids first and then on finer ones. u is a
+    cosine series, so its derivatives are exact and the faces stay in place. GMRES, preconditioned
+    by the inverse Laplacian, solves the linear systems. The density at (x, t) follows from the
+    potential along the straight line through x.
+
+    It fails for densities with zeros (unless `floor` mixes in some uniform mass), for jumps, and
+    for maps that tear: where lumps must split or merge with almost nothing between them, I + D²u
+    becomes nearly singular. It then raises `ConvergenceError` with the residual. The residual is
+    measured on the cells and, with a wider margin, between them, where a map could fold unseen. The
+    report shows both.
 
     Attributes:
-        tolerance: on the residual ∫|μ_1(T)·det DT − μ_0| dx; above it, or above thirty times it
-            between the cells, ConvergenceError is raised.
+        tolerance: the largest residual ∫|μ_1(T)·det DT − μ_0| dx. Above it, or above thirty times
+            it between the cells, ConvergenceError is raised.
         floor: share of the mass mixed with the uniform density at both ends, for densities with
             zeros; the path is then that of the mixed densities, and the report says so.
-        max_iterations: Newton steps per grid.
+        max_iterations: the most Newton steps on each grid.
     """
 
     name = "monge-ampere"

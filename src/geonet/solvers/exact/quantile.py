@@ -17,7 +17,14 @@ from geonet.solvers.base import EVERY_ANSWER, Solver
 
 @dataclass(frozen=True)
 class Quantile(Solver):
-    """Exact 1D transport by sorting, batched."""
+    """Interpolates quantile functions, which is exact in 1D and costs one sort.
+
+    The optimal map on the line is monotone, so Q_t = (1 − t)·Q_0 + t·Q_1. Between two neighbouring
+    levels of the two distribution functions the mass fills a segment whose ends move straight.
+    Density, velocity, potential and distance follow in closed form. Batches are solved at once.
+
+    In 1D nothing beats it. The other solvers take 1D densities so that they can be studied.
+    """
 
     name = "quantile"
     summary = "1D, exact for piecewise-constant densities, O(n); the truth in 1D"

@@ -42,8 +42,9 @@ class FlowSolver(Training, Solver):
     """Draws particles of both densities, learns a flow between them and answers with it.
 
     Attributes:
-        particles: drawn of each density for the training.
-        carried: what a density is made of at later times; cells are split into so many or fewer.
+        particles: particles drawn from each density for the training.
+        carried: particles that make up a density at later times; its cells are split into this many
+            or fewer.
     """
 
     dimensions = None
@@ -98,10 +99,17 @@ class FlowSolver(Training, Solver):
 
 @dataclass(frozen=True)
 class FlowMatching(FlowSolver):
-    """OT-CFM: every batch is paired optimally; its `batch` decides how near the geodesic it is.
+    """OT-CFM (Tong et al. 2024), by `torchcfm`: a velocity field trained for the pair.
+
+    The field is fitted to straight lines between particles of both densities, paired optimally
+    within every batch. The density is that of particles that the field carries. It needs the extra
+    `baselines`.
+
+    It is a generative method and not the geodesic. It meets the target only approximately, and the
+    pairs of a batch are optimal for that batch alone; it comes closer as `batch` grows.
 
     Attributes:
-        reuse: steps that use the pairs of one batch, each at new times; pairing is what costs most.
+        reuse: steps that use the pairs of one batch, each at new times; pairing is the slow part.
     """
 
     name = "flow-matching"

@@ -30,9 +30,7 @@ from geonet.measures.density import as_tensor
 
 STEPS_OF_THE_FLOW = 16  # per unit of time, of fourth order
 
-DrawPairs = Callable[
-    [], tuple[Tensor, Tensor]
-]  # draws x0 and x1, (batch, d) each, row by row a pair
+DrawPairs = Callable[[], tuple[Tensor, Tensor]]  # x0 and x1, (batch, d) each, row by row
 
 
 @dataclass(frozen=True)
@@ -40,12 +38,12 @@ class Training:
     """How a velocity network is trained; flow-matching and rectified-flow share it.
 
     Attributes:
-        steps: of Adam, in every round; its rate falls to zero along a cosine.
+        steps: steps of Adam in every round; its rate falls to zero along a cosine.
         batch: particles of either end in a step, or all if there are fewer.
-        rate: of Adam at the start.
-        width: of the network's hidden layers.
+        rate: Adam's rate at the start.
+        width: the width of the network's hidden layers.
         depth: the number of hidden layers.
-        seed: of all that is drawn.
+        seed: the seed of all random numbers.
     """
 
     steps: int = 4000
@@ -192,7 +190,7 @@ def any_pairs(source: Tensor, target: Tensor, batch: int, generator: torch.Gener
 
 
 def optimal_pairs(drawn: DrawPairs, reuse: int, generator: torch.Generator) -> DrawPairs:
-    """DrawPairs every batch that is `drawn` optimally for |x1 − x0|², and gives it `reuse` times."""
+    """Pairs every batch that is `drawn` optimally for |x1 − x0|², and gives it `reuse` times."""
 
     def endless() -> Iterator[tuple[Tensor, Tensor]]:
         while True:

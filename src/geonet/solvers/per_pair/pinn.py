@@ -52,20 +52,27 @@ STEPS = 16  # of Runge–Kutta from t = 0 to 1
 class Pinn(Solver):
     """Trains a density C(x, t) and a potential H(x, t) on the equations and ends of one pair.
 
-    Minimises, where the longest side of the box is one and C is relative to uniform, the mean of
+    These are two small networks of (x, t) alone, trained for some tens of seconds. They give what
+    GeONet gives, and as there, ends and mass are only nearly right. Where the longest side of the
+    box is one and C is relative to uniform, the training minimises the mean of
 
         (∂tC + div(C∇H))² + 10⁵·(C + 0.1)·(∂tH + ½|∇H|²)² + 10·(C_0 − μ0)² + 10·(C_1 − μ1)²
 
     over random points, new ones at every step.
 
+    It is not worth its time where an exact solver works: it is the slowest of all for one pair, and
+    what it learned helps with no other pair. Its error varies much from pair to pair while both
+    ends are met, so good ends do not show that the path is right.
+
     Attributes:
-        steps: of the optimiser (SOAP; a short rise, then a cosine down to a hundredth).
-        points: (x, t) a step; a quarter as many x at either end.
-        learning_rate: at its highest.
-        width: of the layers of either network.
-        depth: layers of either network.
+        steps: steps of the optimiser, SOAP. Its rate rises briefly, then falls along a cosine to a
+            hundredth.
+        points: points (x, t) in each step; a quarter as many x at either end.
+        learning_rate: the highest rate.
+        width: the width of the layers of both networks.
+        depth: the number of layers of both networks.
         modes: cosines along each axis that the networks are given.
-        seed: of weights and points.
+        seed: the seed of weights and points.
     """
 
     name = "pinn"

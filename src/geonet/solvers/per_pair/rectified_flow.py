@@ -22,10 +22,16 @@ from geonet.solvers.per_pair.learned_flow import LearnedFlow, any_pairs, own_pai
 
 @dataclass(frozen=True)
 class RectifiedFlow(FlowSolver):
-    """Random pairs, then rounds of reflow.
+    """Rectified flow (Liu, Gong and Liu 2023), by `torchcfm`: random pairs, then rounds of reflow.
+
+    A velocity field is fitted to particles that are paired at random. Its own flow then gives new
+    pairs, and a second round of fitting straightens the paths. It needs the extra `baselines`.
+
+    It fails as `flow-matching` does. In more than one dimension its straight paths need not be the
+    shortest.
 
     Attributes:
-        rounds: of reflow, each with `steps` more steps; the network goes on from the last round.
+        rounds: rounds of reflow, each with `steps` more steps; each goes on with the last network.
     """
 
     name = "rectified-flow"

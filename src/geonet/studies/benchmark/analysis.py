@@ -7,30 +7,32 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from geonet.studies.benchmark.result import Row
+from geonet.studies.benchmark.result import Measurement
 
 LIMIT = 1.0  # percent, the error at which the fastest classical solver is named
 
 
 def in_setting(
-    rows: Iterable[Row], suite: str, cells: int, pairs: int = 1, times: int = 5
-) -> list[Row]:
+    rows: Iterable[Measurement], suite: str, cells: int, pairs: int = 1, times: int = 5
+) -> list[Measurement]:
     """The rows of one setting, the fastest first."""
     wanted = (suite, cells, pairs, times)
     found = [row for row in rows if (row.suite, row.cells, row.pairs, row.times) == wanted]
     return sorted(found, key=lambda row: row.seconds)
 
 
-def pareto(rows: Iterable[Row]) -> list[Row]:
+def pareto(rows: Iterable[Measurement]) -> list[Measurement]:
     """Those that no other beats in both error and time, the fastest first."""
-    front: list[Row] = []
+    front: list[Measurement] = []
     for row in sorted(rows, key=lambda row: (row.seconds, row.l1_percent)):
         if not front or row.l1_percent < front[-1].l1_percent:
             front.append(row)
     return front
 
 
-def equal_error(rows: Iterable[Row], learned: Row, limit: float | None = None) -> Row | None:
+def equal_error(
+    rows: Iterable[Measurement], learned: Measurement, limit: float | None = None
+) -> Measurement | None:
     """The fastest classical row in the learned one's setting with an error no larger than its.
 
     Or than `limit`, in %. A solver that was not measured in a batch
@@ -45,7 +47,7 @@ def equal_error(rows: Iterable[Row], learned: Row, limit: float | None = None) -
     return min(fit, key=lambda row: row.seconds, default=None)
 
 
-def break_even(learned: Row, classical: Row) -> float | None:
+def break_even(learned: Measurement, classical: Measurement) -> float | None:
     """Pairs after which training and solving took less than solving classically; None if never."""
     saved = classical.seconds - learned.seconds
     if learned.training_seconds is None or saved <= 0:

@@ -14,7 +14,7 @@ from geonet.evaluation.results import save_figure
 from geonet.files import written_atomically
 from geonet.plotting import FAINT, INK, quieten
 from geonet.studies.benchmark.analysis import break_even, equal_error, in_setting, pareto
-from geonet.studies.benchmark.result import Benchmark, Curve, Row
+from geonet.studies.benchmark.result import Benchmark, Curve, Measurement
 from geonet.studies.benchmark.suites import SUITES, TIMES
 from geonet.studies.benchmark.tables import named
 
@@ -41,7 +41,9 @@ EARLY = {1: 0.5, 2: 10.0}  # the paper's loose threshold of POT, by dimension
 FLOOR = 1e-3  # percent: the truth is no better than that
 PANEL, LETTER, LINE = (330, 260), 4.5, 9  # points, nearly: a panel, a letter, a line of its labels
 AXES = ("output points", "times", "pairs")
-Draw = Callable[[Axes, str, Sequence[Row]], str | None]  # gives the title, if it drew anything
+Draw = Callable[
+    [Axes, str, Sequence[Measurement]], str | None
+]  # gives the title, if it drew anything
 
 
 def figures(found: Benchmark) -> dict[str, Figure]:
@@ -67,7 +69,7 @@ def save_figures(found: Benchmark, folder: Path) -> list[Path]:
     return files
 
 
-def _panels(rows: Sequence[Row], draw: Draw, legend: bool = False) -> Figure | None:
+def _panels(rows: Sequence[Measurement], draw: Draw, legend: bool = False) -> Figure | None:
     """A panel for each suite with something to draw, and a legend for all or one in each."""
     own = {name: [row for row in rows if row.suite == name] for name in SUITES}
     own = {name: found for name, found in own.items() if draw(Figure().subplots(), name, found)}
@@ -98,7 +100,7 @@ def _panels(rows: Sequence[Row], draw: Draw, legend: bool = False) -> Figure | N
     return figure
 
 
-def _draw_front(axis: Axes, suite: str, rows: Sequence[Row]) -> str | None:
+def _draw_front(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
     """Error over time at the reference size, a point for each row, and the front."""
     own = in_setting(rows, suite, SUITES[suite].reference)
     if not own:
@@ -120,7 +122,7 @@ def _draw_front(axis: Axes, suite: str, rows: Sequence[Row]) -> str | None:
             edgecolors="white",
             label=_family(solver),
         )
-    axis.set(xscale="log", yscale="log", xlabel="ms a pair", ylabel="L1 error, %")
+    axis.set(xscale="log", yscale="log", xlabel="ms per pair", ylabel="L1 error, %")
     low, high = axis.get_xlim()
     axis.set_xlim(low / (high / low) ** 0.2, high)  # room for the first label
     low, high = axis.get_ylim()
@@ -129,7 +131,7 @@ def _draw_front(axis: Axes, suite: str, rows: Sequence[Row]) -> str | None:
     return f"{named(suite, SUITES[suite].reference)}, one pair, {TIMES} times"
 
 
-def _label_front(axis: Axes, front: Sequence[Row]) -> None:
+def _label_front(axis: Axes, front: Sequence[Measurement]) -> None:
     """Names below and left of the points, where nothing else is; lower if one is in the way."""
     before_x, before_y = -np.inf, np.inf
     for row in front:
@@ -150,7 +152,7 @@ def _label_front(axis: Axes, front: Sequence[Row]) -> None:
         before_x, before_y = x, lower
 
 
-def _draw_sizes(axis: Axes, suite: str, rows: Sequence[Row]) -> str | None:
+def _draw_sizes(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
     """Time over cells, a line for each solver: of its settings the one that came farthest."""
     base = [row for row in rows if row.pairs == 1 and row.times == TIMES]
     if len({row.cells for row in base}) < 2:
@@ -164,14 +166,14 @@ def _draw_sizes(axis: Axes, suite: str, rows: Sequence[Row]) -> str | None:
         axis.plot(
             *zip(*line, strict=True), marker + "-", c=colour, ms=5, lw=1, label=_family(solver)
         )
-    axis.set(xscale="log", yscale="log", xlabel="cells a side", ylabel="ms a pair")
+    axis.set(xscale="log", yscale="log", xlabel="cells per side", ylabel="ms per pair")
     ticks = sorted({row.cells for row in base})
     axis.set_xticks(ticks, [str(n) for n in ticks])
     axis.minorticks_off()
     return f"{named(suite)}, one pair, {TIMES} times"
 
 
-def _draw_runtime(axis: Axes, suite: str, rows: Sequence[Row]) -> str | None:
+def _draw_runtime(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
     """The paper's figure: POT, POT stopped early, and the learned paths, on linear axes."""
     dimension = SUITES[suite].dimension
     early = EARLY[dimension]
@@ -191,11 +193,11 @@ def _draw_runtime(axis: Axes, suite: str, rows: Sequence[Row]) -> str | None:
             cells = [row.cells for row in own]
             axis.errorbar(cells, ms[:, 0], spread, label=label, capsize=2, c=colour, ls=line)
             drawn += 1
-    axis.set(xlabel="cells a side", ylabel="ms a pair")
+    axis.set(xlabel="cells per side", ylabel="ms per pair")
     return f"{named(suite)}, one pair, {TIMES} times" if drawn > 1 else None
 
 
-def _draw_break_even(axis: Axes, suite: str, rows: Sequence[Row]) -> str | None:
+def _draw_break_even(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
     """Seconds for n pairs: trained first, or solved classically at the same error."""
     learned = [
         (row, equal, pairs)
@@ -211,7 +213,7 @@ def _draw_break_even(axis: Axes, suite: str, rows: Sequence[Row]) -> str | None:
         axis.plot(
             n, (row.training_seconds or 0) + n * row.seconds, c=colour, lw=1.4, label=row.label
         )
-        name = f"{equal.label}, as exact"
+        name = f"{equal.label}, as accurate"
         axis.plot(n, n * equal.seconds, c=colour, lw=1.2, ls="--", label=name)
         axis.plot(pairs, pairs * equal.seconds, "o", c=colour, ms=6, mec="white")
         axis.annotate(
@@ -239,19 +241,19 @@ def _scaling(curves: Sequence[Curve]) -> Figure | None:
             label = f"{curve.solver}, slope {curve.slope:.2f}"
             ms = [1e3 * seconds for seconds in curve.seconds]
             axis.plot(curve.values, ms, marker + "-", c=colour, ms=4, lw=1, label=label)
-        axis.set(xscale="log", yscale="log", xlabel=name, ylabel="ms a call")
+        axis.set(xscale="log", yscale="log", xlabel=name, ylabel="ms per call")
         axis.xaxis.set_minor_formatter(NullFormatter())
         _finish(axis)
         axis.legend(frameon=False, fontsize="x-small", labelcolor=INK)
     return figure
 
 
-def _shown(row: Row) -> float:
+def _shown(row: Measurement) -> float:
     """The error where it is drawn."""
     return max(row.l1_percent, FLOOR)
 
 
-def _quartiles(row: Row) -> tuple[float, float, float]:
+def _quartiles(row: Measurement) -> tuple[float, float, float]:
     seconds = row.seconds_per_pair
     return seconds.median, seconds.low_quartile, seconds.high_quartile
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from geonet.evaluation.stamp import Stamp
 from geonet.files import reading, written_atomically
 
 FILE = "benchmark.json"
@@ -23,8 +24,8 @@ class Seconds:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A solver in one setting.
+class Measurement:
+    """A solver in one kind of call.
 
     Attributes:
         suite: the name.
@@ -79,7 +80,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A setting that was not measured, and why."""
+    """A kind of call that was not measured, and why."""
 
     suite: str
     dimension: int
@@ -112,13 +113,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """All that one run measured."""
+    """All that one run measured, and its stamp; None for results from before there were stamps."""
 
     machine: dict[str, Any]
     quick: bool
-    settings: list[Row] = field(default_factory=list)
+    settings: list[Measurement] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     scaling: list[Curve] = field(default_factory=list)
+    stamp: Stamp | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Nested tables."""
@@ -128,25 +130,30 @@ class Benchmark:
     def from_json(table: dict[str, Any]) -> Benchmark:
         """What `to_json` gave."""
         rows = [
-            Row(**row | {"seconds_per_pair": Seconds(**row["seconds_per_pair"])})
+            Measurement(**row | {"seconds_per_pair": Seconds(**row["seconds_per_pair"])})
             for row in table["settings"]
         ]
         skipped = [Skipped(**row) for row in table["skipped"]]
         curves = [Curve(**curve) for curve in table["scaling"]]
-        return Benchmark(table["machine"], table["quick"], rows, skipped, curves)
+        stamp = Stamp.from_json(table.get("stamp"))
+        return Benchmark(table["machine"], table["quick"], rows, skipped, curves, stamp)
 
     def with_the_rest_of(self, other: Benchmark) -> Benchmark:
-        """All of this, and what `other` has of solvers and suites that are not in this."""
+        """All of this, and what `other` has of solvers and suites that are not in this.
+
+        With anything of the other, the whole is as old as that.
+        """
         own = {(row.suite, row.label) for row in (*self.settings, *self.skipped)}
         curves = {curve.solver for curve in self.scaling}
+        rows = [row for row in other.settings if (row.suite, row.label) not in own]
+        skipped = [row for row in other.skipped if (row.suite, row.label) not in own]
+        scaling = [curve for curve in other.scaling if curve.solver not in curves]
         return replace(
             self,
-            settings=[
-                *self.settings,
-                *(r for r in other.settings if (r.suite, r.label) not in own),
-            ],
-            skipped=[*self.skipped, *(r for r in other.skipped if (r.suite, r.label) not in own)],
-            scaling=[*self.scaling, *(c for c in other.scaling if c.solver not in curves)],
+            settings=[*self.settings, *rows],
+            skipped=[*self.skipped, *skipped],
+            scaling=[*self.scaling, *scaling],
+            stamp=other.stamp if rows or skipped or scaling else self.stamp,
         )
 
     def save(self, folder: Path) -> Path:

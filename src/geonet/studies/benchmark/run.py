@@ -9,15 +9,16 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from geonet.errors import GeonetError
-from geonet.evaluation.machine import machine
+from geonet.evaluation.stamp import stamp
 from geonet.studies.benchmark.entrants import Entrant, check_all_take_part, entrants, taking_part
 from geonet.studies.benchmark.process import in_new_process
-from geonet.studies.benchmark.result import Benchmark, Curve, Row, Skipped
+from geonet.studies.benchmark.result import Benchmark, Curve, Measurement, Skipped
 from geonet.studies.benchmark.scaling import LADDERS, Ladder, curves
 from geonet.studies.benchmark.suites import SCALING, TIMES, Suite, check_suites, suite_of
 from geonet.studies.benchmark.worker import FULL, QUICK, Job, Limits, measured
 
 Tell = Callable[[str], None]
+MODULES = (__name__,)  # where its measurement begins, see `geonet.evaluation.sources`
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ def planned(suites: Sequence[str] = (), solvers: Sequence[str] = (), quick: bool
 
 def benchmark(plan: Plan, tell: Tell = lambda line: None) -> Benchmark:
     """Measure; `tell` is given a line when a solver is done."""
-    rows: list[Row] = []
+    stamped = stamp(MODULES)  # before: sources may change in the meantime
+    rows: list[Measurement] = []
     skipped: list[Skipped] = []
     for suite, own in plan.parts:
         with TemporaryDirectory() as folder:
@@ -74,7 +76,7 @@ def benchmark(plan: Plan, tell: Tell = lambda line: None) -> Benchmark:
         except GeonetError as error:
             skipped.append(_ladder_skipped(ladder, str(error)))
         tell(f"{SCALING} {ladder.solver}, {perf_counter() - began:.0f} s")
-    return Benchmark(machine(), plan.quick, rows, skipped, found)
+    return Benchmark(stamped.machine, plan.quick, rows, skipped, found, stamped)
 
 
 def _pairs_written(suite: Suite, limits: Limits, folder: Path, tell: Tell) -> dict[int, Path]:
@@ -87,11 +89,11 @@ def _pairs_written(suite: Suite, limits: Limits, folder: Path, tell: Tell) -> di
     return files
 
 
-def _measured(job: Job) -> tuple[list[Row], list[Skipped]]:
+def _measured(job: Job) -> tuple[list[Measurement], list[Skipped]]:
     try:
         return in_new_process(measured, job)
     except GeonetError as error:  # of the process itself: solvers' are among the skipped
-        return [], [job.skipped(setting, str(error)) for setting in job.settings()]
+        return [], [job.skipped(asked, str(error)) for asked in job.calls()]
 
 
 def _ladder_skipped(ladder: Ladder, reason: str) -> Skipped:

@@ -18,7 +18,7 @@ from geonet.measures.grid import Grid
 from geonet.solvers.registry import make_solver
 from geonet.studies.benchmark.analysis import slope
 from geonet.studies.benchmark.result import Curve
-from geonet.studies.benchmark.suites import TIMES, Setting
+from geonet.studies.benchmark.suites import TIMES, Call
 
 BUDGET, REPEATS = 8.0, 9
 QUICK_BUDGET, QUICK_REPEATS = 2.0, 3
@@ -82,7 +82,7 @@ def curves(ladder: Ladder) -> list[Curve]:
         if pairs == 1:
             first, second = first[0], second[0]
         given = Density(first, ladder.grid), Density(second, ladder.grid)
-        moments = Setting(ladder.grid.shape[0], times=times).moments()
+        moments = Call(ladder.grid.shape[0], times=times).moments()
         calls = calls_within(
             ladder.budget, ladder.repeats, lambda k: solver(*given).density(moments, grid)
         )

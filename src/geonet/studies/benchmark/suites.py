@@ -10,18 +10,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from geonet.errors import InputError
-from geonet.evaluation.suites import SEED, Case, Pairs, pairs_of
+from geonet.evaluation.suites import SEED, Case, KnownPairs, pairs_of
 from geonet.geodesics.base import QUARTERS
 from geonet.measures.density import Density
 from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
 
-TIMES = len(QUARTERS)  # of the settings in which errors are measured: the quarters
+TIMES = len(QUARTERS)  # of the calls in which errors are measured: the quarters
 
 
 @dataclass(frozen=True)
-class Setting:
+class Call:
     """One call: cells along each axis, pairs given together, times asked for."""
 
     cells: int
@@ -67,14 +67,14 @@ class Suite:
         """Of the densities."""
         return self.box.dimension
 
-    def settings(self) -> list[Setting]:
+    def calls(self) -> list[Call]:
         """What every solver is asked, the smaller grids first."""
         found = []
         for cells in self.cells:
-            found.append(Setting(cells))
+            found.append(Call(cells))
             if cells == self.reference:
-                found += [Setting(cells, times=n) for n in self.times if n != TIMES]
-                found += [Setting(cells, pairs=n) for n in self.batches if n != 1]
+                found += [Call(cells, times=n) for n in self.times if n != TIMES]
+                found += [Call(cells, pairs=n) for n in self.batches if n != 1]
         return found
 
     def quickly(self, cells: tuple[int, ...]) -> Suite:
@@ -105,12 +105,12 @@ class PairsFile:
     file: Path
     grid: Grid
 
-    def pairs(self) -> Pairs:
+    def pairs(self) -> KnownPairs:
         """Pairs with their truth."""
         tensors = load_file(self.file)
         source, target = (Density(tensors[end], self.grid) for end in ("source", "target"))
         truth = Density.as_computed(tensors["truth"], self.grid)
-        return Pairs(source, target, truth, tensors["distance"])
+        return KnownPairs(source, target, truth, tensors["distance"])
 
     def batch(self, size: int) -> tuple[Density, Density]:
         """Sources and targets of so many pairs."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from geonet.evaluation.results import Cell, Table, digits
 from geonet.studies.benchmark.analysis import LIMIT, break_even, equal_error, in_setting, pareto
-from geonet.studies.benchmark.result import Benchmark, Row, Skipped
+from geonet.studies.benchmark.result import Benchmark, Measurement, Skipped
 from geonet.studies.benchmark.suites import SUITES, TIMES
 
 ON_FRONT = "●"
@@ -20,7 +20,7 @@ def tables(found: Benchmark) -> list[Table]:
     return [table for table in made if table.rows]
 
 
-def ranking(rows: Sequence[Row], suite: str) -> Table:
+def ranking(rows: Sequence[Measurement], suite: str) -> Table:
     """Error and time at the reference size, one pair, the fastest first."""
     cells = SUITES[suite].reference
     own = in_setting(rows, suite, cells)
@@ -30,7 +30,7 @@ def ranking(rows: Sequence[Row], suite: str) -> Table:
         "front",
         "L1, %",
         "W2, %",
-        "ms a pair",
+        "ms per pair",
         "quartiles",
         "repeats",
         "pairs",
@@ -60,11 +60,13 @@ def ranking(rows: Sequence[Row], suite: str) -> Table:
         ]
         for row in own
     ]
-    title = f"{named(suite, cells)}, one pair, {TIMES} times; {ON_FRONT}: none is better in both"
+    title = (
+        f"{named(suite, cells)}, one pair, {TIMES} times; {ON_FRONT}: no other is better in both"
+    )
     return Table(title, columns, lines)
 
 
-def sizes(rows: Sequence[Row], suite: str) -> Table:
+def sizes(rows: Sequence[Measurement], suite: str) -> Table:
     """Milliseconds of one pair on every grid."""
     own = [row for row in rows if (row.suite, row.pairs, row.times) == (suite, 1, TIMES)]
     cells = sorted({row.cells for row in own})
@@ -74,11 +76,11 @@ def sizes(rows: Sequence[Row], suite: str) -> Table:
         [label, *(found.get((label, n)) for n in cells)]
         for label in sorted(labels, key=lambda label: _latest(found, label, cells))
     ]
-    title = f"{named(suite)}, one pair, {TIMES} times, ms a pair"
-    return Table(title, ("cells a side", *map(str, cells)), lines if len(cells) > 1 else [])
+    title = f"{named(suite)}, one pair, {TIMES} times, ms per pair"
+    return Table(title, ("cells per side", *map(str, cells)), lines if len(cells) > 1 else [])
 
 
-def loads(rows: Sequence[Row], suite: str) -> Table:
+def loads(rows: Sequence[Measurement], suite: str) -> Table:
     """Milliseconds per pair for other numbers of times, and in a batch."""
     cells = SUITES[suite].reference
     own = [row for row in rows if (row.suite, row.cells) == (suite, cells)]
@@ -89,22 +91,22 @@ def loads(rows: Sequence[Row], suite: str) -> Table:
         [label, *(found.get((label, kind)) for kind in kinds)] for label in labels
     ]
     columns = ("solver", *(_load(*kind) for kind in kinds))
-    return Table(f"{named(suite, cells)}, ms a pair", columns, lines if len(kinds) > 1 else [])
+    return Table(f"{named(suite, cells)}, ms per pair", columns, lines if len(kinds) > 1 else [])
 
 
-def equal_errors(rows: Sequence[Row]) -> Table:
-    """Learned solvers against the fastest classical one that is as exact, and when they pay."""
+def equal_errors(rows: Sequence[Measurement]) -> Table:
+    """Learned solvers against the fastest classical one that is as accurate, and when they pay."""
     columns = (
         "learned",
         "L1, %",
-        "ms a pair",
-        "the fastest classical, as exact",
-        "ms a pair",
-        "times as slow",
+        "ms per pair",
+        "fastest classical solver at this error",
+        "ms per pair",
+        "times as long",
         "training, s",
-        "pays after pairs",
-        f"classical below {LIMIT:g} %",
-        "times as slow",
+        "pairs until training pays",
+        f"fastest classical solver below {LIMIT:g} %",
+        "times as long",
     )
     lines: list[list[Cell]] = []
     for row in rows:
@@ -114,7 +116,7 @@ def equal_errors(rows: Sequence[Row]) -> Table:
     return Table("Speed at equal error", columns, lines)
 
 
-def _against(row: Row, equal: Row | None, below: Row | None) -> list[Cell]:
+def _against(row: Measurement, equal: Measurement | None, below: Measurement | None) -> list[Cell]:
     """A line of `equal_errors`."""
     name = f"{row.label}, {named(row.suite, row.cells)}, {_load(row.pairs, row.times)}"
     line: list[Cell] = [name, row.l1_percent, 1e3 * row.seconds]
@@ -126,7 +128,7 @@ def _against(row: Row, equal: Row | None, below: Row | None) -> list[Cell]:
     return line + ([None] * 2 if below is None else [below.label, below.seconds / row.seconds])
 
 
-def _pays(row: Row, equal: Row | None) -> Cell:
+def _pays(row: Measurement, equal: Measurement | None) -> Cell:
     if row.training_seconds is None or equal is None:
         return None
     pairs = break_even(row, equal)
@@ -145,7 +147,7 @@ def scaling(found: Benchmark) -> Table:
         ]
         for curve in found.scaling
     ]
-    columns = ("solver", "what grows", "from–to", "ms a call", "slope, upper half")
+    columns = ("solver", "what grows", "from–to", "ms per call", "slope of the upper half")
     return Table("Cost against size", columns, lines)
 
 

@@ -1,4 +1,4 @@
-"""One solver through the settings of a suite, in a process of its own.
+"""One solver through the calls of a suite, in a process of its own.
 
 So what it imports, keeps and allocates is its own too. This module imports no more than every
 solver needs: what a solver needs besides belongs to its set-up.
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from geonet.errors import GeonetError, SolverError, UnavailableError
-from geonet.evaluation.suites import Pairs
+from geonet.evaluation.suites import KnownPairs
 from geonet.evaluation.timing import Calls, calls_within
 from geonet.geodesics.base import Geodesic
 from geonet.measures.density import Density
@@ -28,8 +28,8 @@ from geonet.solvers.base import Solver
 from geonet.solvers.registry import make_solver, register, solver_names
 from geonet.studies.benchmark.entrants import Entrant
 from geonet.studies.benchmark.process import told
-from geonet.studies.benchmark.result import Row, Seconds, Skipped
-from geonet.studies.benchmark.suites import PairsFile, Setting, Suite
+from geonet.studies.benchmark.result import Measurement, Seconds, Skipped
+from geonet.studies.benchmark.suites import Call, PairsFile, Suite
 
 Answer = tuple[Geodesic, Density]
 NETWORKS = "float32"  # in which all of them compute, whatever they answer in
@@ -40,8 +40,8 @@ class Limits:
     """How much is measured.
 
     Attributes:
-        budget: seconds for the repeats of one setting.
-        repeats: of one setting, if they fit.
+        budget: seconds for the repeats of one call.
+        repeats: of one call, if they fit.
         pairs: with a truth.
     """
 
@@ -62,29 +62,29 @@ class Job:
     files: dict[int, Path]
     limits: Limits
 
-    def settings(self) -> list[Setting]:
+    def calls(self) -> list[Call]:
         """What is measured of this solver; of one that is trained for every pair, the least."""
         if self.entrant.kind == "per-pair":
-            return [Setting(self.suite.reference)]
-        return self.suite.settings()
+            return [Call(self.suite.reference)]
+        return self.suite.calls()
 
-    def skipped(self, setting: Setting, reason: str) -> Skipped:
-        """A setting left out."""
-        return Skipped(**self.named(setting), reason=reason)
+    def skipped(self, asked: Call, reason: str) -> Skipped:
+        """A call left out."""
+        return Skipped(**self.named(asked), reason=reason)
 
-    def named(self, setting: Setting) -> dict[str, Any]:
-        """What a row says about setting and solver."""
+    def named(self, asked: Call) -> dict[str, Any]:
+        """What a row says about call and solver."""
         return {
             "suite": self.suite.name,
             "dimension": self.suite.dimension,
-            **vars(setting),
+            **vars(asked),
             "label": self.entrant.label,
             "solver": self.entrant.solver,
         }
 
 
-def measured(job: Job) -> tuple[list[Row], list[Skipped]]:
-    """The settings that were measured, and those that were not."""
+def measured(job: Job) -> tuple[list[Measurement], list[Skipped]]:
+    """The calls that were measured, and those that were not."""
     warnings.simplefilter("ignore")  # of what stopped early; its error shows it
     return Worker(job).run()
 
@@ -92,7 +92,7 @@ def measured(job: Job) -> tuple[list[Row], list[Skipped]]:
 class Errors:
     """Errors at the quarters and of the distance, pair by pair."""
 
-    def __init__(self, pairs: Pairs):
+    def __init__(self, pairs: KnownPairs):
         self.pairs = pairs
         self.l1: dict[int, Tensor] = {}
         self.w2: dict[int, float] = {}
@@ -125,7 +125,7 @@ class Errors:
 
 
 class Worker:
-    """Goes through the settings; what it learns from one decides about the next."""
+    """Goes through the calls; what it learns from one decides about the next."""
 
     def __init__(self, job: Job):
         self.job = job
@@ -137,57 +137,57 @@ class Worker:
         self.slow: str | None = None  # why all that follow are left out
         self.began = 0.0  # the latest call
 
-    def run(self) -> tuple[list[Row], list[Skipped]]:
-        """All settings in their order."""
-        rows: list[Row] = []
+    def run(self) -> tuple[list[Measurement], list[Skipped]]:
+        """All calls in their order."""
+        rows: list[Measurement] = []
         skipped: list[Skipped] = []
-        for setting in self.job.settings():
-            reason = self.slow or self.refused.get(setting.cells) or self._beyond(setting)
+        for asked in self.job.calls():
+            reason = self.slow or self.refused.get(asked.cells) or self._beyond(asked)
             if reason is None:
                 self.began = perf_counter()
                 try:
-                    rows.append(self._row(setting))
+                    rows.append(self._row(asked))
                     continue
                 except Exception as error:  # one solver's failure must not cost the others' rows
                     reason = told(error)
-                    if setting.is_base:
-                        self.refused[setting.cells] = reason
-                        self._judge(setting, perf_counter() - self.began)
-            skipped.append(self.job.skipped(setting, reason))
+                    if asked.is_base:
+                        self.refused[asked.cells] = reason
+                        self._judge(asked, perf_counter() - self.began)
+            skipped.append(self.job.skipped(asked, reason))
         return rows, skipped
 
-    def _row(self, setting: Setting) -> Row:
-        calls, dtype = self._measure(setting)
-        values = np.quantile(calls.warm, (0.5, 0.25, 0.75, 0.0)) / setting.pairs
+    def _row(self, asked: Call) -> Measurement:
+        calls, dtype = self._measure(asked)
+        values = np.quantile(calls.warm, (0.5, 0.25, 0.75, 0.0)) / asked.pairs
         if self.setup is None:  # the first answer of all
             extra = calls.first - float(np.median(calls.warm))
             self.setup = self.making + max(extra, 0.0)
-        if setting.is_base:
-            self.single[setting.cells] = float(values[0])
-            self._judge(setting, max(calls.warm))
+        if asked.is_base:
+            self.single[asked.cells] = float(values[0])
+            self._judge(asked, max(calls.warm))
         entrant = self.job.entrant
-        return Row(
-            **self.job.named(setting),
+        return Measurement(
+            **self.job.named(asked),
             options=entrant.options,
             kind=entrant.kind,
             setup_seconds=self.setup,
             seconds_per_pair=Seconds(*values.tolist()),
             repeats=len(calls.warm),
-            **self.errors[setting.cells],
+            **self.errors[asked.cells],
             memory_mb=calls.memory_mb,
             threads=torch.get_num_threads(),
             dtype=dtype if entrant.kind == "classical" else NETWORKS,
             training_seconds=self._training_seconds,
         )
 
-    def _measure(self, setting: Setting) -> tuple[Calls, str]:
-        """The calls of a setting and the type of their answers; errors are kept on the way."""
+    def _measure(self, asked: Call) -> tuple[Calls, str]:
+        """The repeats of a call and the type of their answers; errors are kept on the way."""
         suite, limits = self.job.suite, self.job.limits
-        file = PairsFile(self.job.files[setting.cells], suite.box.with_shape(setting.cells))
-        pairs, moments = file.pairs(), setting.moments()
+        file = PairsFile(self.job.files[asked.cells], suite.box.with_shape(asked.cells))
+        pairs, moments = file.pairs(), asked.moments()
         given = [(pairs.source[k], pairs.target[k]) for k in range(len(pairs.source))]
-        if setting.pairs > 1:
-            given = [file.batch(setting.pairs)]
+        if asked.pairs > 1:
+            given = [file.batch(asked.pairs)]
         errors, dtypes = Errors(pairs), []
 
         def call(k: int) -> Answer:
@@ -202,13 +202,13 @@ class Worker:
 
         def see(k: int, answer: Answer) -> None:
             dtypes.append(answer[1].values.dtype)
-            if setting.is_base:
+            if asked.is_base:
                 errors.see(k, answer)
 
         _ = self._solver  # made before the clock of the first call
         calls = calls_within(limits.budget, limits.repeats, call, see)
-        if setting.is_base:
-            self.errors[setting.cells] = errors.summary()
+        if asked.is_base:
+            self.errors[asked.cells] = errors.summary()
         return calls, str(dtypes[0]).removeprefix("torch.")
 
     @cached_property
@@ -230,15 +230,15 @@ class Worker:
 
         return read_tensors(Path(file), "a geonet model")[1].get("seconds")
 
-    def _judge(self, setting: Setting, seconds: float) -> None:
+    def _judge(self, asked: Call, seconds: float) -> None:
         """Whether larger grids are worth a try."""
         if seconds > self.job.limits.budget:
-            self.slow = f"one path on {setting.cells} cells a side takes about {seconds:.0f} s"
+            self.slow = f"one path on {asked.cells} cells a side takes about {seconds:.0f} s"
 
-    def _beyond(self, setting: Setting) -> str | None:
+    def _beyond(self, asked: Call) -> str | None:
         """Why a batch is not tried; a solver with a batched form always is."""
         one_by_one = type(self._solver)._solve is Solver._solve if self.single else True
-        seconds = setting.pairs * self.single.get(setting.cells, 0.0)
-        if setting.pairs > 1 and one_by_one and seconds > self.job.limits.budget:
-            return f"{setting.pairs} pairs, one by one, take about {seconds:.0f} s"
+        seconds = asked.pairs * self.single.get(asked.cells, 0.0)
+        if asked.pairs > 1 and one_by_one and seconds > self.job.limits.budget:
+            return f"{asked.pairs} pairs, one by one, take about {seconds:.0f} s"
         return None

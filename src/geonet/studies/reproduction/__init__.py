@@ -1,1 +1,1 @@
-"""The paper's experiments, each a function of a `Setting` that gives a `Result`."""
+"""The paper's experiments, each a function of a `Conditions` that gives a `Result`."""

@@ -29,7 +29,7 @@ from geonet.plotting import DENSITY_MAP
 from geonet.solvers.per_pair.flow_matching import FlowSolver
 from geonet.solvers.registry import make_solver
 from geonet.studies.reproduction import paper
-from geonet.studies.reproduction.setting import Setting
+from geonet.studies.reproduction.conditions import Conditions
 
 PAIRS, FEW_PAIRS = 30, 8  # few for what is trained for every pair, or follows an ODE
 QUICK_STEPS = 300
@@ -71,20 +71,20 @@ def cloud_pairs(count: int, seed: int = SEED) -> list[CloudPair]:
     ]
 
 
-def table_3(setting: Setting) -> Result:
+def table_3(conditions: Conditions) -> Result:
     """L1 errors of both forms and of both flows."""
-    pairs = cloud_pairs(setting.count(PAIRS, 2))
-    some = pairs[: setting.count(FEW_PAIRS, 1)]
+    pairs = cloud_pairs(conditions.count(PAIRS, 2))
+    some = pairs[: conditions.count(FEW_PAIRS, 1)]
     rows = [[f"paper: {name}", *cells] for name, cells in paper.TABLE_3.items()]
     rows.append(["truth of a second sample", *spreads(torch.stack([p.noise for p in pairs]))])
-    for label, method in _operators(setting).items():
+    for label, method in _operators(conditions).items():
         rows.append([label, *spreads(torch.stack([l1(method(p), p.truth) for p in pairs]))])
-    network = setting.solver("geonet-cloud")
+    network = conditions.solver("geonet-cloud")
     errors = [l1(_carried(p, network, both=False), p.truth) for p in some]
     rows.append(
         [f"`geonet-cloud`, particles forth, {len(some)} pairs", *spreads(torch.stack(errors))]
     )
-    seconds, flows = {}, {name: _flow(method, setting) for name, method in FLOWS.items()}
+    seconds, flows = {}, {name: _flow(method, conditions) for name, method in FLOWS.items()}
     for name, flow in flows.items():
         replace(flow, steps=1).fit(some[0].source, some[0].target)  # imports
         began = perf_counter()
@@ -95,7 +95,7 @@ def table_3(setting: Setting) -> Result:
         ["`linear`", *spreads(torch.stack([l1(_frames("linear")(p), p.truth) for p in pairs]))]
     )
     title = f"L1 in %, {len(pairs)} pairs of {PARTICLES} particles, 25×25 bins"
-    pot = _against_pot(pairs, setting)
+    pot = _against_pot(pairs, conditions)
     remarks = [
         f"CFM and RF were trained for each pair on its own: {flows['CFM'].steps} steps of Adam on "
         f"batches of {flows['CFM'].batch}, RF twice that (once more after one reflow), "
@@ -103,14 +103,18 @@ def table_3(setting: Setting) -> Result:
     ]
     remarks += _account(rows)
     return Result(
-        "table-3", "Point clouds", setting.quick, [Table(title, ("", *TIMES), rows), pot], remarks
+        "table-3",
+        "Point clouds",
+        conditions.quick,
+        [Table(title, ("", *TIMES), rows), pot],
+        remarks,
     )
 
 
-def _operators(setting: Setting) -> dict[str, Callable[[CloudPair], Density]]:
+def _operators(conditions: Conditions) -> dict[str, Callable[[CloudPair], Density]]:
     """Ways to get histograms from the operators."""
-    network = setting.solver("geonet-cloud")
-    transport = setting.solver("transport-cloud")
+    network = conditions.solver("geonet-cloud")
+    transport = conditions.solver("transport-cloud")
     return {
         "`geonet-cloud`, density": _frames(network),
         "`transport-cloud`, density": _frames(transport),
@@ -134,12 +138,12 @@ def _account(rows: list) -> list[str]:
     return [f"In between, `transport-cloud` has {parts}: {said}, with the noise still in it."]
 
 
-def _against_pot(pairs: list[CloudPair], setting: Setting) -> Table:
+def _against_pot(pairs: list[CloudPair], conditions: Conditions) -> Table:
     """The paper's protocol: POT's barycenters of the histograms are the reference."""
     references = [_frames("barycenter")(p) for p in pairs]
     rows = [["paper: GeONet", *paper.TABLE_3["GeONet"]]]
     for name in ("geonet-cloud", "transport-cloud", "linear"):
-        method = _frames(setting.solver(name))
+        method = _frames(conditions.solver(name))
         errors = [l1(method(p), pot) for p, pot in zip(pairs, references, strict=True)]
         rows.append([f"`{name}`", *spreads(torch.stack(errors))])
     errors = [l1(pot, p.truth) for p, pot in zip(pairs, references, strict=True)]
@@ -147,16 +151,16 @@ def _against_pot(pairs: list[CloudPair], setting: Setting) -> Table:
     return Table(f"L1 to POT in %, {len(pairs)} pairs", ("", *TIMES), rows)
 
 
-def point_clouds(setting: Setting) -> Result:
+def point_clouds(conditions: Conditions) -> Result:
     """A pair by all methods, as histograms and as particles."""
     pair = cloud_pairs(1)[0]
     rows: dict[str, Density] = {"truth": pair.truth}
     for name in ("geonet-cloud", "transport-cloud"):
-        path = make_solver(setting.solver(name))(*pair.ends)
+        path = make_solver(conditions.solver(name))(*pair.ends)
         rows[name] = path.density(QUARTERS)
         rows[f"{name}, finer"] = path.density(QUARTERS, BOX_CLOUDS.with_shape(100))
     for name, method in FLOWS.items():
-        rows[name] = _carried_by_flow(pair, _flow(method, setting))
+        rows[name] = _carried_by_flow(pair, _flow(method, conditions))
     table = Table(
         "This pair, L1 to the truth in %",
         ("", *TIMES),
@@ -166,7 +170,7 @@ def point_clouds(setting: Setting) -> Result:
             if frames.grid == BOX_CLOUDS and name != "truth"
         ],
     )
-    path = make_solver(setting.solver("transport-cloud"))(*pair.ends)
+    path = make_solver(conditions.solver("transport-cloud"))(*pair.ends)
     generator = torch.Generator().manual_seed(SEED)
     starts = {
         "particles": pair.source,
@@ -179,7 +183,7 @@ def point_clouds(setting: Setting) -> Result:
         f"rounding {len(starts['rounded'])}, which the learned velocity then carries."
     )
     return Result(
-        "point-clouds", "A pair of clouds", setting.quick, [table], [remark], _figure(rows, ways)
+        "point-clouds", "A pair of clouds", conditions.quick, [table], [remark], _figure(rows, ways)
     )
 
 
@@ -215,9 +219,9 @@ def _carried_by_flow(pair: CloudPair, solver: FlowSolver) -> Density:
     return histogram(flow.carry(pair.source, QUARTERS), BOX_CLOUDS)
 
 
-def _flow(method: str, setting: Setting) -> FlowSolver:
+def _flow(method: str, conditions: Conditions) -> FlowSolver:
     """A solver that is trained for every pair; with its default budget unless it is quick."""
-    options = {"steps": QUICK_STEPS} if setting.quick else {}
+    options = {"steps": QUICK_STEPS} if conditions.quick else {}
     solver = make_solver(method, **options)
     assert isinstance(solver, FlowSolver)
     return solver

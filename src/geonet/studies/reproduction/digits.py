@@ -20,7 +20,7 @@ from geonet.operators.autoencoder import Autoencoder
 from geonet.operators.autoencoder_file import code_densities, codes_of, load_autoencoder
 from geonet.solvers.registry import make_solver
 from geonet.studies.reproduction import paper
-from geonet.studies.reproduction.setting import Setting
+from geonet.studies.reproduction.conditions import Conditions
 from geonet.training.autoencoder import as_rows
 from geonet.training.digits import BLUR, FLOOR
 
@@ -61,10 +61,10 @@ def digit_pairs(count: int, seed: int = SEED) -> tuple[np.ndarray, np.ndarray]:
     return digits[chosen[:count]], digits[chosen[count : 2 * count]]
 
 
-def mnist(setting: Setting) -> Result:
+def mnist(conditions: Conditions) -> Result:
     """Errors of codes and of the images decoded from them, beside those of a plain fade."""
-    images = digit_pairs(setting.count(PAIRS, QUICK_PAIRS))
-    autoencoder = load_autoencoder(setting.file("mnist-autoencoder"))
+    images = digit_pairs(conditions.count(PAIRS, QUICK_PAIRS))
+    autoencoder = load_autoencoder(conditions.file("mnist-autoencoder"))
     tables = []
     for kind, ends in (("identity", (images[0], images[0])), ("random", images)):
         pairs = code_pairs(ends, autoencoder)
@@ -73,7 +73,7 @@ def mnist(setting: Setting) -> Result:
         codes: list = [["paper: GeONet to POT", *paper.MNIST[f"codes, {kind}"]]]
         pictures: list = [["paper: GeONet to POT", *paper.MNIST[f"images, {kind}"]]]
         for method in METHODS:
-            frames = make_solver(setting.solver(method))(pairs.source, pairs.target)
+            frames = make_solver(conditions.solver(method))(pairs.source, pairs.target)
             frames = frames.density(QUARTERS)
             for reference, truth in references.items():
                 label = f"`{method}` to {reference}"
@@ -83,12 +83,12 @@ def mnist(setting: Setting) -> Result:
         count = len(pairs.source)
         tables.append(Table(f"Codes, {kind}, {count} pairs, L1 in %", ("", *TIMES), codes))
         tables.append(Table(f"Decoded images, {kind}, L1 in %", ("", *TIMES), pictures))
-    tables.append(_image_table(images, setting))
+    tables.append(_image_table(images, conditions))
     remark = (
         "The exact truth is that of the splines through the codes, normalised as such; the error "
         "of `linear` at both ends is what this changes."
     )
-    return Result("mnist", "Encoded MNIST", setting.quick, tables, [remark])
+    return Result("mnist", "Encoded MNIST", conditions.quick, tables, [remark])
 
 
 def _picture_errors(found: Tensor, truth: Tensor) -> Tensor:
@@ -96,14 +96,14 @@ def _picture_errors(found: Tensor, truth: Tensor) -> Tensor:
     return (found - truth).abs().sum(-1) / truth.abs().sum(-1)
 
 
-def _image_table(images: tuple[np.ndarray, np.ndarray], setting: Setting) -> Table:
+def _image_table(images: tuple[np.ndarray, np.ndarray], conditions: Conditions) -> Table:
     """The transport form between the images themselves, in W2 and halfway."""
-    some = setting.count(20, 2)
+    some = conditions.count(20, 2)
     source, target = (as_densities(end[:some], BLUR, FLOOR) for end in images)
     exact = make_solver("linear-program")(source, target)
     rows = []
     for name, options in (("transport-mnist", {}), ("transport-mnist", {"corrections": 0})):
-        path = make_solver(setting.solver(name), **options)(source, target)
+        path = make_solver(conditions.solver(name), **options)(source, target)
         wrong = (path.distance / exact.distance - 1).abs()
         lower = torch.tensor(path.report.distance_lower_bound, dtype=torch.float64)
         rows.append(
@@ -122,31 +122,35 @@ def _image_table(images: tuple[np.ndarray, np.ndarray], setting: Setting) -> Tab
     return Table(title, columns, rows)
 
 
-def mnist_figure(setting: Setting) -> Result:
+def mnist_figure(conditions: Conditions) -> Result:
     """Codes of both ends, their geodesic, the decoded images; and images moved themselves."""
-    autoencoder = load_autoencoder(setting.file("mnist-autoencoder"))
+    autoencoder = load_autoencoder(conditions.file("mnist-autoencoder"))
     digits = sample_digits()
     first, second = (int(np.flatnonzero(digits.labels == label)[3]) for label in (2, 6))
     ends = digits.images[[first]], digits.images[[second]]
     pairs = code_pairs(ends, autoencoder)
     rows: dict[str, Tensor] = {}
     for method in ("geonet-mnist", "transport-1d"):
-        frames = make_solver(setting.solver(method))(pairs.source, pairs.target).density(QUARTERS)
+        frames = make_solver(conditions.solver(method))(pairs.source, pairs.target).density(
+            QUARTERS
+        )
         rows[f"{method},\ndecoded"] = pairs.images(frames)[0].reshape(-1, 28, 28)
     images = [as_densities(end, BLUR, FLOOR) for end in ends]
-    moved = make_solver(setting.solver("transport-mnist"))(*images).density(QUARTERS).values[0]
+    moved = make_solver(conditions.solver("transport-mnist"))(*images).density(QUARTERS).values[0]
     rows["transport-mnist,\nimages"] = moved.flip(-1).transpose(-1, -2)
     first_image, last_image = (torch.from_numpy(end).double() for end in ends)
     weight = torch.tensor(QUARTERS, dtype=torch.float64)[:, None, None]
     rows["linear,\nimages"] = torch.lerp(first_image, last_image, weight)
-    frames = make_solver(setting.solver("geonet-mnist"))(pairs.source, pairs.target)
+    frames = make_solver(conditions.solver("geonet-mnist"))(pairs.source, pairs.target)
     table = Table(
         "This pair of codes, L1 to exact truth in %",
         ("", *TIMES),
         [["`geonet-mnist`", *means(l1(frames.density(QUARTERS), pairs.truth))]],
     )
     figure = _figure(pairs, frames.density([k / 40 for k in range(41)]), rows)
-    return Result("mnist-figure", "A digit becomes another", setting.quick, [table], figure=figure)
+    return Result(
+        "mnist-figure", "A digit becomes another", conditions.quick, [table], figure=figure
+    )
 
 
 def _figure(pairs: CodePairs, history: Density, rows: dict[str, Tensor]) -> Figure:

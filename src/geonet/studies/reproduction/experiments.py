@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from geonet.studies.reproduction import clouds, digits, kinds, losses, mixtures, runtime
-from geonet.studies.reproduction.setting import Experiment
+from geonet.studies.reproduction.conditions import Experiment
 
 _BOTH = ("geonet-1d", "geonet-2d", "transport-1d", "transport-2d")
 _CLOUDS = ("geonet-cloud", "transport-cloud")

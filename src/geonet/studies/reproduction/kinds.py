@@ -7,13 +7,13 @@ from time import perf_counter
 import torch
 
 from geonet.evaluation.results import Cell, Result, Table, spreads
-from geonet.evaluation.suites import CASES, PAIRS, TIMES, Pairs, pairs_of
+from geonet.evaluation.suites import CASES, PAIRS, TIMES, KnownPairs, pairs_of
 from geonet.geodesics.base import QUARTERS
 from geonet.measures.metrics import l1
 from geonet.operators.model import Header
 from geonet.operators.model_file import read_tensors
 from geonet.solvers.registry import make_solver
-from geonet.studies.reproduction.setting import Setting
+from geonet.studies.reproduction.conditions import Conditions
 
 PINN_PAIRS, QUICK_PINN_STEPS = 5, 300
 # operator learning, satisfies the equations, needs no known geodesics, output on any mesh
@@ -35,7 +35,7 @@ KINDS = {
 }
 
 
-def table_1(setting: Setting) -> Result:
+def table_1(conditions: Conditions) -> Result:
     """Properties, then accuracy and cost on the random 1D pairs of Table 2."""
     columns = (
         "kind",
@@ -46,32 +46,32 @@ def table_1(setting: Setting) -> Result:
         "output on any mesh",
     )
     properties = [[KINDS[name], f"`{name}`", *has] for name, has in PROPERTIES.items()]
-    pairs = pairs_of(CASES["1D random"], setting.count(PAIRS, 3))
+    pairs = pairs_of(CASES["1D random"], conditions.count(PAIRS, 3))
     rows = []
     for name in PROPERTIES:
-        rows.append(_measured(name, pairs, setting))
+        rows.append(_measured(name, pairs, conditions))
     costs = ("solver", "pairs", *TIMES, "training, s", "ms a pair")
     tables = [
         Table("Properties", columns, properties),
         Table("L1 to exact truth in %, and costs on this machine", costs, rows),
     ]
-    _, header = _header("deeponet-1d", setting)
+    _, header = _header("deeponet-1d", conditions)
     remarks = [
         "The exact geodesics that `deeponet-1d` was shown took "
         f"{header.get('data_seconds', 0):g} s of its training. `pinn` trains anew for every pair: "
         "its training is its cost per pair."
     ]
-    return Result("table-1", "Four kinds of method", setting.quick, tables, remarks)
+    return Result("table-1", "Four kinds of method", conditions.quick, tables, remarks)
 
 
-def _measured(name: str, pairs: Pairs, setting: Setting) -> list[Cell]:
+def _measured(name: str, pairs: KnownPairs, conditions: Conditions) -> list[Cell]:
     options = {}
     if name == "pinn":
-        count = setting.count(PINN_PAIRS, 1)
-        options = {"steps": QUICK_PINN_STEPS} if setting.quick else {}
+        count = conditions.count(PINN_PAIRS, 1)
+        options = {"steps": QUICK_PINN_STEPS} if conditions.quick else {}
     else:
         count = len(pairs.source)
-    solver = make_solver(setting.solver(name), **options)
+    solver = make_solver(conditions.solver(name), **options)
     if name != "pinn":
         solver(pairs.source[0], pairs.target[0]).density(QUARTERS)  # imports, caches
     frames, began = [], perf_counter()
@@ -79,13 +79,13 @@ def _measured(name: str, pairs: Pairs, setting: Setting) -> list[Cell]:
         frames.append(solver(pairs.source[k], pairs.target[k]).density(QUARTERS))
     each = (perf_counter() - began) / count
     errors = torch.stack([l1(f, pairs.truth[k]) for k, f in enumerate(frames)])
-    trained, _ = _header(name, setting)
+    trained, _ = _header(name, conditions)
     return [f"`{name}`", count, *spreads(errors), trained, 1000 * each]
 
 
-def _header(name: str, setting: Setting) -> tuple[Cell, Header]:
+def _header(name: str, conditions: Conditions) -> tuple[Cell, Header]:
     """Seconds of training, and the header of the model's file; none for others."""
-    file = setting.file(name)
+    file = conditions.file(name)
     if not file.is_file():
         return None, {}
     _, header = read_tensors(file, "a geonet model")

@@ -12,7 +12,7 @@ from geonet.operators.model import Header
 from geonet.operators.model_file import read_tensors
 from geonet.settings import from_table
 from geonet.studies.reproduction import paper
-from geonet.studies.reproduction.setting import Setting
+from geonet.studies.reproduction.conditions import Conditions
 from geonet.training.catalogue import make_problem
 from geonet.training.config import TrainingConfig
 from geonet.training.run_log import read_log
@@ -22,13 +22,13 @@ LOG = "log.jsonl"
 LATE = 0.5  # the share of the steps that counts as late training
 
 
-def loss_curves(setting: Setting) -> Result:
+def loss_curves(conditions: Conditions) -> Result:
     """A row per model: the whole training, and its second half, in the units of the paper's box."""
     figure = Figure(figsize=(8, 2.3 * len(MODELS)), layout="constrained")
     axes = figure.subplots(len(MODELS), 2)
     rows = []
     for row, name in zip(axes, MODELS, strict=True):
-        steps, curves, header = history(setting, name)
+        steps, curves, header = history(conditions, name)
         for axis, first in zip(row, (0.0, LATE), strict=True):
             shown = [k for k, step in enumerate(steps) if step >= first * steps[-1]]
             for term, values in curves.items():
@@ -51,18 +51,18 @@ def loss_curves(setting: Setting) -> Result:
     axes[0][0].legend(frameon=False, fontsize="x-small")
     columns = ("", "paper: loss", *TERMS, "steps", "minutes, one core", "paper: minutes, GPU")
     table = Table("Weighted terms at the end, in the units of the paper's box", columns, rows)
-    return Result("loss-curves", "The loss by term", setting.quick, [table], figure=figure)
+    return Result("loss-curves", "The loss by term", conditions.quick, [table], figure=figure)
 
 
 TERMS = ("loss", "continuity", "hamilton_jacobi", "source", "target")
 
 
-def history(setting: Setting, name: str) -> tuple[list[int], dict[str, list[float]], Header]:
+def history(conditions: Conditions, name: str) -> tuple[list[int], dict[str, list[float]], Header]:
     """Steps, the loss and its terms there, and the header of the model's file.
 
     Training has them relative to uniform, which is L^2d times the paper's.
     """
-    file = setting.file(name)
+    file = conditions.file(name)
     _, header = read_tensors(file, "a geonet model")
     config = from_table(TrainingConfig, header["training"])
     scale = _side(config) ** (2 * config.model.dimension)

@@ -6,40 +6,40 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from geonet.evaluation.results import Result, Table, means, spreads
-from geonet.evaluation.suites import CASES, PAIRS, TIMES, Case, Pairs, pairs_of
+from geonet.evaluation.suites import CASES, PAIRS, TIMES, Case, KnownPairs, pairs_of
 from geonet.geodesics.base import QUARTERS, Geodesic
 from geonet.measures.density import Density
 from geonet.measures.families import BOX_1D, BOX_2D
 from geonet.measures.metrics import l1, l2, sliced_w1, w1
 from geonet.plotting import DENSITY_MAP, plot_together
 from geonet.studies.reproduction import paper
-from geonet.studies.reproduction.setting import Setting
+from geonet.studies.reproduction.conditions import Conditions
 
 QUICK_PAIRS = 3
 FORMS = ("geonet", "transport")
 
 
-def table_2(setting: Setting) -> Result:
+def table_2(conditions: Conditions) -> Result:
     """L1 errors of both forms against exact truth, and against POT as in the paper."""
     tables, remarks = [], []
     for name, case in CASES.items():
-        pairs = pairs_of(case, setting.count(PAIRS, QUICK_PAIRS))
-        tables.append(_errors(name, case, pairs, setting))
+        pairs = pairs_of(case, conditions.count(PAIRS, QUICK_PAIRS))
+        tables.append(_errors(name, case, pairs, conditions))
     met = [name for table, name in zip(tables, CASES, strict=True) if _under_paper(table)]
     missed = [name for name in CASES if name not in met]
     remarks.append(
         f"GeONet, against exact truth, is at or under the paper's means in {len(met)} of "
         f"{len(CASES)} rows" + (f"; it is not in {', '.join(missed)}." if missed else ".")
     )
-    return Result("table-2", "L1 error on Gaussian mixtures", setting.quick, tables, remarks)
+    return Result("table-2", "L1 error on Gaussian mixtures", conditions.quick, tables, remarks)
 
 
-def _errors(name: str, case: Case, pairs: Pairs, setting: Setting) -> Table:
+def _errors(name: str, case: Case, pairs: KnownPairs, conditions: Conditions) -> Table:
     d = case.grid.dimension
     pot = pairs.frames("barycenter")
     rows = [["paper: GeONet to POT", *paper.TABLE_2[name]]]
     for form in FORMS:
-        frames = pairs.frames(setting.solver(f"{form}-{d}d"))
+        frames = pairs.frames(conditions.solver(f"{form}-{d}d"))
         rows.append([f"`{form}-{d}d` to exact truth", *spreads(l1(frames, pairs.truth))])
         rows.append([f"`{form}-{d}d` to POT", *spreads(l1(frames, pot))])
     rows.append(["POT to exact truth", *spreads(l1(pot, pairs.truth))])
@@ -54,7 +54,7 @@ def _under_paper(table: Table) -> bool:
     return all(a.mean <= b.mean for a, b in zip(ours, paper_row, strict=True))  # pyright: ignore
 
 
-def metrics(setting: Setting) -> Result:
+def metrics(conditions: Conditions) -> Result:
     """L2, W1 and sliced W1 on random pairs."""
     tables = []
     for name, metric, case, scale in (
@@ -63,11 +63,11 @@ def metrics(setting: Setting) -> Result:
         ("2D L2", l2, CASES["2D random"], 100.0),
         ("2D sliced W1", sliced_w1, CASES["2D random"], 100 / BOX_2D.lengths[0]),
     ):
-        pairs, d = pairs_of(case, setting.count(PAIRS, QUICK_PAIRS)), case.grid.dimension
+        pairs, d = pairs_of(case, conditions.count(PAIRS, QUICK_PAIRS)), case.grid.dimension
         references = {"exact truth": pairs.truth, "POT": pairs.frames("barycenter")}
         rows = [["paper: GeONet to POT", *paper.METRICS[name]]]
         for form in FORMS:
-            frames = pairs.frames(setting.solver(f"{form}-{d}d"))
+            frames = pairs.frames(conditions.solver(f"{form}-{d}d"))
             for reference, against in references.items():
                 label = f"`{form}-{d}d` to {reference}"
                 rows.append([label, *means(metric(frames, against), scale)])
@@ -77,46 +77,50 @@ def metrics(setting: Setting) -> Result:
         "The paper does not say in which units its distances are; ours are shares of the box's "
         f"side, which is {BOX_1D.lengths[0]:g} in 1D and {BOX_2D.lengths[0]:g} in 2D."
     )
-    return Result("metrics", "Other metrics on random pairs", setting.quick, tables, [remark])
+    return Result("metrics", "Other metrics on random pairs", conditions.quick, tables, [remark])
 
 
-def geodesics_1d(setting: Setting) -> Result:
+def geodesics_1d(conditions: Conditions) -> Result:
     """Four pairs in space × time: exact, GeONet, transport, POT."""
-    pairs = pairs_of(CASES["1D random"], setting.count(4, 2))
-    paths = _paths(pairs, "quantile", setting)
+    pairs = pairs_of(CASES["1D random"], conditions.count(4, 2))
+    paths = _paths(pairs, "quantile", conditions)
     figure = _space_time(paths, len(pairs.source))
     table = _example_errors(pairs, paths)
-    return Result("geodesics-1d", "Geodesics in 1D", setting.quick, [table], figure=figure)
+    return Result("geodesics-1d", "Geodesics in 1D", conditions.quick, [table], figure=figure)
 
 
-def geodesics_2d(setting: Setting) -> Result:
+def geodesics_2d(conditions: Conditions) -> Result:
     """A pair at the quarters: exact, GeONet, transport, POT."""
-    pairs = pairs_of(CASES["2D random"], setting.count(4, 1))
-    paths = _paths(pairs, "monge-ampere", setting)
-    figure = plot_together(_examples(pairs, "monge-ampere", setting))
+    pairs = pairs_of(CASES["2D random"], conditions.count(4, 1))
+    paths = _paths(pairs, "monge-ampere", conditions)
+    figure = plot_together(_examples(pairs, "monge-ampere", conditions))
     table = _example_errors(pairs, paths)
-    return Result("geodesics-2d", "Geodesics in 2D", setting.quick, [table], figure=figure)
+    return Result("geodesics-2d", "Geodesics in 2D", conditions.quick, [table], figure=figure)
 
 
-def ood(setting: Setting) -> Result:
+def ood(conditions: Conditions) -> Result:
     """Pairs with narrower components than any in the training."""
     tables, rows = [], {}
     for name, exact in (("1D OOD", "quantile"), ("2D OOD", "monge-ampere")):
-        pairs = pairs_of(CASES[name], setting.count(4, 1))
-        paths = _paths(pairs, exact, setting)
+        pairs = pairs_of(CASES[name], conditions.count(4, 1))
+        paths = _paths(pairs, exact, conditions)
         tables.append(_example_errors(pairs, paths, name))
-        rows |= {f"{name[:2]} {k}": path for k, path in _examples(pairs, exact, setting).items()}
-    return Result("ood", "Out of distribution", setting.quick, tables, figure=plot_together(rows))
+        rows |= {f"{name[:2]} {k}": path for k, path in _examples(pairs, exact, conditions).items()}
+    return Result(
+        "ood", "Out of distribution", conditions.quick, tables, figure=plot_together(rows)
+    )
 
 
-def super_resolution(setting: Setting) -> Result:
+def super_resolution(conditions: Conditions) -> Result:
     """One coarse pair asked on finer grids, against the truth there."""
     tables = []
     strips: dict[str, tuple[Geodesic, list[int]]] = {}
     for d, coarse, finer in ((1, 100, (50, 100, 200, 400)), (2, 24, (24, 48, 96, 192))):
         case = Case(CASES[f"{d}D random"].family, (BOX_1D if d == 1 else BOX_2D).with_shape(coarse))
-        counts = finer[: setting.count(4, 3)]
-        paths = {form: pairs_of(case, 1).solved(setting.solver(f"{form}-{d}d")) for form in FORMS}
+        counts = finer[: conditions.count(4, 3)]
+        paths = {
+            form: pairs_of(case, 1).solved(conditions.solver(f"{form}-{d}d")) for form in FORMS
+        }
         rows = []
         for cells in counts:
             fine = pairs_of(Case(case.family, case.grid.with_shape(cells)), 1)
@@ -129,35 +133,35 @@ def super_resolution(setting: Setting) -> Result:
     return Result(
         "super-resolution",
         "One input, any resolution",
-        setting.quick,
+        conditions.quick,
         tables,
         figure=_resolutions(strips),
     )
 
 
-def potentials(setting: Setting) -> Result:
+def potentials(conditions: Conditions) -> Result:
     """The potentials of three pairs in 1D, and in 2D at t = ½: exact, GeONet's H, transport's u."""
     figure = Figure(figsize=(9, 9), layout="constrained")
     top, bottom = figure.subfigures(2, 1)  # pyright: ignore[reportGeneralTypeIssues]
-    count, tables = setting.count(3, 1), []
+    count, tables = conditions.count(3, 1), []
     for part, d, exact in ((top, 1, "quantile"), (bottom, 2, "monge-ampere")):
         pairs = pairs_of(CASES[f"{d}D random"], count)
         rows = []
         for form in FORMS:
-            path = pairs.solved(setting.solver(f"{form}-{d}d"))
+            path = pairs.solved(conditions.solver(f"{form}-{d}d"))
             rows.append([f"`{form}-{d}d`", *_potential_errors(path, pairs.solved(exact))])
         title = f"{d}D, error of the velocity ∇u where the mass is, % of its size, {count} pairs"
         tables.append(Table(title, ("", *TIMES), rows))
         axes = part.subplots(3, count, squeeze=False)
         for row, name in zip(axes, (exact, f"geonet-{d}d", f"transport-{d}d"), strict=True):
-            path = pairs.solved(setting.solver(name))
+            path = pairs.solved(conditions.solver(name))
             for axis, k in zip(row, range(count), strict=True):
                 _draw_potential(axis, path, k)
             row[0].set_ylabel(name)
     return Result(
         "potentials",
         "Potentials u of the Hamilton–Jacobi equation",
-        setting.quick,
+        conditions.quick,
         tables,
         figure=figure,
     )
@@ -187,23 +191,23 @@ def _draw_potential(axis: Axes, path: Geodesic, k: int) -> None:
     axis.set(xticks=[], yticks=[])
 
 
-def _methods(exact: str, setting: Setting, d: int) -> dict[str, str]:
+def _methods(exact: str, conditions: Conditions, d: int) -> dict[str, str]:
     """Solvers by the names that figures have for them."""
-    learned = {f"{form}-{d}d": setting.solver(f"{form}-{d}d") for form in FORMS}
+    learned = {f"{form}-{d}d": conditions.solver(f"{form}-{d}d") for form in FORMS}
     return {"exact": exact, **learned, "POT": "barycenter"}
 
 
-def _paths(pairs: Pairs, exact: str, setting: Setting) -> dict[str, Geodesic]:
-    methods = _methods(exact, setting, pairs.source.grid.dimension)
+def _paths(pairs: KnownPairs, exact: str, conditions: Conditions) -> dict[str, Geodesic]:
+    methods = _methods(exact, conditions, pairs.source.grid.dimension)
     return {name: pairs.solved(solver) for name, solver in methods.items()}
 
 
-def _examples(pairs: Pairs, exact: str, setting: Setting) -> dict[str, Geodesic]:
-    methods = _methods(exact, setting, pairs.source.grid.dimension)
+def _examples(pairs: KnownPairs, exact: str, conditions: Conditions) -> dict[str, Geodesic]:
+    methods = _methods(exact, conditions, pairs.source.grid.dimension)
     return {name: pairs.example(solver) for name, solver in methods.items()}
 
 
-def _example_errors(pairs: Pairs, paths: dict[str, Geodesic], name: str = "") -> Table:
+def _example_errors(pairs: KnownPairs, paths: dict[str, Geodesic], name: str = "") -> Table:
     rows = [
         [f"`{label}`", *means(l1(path.density(QUARTERS), pairs.truth))]
         for label, path in paths.items()

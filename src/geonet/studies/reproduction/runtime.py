@@ -17,7 +17,7 @@ from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
 from geonet.solvers.base import Solver
 from geonet.solvers.registry import make_solver
-from geonet.studies.reproduction.setting import Setting
+from geonet.studies.reproduction.conditions import Conditions
 
 
 @dataclass(frozen=True)
@@ -39,34 +39,34 @@ RACES = (
 )
 
 
-def runtime(setting: Setting) -> Result:
+def runtime(conditions: Conditions) -> Result:
     """Milliseconds for a path, one pair at a time, mean and standard deviation over the pairs."""
     tables, curves = [], {}
     for race in RACES:
-        sizes = race.sizes[:: setting.count(1, 2)]
-        found = {name: {} for name in _entrants(race, setting)}
+        sizes = race.sizes[:: conditions.count(1, 2)]
+        found = {name: {} for name in _entrants(race, conditions)}
         for cells in sizes:
-            pairs = _pairs(race, cells, setting.count(30, 2))
-            for name, solver in _entrants(race, setting).items():
+            pairs = _pairs(race, cells, conditions.count(30, 2))
+            for name, solver in _entrants(race, conditions).items():
                 found[name][cells] = _milliseconds(solver, pairs, race.times)
         title = f"{race.dimension}D, {race.times} times, milliseconds a pair"
         columns = ("cells a side", *map(str, sizes))
         tables.append(Table(title, columns, [[n, *row.values()] for n, row in found.items()]))
         tables.append(_ratios(found, race, columns))
         curves[race.dimension] = found
-    count = setting.count(30, 2)
+    count = conditions.count(30, 2)
     remark = f"{count} pairs on {torch.get_num_threads()} threads, all in one run."
-    return Result("runtime", "Time for a path", setting.quick, tables, [remark], _figure(curves))
+    return Result("runtime", "Time for a path", conditions.quick, tables, [remark], _figure(curves))
 
 
-def _entrants(race: Race, setting: Setting) -> dict[str, Solver]:
+def _entrants(race: Race, conditions: Conditions) -> dict[str, Solver]:
     d = race.dimension
     return {
         "POT": make_solver("barycenter"),
         f"POT, stopped at {race.early:g}": make_solver("barycenter", tolerance=race.early),
         race.exact: make_solver(race.exact),
-        f"geonet-{d}d": make_solver(setting.solver(f"geonet-{d}d")),
-        f"transport-{d}d": make_solver(setting.solver(f"transport-{d}d")),
+        f"geonet-{d}d": make_solver(conditions.solver(f"geonet-{d}d")),
+        f"transport-{d}d": make_solver(conditions.solver(f"transport-{d}d")),
     }
 
 

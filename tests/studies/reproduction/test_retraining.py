@@ -1,4 +1,4 @@
-"""What experiments are told, and how their models are trained anew."""
+"""How the models of experiments are trained anew."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +11,9 @@ from geonet.measures.mnist import Digits, sample_digits
 from geonet.operators.autoencoder_file import load_autoencoder
 from geonet.operators.model_file import load_model, read_tensors
 from geonet.solvers.registry import make_solver
-from geonet.studies.reproduction import setting as module
-from geonet.studies.reproduction.setting import Setting, with_training
+from geonet.studies.reproduction import retraining as module
+from geonet.studies.reproduction.conditions import Conditions
+from geonet.studies.reproduction.retraining import with_training
 from geonet.training.loop import train
 from geonet.training.run_log import read_log
 
@@ -72,33 +73,21 @@ def counted(monkeypatch):
         begun.append(done)
         return train(config, folder, resume=resume)
 
-    monkeypatch.setattr("geonet.training.loop.train", watched)
+    monkeypatch.setattr(f"{module.__name__}.train", watched)
     return begun
-
-
-def test_counts():
-    assert Setting().count(50, 3) == 50
-    assert Setting(quick=True).count(50, 3) == 3
-
-
-def test_solvers_are_those_shipped_unless_trained():
-    setting = Setting(trained=(("geonet-1d", "runs/new.safetensors"),))
-    assert setting.solver("geonet-1d") == "runs/new.safetensors"
-    assert setting.solver("geonet-2d") == "geonet-2d"
-    assert Setting().solver("geonet-1d") == "geonet-1d"
 
 
 def test_a_quick_training_is_short_and_its_model_is_used():
     """Named by the config's name, not by its file's; not compiled, since that takes a minute."""
-    setting = with_training(Setting(quick=True), ("tiny-model",), Path("runs/quick"))
+    conditions = with_training(Conditions(quick=True), ("tiny-model",), Path("runs/quick"))
     file = Path("runs/quick/tiny-model/model.safetensors")
-    assert setting == Setting(quick=True, trained=(("tiny-model", str(file)),))
+    assert conditions == Conditions(quick=True, trained=(("tiny-model", str(file)),))
     _, header = load_model(file)
     assert (header["name"], header["training"]["steps"]) == ("tiny-model", module.QUICK_STEPS)
     assert header["training"]["compile"] is False
     log = read_log(file.with_name("log.jsonl"))
     assert max(line["step"] for line in log) == module.QUICK_STEPS
-    assert make_solver(setting.solver("tiny-model")).name == "geonet"
+    assert make_solver(conditions.solver("tiny-model")).name == "geonet"
 
 
 def test_a_full_training_has_the_config_as_it_is(monkeypatch):
@@ -108,8 +97,8 @@ def test_a_full_training_has_the_config_as_it_is(monkeypatch):
         seen.append((config, folder, resume))
         return train(replace(config, steps=1, compile=False), folder, resume=resume)
 
-    monkeypatch.setattr("geonet.training.loop.train", stopped)
-    with_training(Setting(), ("tiny-model",), Path("runs"))
+    monkeypatch.setattr(f"{module.__name__}.train", stopped)
+    with_training(Conditions(), ("tiny-model",), Path("runs"))
     ((config, folder, resume),) = seen
     assert (config.steps, config.compile) == (5000, True)
     assert (folder, resume) == (Path("runs/tiny-model"), False)
@@ -117,26 +106,26 @@ def test_a_full_training_has_the_config_as_it_is(monkeypatch):
 
 def test_a_second_run_goes_on_from_the_first(counted, monkeypatch):
     monkeypatch.setattr(module, "QUICK_STEPS", 4)
-    first = with_training(Setting(quick=True), ("tiny-model",), Path("runs"))
+    first = with_training(Conditions(quick=True), ("tiny-model",), Path("runs"))
     before = Path("runs/tiny-model/model.safetensors").read_bytes()
-    assert with_training(Setting(quick=True), ("tiny-model",), Path("runs")) == first
+    assert with_training(Conditions(quick=True), ("tiny-model",), Path("runs")) == first
     assert counted == [0, 4]  # nothing was left to do
     assert Path("runs/tiny-model/model.safetensors").read_bytes() == before
 
 
 def test_a_training_that_was_cut_goes_on(counted, monkeypatch):
     monkeypatch.setattr(module, "QUICK_STEPS", 6)
-    with_training(Setting(quick=True), ("tiny-model",), Path("whole"))
+    with_training(Conditions(quick=True), ("tiny-model",), Path("whole"))
 
     def cut(config, folder, *, resume):
         outcome = train(config, folder, resume=resume, stop_at=4)
         return replace(outcome, reason="interrupted")
 
     with monkeypatch.context() as patch:
-        patch.setattr("geonet.training.loop.train", cut)
+        patch.setattr(f"{module.__name__}.train", cut)
         with pytest.raises(KeyboardInterrupt):
-            with_training(Setting(quick=True), ("tiny-model",), Path("runs"))
-    with_training(Setting(quick=True), ("tiny-model",), Path("runs"))
+            with_training(Conditions(quick=True), ("tiny-model",), Path("runs"))
+    with_training(Conditions(quick=True), ("tiny-model",), Path("runs"))
     assert counted == [0, 4]
     parts, in_one = (
         read_tensors(Path(folder, "tiny-model", "checkpoint.safetensors"), "a checkpoint")[0]
@@ -148,7 +137,7 @@ def test_a_training_that_was_cut_goes_on(counted, monkeypatch):
 @pytest.mark.parametrize("models", [("unheard-of",), ("small",)])  # a name is no file's name
 def test_a_model_without_a_config(models):
     with pytest.raises(FileError) as error:
-        with_training(Setting(quick=True), models, Path("runs"))
+        with_training(Conditions(quick=True), models, Path("runs"))
     assert str(error.value) == (
         f"No config in studies/configs/ is called {models[0]}; "
         "run --train in a clone of the repository."
@@ -160,7 +149,7 @@ def test_outside_a_clone(clone):
     (clone / "small.toml").unlink()
     clone.rmdir()
     with pytest.raises(FileError, match="No config in studies/configs/ is called tiny-model; run"):
-        with_training(Setting(), ("tiny-model",), Path("runs"))
+        with_training(Conditions(), ("tiny-model",), Path("runs"))
 
 
 # ---- digits
@@ -171,7 +160,7 @@ def small_mnist(monkeypatch):
     """A world in which MNIST has 40 digits to train on and 20 others."""
     images = sample_digits().images
     parts = {"train": Digits(images[::25], images[::25]), "test": Digits(images[1::50], images)}
-    monkeypatch.setattr("geonet.measures.mnist.mnist", parts.__getitem__)
+    monkeypatch.setattr(f"{module.__name__}.mnist", parts.__getitem__)
     monkeypatch.setattr("geonet.training.digits.mnist", parts.__getitem__)
     return parts
 
@@ -184,9 +173,9 @@ def test_codes_are_learned_from_the_autoencoder_that_was_trained_before(
         TINY.replace("tiny-model", "tiny-codes").replace("mixtures-1d", "digit-codes")
     )
     models = ("mnist-autoencoder", "tiny-codes", "tiny-model")
-    setting = with_training(Setting(quick=True), models, Path("runs"))
+    conditions = with_training(Conditions(quick=True), models, Path("runs"))
     files = {name: f"runs/{name}/model.safetensors" for name in models}
-    assert dict(setting.trained) == files
+    assert dict(conditions.trained) == files
     _, header = read_tensors(Path(files["mnist-autoencoder"]), "an autoencoder")
     assert (header["kind"], header["epochs"]) == ("autoencoder", 1)
     assert load_autoencoder(Path(files["mnist-autoencoder"])).encode(torch.zeros(1, 784)).shape
@@ -203,9 +192,9 @@ def test_a_full_autoencoder_is_measured_on_the_test_set(small_mnist, monkeypatch
         seen.append((images, unseen, file, epochs))
         return file
 
-    monkeypatch.setattr("geonet.training.autoencoder.train_autoencoder", recorded)
-    setting = with_training(Setting(), ("mnist-autoencoder",), Path("runs"))
+    monkeypatch.setattr(f"{module.__name__}.train_autoencoder", recorded)
+    conditions = with_training(Conditions(), ("mnist-autoencoder",), Path("runs"))
     ((images, unseen, file, epochs),) = seen
     assert images is small_mnist["train"].images and unseen is small_mnist["test"].images
     assert file.parent.is_dir() and epochs == 40
-    assert setting.solver("mnist-autoencoder") == str(file)
+    assert conditions.solver("mnist-autoencoder") == str(file)
