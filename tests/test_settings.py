@@ -31,7 +31,25 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Round:
+class Shape:
+    """Stands for those it names, in their order."""
+
+    @classmethod
+    def of_kind(cls):
+        return {"round": Round, "square": Square}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The same in another order."""
+
+    @classmethod
+    def of_kind(cls):
+        return {"square": Square, "round": Round}
+
+
+@dataclass(frozen=True)
+class Round(Shape, Frame):
     kind: Literal["round"] = "round"
     radius: float = 1.0
 
@@ -40,7 +58,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Square:
+class Square(Shape, Frame):
     kind: Literal["square"] = "square"
     side: int = 2
 
@@ -49,8 +67,8 @@ class Square:
 class Drawing:
     """Fields that may be one of two kinds."""
 
-    shape: Round | Square = field(default_factory=Round)
-    frame: Square | Round | None = None
+    shape: Shape = field(default_factory=Round)
+    frame: Frame | None = None
 
 
 EVERYTHING = Network("n", "large", True, (-1.5, 2.0), (3, 4, 5), "why", Layer(7, 1e-5))

@@ -1,8 +1,14 @@
-"""The core tests with the oldest and the newest NumPy, SciPy and POT that geonet says it takes.
+"""The tests with other versions of NumPy, SciPy and POT, and with other arithmetic.
 
-Each row is a virtual environment in runs/matrix, laid over this one: only the three are its own.
-`python tests/trust/matrix.py` prints a table; `--rows oldest` runs one row, further arguments go to
-pytest.
+Version rows: the oldest and the newest of the three that geonet says it takes. Each is a virtual
+environment in runs/matrix, laid over this one: only the three are its own.
+
+Variant rows: the same numbers from other instructions, summed in another order, by other loops, by
+more threads, and from tensors that lie elsewhere in memory. What passes in all of them depends on
+no one machine.
+
+`python tests/trust/matrix.py` prints a table; `--rows oldest avx2` runs two rows, further arguments
+go to pytest.
 """
 
 from __future__ import annotations
@@ -16,37 +22,80 @@ import tomllib
 import venv
 from importlib.metadata import version
 from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "runs" / "matrix"
 NAMES = ("numpy", "scipy", "POT")
 # The oldest SciPy that takes NumPy 2 is newer than the oldest that geonet takes.
 TURN = ("numpy==2.0.0", "scipy==1.13.0")
-TESTS = (
+CORE = (
     *("tests/measures", "tests/solvers/exact", "tests/solvers/learned", "tests/test_api.py"),
     *("tests/solvers/entropic/test_schrodinger.py", "tests/solvers/entropic/test_barycenter.py"),
-    *("tests/solvers/test_laws.py", "tests/solvers/test_auto.py", "tests/geodesics"),
+    *("tests/solvers/test_laws.py", "tests/solvers/test_auto.py", "tests/geodesics/test_base.py"),
 )
 # JAX, which OTT needs and POT imports where it finds it, takes no old NumPy.
 LEFT_OUT, WITHOUT_JAX = ("-k", "not ott"), {"POT_BACKEND_DISABLE_JAX": "1"}
+# Where numbers are computed.
+NUMBERS = tuple(
+    f"tests/{part}"
+    for part in (
+        *("measures", "fields", "geodesics", "operators", "optimizers", "solvers", "training"),
+        "export",
+    )
+)
+VARIANTS = {
+    "plain": {"ATEN_CPU_CAPABILITY": "default"},  # instructions that every x86-64 has
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
+    "mkl": {"MKL_CBWR": "COMPATIBLE"},  # products by another path
+    "uncompiled": {"GEONET_COMPILED": "0"},
+    # Threads that sleep while they wait: the workers of pytest share the cores.
+    "threads": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"},
+    "misaligned": {"GEONET_MISALIGNED": "1"},  # tests/conftest.py
+}
+
+
+class Outcome(NamedTuple):
+    """What came out of a row.
+
+    Attributes:
+        setting: versions, or variables.
+        told: the last line of pytest, or why the row was skipped.
+        passed: whether that is as it should be.
+    """
+
+    setting: str
+    told: str
+    passed: bool
 
 
 def main() -> int:
     """Run the rows and print what came out; 1 if tests failed in one."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", nargs="+", choices=[*_rows()], default=[*_rows()])
+    names = [*_versions_to_install(), *VARIANTS]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", nargs="+", choices=names, default=names, metavar="ROW")
     options, more = parser.parse_known_args()
-    lines, failed = [], False
+    lines, failed = [], []
     for name in options.rows:
-        versions, outcome, passed = _row(name, _rows()[name], more)
-        failed |= not passed
-        lines.append(f"{name:<10} {versions:<44} {outcome}")
+        began = perf_counter()
+        row = _variant_row if name in VARIANTS else _version_row
+        outcome = row(name, more)
+        failed += [] if outcome.passed else [name]
+        minutes = (perf_counter() - began) / 60
+        lines.append(f"{name:<10} {outcome.setting:<44} {minutes:4.1f} min  {outcome.told}")
         print(lines[-1], flush=True)
-    print("\n".join(["", f"{'row':<10} {'versions':<44} outcome", *lines]))
+    print("\n".join(["", f"{'row':<10} {'setting':<44} {'time':<8}  outcome", *lines]))
+    if failed:
+        print(f"failed: {', '.join(failed)}")
     return 1 if failed else 0
 
 
-def _rows() -> dict[str, list[str]]:
+def _versions_to_install() -> dict[str, list[str]]:
     """What to install, by the name of the row."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     bounds = dict(line.split(">=") for line in project["dependencies"] if ">=" in line)
@@ -54,33 +103,48 @@ def _rows() -> dict[str, list[str]]:
     return {"oldest": oldest, "numpy-2": [*TURN, oldest[-1]], "newest": [*NAMES]}
 
 
-def _row(name: str, wanted: list[str], more: list[str]) -> tuple[str, str, bool]:
-    """The versions of a row, what came out, and whether that is as it should be."""
-    place = FOLDER / name
+def _version_row(name: str, more: list[str]) -> Outcome:
+    place, wanted = FOLDER / name, _versions_to_install()[name]
     venv.create(place, with_pip=False)
     python = place / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     install = [*pip, "--upgrade", "--no-deps", "--only-binary", ":all:", *wanted]
-    free = {key: value for key, value in os.environ.items() if not key.endswith("_CONSTRAINT")}
-    done = subprocess.run(install, capture_output=True, text=True, env=free)
+    done = subprocess.run(install, capture_output=True, text=True, env=_environment({}))
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1]
-        return " ".join(wanted), f"skipped: {reason}", True
+        return Outcome(" ".join(wanted), f"skipped: {reason}", True)
     _overlay(place)
     found = _versions(python)
     if found == [version(one) for one in NAMES]:
-        return _said(found), "skipped: these are what all other tests run with", True
-    command = [str(python), "-m", "pytest", "-q", "--tb=short", *LEFT_OUT, *TESTS, *more]
-    tests = subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=free | WITHOUT_JAX | {"PYTHONPATH": "src"},
-    )
+        return Outcome(_said(found), "skipped: these are what all other tests run with", True)
+    told, passed = _tests(python, [*LEFT_OUT, *CORE, *more], WITHOUT_JAX)
+    return Outcome(_said(found), told, passed)
+
+
+def _variant_row(name: str, more: list[str]) -> Outcome:
+    variables = VARIANTS[name]
+    setting = " ".join(f"{key}={value}" for key, value in variables.items())
+    if name == "avx2" and torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "NO AVX"):
+        return Outcome(setting, "skipped: this machine has no AVX2", True)
+    told, passed = _tests(Path(sys.executable), [*NUMBERS, *more], variables)
+    return Outcome(setting, told, passed)
+
+
+def _tests(python: Path, arguments: list[str], variables: dict[str, str]) -> tuple[str, bool]:
+    """The last line of pytest, and whether all passed; what failed is printed."""
+    command = [str(python), "-m", "pytest", "-q", "--tb=short", *arguments]
+    environment = _environment(variables | {"PYTHONPATH": "src"})
+    tests = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     if tests.returncode:
         print(tests.stdout[-6000:], tests.stderr[-2000:])
-    return _said(found), tests.stdout.strip().splitlines()[-1], tests.returncode == 0
+    lines = tests.stdout.strip().splitlines() or ["pytest said nothing"]
+    return lines[-1], tests.returncode == 0
+
+
+def _environment(variables: dict[str, str]) -> dict[str, str]:
+    """This process's, but for the pins of versions, with other variables."""
+    free = {key: value for key, value in os.environ.items() if not key.endswith("_CONSTRAINT")}
+    return free | variables
 
 
 def _overlay(place: Path) -> None:

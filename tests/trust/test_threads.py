@@ -19,13 +19,13 @@ from PIL import Image
 import geonet
 from geonet import Density, Grid
 from geonet.files import written_atomically
+from geonet.operators import deeponet
 from geonet.operators.architecture import Branch, Trunk
 from geonet.operators.deeponet import DeepONetSettings
 from geonet.operators.forms import build
 from geonet.operators.opened import PRETRAINED
 from geonet.operators.transport import TransportSettings
 from geonet.quiet import quiet
-from geonet.solvers.learned import deeponet
 from geonet.solvers.registry import solver_names
 
 THREADS = 8
@@ -123,11 +123,11 @@ def test_a_full_store_of_bases_can_be_shared(monkeypatch):
     monkeypatch.setattr(deeponet, "CACHED_BYTES", 2000)
     small = {"width": 2, "depth": 3}
     settings = DeepONetSettings(sensors=4, rank=2, branch=Branch(**small), trunk=Trunk(**small))
-    operator = deeponet.Operator(build(settings, seed=0))  # type: ignore[arg-type]
+    bases = deeponet.Bases(build(settings, seed=0))  # type: ignore[arg-type]
 
     def ask(k: int) -> None:
         for i in range(400):
-            operator.basis_on(LINE, ((7 * i + k) % 60) / 60)
+            bases.on_grid(LINE, ((7 * i + k) % 60) / 60)
 
     pause = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -135,7 +135,7 @@ def test_a_full_store_of_bases_can_be_shared(monkeypatch):
         in_threads(ask)
     finally:
         sys.setswitchinterval(pause)
-    assert 0 < sum(basis.nbytes for basis in operator._bases.values()) <= 2000
+    assert 0 < sum(basis.nbytes for basis in bases._kept.values()) <= 2000
 
 
 def _waves(grid: Grid = LINE, height: float = 0.3) -> tuple[Density, Density]:
