@@ -55,7 +55,7 @@ def solver_classes() -> dict[str, type[Solver]]:
     """Every solver's class by name, but for those of other packages that cannot be loaded."""
     classes = {}
     for name in solver_names():
-        with suppress(SolverError):  # it comes when the solver is asked for
+        with suppress(SolverError):  # raised when that solver is asked for
             classes[name] = solver_class(name)
     return classes
 
@@ -94,13 +94,13 @@ def _class_of_others(point: EntryPoint) -> type[Solver]:
 
 
 def _class_of_file(file: Path) -> type[Solver]:
-    """The solver that takes the form of the model in a file; reading it says what is wrong."""
+    """The solver for a model file; for an unknown form one whose reading says what is wrong."""
     form = kind_of(file)
     return class_of_form(form) if form in FORMS else NetworkSolver
 
 
 def import_all() -> None:
-    """Import every solver, and with it the path it answers with; and known maps, without one."""
+    """Import every solver, which registers the kinds of path, and known maps, which need none."""
     solver_classes()
     import_module("geonet.geodesics.known_map")
 
