@@ -96,7 +96,7 @@ def test_toml_round_trip(changes):
             "model.branch.network is 'separable'; choose from 'mlp', 'modified-mlp'.",
         ),
         # out of range
-        ({"model.trunk.width": -3}, "model.trunk: width is -3; give at least 1."),
+        ({"model.trunk.width": -3}, "model.trunk: width is -3; give 1 to 1048576."),
         ({"model.branch.width": 0}, "model.branch: width is 0; give 1 to 1048576."),
         (
             {"model.trunk.depth": 1},

@@ -99,11 +99,10 @@ class FlowSolver(Training, Solver):
 
 @dataclass(frozen=True)
 class FlowMatching(FlowSolver):
-    """OT-CFM (Tong et al. 2024), by `torchcfm`: a velocity field trained for the pair.
+    """OT-CFM (Tong et al. 2024): a velocity field trained for the pair.
 
     The field is fitted to straight lines between particles of both densities, paired optimally
-    within every batch. The density is that of particles that the field carries. It needs the extra
-    `baselines`.
+    within every batch. The density is that of particles that the field carries.
 
     It is a generative method and not the geodesic. It meets the target only approximately, and the
     pairs of a batch are optimal for that batch alone; it comes closer as `batch` grows.
