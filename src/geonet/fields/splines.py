@@ -51,26 +51,23 @@ class Splines:
         """
         each, size = velocity[0][0].numel(), self.coefficients[0].numel()
         kind = torch.int32 if self.coefficients.numel() < 2**31 else torch.int64
-        begins = torch.arange(0, len(self) * size, size, dtype=kind)
+        begins = torch.arange(0, len(self) * size, size, dtype=kind, device="cpu")
         begins = begins[:, None].expand(-1, each).flatten()
-        scaled = []  # cells from half a cell before the face: its whole part is the first of four
-        for x, v, cells, side in zip(points, velocity, self.grid.shape, self._sides, strict=True):
+        sides, scaled = UnitBox(self.grid).sides, []
+        # In cells from half a cell before the face: the whole part is the first of four.
+        for x, v, cells, side in zip(points, velocity, self.grid.shape, sides, strict=True):
             back = torch.as_tensor(s * (-cells / side), dtype=torch.float32)
             scaled.append(torch.addcmul(x * (cells / side) + 0.5, v, back).flatten())
         blocks = zip(*(part.split(BLOCK) for part in (begins, *scaled)), strict=True)
-        found = [self._read(begin, places) for begin, *places in blocks]
+        found = [self._read(begin, places, sides) for begin, *places in blocks]
         return torch.cat(found).reshape(velocity[0].shape)
 
-    @property
-    def _sides(self) -> tuple[float, ...]:
-        return UnitBox(self.grid).sides
-
-    def _read(self, begin: Tensor, places: Sequence[Tensor]) -> Tensor:
+    def _read(self, begin: Tensor, places: Sequence[Tensor], sides: Sequence[float]) -> Tensor:
         """Values (N,) at places, d of (N,), which change; the tables of the pairs begin at (N,)."""
         index, weights, outside = begin, [], []
         shape, count = self.coefficients.shape, len(places)
         strides = [math.prod(shape[axis:]) for axis in range(2, count + 2)]
-        axes = zip(places, self.grid.shape, self._sides, strides, strict=True)
+        axes = zip(places, self.grid.shape, sides, strides, strict=True)
         for place, cells, side, stride in axes:
             if FACE * side < 1:  # else nothing in the cube is
                 outside.append(place > FACE * cells + 0.5)
