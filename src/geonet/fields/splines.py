@@ -72,12 +72,12 @@ class Splines:
         strides = [math.prod(shape[axis:]) for axis in range(2, count + 2)]
         axes = zip(places, self.grid.shape, self._sides, strides, strict=True)
         for place, cells, side, stride in axes:
-            if side < 1:
+            if FACE * side < 1:  # else nothing in the cube is
                 outside.append(place > FACE * cells + 0.5)
             place.clamp_(0.5, cells + 0.5)
             index = torch.add(index, place.to(index.dtype), alpha=stride)
             weights.append(_weights(place.frac_()))
-        index.clamp_(0, shape.numel() - 1)  # of what is no number
+        index.clamp_(0, shape.numel() - 1 - 3 * sum(strides))  # of what is no number
         value = _sum(self.coefficients.flatten(), index, weights, strides)
         value.mul_(6.0**-count).clamp_(min=0)
         for beyond in outside:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from geonet.fields.cosines import centres, frequencies, waves
 from geonet.fields.potential import unfolded
 from geonet.geodesics.base import Geodesic
 from geonet.geodesics.gradients import wanted
@@ -232,10 +233,9 @@ def potential_of(
 
 def cosine_products(z: Jet, modes: int) -> Jet:
     """Π_i cos(k_i π x_i), k_i < modes, of the jet of (x, t): (channels, N, modes^d)."""
-    frequencies = math.pi * torch.arange(modes, dtype=z.data.dtype, device=z.data.device)
-    product, *factors = (
-        cosine(z.like(z.data[..., i : i + 1] * frequencies)) for i in range(z.dimension)
-    )
+    # In the precision of the jet: ONNX would round a table in double precision otherwise.
+    kappa = math.pi * torch.arange(modes, dtype=z.data.dtype, device=z.data.device)
+    product, *factors = (cosine(z.like(z.data[..., i : i + 1] * kappa)) for i in range(z.dimension))
     for factor in factors:
         pairs = z.like(product.data[..., :, None]) * z.like(factor.data[..., None, :])
         product = z.like(pairs.data.flatten(-2))
@@ -246,10 +246,8 @@ def cosine_products(z: Jet, modes: int) -> Jet:
 @torch.inference_mode(False)
 def analysis(dimension: int, sensors: int, modes: int, dtype: torch.dtype) -> Tensor:
     """(sensors^d, modes^d): the means over the sensors of cos(k_1 π x_1)⋯cos(k_d π x_d)."""
-    centres = (torch.arange(sensors, dtype=torch.float64, device="cpu") + 0.5) / sensors
-    frequencies = math.pi * torch.arange(modes, dtype=torch.float64, device="cpu")
-    matrix = torch.cos(centres[:, None] * frequencies) / sensors
-    product = matrix
+    (table,) = waves(centres(sensors), frequencies(modes), 1)
+    product = matrix = table / sensors
     for _ in range(dimension - 1):
         product = torch.kron(product, matrix)
     return product.to(dtype)

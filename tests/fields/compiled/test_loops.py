@@ -26,6 +26,12 @@ VELOCITY, DENSITY = 1e-6, 1e-5
 GRIDS = pytest.mark.parametrize("grid", [SQUARE, WIDE, TALL], ids=str)
 
 
+@pytest.fixture(autouse=True)
+def by_default(monkeypatch):
+    """Whatever the environment asks for."""
+    monkeypatch.delenv("GEONET_COMPILED", raising=False)
+
+
 @pytest.fixture(params=compiled.loadable())
 def each_way(request, monkeypatch):
     """The answers of a function with each build of the compiled loops, and without."""
@@ -188,40 +194,38 @@ def test_the_size_of_the_box_does_not_matter(potentials, both_ways, length):
 
 
 @pytest.fixture
-def afresh():
-    """What was found before is looked for again, and again afterwards."""
+def afresh(by_default):
+    """Libraries are looked for again, with what is changed here, and once more afterwards."""
     kept = compiled._library, compiled._own_build
     for found in kept:
         found.cache_clear()
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
     for found in kept:
         found.cache_clear()
     assert compiled.available()
 
 
-def test_without_a_library_torch_does_it(monkeypatch, potentials, afresh):
-    monkeypatch.setattr(compiled, "find_spec", lambda name: None)
+def test_without_a_library_torch_does_it(potentials, afresh):
+    afresh.setattr(compiled, "find_spec", lambda name: None)
     assert (compiled.build(), compiled.library_name(), compiled.loadable()) == (None, None, [])
     assert path(SQUARE, potentials).density(0.3).values.shape == (3, 40, 40)
-    monkeypatch.undo()
 
 
-def test_a_library_of_another_version_is_not_called(monkeypatch, afresh):
-    monkeypatch.setattr(compiled, "VERSION", compiled.VERSION + 1)
+def test_a_library_of_another_version_is_not_called(afresh):
+    afresh.setattr(compiled, "VERSION", compiled.VERSION + 1)
     assert compiled.build() is None
-    monkeypatch.undo()
 
 
-def test_a_library_that_does_not_load_is_none(monkeypatch, tmp_path, afresh):
+def test_a_library_that_does_not_load_is_none(tmp_path, afresh):
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"not a library")
 
     class Spec:
         origin = str(broken)
 
-    monkeypatch.setattr(compiled, "find_spec", lambda name: Spec)
+    afresh.setattr(compiled, "find_spec", lambda name: Spec)
     assert compiled.build() is None
-    monkeypatch.undo()
 
 
 def test_a_build_can_be_asked_for(monkeypatch):
@@ -234,13 +238,12 @@ def test_a_build_can_be_asked_for(monkeypatch):
         assert compiled.build() == compiled.loadable()[-1]
 
 
-def test_a_build_that_does_not_run_here_is_refused(monkeypatch, afresh):
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+def test_a_build_that_does_not_run_here_is_refused(afresh):
+    afresh.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     assert compiled.loadable() == ["default"]
-    monkeypatch.setenv("GEONET_COMPILED", "avx2")
+    afresh.setenv("GEONET_COMPILED", "avx2")
     with pytest.raises(InputError, match="does not run on this machine; what there is: default, 0"):
         compiled.available()
-    monkeypatch.setenv("GEONET_COMPILED", "fast")
+    afresh.setenv("GEONET_COMPILED", "fast")
     with pytest.raises(InputError, match="GEONET_COMPILED is 'fast'; give 0, 1, default, avx2"):
         compiled.available()
-    monkeypatch.undo()

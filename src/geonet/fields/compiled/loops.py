@@ -30,8 +30,6 @@ MOST = 2**30  # cells of a density: C counts them in 32 bits
 FEW = 8  # frames, which threads share out in parts
 NEAR = 0.002  # |y + s∇u(y) − x|, at most in a row, before the last of Newton's steps
 STEPS = 12  # of it, at most
-
-
 BUILDS = ("default", "avx2", "avx512")  # each runs wherever a later one does
 
 
@@ -89,6 +87,7 @@ class _Splines(ctypes.Structure):
 
 
 def _handed(splines: Splines) -> _Splines:
+    """Checked, and with what keeps the numbers."""
     kept, grid = _single(splines.coefficients), splines.grid
     assert kept.shape[1:] == (grid.shape[0] + 4, grid.shape[1] + 4)
     handed = _Splines(kept.data_ptr(), *grid.shape, *UnitBox(grid).sides)
