@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-matrix wheel-test fuzz lint format docs accuracy training-step variants models transport \
+.PHONY: help demo test test-all test-matrix test-quickest wheel-test fuzz lint format docs accuracy training-step variants models transport \
   transport-speed transport-failures reproduce reproduction stale benchmark solvers gradients command-line \
   inference-floor hot-paths \
   clean
@@ -28,8 +28,17 @@ test: $(VENV)/.dev ## the tests, without the slow ones
 test-all: $(VENV)/.torchcfm test-matrix ## all tests
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 -m ""
 
-test-matrix: $(VENV)/.dev ## the core tests with the oldest and the newest NumPy, SciPy and POT
-	OMP_NUM_THREADS=1 $(PYTHON) tests/trust/matrix.py -n 2
+test-matrix: $(VENV)/.dev ## tests with other versions and other arithmetic; ROWS="oldest avx2" for some
+	OMP_NUM_THREADS=1 $(PYTHON) tests/trust/matrix.py $(if $(ROWS),--rows $(ROWS)) -n 2
+
+# Of the slow tests those that take less than half a minute each, and what must agree to the last bit
+# with other arithmetic.
+QUICKEST := tests/trust/test_wheel.py tests/trust/test_determinism.py tests/solvers/test_costs.py \
+  tests/export/test_onnx_files.py
+test-quickest: $(VENV)/.dev ## the quickest of the slow tests, and resuming with other arithmetic
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 -m slow $(QUICKEST)
+	OMP_NUM_THREADS=1 $(PYTHON) tests/trust/matrix.py --rows plain threads misaligned \
+	  -n 2 -k "break or half or resume or saved"
 
 wheel-test: $(VENV)/.dev ## build the wheel and try it where there are no sources; a minute
 	$(PYTHON) -m pytest -m "" tests/trust/test_wheel.py

@@ -115,6 +115,14 @@ def test_a_saved_geodesic_that_was_changed_is_refused(pair_1d, tmp_path, key):
         geonet.load(file)
 
 
+def test_what_is_loaded_lies_where_torch_puts_its_tensors(pair_1d, tmp_path, misaligned_files):
+    """Wherever the file's arrays lie; products round by addresses, and so they round as before."""
+    loaded = geonet.load(geonet.geodesic(*pair_1d, "geonet-1d").save(tmp_path / "p.npz"))
+    weights = loaded.bases.model.state_dict().values()
+    tensors = (loaded.source.values, loaded.target.values, *loaded.coefficients, *weights)
+    assert {tensor.data_ptr() % 64 for tensor in tensors} == {0}
+
+
 @pytest.mark.parametrize("solver", ["monge-ampere", "linear-program", "auto"])
 def test_a_fresh_process_can_load(pair_2d, tmp_path, solver):
     """Solvers are imported when asked for; loading must not depend on that."""

@@ -260,7 +260,10 @@ def test_matrices_made_in_inference_mode_serve_training(densities):
     a, b = densities(net), densities(net)
     with torch.inference_mode():
         expected = net.potential(a, b, blur=0.1)
+    with torch.no_grad():
+        assert torch.equal(net.potential(a, b, blur=0.1), expected)
     found = net.potential(a, b, blur=0.1)
     found.square().sum().backward()
-    assert torch.equal(found, expected)
+    # With gradients GELU is torch's own, another formula that rounds otherwise (6e-8).
+    assert torch.allclose(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
     assert all(p.grad is not None for p in net.parameters())

@@ -65,9 +65,19 @@ def _rebuild(file: Path, arrays: dict[str, np.ndarray]) -> Geodesic:
         raise FileError(f"{file} was changed after it was written; save the geodesic again.")
     box = (arrays["lower"].tolist(), arrays["upper"].tolist())
     source, target = (_density_from(arrays, end, box) for end in ENDS)
-    state = {k.removeprefix("state/"): v for k, v in arrays.items() if k.startswith("state/")}
+    state = {
+        k.removeprefix("state/"): _aligned(v) for k, v in arrays.items() if k.startswith("state/")
+    }
     kind = Geodesic.kinds[header["kind"]]
     return kind._from_state(source, target, header["solver"], header["notes"], state)
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """The array where torch puts its tensors, and not wherever NumPy found room.
+
+    A product rounds otherwise where its factors lie otherwise: so a path answers as before.
+    """
+    return torch.from_numpy(array).clone().numpy() if array.dtype.kind in "biuf" else array
 
 
 def _digest(arrays: dict[str, np.ndarray]) -> str:
@@ -91,8 +101,8 @@ def _density_arrays(name: str, density: Density) -> dict[str, np.ndarray]:
 def _density_from(arrays: dict[str, np.ndarray], name: str, box) -> Density:
     values, d = arrays[name], len(box[0])
     density = Density(values, Grid(values.shape[values.ndim - d :], *box))
-    density.values = torch.from_numpy(values)  # checked; normalising again would round
-    density.mass = torch.from_numpy(arrays[f"{name}/mass"])
+    density.values = torch.from_numpy(_aligned(values))  # checked; normalising would round again
+    density.mass = torch.from_numpy(_aligned(arrays[f"{name}/mass"]))
     if f"{name}/means" in arrays:
         parts = ("means", "covariances", "weights")
         density.mixture = GaussianMixture(*(arrays[f"{name}/{key}"] for key in parts))
