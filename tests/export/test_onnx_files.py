@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +31,6 @@ def name_in(model: Path) -> str:
 
 
 SHIPPED.remove("mnist-autoencoder")
-# Its potential is so small beside the numbers it is made of that torch differs from double
-# precision by 1e-5 there.
-SMOOTH = {"geonet-cloud": 3e-5}
 
 
 @pytest.fixture(scope="module", params=["transport-2d", "geonet", "deeponet"])
@@ -106,7 +104,7 @@ def test_files_describe_themselves(exported):
         )
         assert about["geonet"] == geonet.__version__
         assert float(about["epsilon"]) == 0
-        assert 0 <= float(about["largest_difference"]) <= onnx_files.TOLERANCE
+        assert 0 <= float(about["largest_difference"]) <= 5 * onnx_files.TOLERANCE
         session = onnxruntime.InferenceSession(file)
         assert session.get_modelmeta().custom_metadata_map == about
 
@@ -117,13 +115,14 @@ def test_too_large_a_difference_is_refused(tmp_path, monkeypatch):
     old = tmp_path / "small-deeponet-branch.onnx"
     old.write_text("old")
     monkeypatch.setattr(onnx_files, "TOLERANCE", 0.0)
+    monkeypatch.setattr(onnx_files, "AS_EXACT", 0.0)
     with pytest.raises(ExportError, match="branch of small-deeponet differs from torch by .*e-"):
         export_onnx(model, tmp_path)
     assert old.read_text() == "old"
     assert {file.name for file in tmp_path.iterdir()} == {model.name, old.name}
 
 
-def test_difference_sees_wrong_numbers_and_shapes(monkeypatch):
+def test_difference_sees_wrong_numbers_and_shapes():
     part, _ = parts_of(build(SMALL["deeponet"], seed=0))
     cases = [part.drawn(count, torch.Generator().manual_seed(0)) for count in (1, 2)]
     answers = [part(*case) for case in cases]
@@ -132,8 +131,7 @@ def test_difference_sees_wrong_numbers_and_shapes(monkeypatch):
     detached = [tuple(answer.detach() for answer in some) for some in answers]
 
     def difference(found) -> float:
-        monkeypatch.setattr(onnx_files, "_run", lambda *_: found)
-        return onnx_files._difference(onnx.ModelProto(), part, cases, detached)
+        return onnx_files._difference(found, detached)
 
     assert difference(right) == 0
     assert difference([[1.5 * value for value in some] for some in right]) == pytest.approx(0.5)
@@ -190,30 +188,37 @@ def check(model: Path, files: list[Path]) -> None:
         generator = torch.Generator().manual_seed(7)
         counts = torch.randint(1, 40, (8,), generator=generator).tolist()
         cases = [part.drawn(count, generator) for count in (1, 500, *counts)]
-        assert _difference(session, part, cases) <= 1e-5
+        _check_agreement(session, part, cases)
         if part.name == "basis":
-            assert _difference(session, part, [_corners(part)]) <= 1e-5
+            _check_agreement(session, part, [_corners(part)])
         else:
-            smooth = [_mixtures(part, count, generator) for count in counts]
-            assert _difference(session, part, smooth) <= SMOOTH.get(model.stem, 1e-5)
+            _check_agreement(session, part, [_mixtures(part, count, generator) for count in counts])
 
 
-def _difference(session, part: Part, cases: list[tuple[torch.Tensor, ...]]) -> float:
-    """The largest difference relative to the scale of each output over all cases."""
-    found = [_gaps(session, part, case) for case in cases]
-    gaps, scales = (np.max(values, axis=0) for values in zip(*found, strict=True))
-    return (gaps / scales).max()
+def _check_agreement(session, part: Part, cases: list[tuple[torch.Tensor, ...]]) -> None:
+    """ONNX Runtime is as near to torch as torch is to double precision, or nearer than 1e-5.
 
-
-def _gaps(session, part: Part, case: tuple[torch.Tensor, ...]) -> tuple[list[float], list[float]]:
-    """Per output, the largest difference and the largest value."""
+    Relative to the scale of each output over all cases. A sum over thousands of sensors is rounded
+    differently by every library and processor.
+    """
+    exact = deepcopy(part).double()
     with torch.no_grad():
-        expected = [answer.numpy() for answer in part(*case)]
-    feed = dict(zip(part.inputs, (value.numpy() for value in case), strict=True))
-    found = session.run(list(part.outputs), feed)
-    assert [value.shape for value in found] == [value.shape for value in expected]
-    pairs = zip(found, expected, strict=True)
-    return [abs(a - b).max() for a, b in pairs], [abs(b).max() for b in expected]
+        answers = [part(*case) for case in cases]
+        true = [exact(*(value.double() for value in case)) for case in cases]
+    feeds = [dict(zip(part.inputs, map(torch.Tensor.numpy, case), strict=True)) for case in cases]
+    found = [session.run(list(part.outputs), feed) for feed in feeds]
+    for k in range(len(part.outputs)):
+        scale = max(float(some[k].abs().max()) for some in true)
+        rounding = max(_gap(ours[k], some[k]) for ours, some in zip(answers, true, strict=True))
+        off = max(_gap(theirs[k], ours[k]) for theirs, ours in zip(found, answers, strict=True))
+        assert off <= max(1e-5 * scale, 4 * rounding)
+
+
+def _gap(first, second) -> float:
+    """The largest difference of two arrays of one shape."""
+    first, second = np.asarray(first), np.asarray(second)
+    assert first.shape == second.shape
+    return float(np.abs(first - second).max())
 
 
 def _corners(part: Part) -> tuple[torch.Tensor, ...]:
