@@ -29,7 +29,8 @@ def test_errors_are_those_against_the_truth(run):
     assert found[1]["mean"] == pytest.approx(errors.mean(0).tolist(), abs=1e-3)
     assert found[1]["worst"] == pytest.approx(errors.amax(0).tolist(), abs=1e-3)
     off = 100 * ((path.distance - pairs.distance) / pairs.distance).abs().mean()
-    assert found[1]["distance"] == pytest.approx(float(off), rel=1e-2)
+    # In percent; W2 is a sum in single precision, right to some 1e-6 of itself.
+    assert found[1]["distance"] == pytest.approx(float(off), abs=1e-3)
     assert (found[1]["pairs"], found[1]["failures"]) == (3, [])
 
 

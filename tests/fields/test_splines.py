@@ -9,7 +9,7 @@ from geonet.measures.density import Density
 from geonet.measures.families import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d, mixtures_3d
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
-from geonet.measures.unit_box import UnitBox
+from geonet.measures.unit_box import unit_box
 
 FAMILIES = {1: (mixtures_1d, BOX_1D), 2: (mixtures_2d, BOX_2D), 3: (mixtures_3d, BOX_3D)}
 DIMENSIONS = pytest.mark.parametrize("d", [1, 2, 3])
@@ -32,7 +32,7 @@ def at_rest(splines, points):
     ids=str,
 )
 def test_values_are_those_of_the_spline_through_the_cells(grid, generator):
-    d, box = grid.dimension, UnitBox(grid)
+    d, box = grid.dimension, unit_box(grid)
     values = torch.rand(2, *grid.shape, dtype=torch.float64, generator=generator)
     points = torch.rand(d, 300, generator=generator)
     velocity = [torch.rand(2, 3, 300, generator=generator) - 0.5 for _ in range(d)]
@@ -53,7 +53,7 @@ def test_a_density_at_its_own_cells_is_itself(d, generator):
     family, box = FAMILIES[d]
     density = family(2, generator).on(box)
     found = at_rest(Splines.through(density.values, box), unit_centres(d, box.shape[0]))
-    expected = UnitBox(box).to_density(density.values).flatten(1)
+    expected = unit_box(box).to_density(density.values).flatten(1)
     assert torch.allclose(found.double(), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -63,7 +63,7 @@ def test_a_density_between_its_cells_is_near_its_formula(d, generator):
     density = family(1, generator).on(box)
     points = torch.rand(d, 500, generator=generator)
     (found,) = at_rest(Splines.through(density.values, box), points)
-    expected = UnitBox(box).to_density(density.at(UnitBox(box).from_points(points.T))[0])
+    expected = unit_box(box).to_density(density.at(unit_box(box).from_points(points.T))[0])
     assert float((found - expected).abs().mean() / expected.mean()) < 5e-4
 
 

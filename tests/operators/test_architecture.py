@@ -51,8 +51,8 @@ def test_the_largest_and_smallest_are_allowed(settings):
             {"sensors": 30},
             "30 sensors cannot tell 32 modes apart; give seen ≤ 30.",
         ),
-        ({"width": 0}, "width is 0; give at least 1."),
-        ({"width": LARGEST + 1}, f"width is {LARGEST + 1}; give at least 1."),
+        ({"width": 0}, f"width is 0; give 1 to {LARGEST}."),
+        ({"width": LARGEST + 1}, f"width is {LARGEST + 1}; give 1 to {LARGEST}."),
         ({"depth": 0}, "depth is 0; give 1 to 100 blocks."),
         ({"depth": 101}, "depth is 101; give 1 to 100 blocks."),
     ],
@@ -69,8 +69,8 @@ def test_impossible_transport_models_are_refused(settings, expected):
     [
         ({"dimension": 4}, "dimension is 4; give 1, 2 or 3."),
         ({"sensors": 1}, "sensors is 1; give 2 to 4096."),
-        ({"rank": 0}, "rank is 0; give at least 1."),
-        ({"rank": LARGEST + 1}, f"rank is {LARGEST + 1}; give at least 1."),
+        ({"rank": 0}, f"rank is 0; give 1 to {LARGEST}."),
+        ({"rank": LARGEST + 1}, f"rank is {LARGEST + 1}; give 1 to {LARGEST}."),
     ],
 )
 def test_impossible_operators_are_refused(kind, settings, expected):

@@ -209,7 +209,7 @@ def test_tensors_of_someone_else(refused, tmp_path):
         ({"architecture": [1]}, "describes no model"),
         ({"architecture": {"ranks": 3}}, "no model: Unknown key ranks; did you mean 'rank'?"),
         ({"architecture": {"rank": "6"}}, "describes no model: rank is '6'; give a whole number"),
-        ({"architecture": {"rank": -6}}, "describes no model: rank is -6; give at least 1"),
+        ({"architecture": {"rank": -6}}, "describes no model: rank is -6; give 1 to 1048576"),
         ({"architecture": to_table(dataclasses.replace(TINY, rank=7))}, "do not fit its arch"),
         ({"architecture": to_table(dataclasses.replace(TINY, dimension=2))}, "do not fit its arch"),
         ({"architecture": to_table(SETTINGS["perceptrons"])}, "do not fit its architecture"),

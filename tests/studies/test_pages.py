@@ -140,7 +140,7 @@ def test_hot_paths_are_collected_and_run(tmp_path):
         text=True,
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "1 passed, 8 deselected" in run.stdout
+    assert "1 passed, " in run.stdout
 
 
 # ---- the page of the solvers

@@ -96,17 +96,17 @@ def test_toml_round_trip(changes):
             "model.branch.network is 'separable'; choose from 'mlp', 'modified-mlp'.",
         ),
         # out of range
-        ({"model.trunk.width": -3}, "model.trunk: width is -3; give at least 1."),
-        ({"model.branch.width": 0}, "model.branch: width is 0; give at least 1."),
+        ({"model.trunk.width": -3}, "model.trunk: width is -3; give 1 to 1048576."),
+        ({"model.branch.width": 0}, "model.branch: width is 0; give 1 to 1048576."),
         (
             {"model.trunk.depth": 1},
             "model.trunk: depth is 1; give 3 to 100 layers to modified-mlp.",
         ),
-        ({"model.trunk.modes": 0}, "model.trunk: modes is 0; give at least 1."),
+        ({"model.trunk.modes": 0}, "model.trunk: modes is 0; give 1 to 1048576."),
         ({"model.trunk.sigma": 0.0}, "model.trunk: sigma is 0.0; give a positive number."),
         ({"model.dimension": 4}, "model: dimension is 4; give 1, 2 or 3."),
         ({"model.sensors": 1}, "model: sensors is 1; give 2 to 4096."),
-        ({"model.rank": 0}, "model: rank is 0; give at least 1."),
+        ({"model.rank": 0}, "model: rank is 0; give 1 to 1048576."),
         ({"loss.source": -1}, "loss: source is -1.0; give ≥ 0."),
         (
             {"loss": dict.fromkeys(("continuity", "hamilton_jacobi", "source", "target"), 0)},
@@ -220,7 +220,7 @@ def test_the_transport_form_takes_no_other_loss(changes):
     with pytest.raises(ConfigError) as error:
         from_table(TrainingConfig, changed({"model.kind": "transport", "loss": changes}))
     assert str(error.value) == (
-        "the transport form has one term, so of loss it takes only floor; remove the others."
+        "the transport form fixes its weights: of loss it takes only floor; remove the others."
     )
 
 

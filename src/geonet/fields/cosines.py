@@ -1,4 +1,4 @@
-"""Tables of cos(kπx) and of their derivatives: the one place where they are made.
+"""The tables of cos(kπx) and of their derivatives; networks build their own, as jets.
 
 All in double precision on the processor, whatever torch's defaults are.
 """

@@ -15,7 +15,7 @@ from torch import Tensor
 from geonet.fields.cosines import centres, cosine_transform, faces, frequencies, waves
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline, spline_filter
-from geonet.measures.unit_box import UnitBox
+from geonet.measures.unit_box import unit_box
 
 MOST_CELLS = 512  # along an axis for which a spline is made a matrix
 
@@ -91,7 +91,7 @@ def splined(values: Tensor, grid: Grid, counts: Sequence[int], centred: bool) ->
     Along each axis at the centres of `count` cells, or else at their `count` + 1 faces, so that the
     answer is (B, *places). Outside the box, if that is no cube, they are zero.
     """
-    axes = list(zip(grid.shape, UnitBox(grid).sides, counts, strict=True))
+    axes = list(zip(grid.shape, unit_box(grid).sides, counts, strict=True))
     if max(grid.shape) <= MOST_CELLS:
         matrices = [_spline_matrix(cells, share, count, centred) for cells, share, count in axes]
         return along([matrix.to(values.dtype) for matrix in matrices], values)

@@ -15,7 +15,7 @@ from torch import Tensor
 from geonet.fields.lookup import Fields
 from geonet.fields.matrices import spline_coefficients
 from geonet.measures.grid import Grid
-from geonet.measures.unit_box import UnitBox
+from geonet.measures.unit_box import unit_box
 
 FACE = 1.000001  # of the box, a little wider than it is: FACE of kernels.c
 BLOCK = 2**17  # points that are read together: memory stays bounded
@@ -23,7 +23,7 @@ BLOCK = 2**17  # points that are read together: memory stays bounded
 
 @dataclass(frozen=True, eq=False)
 class Splines:
-    """Densities relative to uniform on the cube, cut off at zero; none outside their box.
+    """Densities relative to uniform on the cube, cut off at zero; zero outside their box.
 
     Attributes:
         coefficients: (B, *(cells + 4)), two more on each side, single precision.
@@ -36,7 +36,7 @@ class Splines:
     @classmethod
     def through(cls, values: Tensor, grid: Grid) -> Splines:
         """The splines through densities (B, *grid.shape)."""
-        return cls(spline_coefficients(UnitBox(grid).to_density(values).float(), grid), grid)
+        return cls(spline_coefficients(unit_box(grid).to_density(values).float(), grid), grid)
 
     def __len__(self) -> int:
         return len(self.coefficients)
@@ -63,10 +63,10 @@ class Splines:
 
     @property
     def _sides(self) -> tuple[float, ...]:
-        return UnitBox(self.grid).sides
+        return unit_box(self.grid).sides
 
     def _read(self, begin: Tensor, places: Sequence[Tensor]) -> Tensor:
-        """Values (N,) at places, d of (N,), which change; the tables of the pairs begin at (N,)."""
+        """Values (N,) at `places`, d of (N,), which it overwrites; each table starts at `begin`."""
         index, weights, outside = begin, [], []
         shape, count = self.coefficients.shape, len(places)
         strides = [math.prod(shape[axis:]) for axis in range(2, count + 2)]
@@ -77,7 +77,7 @@ class Splines:
             place.clamp_(0.5, cells + 0.5)
             index = torch.add(index, place.to(index.dtype), alpha=stride)
             weights.append(_weights(place.frac_()))
-        index.clamp_(0, shape.numel() - 1 - 3 * sum(strides))  # of what is no number
+        index.clamp_(0, shape.numel() - 1 - 3 * sum(strides))  # NaN places
         value = _sum(self.coefficients.flatten(), index, weights, strides)
         value.mul_(6.0**-count).clamp_(min=0)
         for beyond in outside:
@@ -100,7 +100,7 @@ def _sum(table: Tensor, index: Tensor, weights: list[list[Tensor]], strides: lis
 
 
 def _weights(s: Tensor) -> list[Tensor]:
-    """Six times those of four coefficients at s in [0, 1] between the middle two, each (N,)."""
+    """Six times the weights of the four coefficients around offset s ∈ [0, 1], each (N,)."""
     r = 1 - s
     squares = s * s, r * r
     four, six = s.new_tensor(4.0), s.new_tensor(-6.0)

@@ -15,12 +15,12 @@ from geonet.fields.lookup import Fields, look_up
 from geonet.fields.matrices import derivatives, refinement, unit_centres
 from geonet.fields.potential import potential_on, potential_table
 from geonet.measures.grid import Grid
-from geonet.measures.unit_box import UnitBox
+from geonet.measures.unit_box import unit_box
 
 CELLS = {1: 512, 2: compiled.CELLS, 3: 24}  # of the coarse grid, per axis
-# Points that stop together, and |y + s∇u(y) − x| at most before the last of Newton's steps, which
-# squares it. In 2D a row, as compiled; else all of a time, which its worst point decides, so that
-# the others are nearer.
+# Newton's method stops for TOGETHER points at once, when every |y + s∇u(y) − x| was below NEAR
+# before the last step, which squares it. In 2D the points of a row stop together, as in kernels.c;
+# otherwise all points of one time do.
 TOGETHER = {1: CELLS[1], 2: CELLS[2], 3: CELLS[3] ** 3}
 NEAR = {1: compiled.NEAR, 2: compiled.NEAR, 3: 0.02}
 
@@ -36,7 +36,7 @@ def velocity_on_cube(coefficients: Tensor, times: Tensor) -> Fields:
 def _newton(coefficients: Tensor, s: Tensor) -> Fields:
     """Newton's method for y + s∇u(y) = x at all points at once, with s (T, 1).
 
-    A time of a pair does not depend on the others: it stops by itself, and in 2D row by row.
+    Each time of each pair stops on its own; in 2D, each row does.
     """
     d = coefficients.ndim - 1
     _, gradient, hessian = potential_on(coefficients, CELLS[d])
@@ -84,7 +84,7 @@ def refined(velocity: Fields, grid: Grid) -> tuple[Fields, Fields]:
     v_i is odd at the faces across axis i and even at the others.
     """
     d = len(velocity)
-    axes = list(zip(grid.shape, UnitBox(grid).sides, strict=True))
+    axes = list(zip(grid.shape, unit_box(grid).sides, strict=True))
     fields, slope = [], []
     for i in range(d):
         stacks = [

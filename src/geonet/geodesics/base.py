@@ -35,8 +35,8 @@ class Geodesic(ABC):
     """The W2 geodesic {μ_t} from `source` to `target`, to be asked at any time.
 
     Shapes are `(batch?, times?, ...)`: the batch axis is there if the solver was given a batch, the
-    time axis if t is a sequence. A solver subclasses this and fills the methods with an underscore,
-    which always have the time axis and take points as (N, d).
+    time axis if t is a sequence. A path class subclasses this and implements the methods with an
+    underscore, which always have the time axis and take points as (N, d).
 
     Attributes:
         source: μ_0.
@@ -79,10 +79,9 @@ class Geodesic(ABC):
     def density(self, t: Times, grid: Grid | None = None) -> Density:
         """μ_t on `grid` (any grid on the same box; the source's by default)."""
         times, scalar = check_times(t)
-        values = self._density(times, self._output_grid(grid))
-        return Density.as_computed(
-            self._drop_time(values) if scalar else values, self._output_grid(grid)
-        )
+        where = self._output_grid(grid)
+        values = self._density(times, where)
+        return Density.as_computed(self._drop_time(values) if scalar else values, where)
 
     def velocity(self, t: Times, points: ArrayLike | Tensor) -> Tensor:
         """v_t = ∇u_t at points (..., d): (batch?, times?, ..., d)."""
@@ -120,7 +119,7 @@ class Geodesic(ABC):
 
     @torch.no_grad()
     def animate(self, file: str | Path, frames: int = 31, grid: Grid | None = None) -> Path:
-        """Write the path, forth and back, as a .gif, or as an .mp4 where ffmpeg is installed."""
+        """Write the path, forwards and backwards, as a .gif; with ffmpeg also as an .mp4."""
         return located(ANIMATE)(self, Path(file), frames, grid)
 
     @torch.no_grad()
@@ -144,7 +143,7 @@ class Geodesic(ABC):
         batch = f"{self.batch[0]} pairs, " if self.batch else ""
         return f"{type(self).__name__}({batch}{self.grid}, solver={self.solver!r})"
 
-    # ---- what a solver fills in
+    # ---- what a path class implements
 
     @abstractmethod
     def _density(self, times: Tensor, grid: Grid) -> Tensor:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from geonet.geodesics.base import ENDS, Geodesic
 from geonet.measures.density import Density
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
-
-if TYPE_CHECKING:
-    pass
-from geonet.geodesics.base import ENDS, Geodesic
 
 
 class Stack(Geodesic):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -59,37 +60,37 @@ class Grid:
         object.__setattr__(self, "lower", low)
         object.__setattr__(self, "upper", high)
 
-    @property
+    @cached_property
     def dimension(self) -> int:
         """d, the number of axes."""
         return len(self.shape)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of cells."""
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def lengths(self) -> tuple[float, ...]:
         """Side lengths of the box."""
         return tuple(b - a for a, b in zip(self.lower, self.upper, strict=True))
 
-    @property
+    @cached_property
     def longest(self) -> float:
         """The longest side of the box."""
         return max(self.lengths)
 
-    @property
+    @cached_property
     def spacing(self) -> tuple[float, ...]:
         """Side lengths of a cell."""
         return tuple(length / n for length, n in zip(self.lengths, self.shape, strict=True))
 
-    @property
+    @cached_property
     def cell_volume(self) -> float:
         """Volume of a cell."""
         return math.prod(self.spacing)
 
-    @property
+    @cached_property
     def volume(self) -> float:
         """Volume of the box."""
         return math.prod(self.lengths)

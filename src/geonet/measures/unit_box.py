@@ -7,6 +7,7 @@ box that is not a cube fills its lower corner.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TypeVar
 
 from torch import Tensor
@@ -42,11 +43,11 @@ class UnitBox:
         return Grid((2,) * len(lower), lower, [a + self.length for a in lower])
 
     def to_points(self, points: Tensor) -> Tensor:
-        """Points (..., d) of the box."""
+        """Points (..., d) of the box, as points of the cube."""
         return (points - self.grid.corner("lower")) / self.length
 
     def from_points(self, points: Tensor) -> Tensor:
-        """Points (..., d) of the cube."""
+        """Points (..., d) of the cube, as points of the box."""
         return self.grid.corner("lower") + self.length * points
 
     def to_density(self, values: Tensor) -> Tensor:
@@ -68,3 +69,9 @@ class UnitBox:
     def from_potential(self, values: Number) -> Number:
         """Potentials, and ε, in the units of the box squared."""
         return values * self.length**2
+
+
+@lru_cache(maxsize=64)
+def unit_box(grid: Grid) -> UnitBox:
+    """The `UnitBox` of a grid, made once: a path asks for it many times."""
+    return UnitBox(grid)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from geonet.settings import require
 
-LARGEST = 1 << 20  # of any width or count: beyond it is a slip of the keyboard
+LARGEST = 1 << 20  # of any width or count; a larger value is probably a typing error
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Trunk:
 
     def __post_init__(self) -> None:
         _check_size(self.network, self.width, self.depth)
-        require(0 < self.modes <= LARGEST, f"modes is {self.modes}; give at least 1.")
+        require(0 < self.modes <= LARGEST, f"modes is {self.modes}; give 1 to {LARGEST}.")
         require(self.sigma > 0, f"sigma is {self.sigma}; give a positive number.")
 
 
@@ -77,5 +77,5 @@ class ModelSettings:
 
 def _check_size(network: str, width: int, depth: int) -> None:
     least = 2 if network == "mlp" else 3  # below, gates or stacks would be empty
-    require(0 < width <= LARGEST, f"width is {width}; give at least 1.")
+    require(0 < width <= LARGEST, f"width is {width}; give 1 to {LARGEST}.")
     require(least <= depth <= 100, f"depth is {depth}; give {least} to 100 layers to {network}.")

@@ -36,7 +36,7 @@ class BranchTrunkSettings(ModelSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 < self.rank <= LARGEST, f"rank is {self.rank}; give at least 1.")
+        require(0 < self.rank <= LARGEST, f"rank is {self.rank}; give 1 to {LARGEST}.")
 
 
 class DeepONet(Module):

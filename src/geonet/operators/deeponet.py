@@ -1,6 +1,6 @@
 """The form "deeponet": a DeepONet for the density alone, without physics.
 
-It is shown exact paths, and its path gives densities only. GeONet's path builds on its.
+It learns from exact paths, and its paths give densities only. `GeONetPath` extends `DeepONetPath`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from geonet.geodesics.gradients import wanted
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.metrics import l1
-from geonet.measures.unit_box import UnitBox
+from geonet.measures.unit_box import unit_box
 from geonet.operators.architecture import ModelSettings
 from geonet.operators.branch_trunk import BranchTrunkSettings, DeepONet, cartesian, scaled
 from geonet.operators.model import CACHED_MODELS, Header, Model, doubled
@@ -32,7 +32,7 @@ from geonet.settings import from_table, require, to_table
 
 CACHED_BYTES = 2**28  # of the bases on grids that a model keeps
 UNUSUAL = 4.0  # standard deviations
-_keeping = Lock()  # of bases, which threads share; not in `Bases`, which can be copied
+_keeping = Lock()  # of bases between threads; not in `Bases`, which could not be copied then
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class DensityNet(DeepONetModel):
     gives = ()
     quantities = basis_outputs = ("density",)
     formula = "C(x, t) = density_coefficients @ density.T is the density relative to uniform"
-    shown_paths = True
+    needs_exact_paths = True
 
     def __init__(self, settings: DeepONetSettings):
         super().__init__(settings)
@@ -90,7 +90,7 @@ class DensityNet(DeepONetModel):
 
     @classmethod
     def check_training(cls, settings, loss, *, scheme, family, floor, compiled) -> None:
-        """Exact paths are known for 1D families alone."""
+        """Refuse all but 1D families, the cartesian scheme and the default loss."""
         require(not floor, 'problem.floor is for model.kind = "transport"; remove it.')
         require(
             family is not None and settings.dimension == 1,
@@ -150,7 +150,7 @@ class Bases:
         with _keeping:
             basis = self._kept.pop((grid, t), None)
         if basis is None:
-            points = UnitBox(grid).to_points(grid.points().reshape(-1, grid.dimension))
+            points = unit_box(grid).to_points(grid.points().reshape(-1, grid.dimension))
             rows = torch.cat([points, torch.full_like(points[:, :1], t)], dim=1).to(self.dtype)
             basis = self.model.networks[0].basis(rows)
         with _keeping:
@@ -168,28 +168,30 @@ def bases_of(model: DeepONetModel, epsilon: float) -> Bases:
 
 def answer(
     model: DeepONetModel, source: Density, target: Density, header: Header
-) -> tuple[Bases, tuple[Tensor, ...], TestErrors | None]:
+) -> tuple[Bases, tuple[Tensor, ...], MeasuredErrors | None]:
     """What a path is made of: bases, coefficients, and the model's own errors, if it was tested."""
     model = doubled(model) if wanted(source, target) else model
     epsilon = float(header.get("epsilon", 0.0))
-    moving = any(weight.requires_grad for weight in model.parameters())  # in training
-    bases = Bases(model, epsilon) if moving else bases_of(model, epsilon)
-    return bases, bases.coefficients(source, target), test_errors(header)
+    in_training = any(weight.requires_grad for weight in model.parameters())
+    bases = Bases(model, epsilon) if in_training else bases_of(model, epsilon)
+    return bases, bases.coefficients(source, target), measured_errors(header)
 
 
-TestErrors = dict[str, Sequence[float]]  # mean and sd of the L1 errors at the quarters, in %
+MeasuredErrors = dict[str, Sequence[float]]  # mean and sd of the L1 errors at the quarters, in %
 
 
-def test_errors(header: Header) -> TestErrors | None:
+def measured_errors(header: Header) -> MeasuredErrors | None:
     """What the tests of a model measured, if it was tested."""
     try:
         tested = header.get("measured", {}).get("test")
         if tested is None:
             return None
-        errors = {key: [float(number) for number in tested[key]] for key in ("mean", "sd")}
+        errors: MeasuredErrors = {
+            key: [float(number) for number in tested[key]] for key in ("mean", "sd")
+        }
         if not all(errors.values()):
             raise ValueError("no errors")
-        return errors  # pyright: ignore[reportReturnType]
+        return errors
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         file = header.get("file", "the model")
         raise FileError(f"The header of {file} has odd test errors; get it again.") from error
@@ -208,7 +210,7 @@ class DeepONetPath(Geodesic):
         solver: str,
         bases: Bases,
         coefficients: tuple[Tensor, ...],
-        tested: TestErrors | None = None,
+        tested: MeasuredErrors | None = None,
         notes: dict[str, Any] | None = None,
     ):
         super().__init__(source, target, solver, notes or {})
@@ -221,20 +223,20 @@ class DeepONetPath(Geodesic):
         frames = [
             cartesian(self.coefficients[0], self.bases.on_grid(grid, t)) for t in times.tolist()
         ]
-        values = UnitBox(grid).from_density(torch.stack(frames, dim=1))
+        values = unit_box(grid).from_density(torch.stack(frames, dim=1))
         return values.reshape(*self.batch, len(times), *grid.shape)
 
     def _checks(self) -> dict[str, Tensor]:
         """Whether both ends, which are known, come out as well as in the model's own tests.
 
-        As well: an L1 error of at most the mean and `UNUSUAL` standard deviations there, per pair.
+        That is, with an L1 error within `UNUSUAL` standard deviations of the mean there.
         """
         if self.tested is None:
             return {}
         usual = torch.ones(self.batch, dtype=torch.bool)
-        for t, end in ((0, self.source), (-1, self.target)):
-            limit = (self.tested["mean"][t] + UNUSUAL * self.tested["sd"][t]) / 100
-            usual &= l1(self.density(float(-t)), end) <= limit
+        for k, t, end in ((0, 0.0, self.source), (-1, 1.0, self.target)):
+            limit = (self.tested["mean"][k] + UNUSUAL * self.tested["sd"][k]) / 100
+            usual &= l1(self.density(t), end) <= limit
         return {"in_distribution": usual}
 
     def _state(self) -> dict[str, np.ndarray]:

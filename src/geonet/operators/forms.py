@@ -20,7 +20,7 @@ def form_of(kind: str) -> type[Model]:
 
 
 def untrained(settings: ModelSettings) -> Model:
-    """The model that the settings describe, with weights from torch's stream."""
+    """The model that the settings describe, with weights from torch's global generator."""
     return form_of(settings.kind)(settings)
 
 

@@ -13,7 +13,7 @@ from geonet.fields.flow import carried
 from geonet.geodesics.gradients import root
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
-from geonet.measures.unit_box import UnitBox
+from geonet.measures.unit_box import unit_box
 from geonet.operators.branch_trunk import BranchTrunkSettings, DeepONet, cartesian, paired
 from geonet.operators.deeponet import DeepONetModel, DeepONetPath, answer
 from geonet.operators.jets import Jet, variables
@@ -67,12 +67,12 @@ class GeONet(DeepONetModel):
         """C and H of a pair or a batch; with ε a Schrödinger bridge."""
         path = GeONetPath(source, target, name, *answer(self, source, target, header))
         if path.bases.epsilon:
-            path.notes["epsilon"] = UnitBox(source.grid).from_potential(path.bases.epsilon)
+            path.notes["epsilon"] = unit_box(source.grid).from_potential(path.bases.epsilon)
         return path
 
     @classmethod
     def check_training(cls, settings, loss, *, scheme, family, floor, compiled) -> None:
-        """With ε the potential is not odd under the swap."""
+        """Refuse a floor, and the swap symmetry of the potential where ε > 0."""
         require(not floor, 'problem.floor is for model.kind = "transport"; remove it.')
         require(
             not (loss.epsilon and settings.swap_symmetry == "both"),
@@ -88,7 +88,7 @@ class GeONetObjective(Loss):
         super().__init__()
         self.model = model
         self.settings = settings
-        self.epsilon = UnitBox(box).to_potential(settings.epsilon)
+        self.epsilon = unit_box(box).to_potential(settings.epsilon)
         self.weights = {k: w for k, w in settings.in_unit_box(box).items() if w > 0}
         self.enhanced = {"continuity_gradient", "hamilton_jacobi_gradient"} & set(self.weights)
 
@@ -111,7 +111,7 @@ class GeONetObjective(Loss):
             return _mean_squares(*self._residuals(coefficients, batch, batch.points))
         terms, slopes = {}, []
         for direction in torch.eye(batch.points.shape[1], device=batch.points.device):
-            # Forward mode: a point's derivative for every pair at once, which reverse would add up.
+            # Forward mode keeps the derivatives of the pairs apart; reverse mode would add them up.
             values, along = jvp(  # pyright: ignore[reportAssignmentType]
                 lambda points: self._residuals(coefficients, batch, points),
                 (batch.points,),
@@ -170,7 +170,7 @@ class GeONetPath(DeepONetPath):
         if self.bases.epsilon:  # C may come near zero, or below
             scores = density.gradient / density.value.clamp(min=LEAST)
             velocity = velocity + self.bases.epsilon * scores
-        return UnitBox(self.grid).from_velocity(velocity.movedim(0, -1).to(torch.float64))
+        return unit_box(self.grid).from_velocity(velocity.movedim(0, -1).to(torch.float64))
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
         """Along the learned velocity, which is straight only as far as H solves its equation."""
@@ -180,7 +180,7 @@ class GeONetPath(DeepONetPath):
 
     def _potential(self, times: Tensor, points: Tensor) -> Tensor:
         values = [self._jets(points, t)[1].value for t in times.tolist()]
-        return UnitBox(self.grid).from_potential(self._shaped(torch.stack(values, dim=1)))
+        return unit_box(self.grid).from_potential(self._shaped(torch.stack(values, dim=1)))
 
     def _distance(self) -> Tensor:
         """W2² = ∫|∇H_0|² dμ0 = ∫|∇H_1|² dμ1: the mean of both, since each end is known."""
@@ -202,7 +202,7 @@ class GeONetPath(DeepONetPath):
 
     def _jets_at(self, points: Tensor, t: float) -> list[Jet]:
         flat = points.reshape(-1, self._dimension)
-        unit = UnitBox(self.grid).to_points(flat).to(self.bases.dtype)
+        unit = unit_box(self.grid).to_points(flat).to(self.bases.dtype)
         z = variables(unit, torch.full_like(unit[:, 0], t), "none")
         jets = []
         for own, network in zip(self.coefficients, self.bases.model.networks, strict=True):

@@ -1,8 +1,9 @@
 """What a model form is: settings, a network, its objective, its path, and what can be exported.
 
 A form subclasses `Model` in one file, beside its settings (`ModelSettings`), its loss (`Loss`) and,
-where none of `geonet.geodesics` fits, its path. Training, files, solvers and export ask for nothing
-else, so they know no form by name.
+where none of `geonet.geodesics` fits, its path. Training, files and export ask for nothing else and
+know no form by name. A form whose solver does more than evaluate the network has a line in
+`SOLVERS` of `geonet.solvers.learned.shipped`.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Model(Module, ABC):
         formula: how coefficients and basis make the answer, for users of exported files.
         basis_outputs: what `basis_at` gives.
         timeless: whether `basis_at` takes points alone.
-        typical: densities that `prepare` wants to see.
+        typical: how many sample densities `prepare` is given.
         compares_ends: whether the objective needs the ends at places of their own.
-        shown_paths: whether the objective needs exact paths.
+        needs_exact_paths: whether the objective compares with exact paths.
     """
 
     Settings: ClassVar[type[ModelSettings]]
@@ -52,7 +53,7 @@ class Model(Module, ABC):
     timeless: ClassVar[bool] = False
     typical: ClassVar[int] = 0
     compares_ends: ClassVar[bool] = False
-    shown_paths: ClassVar[bool] = False
+    needs_exact_paths: ClassVar[bool] = False
 
     def __init__(self, settings: Any):
         super().__init__()
@@ -95,7 +96,7 @@ class Model(Module, ABC):
         """Refuse a training that makes no sense for this form, with `require`."""
 
     def prepare(self, densities: Tensor) -> None:
-        """See `typical` densities at the sensors, (N, m), before the training begins."""
+        """Fit the scaling of the inputs to sample densities at the sensors, (N, m)."""
 
     def calibration(self, path: Geodesic, errors: Tensor) -> dict[str, Any]:
         """What errors (B, times) of paths with a known answer tell, for the header of the file."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from geonet.measures.grid import Grid
-from geonet.measures.unit_box import UnitBox
+from geonet.measures.unit_box import unit_box
 from geonet.settings import require
 
 # A density, or a batch of them, as a function of points in the unit box, relative to uniform.
@@ -90,12 +90,12 @@ class LossSettings:
         require(any(weight > 0 for weight in weights), "all weights are zero; give at least one.")
 
     def in_unit_box(self, box: Grid) -> dict[str, float]:
-        """The weights of the terms in the unit box, relative to the paper's times L^2d.
+        """The weights of the terms in the unit box, all multiplied by the common factor L^2d.
 
         x → x/L turns μ into μ·L^d and u into u/L²; the residual of continuity scales like μ, that
         of Hamilton–Jacobi like u, and derivatives in x gain 1/L. So α2 becomes α2·L^(2d+4).
         """
-        length = UnitBox(box).length
+        length = unit_box(box).length
         potential = length ** (2 * box.dimension + 4)
         return {
             "continuity": self.continuity,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from geonet.fields.matrices import splined
 from geonet.measures.density import Density
-from geonet.measures.unit_box import UnitBox
+from geonet.measures.unit_box import unit_box
 
 
 def sensed(density: Density, sensors: int) -> Tensor:
@@ -24,6 +24,6 @@ def all_sensed(
     """The same for several on one grid, at the cost of one."""
     grid, d = densities[0].grid, densities[0].grid.dimension
     values = torch.cat([density.values.reshape(-1, *grid.shape) for density in densities])
-    relative = UnitBox(grid).to_density(values).to(dtype)
+    relative = unit_box(grid).to_density(values).to(dtype)
     found = splined(relative, grid, [sensors] * d, centred=True).flatten(1)
     return found.chunk(len(densities))

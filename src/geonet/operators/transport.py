@@ -33,7 +33,7 @@ from geonet.operators.sensors import all_sensed
 from geonet.operators.symmetric import ClassLinear, SymmetricMLP
 from geonet.settings import require
 
-LEAST = 0.05  # determinant that costs nothing
+LEAST = 0.05  # determinants below are penalised
 FAINT = 0.2  # modes whose spread is below are not blown up to the size of the others
 POTENTIAL_SCALE = 0.1  # of the lowest modes of u in the unit box
 
@@ -72,7 +72,7 @@ class TransportSettings(ModelSettings):
             f"{self.sensors} sensors cannot tell {self.seen} modes apart; "
             f"give seen ≤ {self.sensors}.",
         )
-        require(0 < self.width <= LARGEST, f"width is {self.width}; give at least 1.")
+        require(0 < self.width <= LARGEST, f"width is {self.width}; give 1 to {LARGEST}.")
         require(0 < self.depth <= 100, f"depth is {self.depth}; give 1 to 100 blocks.")
 
 
@@ -163,10 +163,10 @@ class TransportNet(Model):
 
     @classmethod
     def check_training(cls, settings, loss, *, scheme, family, floor, compiled) -> None:
-        """It has one term, whose only setting is `floor`."""
+        """Of `loss`, only `floor` applies: the weights of both terms are fixed."""
         require(
             loss == LossSettings(floor=loss.floor),
-            "the transport form has one term, so of loss it takes only floor; remove the others.",
+            "the transport form fixes its weights: of loss it takes only floor; remove the others.",
         )
         require(loss.floor > 0, "the transport form needs loss.floor > 0.")
         require(
@@ -245,7 +245,7 @@ def cosine_products(z: Jet, modes: int) -> Jet:
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)
 def analysis(dimension: int, sensors: int, modes: int, dtype: torch.dtype) -> Tensor:
-    """(sensors^d, modes^d): the means over the sensors of cos(k_1 π x_1)⋯cos(k_d π x_d)."""
+    """(sensors^d, modes^d): from values at the sensors to means of value × cos(k_1 π x_1)⋯."""
     (table,) = waves(centres(sensors), frequencies(modes), 1)
     product = matrix = table / sensors
     for _ in range(dimension - 1):
@@ -260,7 +260,7 @@ def classes(dimension: int, modes: int) -> tuple[Tensor, Tensor]:
 
     Bit i of a class is the parity of k along axis i.
     """
-    k = _modes(dimension, modes)
+    k = _wave_vectors(dimension, modes)
     parities = ((k % 2) * 2 ** torch.arange(dimension, device="cpu")).sum(-1)
     order = parities.argsort(stable=True)
     return order.reshape(2**dimension, -1), order.argsort()
@@ -270,17 +270,17 @@ def classes(dimension: int, modes: int) -> tuple[Tensor, Tensor]:
 @torch.inference_mode(False)
 def decay(dimension: int, modes: int) -> Tensor:
     """The size that c_k is expected to have, (modes^d,)."""
-    return POTENTIAL_SCALE / (1 + (_modes(dimension, modes) ** 2).sum(-1)) ** 1.5
+    return POTENTIAL_SCALE / (1 + (_wave_vectors(dimension, modes) ** 2).sum(-1)) ** 1.5
 
 
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)
 def softening(dimension: int, modes: int, blur: float) -> Tensor:
     """By what a heat flow of standard deviation `blur` multiplies each mode, (modes^d,)."""
-    return torch.exp(-0.5 * (math.pi * blur * _modes(dimension, modes)).square().sum(-1))
+    return torch.exp(-0.5 * (math.pi * blur * _wave_vectors(dimension, modes)).square().sum(-1))
 
 
-def _modes(dimension: int, modes: int) -> Tensor:
+def _wave_vectors(dimension: int, modes: int) -> Tensor:
     """All k, the last axis fastest, (modes^d, d)."""
     axis = torch.arange(modes, device="cpu")
     return torch.cartesian_prod(*[axis] * dimension).reshape(-1, dimension)

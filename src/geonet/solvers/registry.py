@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -40,6 +41,8 @@ _REGISTRY: dict[str, str] = {
 
 def register(name: str, location: str) -> None:
     """Add a solver under `name`; location is 'module:Class'."""
+    if ":" not in location:
+        raise SolverError(f"The location {location!r} is not 'module:Class'; give both.")
     if name in solver_names():
         raise SolverError(f"A solver named {name!r} exists already; choose another name.")
     _REGISTRY[name] = location
@@ -55,7 +58,7 @@ def solver_classes() -> dict[str, type[Solver]]:
     """Every solver's class by name, but for those of other packages that cannot be loaded."""
     classes = {}
     for name in solver_names():
-        with suppress(SolverError):  # it comes when the solver is asked for
+        with suppress(SolverError):  # raised when that solver is asked for
             classes[name] = solver_class(name)
     return classes
 
@@ -65,9 +68,10 @@ def solver_class(name: str) -> type[Solver]:
     if name in SHIPPED:
         return shipped_class(name)
     if name in _REGISTRY:
-        return located(_REGISTRY[name])
+        return _loaded(name, _REGISTRY[name], lambda: located(_REGISTRY[name]))
     if name in _others():
-        return _class_of_others(_others()[name])
+        point = _others()[name]
+        return _loaded(name, point.value, point.load)
     names = solver_names()
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(names)}."
@@ -80,27 +84,28 @@ def _others() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group="geonet.solvers")}
 
 
-def _class_of_others(point: EntryPoint) -> type[Solver]:
+def _loaded(name: str, location: str, load: Callable[[], Any]) -> type[Solver]:
+    """A solver's class; what another package does wrong is a `SolverError`."""
     try:
-        found = point.load()
+        found = load()
         if not (isinstance(found, type) and issubclass(found, Solver)):
             raise TypeError("it is no subclass of geonet.Solver")
-    except Exception as error:  # whatever the other package does wrong
+    except Exception as error:
         raise SolverError(
-            f"The solver {point.name!r} of another package, {point.value}, cannot be loaded: "
+            f"The solver {name!r} of another package, {location}, cannot be loaded: "
             f"{error}; mend or remove that package."
         ) from error
     return found
 
 
 def _class_of_file(file: Path) -> type[Solver]:
-    """The solver that takes the form of the model in a file; reading it says what is wrong."""
+    """The solver for a model file; for an unknown form one whose reading says what is wrong."""
     form = kind_of(file)
     return class_of_form(form) if form in FORMS else NetworkSolver
 
 
 def import_all() -> None:
-    """Import every solver, and with it the path it answers with; and known maps, without one."""
+    """Import every solver, which registers the kinds of path, and known maps, which need none."""
     solver_classes()
     import_module("geonet.geodesics.known_map")
 

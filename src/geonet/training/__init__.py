@@ -1,4 +1,4 @@
-"""Training operators on pairs of densities alone: no geodesic is ever shown."""
+"""Training operators on pairs of densities; only a DeepONet is shown geodesics."""
 
 from geonet.training.config import TrainingConfig, read_config
 from geonet.training.loop import TrainingOutcome, train

@@ -188,7 +188,7 @@ class Run:
         places = sampling.places if self.model.compares_ends else 0
         counts = (sampling.pairs, sampling.points, places)
         batch = cartesian_batch(self.problem, self.sensors, *counts, self.generator)
-        if not self.model.shown_paths:
+        if not self.model.needs_exact_paths:
             return batch
         began = perf_counter()
         batch = with_known_paths(batch)
@@ -244,7 +244,7 @@ class Run:
             "seconds": round(self.progress.seconds, 1),
             "measured": measured,
         }
-        if self.model.shown_paths:
+        if self.model.needs_exact_paths:
             header["data_seconds"] = round(self.progress.data_seconds, 1)
         save_model(self.folder / MODEL, self.model, header)
 

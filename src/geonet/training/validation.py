@@ -10,7 +10,7 @@ import torch
 from geonet.evaluation.truth import exact_path
 from geonet.geodesics.base import QUARTERS
 from geonet.measures.metrics import l1
-from geonet.measures.unit_box import UnitBox
+from geonet.measures.unit_box import unit_box
 from geonet.operators.model import Model
 from geonet.training.config import TrainingConfig
 from geonet.training.problem import Problem
@@ -29,7 +29,7 @@ class Validation:
     def measured(self, model: Model) -> dict[str, Any]:
         """What goes into the model's file: the errors, and what the form makes of them."""
         model = model if next(model.parameters()).is_cpu else deepcopy(model).cpu()
-        unit = UnitBox(self.source.grid).to_potential(self.epsilon)
+        unit = unit_box(self.source.grid).to_potential(self.epsilon)
         path = model.path(self.source, self.target, model.settings.kind, {"epsilon": unit})
         errors = l1(path.density(QUARTERS), self.truth)
         return {

@@ -20,7 +20,7 @@ from geonet.errors import InputError
 from geonet.fields.matrices import refinement, series_matrices, unit_cells, unit_centres
 from geonet.fields.splines import Splines
 from geonet.measures.grid import Grid
-from geonet.measures.unit_box import UnitBox
+from geonet.measures.unit_box import unit_box
 
 VERSION = 2  # of kernels.c
 CELLS = 32  # along each axis, where the velocity is found: COARSE of kernels.c
@@ -90,7 +90,7 @@ def _handed(splines: Splines) -> _Splines:
     """Checked, and with what keeps the numbers."""
     kept, grid = _single(splines.coefficients), splines.grid
     assert kept.shape[1:] == (grid.shape[0] + 4, grid.shape[1] + 4)
-    handed = _Splines(kept.data_ptr(), *grid.shape, *UnitBox(grid).sides)
+    handed = _Splines(kept.data_ptr(), *grid.shape, *unit_box(grid).sides)
     handed.coefficients = kept
     return handed
 
@@ -197,7 +197,7 @@ def put_frames(
     frames = (ctypes.c_int64 * items)(*begins)
     refining = _refinement(grid)
     pointers = _addresses(*refining.places, velocity, times)
-    scale, parts = UnitBox(grid).length ** -2, 1 if items > FEW else 4
+    scale, parts = unit_box(grid).length ** -2, 1 if items > FEW else 4
     source, target = (_handed(end) for end in ends)
     _call().geonet_frames(
         source,
@@ -238,7 +238,7 @@ def _refinement(grid: Grid) -> Refinement:
 
     C takes two rows at a time, so that there is one more.
     """
-    (rows, columns), (high, wide) = grid.shape, UnitBox(grid).sides
+    (rows, columns), (high, wide) = grid.shape, unit_box(grid).sides
     down = (*refinement(CELLS, rows, high, odd=True), refinement(CELLS, rows, high, odd=False)[0])
     v1, v2 = (refinement(CELLS, columns, wide, odd=odd) for odd in (False, True))
     padded = -(-columns // BLOCK) * BLOCK

@@ -14,7 +14,7 @@ class Calibration(NamedTuple):
     """What a solver's mismatch means, as measured on pairs with a known answer.
 
     Attributes:
-        slope: the L1 error between the ends in units of the mismatch, where both are small.
+        slope: the largest L1 error along the path over the mismatch, where both are small.
         limit: the mismatch up to which a pair is like those the solver was made for.
     """
 
@@ -32,8 +32,8 @@ class Calibration(NamedTuple):
 def calibrated(mismatch: Tensor, errors: Tensor) -> Calibration:
     """From mismatches (n,) and L1 errors (n, times) of pairs like those of the training.
 
-    The slope goes from the mismatch to the largest error along the path, for half of the pairs; the
-    limit is four standard deviations above the mean of the mismatch's logarithm.
+    The slope is the median of the largest error along the path over the mismatch. The limit is four
+    standard deviations above the mean of the mismatch's logarithm.
     """
     mismatch = mismatch.clamp(min=1e-12)  # equal ends have none
     logs = mismatch.log()

@@ -26,14 +26,14 @@ CELLS_PER_MODE = {1: 4, 2: 2, 3: 2}  # along each axis, where the integrals are 
 FLOOR = 0.03  # added to A, relative to uniform: where there is no mass δ stays flat
 LARGEST = 2048  # unknowns; larger systems are left as they are
 RIDGE = 1e-6  # added to the system, whose diagonal is scaled to one
-ENOUGH = 0.9  # of the mismatch before a step
+ENOUGH = 0.9  # a pair stops once a step leaves more than this share of its mismatch
 HALVINGS = 6  # of a step that makes things worse
 
 
 def corrected(coefficients: Tensor, ends: Ends, steps: int) -> Tensor:
     """Potentials (B, modes, …) after at most `steps` of Newton's method, with no larger mismatch.
 
-    A pair stops where it does not gain a tenth any more: the modes can do no better.
+    A pair stops once a step lowers its mismatch by less than a tenth: its modes can do no better.
     """
     if coefficients[0].numel() > LARGEST:
         return coefficients
@@ -64,7 +64,7 @@ def attached(coefficients: Tensor, ends: Ends) -> Tensor:
 
 
 def cells_per_axis(coefficients: Tensor) -> int:
-    """Where the integrals are summed."""
+    """Cells along each axis of the grid on which the integrals are summed."""
     return CELLS_PER_MODE[coefficients.ndim - 1] * coefficients.shape[-1]
 
 
@@ -78,7 +78,7 @@ def _damped(
         trial = coefficients + size * direction
         sides = both_sides(trial, ends, cells)
         lower = sides.mismatch() <= before.mismatch()
-        worse = ~(lower & (sides.steepness <= STEEPEST))  # also where it is no number
+        worse = ~(lower & (sides.steepness <= STEEPEST))  # NaN counts as worse
         if not bool(worse.any()):
             break
         size[worse] = size[worse] / 2 if k < HALVINGS else 0.0  # at last, no step at all

@@ -1,4 +1,4 @@
-"""Densities between the ends, on grids, in single precision: what a learned path is mostly asked.
+"""Densities between the ends, on grids, in single precision: what is asked for most.
 
 In the unit cube, with v and Dv at the cells of a grid,
 
@@ -22,7 +22,7 @@ from geonet.fields.velocity import refined, velocity_on_cube
 from geonet.geodesics.midpoint.ends import Ends, compiled_ends, density_at
 from geonet.geodesics.midpoint.traced import Traced
 from geonet.measures.grid import Grid
-from geonet.measures.unit_box import UnitBox
+from geonet.measures.unit_box import unit_box
 
 
 def put_frames(
@@ -48,18 +48,18 @@ def put_frames(
         for end, s in zip(ends, (t, t - 1), strict=True)
     )
     mean = torch.lerp(source, target, t).clamp_(min=0)
-    answer[:, moments] = UnitBox(grid).from_density(mean)
+    answer[:, moments] = unit_box(grid).from_density(mean)
 
 
 def at_rest(end: Splines | Traced, grid: Grid) -> Tensor:
     """The density of an end on a grid, in the units of its box, (B, cells)."""
     still = [torch.zeros(len(end), 1, grid.size, dtype=torch.float32)] * grid.dimension
-    return UnitBox(grid).from_density(density_at(end, unit_points(grid), still, 0.0)[:, 0])
+    return unit_box(grid).from_density(density_at(end, unit_points(grid), still, 0.0)[:, 0])
 
 
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
 def unit_points(grid: Grid) -> Tensor:
     """The cells of a grid in the unit cube around its box, (d, cells), single precision."""
-    points = UnitBox(grid).to_points(grid.points())
+    points = unit_box(grid).to_points(grid.points())
     return points.reshape(-1, grid.dimension).T.float().contiguous()

@@ -76,7 +76,7 @@ def _look(coefficients: Tensor, ends: Ends, cells: int) -> Halfway:
     nearer = torch.minimum(energies[0], energies[1]).sqrt()
     apart = flow_bound(source, target, cells, coefficients.ndim - 1)
     steep = steepest(coefficients).double()
-    # Where cells are too coarse for the densities their sum is not one; so far off may ∫uρ be, too.
+    # On cells too coarse for the densities the masses are not one; ∫uρ may be off by as much.
     height = sides.value.double().amax(1) - sides.value.double().amin(1)
     unsure = 2 * sides.missing.double() * height
     lower = (distance**2 - unsure).clamp(min=0).sqrt()

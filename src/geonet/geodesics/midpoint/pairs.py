@@ -8,7 +8,7 @@ from torch import Tensor
 
 from geonet.geodesics.midpoint.ends import Ends, ends_of
 from geonet.measures.density import Density
-from geonet.measures.unit_box import UnitBox
+from geonet.measures.unit_box import unit_box
 
 KEPT = 2**23  # numbers that are held on to, 32 MB for each end
 POINTS = 2**19  # answered at a time: memory stays bounded, and near the processor
@@ -24,7 +24,7 @@ class Pairs:
 
     def __init__(self, source: Density, target: Density):
         self.grid = source.grid
-        self.box = UnitBox(self.grid)
+        self.box = unit_box(self.grid)
         self.ends = [end.values.reshape(-1, *self.grid.shape) for end in (source, target)]
         self._kept: Ends | None = None
 

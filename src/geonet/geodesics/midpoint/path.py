@@ -123,7 +123,7 @@ class MidpointGeodesic(Geodesic):
 
     @property
     def trusted(self) -> Tensor:
-        """Per pair, (B,), whether its mismatch is what the solver's own kind of pairs have."""
+        """Per pair, (B,), whether its mismatch is within the limit of the solver's own pairs."""
         limit = -1.0 if self.calibration is None else self.calibration.limit
         return self.halfway.mismatch <= limit
 

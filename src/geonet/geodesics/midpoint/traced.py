@@ -17,7 +17,7 @@ from geonet.fields.lookup import Fields
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
-from geonet.measures.unit_box import UnitBox
+from geonet.measures.unit_box import unit_box
 
 ROUNDING = 1e-6  # of the cube, by which a place may be outside the box
 
@@ -37,7 +37,7 @@ class Traced:
 
     def at(self, points: Tensor, velocity: Fields, s: float | Tensor) -> Tensor:
         """As `Splines.at`."""
-        box = UnitBox(self.grid)
+        box = unit_box(self.grid)
         back = torch.as_tensor(s)[..., None] * torch.stack(list(velocity), -1)
         places = points.T - back
         spline = CubicSpline(box.to_density(self.values), box.cells)
@@ -58,7 +58,7 @@ def traced_frames(
 
     From potentials (B, modes, …) at t = ½ in the unit cube.
     """
-    box, d = UnitBox(grid), grid.dimension
+    box, d = unit_box(grid), grid.dimension
     points = box.to_points(grid.points()).reshape(-1, d)
     velocity, before, after = [], [], []
     for own in coefficients:

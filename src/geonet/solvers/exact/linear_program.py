@@ -21,7 +21,7 @@ from geonet.errors import ConvergenceError, SolverError
 from geonet.geodesics.plan import PlanGeodesic
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
-from geonet.measures.unit_box import UnitBox
+from geonet.measures.unit_box import unit_box
 from geonet.quiet import quiet
 from geonet.solvers.base import Solver
 
@@ -112,7 +112,7 @@ class LinearProgram(Solver):
         """Start and end points (P, d) and masses (P,) of the plan's entries, and ψ at the ends."""
         (x, a), (y, b) = _atoms(source), _atoms(target)
         # In a unit box at zero: POT's tolerances are absolute, and ot.dist expands the square.
-        unit = UnitBox(source.grid)
+        unit = unit_box(source.grid)
         plan = _sorted_plan if self.method == "emd_1d" else self._simplex_plan
         first, second = (unit.to_points(end).numpy() for end in (x, y))
         rows, columns, mass, dual = map(torch.from_numpy, plan(first, second, a, b))

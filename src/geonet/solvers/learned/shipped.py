@@ -10,9 +10,10 @@ from geonet.locations import located
 from geonet.operators.forms import form_of
 from geonet.operators.opened import PRETRAINED
 from geonet.solvers.base import Solver
+from geonet.solvers.learned.network import NetworkSolver
 
-NETWORK = "geonet.solvers.learned.network:NetworkSolver"
-SOLVERS = {"transport": "geonet.solvers.learned.transport:TransportSolver"}  # of forms with more
+# Forms whose solver does more than evaluate the network.
+SOLVERS = {"transport": "geonet.solvers.learned.transport:TransportSolver"}
 
 
 class Shipped(NamedTuple):
@@ -98,7 +99,7 @@ def shipped_class(name: str) -> type[Solver]:
         "gives": gives,
         "differentiable": ("density", *gives),
     }
-    return _class(about.form, own, [("file", str, field(default=file))])
+    return _subclass(about.form, own, [("file", str, field(default=file))])
 
 
 @cache
@@ -111,10 +112,10 @@ def class_of_form(form: str) -> type[Solver]:
         "gives": gives,
         "differentiable": ("density", *gives),
     }
-    return _class(form, own, [])
+    return _subclass(form, own, [])
 
 
-def _class(form: str, own: dict[str, Any], options: list[Any]) -> type[Solver]:
-    base = located(SOLVERS.get(form, NETWORK))
+def _subclass(form: str, own: dict[str, Any], options: list[Any]) -> type[Solver]:
+    base = located(SOLVERS[form]) if form in SOLVERS else NetworkSolver
     namespace = own | {"form": form, "__doc__": base.__doc__, "__module__": __name__}
     return make_dataclass(base.__name__, options, bases=(base,), namespace=namespace, frozen=True)

@@ -24,7 +24,7 @@ from geonet.operators.opened import opened
 from geonet.operators.transport import TransportNet, potential_of
 from geonet.solvers.learned.network import NetworkSolver
 
-BLURS = (0.015, 0.02, 0.025, 0.03, 0.04, 0.06)  # of the box: narrow features are foreign to most
+BLURS = (0.015, 0.02, 0.025, 0.03, 0.04, 0.06)  # of the box: most models saw no narrow features
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class TransportSolver(NetworkSolver):
         file: the model, as `geonet train` writes it.
         corrections: steps of Newton's method for pairs that are unlike those of the training; 0 for
             the network's answer alone.
-        floor: share of the mass of both ends that is made uniform; None for what the model was
-            trained with, which is none for those that come with geonet.
+        floor: share of the mass of both ends that is spread evenly; None takes the share of the
+            model's training, which is 0 for the shipped models.
     """
 
     name = form = "transport"

@@ -23,7 +23,7 @@ from geonet.geodesics.plan import deposit
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.particles import sampled
-from geonet.measures.unit_box import UnitBox
+from geonet.measures.unit_box import unit_box
 from geonet.randomness import seeded
 from geonet.solvers.base import Solver
 from geonet.solvers.per_pair.learned_flow import (
@@ -82,7 +82,7 @@ class FlowSolver(Training, Solver):
         """Train the network on standardised particles (N, d) and (M, d); the last loss."""
 
     def _solve_pair(self, source: Density, target: Density) -> FlowGeodesic:
-        generator, box = torch.Generator().manual_seed(self.seed), UnitBox(source.grid)
+        generator, box = torch.Generator().manual_seed(self.seed), unit_box(source.grid)
         scaled = (Density.as_computed(end.values, box.cells) for end in (source, target))
         ends = [sampled(end, self.particles, generator) for end in scaled]
         flow = self.fit(*ends)
@@ -99,11 +99,10 @@ class FlowSolver(Training, Solver):
 
 @dataclass(frozen=True)
 class FlowMatching(FlowSolver):
-    """OT-CFM (Tong et al. 2024), by `torchcfm`: a velocity field trained for the pair.
+    """OT-CFM (Tong et al. 2024): a velocity field trained for the pair.
 
     The field is fitted to straight lines between particles of both densities, paired optimally
-    within every batch. The density is that of particles that the field carries. It needs the extra
-    `baselines`.
+    within every batch. The density is that of particles that the field carries.
 
     It is a generative method and not the geodesic. It meets the target only approximately, and the
     pairs of a batch are optimal for that batch alone; it comes closer as `batch` grows.
@@ -152,7 +151,7 @@ class FlowGeodesic(Geodesic):
         carried: int,
     ):
         super().__init__(source, target, solver, notes)
-        self.flow, self.carried, self.box = flow, carried, UnitBox(source.grid)
+        self.flow, self.carried, self.box = flow, carried, unit_box(source.grid)
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
         where = self.box.to_points(points)
@@ -164,7 +163,7 @@ class FlowGeodesic(Geodesic):
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         start, mass, size = split_cells(self.source, self.carried)
-        box = UnitBox(grid)  # other cells of the same box
+        box = unit_box(grid)  # other cells of the same box
         frames = [deposit(at, mass, size, box.cells) for at in self.flow.carry(start, times)]
         return box.from_density(torch.stack(frames))
 
@@ -204,7 +203,7 @@ def split_cells(density: Density, most: int) -> tuple[Tensor, Tensor, tuple[floa
     Returns:
         Centres (P, d) in the scaled box, masses (P,) that sum to one, and a part's sides.
     """
-    grid = UnitBox(density.grid).cells
+    grid = unit_box(density.grid).cells
     mass = density.values.to(torch.float64).reshape(-1)
     filled = mass > 0
     mass = mass[filled] / mass[filled].sum()

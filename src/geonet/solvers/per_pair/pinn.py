@@ -19,7 +19,7 @@ from geonet.geodesics.base import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
-from geonet.measures.unit_box import UnitBox
+from geonet.measures.unit_box import UnitBox, unit_box
 from geonet.operators.architecture import LARGEST, Trunk
 from geonet.operators.jets import Jet, Z, variables
 from geonet.operators.objective import EndFunctions
@@ -178,12 +178,12 @@ def _scaled(z: Z, factor: float) -> Z:
 
 def _untrained(trunk: Trunk, grid: Grid, seed: int) -> PairNetworks:
     with seeded(seed):
-        return PairNetworks(trunk, UnitBox(grid))
+        return PairNetworks(trunk, unit_box(grid))
 
 
 def _unit_ends(source: Density, target: Density) -> EndFunctions:
     """Both ends relative to uniform, as splines where the longest side of the box is one."""
-    grid, cells = source.grid, UnitBox(source.grid).cells
+    grid, cells = source.grid, unit_box(source.grid).cells
     splines = [
         CubicSpline((end.values.to(torch.float64) * grid.volume).float(), cells)
         for end in (source, target)
@@ -236,7 +236,7 @@ class PinnPath(Geodesic):
         fields: PairNetworks,
     ):
         super().__init__(source, target, solver, notes)
-        self.fields, self.box = fields, UnitBox(source.grid)
+        self.fields, self.box = fields, unit_box(source.grid)
 
     @torch.no_grad()
     def _density(self, times: Tensor, grid: Grid) -> Tensor:

@@ -22,10 +22,10 @@ from geonet.solvers.per_pair.learned_flow import LearnedFlow, any_pairs, own_pai
 
 @dataclass(frozen=True)
 class RectifiedFlow(FlowSolver):
-    """Rectified flow (Liu, Gong and Liu 2023), by `torchcfm`: random pairs, then rounds of reflow.
+    """Rectified flow (Liu, Gong and Liu 2023): random pairs, then rounds of reflow.
 
     A velocity field is fitted to particles that are paired at random. Its own flow then gives new
-    pairs, and a second round of fitting straightens the paths. It needs the extra `baselines`.
+    pairs, and a second round of fitting straightens the paths.
 
     It fails as `flow-matching` does. In more than one dimension its straight paths need not be the
     shortest.
