@@ -460,10 +460,10 @@ def test_reports_files_and_figures_of_such_paths(name, tmp_path):
     grid, source, target = wave_values(1, 20)
     ends = leaves(source, target)
     path, plain = geodesic(*ends, grid, name), geodesic(source, target, grid, name)
-    assert path.report.source_error == pytest.approx(plain.report.source_error, abs=1e-5)
-    loaded = geonet.load(path.save(tmp_path / "path.npz", times=[0.5]))
     # The path with gradients is in double precision, the plain one in single: some hundred terms of
     # size ten are summed in each, which round to 1e-6 apiece.
+    assert path.report.source_error == pytest.approx(plain.report.source_error, abs=2e-4)
+    loaded = geonet.load(path.save(tmp_path / "path.npz", times=[0.5]))
     assert torch.allclose(loaded.density(0.3).values, plain.density(0.3).values, atol=2e-4)
     assert geodesic(ends[0][0], ends[1][0], grid, name).plot() is not None
 
