@@ -34,7 +34,7 @@ test-matrix: $(VENV)/.dev ## tests with other versions and other arithmetic; ROW
 # Of the slow tests those that take less than half a minute each, and what must agree to the last bit
 # with other arithmetic.
 QUICKEST := tests/trust/test_wheel.py tests/trust/test_determinism.py tests/solvers/test_costs.py \
-  tests/export/test_onnx_files.py
+  tests/export/test_onnx_files.py tests/training
 test-quickest: $(VENV)/.dev ## the quickest of the slow tests, and resuming with other arithmetic
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 -m slow $(QUICKEST)
 	OMP_NUM_THREADS=1 $(PYTHON) tests/trust/matrix.py --rows plain threads misaligned \

@@ -133,6 +133,18 @@ def test_a_break_changes_nothing_wherever_the_file_lies_in_memory(
     _check_half_and_half(tiny(), tmp_path, assert_same_state, logged)
 
 
+@pytest.mark.slow
+def test_a_break_changes_nothing_with_two_threads(tiny, tmp_path, assert_same_state, logged):
+    """With as many of them before and after; large enough for torch to share the work out."""
+    torch.set_num_threads(2)  # the fixture of all these tests sets it back
+    wide = {"width": 64, "depth": 3}
+    config = tiny(
+        model={"sensors": 64, "rank": 64, "branch": wide, "trunk": wide},
+        sampling={"pairs": 64, "points": 256, "places": 64},
+    )
+    _check_half_and_half(config, tmp_path, assert_same_state, logged)
+
+
 def test_breaks_anywhere_change_no_weight(tiny, tmp_path, assert_same_state, logged):
     """Stops between two checkpoints, where no validation is due either."""
     config = tiny(validation={"pairs": 0}, optimizer={"balance_every": 2})
