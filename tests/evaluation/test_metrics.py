@@ -25,6 +25,28 @@ def test_l1_runs_from_equal_to_disjoint():
     assert float(metrics.l1(block(0, 2), block(1, 3))) == pytest.approx(1)
 
 
+def test_blocks_hide_what_is_finer_than_they_are():
+    grid = Grid((8, 8))
+    board = torch.arange(8)[:, None] + torch.arange(8)
+    checks, others = (Density((board + k) % 2, grid) for k in (0, 1))
+    assert float(metrics.l1(checks, others)) == pytest.approx(2)
+    assert float(metrics.block_l1(checks, others, 4)) == pytest.approx(0)
+    assert float(metrics.block_l1(checks, others, 8)) == pytest.approx(2)
+
+
+def test_blocks_compare_grids_of_different_sizes():
+    fine = Density(
+        torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(0)), Grid((64, 64))
+    )
+    coarse = fine.resample(Grid((32, 32)))
+    assert metrics.block_l1(fine, coarse).shape == (3,)
+    assert float(metrics.block_l1(fine, coarse).max()) < 1e-6
+    moved = Density(fine.values.roll(16, -1), fine.grid)
+    on_blocks = [d.values.reshape(3, 16, 4, 16, 4).mean((2, 4)) for d in (moved, fine)]
+    expected = (on_blocks[0] - on_blocks[1]).abs().mean((1, 2))
+    assert torch.allclose(metrics.block_l1(moved, coarse), expected, rtol=1e-4)
+
+
 def test_l2_is_relative():
     truth = block(2, 6)
     scaled = Density.as_computed(1.1 * truth.values, GRID)

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from geonet.evaluation.accuracy import Accuracy, measure
     from geonet.evaluation.metrics import constant_speed_defect, end_point_errors, w2
     from geonet.evaluation.truth import Truth, truth_of
-    from geonet.measures.metrics import l1, l2, mass_error, negativity, sliced_w1, w1
+    from geonet.measures.metrics import block_l1, l1, l2, mass_error, negativity, sliced_w1, w1
 
 __all__ = [
     "Accuracy",
     "Truth",
+    "block_l1",
     "constant_speed_defect",
     "end_point_errors",
     "l1",
@@ -35,7 +36,15 @@ _HOMES = {
     "geonet.evaluation.accuracy": ("Accuracy", "measure"),
     "geonet.evaluation.metrics": ("constant_speed_defect", "end_point_errors", "w2"),
     "geonet.evaluation.truth": ("Truth", "truth_of"),
-    "geonet.measures.metrics": ("l1", "l2", "mass_error", "negativity", "sliced_w1", "w1"),
+    "geonet.measures.metrics": (
+        "block_l1",
+        "l1",
+        "l2",
+        "mass_error",
+        "negativity",
+        "sliced_w1",
+        "w1",
+    ),
 }
 
 
