@@ -14,6 +14,7 @@ from published import FIGURES, write_notes
 
 from geonet.evaluation.results import Cell, Table, digits
 from geonet.studies.benchmark.analysis import LIMIT, break_even, equal_error, in_setting
+from geonet.studies.benchmark.any_pair import tables as any_pair
 from geonet.studies.benchmark.result import Benchmark, Measurement, read_benchmark
 from geonet.studies.benchmark.suites import SUITES, TIMES
 from geonet.studies.benchmark.tables import equal_errors, left_out, loads, ranking, scaling, sizes
@@ -21,6 +22,7 @@ from geonet.studies.benchmark.tables import equal_errors, left_out, loads, ranki
 RESULTS, IMAGES = ROOT / "studies" / "results", ROOT / "docs" / "images"
 PAGE, README = ROOT / "docs" / "benchmark.md", ROOT / "README.md"
 PICTURES = {
+    "any": "Error against time, any pair",
     "pareto": "Error against time",
     "resolution": "Time against resolution",
     "runtime": "The paper's figure of runtimes",
@@ -29,6 +31,7 @@ PICTURES = {
 }
 BATCH = 64
 KINDS = {"per-pair": "trained for each pair"}
+ANY_PLACES = ("any", "any-trust", "any-kinds", "any-references", "any-out")
 
 
 def read(results: Path = RESULTS) -> Benchmark:
@@ -52,7 +55,7 @@ def read(results: Path = RESULTS) -> Benchmark:
 def sections(found: Benchmark) -> dict[str, str]:
     """What the page has between its markers."""
     rows = found.settings
-    return {
+    return any_sections(found) | {
         "machine": ", ".join(
             f"{name.replace('_', ' ')} {value or 'none'}" for name, value in found.machine.items()
         ),
@@ -65,6 +68,20 @@ def sections(found: Benchmark) -> dict[str, str]:
         "paper": _picture("runtime"),
         "scaling": _told(scaling(found).markdown(), _picture("scaling")),
         "left-out": left_out(found.skipped).markdown(),
+    }
+
+
+def any_sections(found: Benchmark) -> dict[str, str]:
+    """The suite `any`, in its places, which are empty before it is measured."""
+    pairs = found.any
+    if pairs is None:
+        return dict.fromkeys(ANY_PLACES, "")
+    return {
+        "any": _told(any_pair.overview(pairs).markdown(), _picture("any")),
+        "any-trust": _told(any_pair.remark(pairs), any_pair.trust(pairs).markdown()),
+        "any-kinds": _told(*(any_pair.kinds(pairs, n).markdown() for n in pairs.finer)),
+        "any-references": any_pair.references(pairs).markdown(),
+        "any-out": any_pair.unanswered(pairs.unanswered).markdown(),
     }
 
 
@@ -95,6 +112,11 @@ def _pays(rows: Sequence[Measurement], learned: Measurement) -> str:
     never = f" Training `{learned.label}` never pays."
     pays = f" Training `{learned.label}` pays after {pairs or 0:,.0f} pairs."
     return text + (never if pairs is None else pays)
+
+
+def readme_any(found: Benchmark) -> str:
+    """Any pair: a line for each solver."""
+    return "" if found.any is None else any_pair.overview(found.any).markdown()
 
 
 def readme(found: Benchmark) -> str:
@@ -163,11 +185,13 @@ def main() -> None:
     found = read()
     for name, text in sections(found).items():
         put(PAGE, name, text)
-    for name in PICTURES:
+    for name in PICTURES if found.any is not None else [n for n in PICTURES if n != "any"]:
         file = f"benchmark-{name}.png"
         shutil.copyfile(RESULTS / file, IMAGES / file)
+    put(README, "any", readme_any(found))
     put(README, "benchmark", readme(found))
-    write_notes(FIGURES["benchmark"])
+    for name in ("benchmark", "any"):
+        write_notes(FIGURES[name])
 
 
 if __name__ == "__main__":

@@ -12,16 +12,18 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pages import ROOT, between, put
 
 from geonet.evaluation.stamp import Stamp, stamp
 from geonet.files import written_atomically
+from geonet.studies.benchmark.any_pair.run import MODULES as ANY_PAIR
 from geonet.studies.benchmark.run import MODULES as BENCHMARK
 from geonet.studies.reproduction.experiments import EXPERIMENTS
 
 STAMPS = "pages.json"
-NOTE = re.compile(r"(\A|\n\n)\*?Measured (at|before|outside) [^\n]*\Z")
+NOTE = re.compile(r"(\A|\n\n)\*?(Measured (at|before|outside)|Not measured yet;) [^\n]*\Z")
 Places = dict[str, tuple[str, ...]]  # names of sections by the page they are on
 Sections = dict[str, dict[str, str]]  # their texts, likewise
 
@@ -36,6 +38,7 @@ class Figures:
         modules: where the measurement begins, see `geonet.evaluation.sources`.
         places: where they are quoted.
         file: in studies/results, which has the stamp.
+        part: the table of the file that has it; None for the file itself.
     """
 
     name: str
@@ -43,11 +46,11 @@ class Figures:
     modules: tuple[str, ...]
     places: Places
     file: str = STAMPS
+    part: str | None = None
 
     def stored(self, root: Path = ROOT) -> Stamp | None:
         """The stamp of the present figures; None from before there were stamps."""
-        file = root / "studies" / "results" / self.file
-        content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        content = self._content(root)
         return Stamp.from_json(content.get(self.name if self.file == STAMPS else "stamp"))
 
     def is_fresh(self, root: Path = ROOT) -> bool:
@@ -58,6 +61,8 @@ class Figures:
     def note(self, root: Path = ROOT) -> str:
         """What a page says below them."""
         stored = self.stored(root)
+        if self.part is not None and not self._content(root):
+            return f"*Not measured yet; `{self.command}` measures it.*"
         if stored is None:
             when = "at an unknown commit, before sources were noted"
         else:
@@ -67,6 +72,12 @@ class Figures:
                 return f"Measured {at} on {where}."
             when = f"before its sources changed (commit {stored.commit or 'unknown'}, on {where})"
         return f"*Measured {when}; `{self.command}` measures it again.*"
+
+    def _content(self, root: Path) -> dict[str, Any]:
+        """What the file has, or the part of it."""
+        file = root / "studies" / "results" / self.file
+        content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        return content if self.part is None else content.get(self.part) or {}
 
 
 def _by_page_writer(target: str, script: str, places: Places, *more: str) -> Figures:
@@ -118,6 +129,17 @@ _LISTED = (
             "README.md": ("benchmark",),
         },
         "benchmark.json",
+    ),
+    Figures(
+        "any",
+        "make benchmark",
+        ANY_PAIR,
+        {
+            _BENCHMARK: ("any", "any-trust", "any-kinds", "any-references", "any-out"),
+            "README.md": ("any",),
+        },
+        "benchmark.json",
+        "any",
     ),
     *(
         Figures(

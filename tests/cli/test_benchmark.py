@@ -9,6 +9,9 @@ import pytest
 
 from geonet.measures.families import BOX_1D, mixtures_1d
 from geonet.studies.benchmark import run as benchmark_run
+from geonet.studies.benchmark.any_pair import run as any_run
+from geonet.studies.benchmark.any_pair import suite as any_suite
+from geonet.studies.benchmark.any_pair.suite import AnySuite
 from geonet.studies.benchmark.suites import QUICK_CELLS, SUITES, Suite
 
 
@@ -55,10 +58,30 @@ def test_a_refusal_is_printed_with_its_reason(run, here):
     assert "Not measured" in out and "below the grid's resolution" in out
 
 
+def test_any_pair(run, here, monkeypatch):
+    """Against a reference that is quick on few cells."""
+    monkeypatch.setattr(any_run, "in_new_process", lambda function, given: function(given))
+    suite = AnySuite({16: 32}, ("digits", "spots"), 1, "linear-program")
+    monkeypatch.setattr(any_suite, "SUITE", suite)
+    code, out, err = run("benchmark", "--suite", "any", "--solvers", "linear-program,schrodinger")
+    assert code == 0
+    assert [line.split(",")[0] for line in err.splitlines()] == [
+        "any: 2 of 2 references on 32² cells",
+        "any 1/2 linear-program",
+        "any 2/2 schrodinger",
+    ]
+    assert "Any pair: medians over the pairs that were answered" in out
+    assert "16² cells, against 32², kind by kind" in out
+    assert "Pairs that were not measured" in out  # ε is too small for so few cells
+    content = json.loads(Path("results/benchmark.json").read_text(encoding="utf-8"))
+    assert [row["kind"] for row in content["any"]["answers"]] == ["digits", "spots"]
+    assert Path("results/benchmark-any.png").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--suite", "3d"], "There is no suite '3d'; choose from 1d, 2d, scaling."),
+        (["--suite", "3d"], "There is no suite '3d'; choose from 1d, 2d, any, scaling."),
         (["--solvers", "quantil"], "There is no solver 'quantil'; did you mean 'quantile'?"),
         (["--solvers", "a.safetensors"], "There is no file a.safetensors; check the path."),
     ],

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def benchmark(
     suite: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="1d, 2d or scaling; repeat. By default all three."),
+        typer.Option(metavar="NAME", help="1d, 2d, any or scaling; repeat. By default all."),
     ] = None,
     solvers: Annotated[
         list[str] | None,
@@ -38,7 +38,8 @@ def benchmark(
     """Measure error and time of every solver, on the same pairs and against one truth.
 
     Prints tables, and writes benchmark.json and pictures to results/. A full run takes an hour on
-    an idle machine. Two solvers only: geonet benchmark --suite 1d --solvers quantile,transport-1d
+    an idle machine, without the suite any, which takes another. Two solvers only:
+    geonet benchmark --suite 1d --solvers quantile,transport-1d
     """
     from geonet.cli.output import print_json, print_table
     from geonet.files import made_folder

@@ -8,6 +8,7 @@ from zlib import crc32
 
 import pytest
 
+from geonet.studies.benchmark.any_pair.result import Answer, AnyPairs, Reference, Unanswered
 from geonet.studies.benchmark.entrants import ENTRANTS, taking_part
 from geonet.studies.benchmark.result import Benchmark, Curve, Measurement, Seconds, Skipped
 from geonet.studies.benchmark.suites import SUITES
@@ -56,6 +57,31 @@ def made_up_row(**changes: Any) -> Measurement:
     return Measurement(**values | changes)
 
 
+def made_up_answer(**changes: Any) -> Answer:
+    """An answer with a W2 of 0.1 that is right, but for what is given."""
+    values: dict[str, Any] = {
+        "cells": 64,
+        "kind": "smooth",
+        "pair": 0,
+        "label": "some",
+        "solver": "some",
+        "answered_by": "some",
+        "seconds": 0.05,
+        "repeats": 3,
+        "reference": 0.1,
+        "w2_percent": 0.1,
+        "l1_percent": [0.2, 0.4, 0.3],
+        "bounds": [0.099, 0.102],
+        "estimate_percent": 0.5,
+    }
+    return Answer(**values | changes)
+
+
+@pytest.fixture
+def answer() -> Callable[..., Answer]:
+    return made_up_answer
+
+
 @pytest.fixture
 def row() -> Callable[..., Measurement]:
     return made_up_row
@@ -82,7 +108,24 @@ def made_up() -> Benchmark:
         for axis in ("output points", "times", "pairs")
     ]
     machine = {"cpu": "A Processor", "cores": 2, "threads": 2, "memory_gb": 24.0, "jax": None}
-    return Benchmark(machine, False, rows, skipped, curves)
+    return Benchmark(machine, False, rows, skipped, curves, any=_any_pairs(machine))
+
+
+def _any_pairs(machine: dict[str, Any]) -> AnyPairs:
+    """Two solvers on two kinds and grids; one leaves out a pair."""
+    settings = [(n, kind, k) for n in (64, 128) for kind in ("smooth", "spots") for k in (0, 1)]
+    answers = [
+        made_up_answer(cells=n, kind=kind, pair=k, label=label, solver=label, seconds=n / 1e3)
+        for label in ("midpoint", "back-and-forth")
+        for n, kind, k in settings
+    ]
+    left = answers.pop()
+    missing = Unanswered(left.cells, left.kind, left.pair, left.label, left.solver, "too slow")
+    fine = [(n, kind, k) for n in (256, 512) for _, kind, k in settings[:4]]
+    references = [
+        Reference(n, kind, k, 0.1, 1.0, *((0.01, 0.02) if n == 512 else ())) for n, kind, k in fine
+    ]
+    return AnyPairs(machine, {64: 256, 128: 512}, answers, references, [missing])
 
 
 def _about(entrant, setting, suite) -> dict[str, Any]:

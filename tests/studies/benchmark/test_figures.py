@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from geonet.studies.benchmark.figures import _draw_front, figures, save_figures
 from geonet.studies.benchmark.result import Benchmark
 
-NAMES = ["pareto", "resolution", "runtime", "break-even", "scaling"]
+NAMES = ["any", "pareto", "resolution", "runtime", "break-even", "scaling"]
 
 
 def test_all_figures(made_up, tmp_path):
@@ -18,7 +18,7 @@ def test_all_figures(made_up, tmp_path):
 
 def test_a_panel_for_each_dimension(made_up):
     drawn = figures(made_up)
-    for name in NAMES[:4]:
+    for name in NAMES[1:5]:
         titles = [axis.get_title() for axis in drawn[name].axes]
         assert [title[:2] for title in titles] == ["1D", "2D"]
     assert [axis.get_xlabel() for axis in drawn["scaling"].axes] == [
@@ -28,6 +28,13 @@ def test_a_panel_for_each_dimension(made_up):
     ]
     text = drawn["scaling"].axes[0].get_legend().get_texts()[0].get_text()
     assert text == "transport-1d, slope 0.87"
+
+
+def test_any_pair_has_a_panel_for_each_grid(made_up):
+    figure = figures(made_up)["any"]
+    assert [axis.get_title() for axis in figure.axes] == ["64² cells", "128² cells"]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["midpoint", "back-and-forth"]
 
 
 def test_only_what_was_measured_is_drawn(made_up, row):

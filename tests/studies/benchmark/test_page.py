@@ -1,6 +1,7 @@
 """docs/benchmark.md has the results, and what it says follows from them."""
 
 import re
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -32,9 +33,10 @@ def test_the_page_has_the_results(page, made_up):
         found = page.read()
         alone = import_module("published").without_note
         for name, section in page.sections(found).items():
-            assert alone(between_markers(text, name)) == section
-        readme = between_markers(page.README.read_text(encoding="utf-8"), "benchmark")
-        assert alone(readme) == page.readme(found)
+            assert alone(between_markers(text, name)).strip() == section
+        readme = page.README.read_text(encoding="utf-8")
+        assert alone(between_markers(readme, "benchmark")) == page.readme(found)
+        assert alone(between_markers(readme, "any")).strip() == page.readme_any(found)
     else:
         assert {between_markers(text, name) for name in page.sections(made_up)} == {""}
 
@@ -47,7 +49,8 @@ def test_results_are_put_between_their_markers(page, made_up, monkeypatch, tmp_p
     for name in page.PICTURES:
         (results / f"benchmark-{name}.png").write_bytes(name.encode())
     (tmp_path / "benchmark.md").write_text(page.PAGE.read_text(encoding="utf-8"))
-    (tmp_path / "README.md").write_text("A\n<!-- benchmark -->\n\n<!-- /benchmark -->\nB\n")
+    places = (f"<!-- {name} -->\n\n<!-- /{name} -->\n" for name in ("any", "benchmark"))
+    (tmp_path / "README.md").write_text("A\n".join(places))
     read = page.read
     for name, value in {
         "RESULTS": results,
@@ -62,12 +65,12 @@ def test_results_are_put_between_their_markers(page, made_up, monkeypatch, tmp_p
     text = (tmp_path / "benchmark.md").read_text(encoding="utf-8")
     pictures = re.findall(r"\]\(images/(.*?)\)", text)
     assert sorted(pictures) == sorted(file.name for file in images.iterdir())
-    assert len(pictures) == 5
+    assert len(pictures) == 6
     for name, section in page.sections(made_up).items():
         assert section and between_markers(text, name) == section
-    assert between_markers((tmp_path / "README.md").read_text(), "benchmark") == page.readme(
-        made_up
-    )
+    readme = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert between_markers(readme, "benchmark") == page.readme(made_up)
+    assert between_markers(readme, "any") == page.readme_any(made_up)
 
 
 def test_the_page_has_all_pictures(page, made_up):
@@ -82,6 +85,12 @@ def test_results_that_do_not_belong_on_the_page(page, made_up, tmp_path):
     Benchmark({}, False, lines, [], made_up.scaling).save(tmp_path)
     with pytest.raises(SystemExit, match="has not all suites; run geonet benchmark."):
         page.read(tmp_path)
+
+
+def test_any_pair_has_empty_places_before_it_is_measured(page, made_up):
+    without = replace(made_up, any=None)
+    assert page.readme_any(without) == "" and set(page.any_sections(without).values()) == {""}
+    assert tuple(page.any_sections(made_up)) == page.ANY_PLACES
 
 
 def test_the_remark_names_the_winner(page, row):

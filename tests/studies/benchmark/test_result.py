@@ -1,6 +1,7 @@
 """Results go through their file unchanged."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ def test_there_and_back(made_up, tmp_path):
     assert file == tmp_path / "benchmark.json"
     assert read_benchmark(tmp_path) == made_up
     content = json.loads(file.read_text(encoding="utf-8"))
-    assert list(content) == ["machine", "quick", "settings", "skipped", "scaling", "stamp"]
+    assert list(content) == ["machine", "quick", "settings", "skipped", "scaling", "stamp", "any"]
     assert content["settings"][0]["seconds_per_pair"].keys() == {
         "median",
         "low_quartile",
@@ -57,6 +58,18 @@ def test_an_update_is_as_old_as_what_it_keeps(row):
     every = Benchmark({}, False, [row(label="a"), row(label="b")], stamp=new)
     assert some.with_the_rest_of(before).stamp == old
     assert every.with_the_rest_of(before).stamp == new
+
+
+def test_an_update_of_any_pair_alone(made_up):
+    """It has its own machine and stamp, and the other suites keep theirs."""
+    old, new = (Stamp(commit, "2026-11-17", {}, commit) for commit in ("old", "new"))
+    before = replace(made_up, machine={"cpu": "old"}, stamp=old)
+    pairs = replace(made_up.any, machine={"cpu": "new"}, stamp=new)
+    after = Benchmark({"cpu": "new"}, False, stamp=new, any=pairs).with_the_rest_of(before)
+    assert (after.machine, after.stamp) == ({"cpu": "old"}, old)
+    assert after.any == pairs and after.settings == made_up.settings
+    without = Benchmark({"cpu": "new"}, False, made_up.settings, stamp=new)
+    assert without.with_the_rest_of(before).any == made_up.any
 
 
 def test_the_median_is_a_rows_time(row):

@@ -9,6 +9,7 @@ from geonet.errors import InputError, SolverError
 from geonet.measures.families import BOX_1D, mixtures_1d
 from geonet.solvers import registry
 from geonet.studies.benchmark import run
+from geonet.studies.benchmark.any_pair.suite import ENTRANTS, SUITE
 from geonet.studies.benchmark.process import in_new_process
 from geonet.studies.benchmark.run import benchmark, planned
 from geonet.studies.benchmark.suites import SUITES, Suite
@@ -47,19 +48,26 @@ def test_all_is_planned():
     plan = planned()
     assert [suite.name for suite, _ in plan.parts] == ["1d", "2d"]
     assert [ladder.solver for ladder in plan.ladders] == ["transport-1d", "transport-2d"]
+    assert plan.any == (SUITE, list(ENTRANTS))
     quick = planned(quick=True)
     assert plan.limits == FULL and quick.limits == QUICK
     assert QUICK.budget < FULL.budget and 5 <= QUICK.repeats < FULL.repeats
     assert len(quick.parts[1][1]) < len(plan.parts[1][1])
+    suite, own = quick.any
+    assert list(suite.finer) == [64] and suite.pairs == 1 and 0 < len(own) < len(ENTRANTS)
 
 
 def test_what_is_named_is_planned():
     plan = planned(["2d"], ["linear", "transport-2d"])
     ((suite, own),) = plan.parts
-    assert suite.name == "2d" and plan.ladders == []
+    assert suite.name == "2d" and plan.ladders == [] and plan.any is None
     assert {entrant.solver for entrant in own} == {"linear", "transport-2d"}
     plan = planned([], ["quantile"])
     assert [suite.name for suite, _ in plan.parts] == ["1d"] and plan.ladders == []
+    assert plan.any is None
+    plan = planned(["any"], ["linear", "schrodinger"])
+    assert plan.parts == [] and plan.ladders == []
+    assert [entrant.solver for entrant in plan.any[1]] == ["linear", "schrodinger"]
     plan = planned(["scaling"], ["transport-2d"])
     assert plan.parts == [] and [ladder.solver for ladder in plan.ladders] == ["transport-2d"]
 
@@ -67,10 +75,12 @@ def test_what_is_named_is_planned():
 @pytest.mark.parametrize(
     ("suites", "solvers", "message"),
     [
-        (["3d"], [], "There is no suite '3d'; choose from 1d, 2d, scaling."),
+        (["3d"], [], "There is no suite '3d'; choose from 1d, 2d, any, scaling."),
         ([], ["no"], "There is no solver 'no'"),
         (["2d"], ["quantile"], "'quantile' takes no part in the chosen suites, which have 2D"),
         (["scaling"], ["linear"], "'linear' takes no part"),
+        (["any"], ["quantile"], "'quantile' takes no part in the chosen suites, which have 2D"),
+        (["any", "2d"], ["quantile"], "which have 2D densities"),
         ([], ["linear", "transport-3d"], "'transport-3d' takes no part"),
     ],
 )

@@ -20,7 +20,7 @@ from geonet.studies.benchmark.suites import (
 
 
 def test_the_suites_are_there():
-    assert NAMES == ("1d", "2d", "scaling")
+    assert NAMES == ("1d", "2d", "any", "scaling")
     for name, suite in SUITES.items():
         assert list(suite.cells) == sorted(set(suite.cells))
         assert suite.name == name and suite.reference in QUICK_CELLS[name]
@@ -74,5 +74,7 @@ def test_a_batch_is_written_where_it_is_asked_for(tmp_path):
 def test_names_of_suites():
     assert check_suites([]) == list(NAMES)
     assert check_suites(["2d", "1d", "2d"]) == ["2d", "1d"]
-    with pytest.raises(InputError, match="There is no suite '3d'; choose from 1d, 2d, scaling."):
+    with pytest.raises(
+        InputError, match="There is no suite '3d'; choose from 1d, 2d, any, scaling."
+    ):
         check_suites(["1d", "3d"])

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from geonet.errors import InputError
-from geonet.solvers.registry import make_solver, solver_class
+from geonet.solvers.base import Solver
+from geonet.solvers.registry import make_solver, register, solver_class, solver_names
 
 Kind = Literal["classical", "learned", "per-pair"]
 SHORT = {"epsilon": "ε"}
@@ -43,14 +44,16 @@ def _swept(
 ) -> list[Entrant]:
     """A classical solver with each of some settings; `quick` has the numbers of quick ones."""
     return [
-        Entrant(_label(solver, options), solver, (dimension,), "classical", options, k in quick)
-        for k, options in enumerate(settings)
+        labelled(solver, (dimension,), options, k in quick) for k, options in enumerate(settings)
     ]
 
 
-def _label(solver: str, options: dict[str, Any]) -> str:
+def labelled(
+    solver: str, dimensions: tuple[int, ...], options: dict[str, Any], quick: bool = False
+) -> Entrant:
+    """A classical solver whose label tells its options."""
     told = [v if isinstance(v, str) else f"{SHORT.get(k, k)} {v:g}" for k, v in options.items()]
-    return ", ".join([solver, *told])
+    return Entrant(", ".join([solver, *told]), solver, dimensions, "classical", options, quick)
 
 
 LEARNED_1D = [
@@ -144,13 +147,13 @@ def entrants(solvers: Sequence[str], quick: bool) -> list[Entrant]:
         return [entrant for entrant in ENTRANTS if entrant.quick or not quick]
     chosen = []
     for name in dict.fromkeys(solvers):
-        own = [entrant for entrant in ENTRANTS if entrant.solver == name] or [_by_default(name)]
+        own = [entrant for entrant in ENTRANTS if entrant.solver == name] or [by_default(name)]
         chosen += [entrant for entrant in own if entrant.quick or not quick] or own
     return chosen
 
 
-def _by_default(name: str) -> Entrant:
-    """A solver that anyone has added."""
+def by_default(name: str) -> Entrant:
+    """A solver that anyone has added, with its default options."""
     if name.endswith(".safetensors"):
         make_solver(name)  # which refuses what is no model
         return Entrant(name, str(Path(name).resolve()), None, "learned")
@@ -159,6 +162,13 @@ def _by_default(name: str) -> Entrant:
     kind: Kind = "learned" if learned else "classical"
     location = f"{cls.__module__}:{cls.__qualname__}"
     return Entrant(name, name, cls.dimensions, kind, location=location)
+
+
+def made(entrant: Entrant) -> Solver:
+    """The solver itself, registered first where this process does not know it."""
+    if entrant.location is not None and entrant.solver not in solver_names():
+        register(entrant.solver, entrant.location)
+    return make_solver(entrant.solver, **entrant.options)
 
 
 def taking_part(chosen: Sequence[Entrant], dimension: int) -> list[Entrant]:

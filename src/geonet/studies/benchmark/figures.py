@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,6 +15,7 @@ from geonet.evaluation.results import save_figure
 from geonet.files import written_atomically
 from geonet.plotting import FAINT, INK, quieten
 from geonet.studies.benchmark.analysis import break_even, equal_error, in_setting, pareto
+from geonet.studies.benchmark.any_pair.result import AnyPairs
 from geonet.studies.benchmark.result import Benchmark, Curve, Measurement
 from geonet.studies.benchmark.suites import SUITES, TIMES
 from geonet.studies.benchmark.tables import named
@@ -21,6 +23,9 @@ from geonet.studies.benchmark.tables import named
 ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"  # Okabe and Ito's colours,
 RED, PURPLE, BLACK, GREY = "#D55E00", "#CC79A7", "#000000", "#999999"  # which all can tell apart
 STYLES = {  # by the name without its dimension; circles are learned
+    "auto": (RED, "*"),
+    "midpoint": (BLACK, "o"),
+    "back-and-forth": (BLACK, "D"),
     "transport": (RED, "o"),
     "geonet": (BLUE, "o"),
     "deeponet": (SKY, "o"),
@@ -50,6 +55,7 @@ def figures(found: Benchmark) -> dict[str, Figure]:
     """All for which there is something to draw, by name."""
     rows = [row for row in found.settings if row.solver != "auto"]  # which is another's answer
     drawn = {
+        "any": _any_pair(found.any),
         "pareto": _panels(rows, _draw_front, legend=True),
         "resolution": _panels(rows, _draw_sizes, legend=True),
         "runtime": _panels(rows, _draw_runtime),
@@ -69,6 +75,32 @@ def save_figures(found: Benchmark, folder: Path) -> list[Path]:
     return files
 
 
+def _any_pair(found: AnyPairs | None) -> Figure | None:
+    """Error over time, a panel for each grid: the medians, and small points for the kinds."""
+    if found is None or not found.answers:
+        return None
+    figure = Figure(figsize=(3.6 * len(found.finer), 4.2), layout="constrained")
+    panels = figure.subplots(1, len(found.finer), sharey=True, squeeze=False)[0]
+    for axis, cells in zip(panels, found.finer, strict=True):
+        rows = [row for row in found.answers if row.cells == cells]
+        for solver in dict.fromkeys(row.solver for row in found.answers):
+            own = [row for row in rows if row.solver == solver]
+            kinds = dict.fromkeys(row.kind for row in own)
+            groups = [[row for row in own if row.kind == kind] for kind in kinds]
+            colour, marker = _style(solver)
+            for group, size, label in [*((g, 9, None) for g in groups), (own, 60, solver)]:
+                if group:
+                    ms = median(1e3 * row.seconds for row in group)
+                    error = max(median(row.frame_percent for row in group), FLOOR)
+                    axis.scatter(ms, error, size, colour, marker=marker, label=label, lw=0)
+        axis.set(xscale="log", yscale="log", xlabel="ms per pair")
+        axis.set_title(f"{cells}² cells", color=INK, fontsize="medium")
+        _finish(axis)
+    panels[0].set_ylabel("L1 error of frames on 16² blocks, %")
+    _legend(figure, panels, 4)
+    return figure
+
+
 def _panels(rows: Sequence[Measurement], draw: Draw, legend: bool = False) -> Figure | None:
     """A panel for each suite with something to draw, and a legend for all or one in each."""
     own = {name: [row for row in rows if row.suite == name] for name in SUITES}
@@ -83,21 +115,26 @@ def _panels(rows: Sequence[Measurement], draw: Draw, legend: bool = False) -> Fi
         if not legend:
             axis.legend(frameon=False, fontsize="x-small", labelcolor=INK)
     if legend:
-        entries = {
-            label: handle
-            for axis in panels
-            for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-        }
-        figure.legend(
-            entries.values(),
-            entries.keys(),
-            loc="outside lower center",
-            ncols=4 * len(own) // 2 + 1,
-            frameon=False,
-            fontsize="small",
-            labelcolor=INK,
-        )
+        _legend(figure, panels, 4 * len(own) // 2 + 1)
     return figure
+
+
+def _legend(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
+    """One for all panels, below them."""
+    entries = {
+        label: handle
+        for axis in panels
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        entries.values(),
+        entries.keys(),
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize="small",
+        labelcolor=INK,
+    )
 
 
 def _draw_front(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:

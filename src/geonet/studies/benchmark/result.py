@@ -9,6 +9,7 @@ from typing import Any
 
 from geonet.evaluation.stamp import Stamp
 from geonet.files import reading, written_atomically
+from geonet.studies.benchmark.any_pair.result import AnyPairs
 
 FILE = "benchmark.json"
 
@@ -113,7 +114,17 @@ class Curve:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """All that one run measured, and its stamp; None for results from before there were stamps."""
+    """All that one run measured.
+
+    Attributes:
+        machine: what it ran on.
+        quick: whether it is a check.
+        settings: the suites 1d and 2d, row by row.
+        skipped: what these left out, and `scaling`.
+        scaling: its curves.
+        stamp: of these; None for results from before there were stamps.
+        any: the suite of that name, with a stamp of its own; None if it was not measured.
+    """
 
     machine: dict[str, Any]
     quick: bool
@@ -121,6 +132,7 @@ class Benchmark:
     skipped: list[Skipped] = field(default_factory=list)
     scaling: list[Curve] = field(default_factory=list)
     stamp: Stamp | None = None
+    any: AnyPairs | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Nested tables."""
@@ -136,7 +148,8 @@ class Benchmark:
         skipped = [Skipped(**row) for row in table["skipped"]]
         curves = [Curve(**curve) for curve in table["scaling"]]
         stamp = Stamp.from_json(table.get("stamp"))
-        return Benchmark(table["machine"], table["quick"], rows, skipped, curves, stamp)
+        pairs = AnyPairs.from_json(table.get("any"))
+        return Benchmark(table["machine"], table["quick"], rows, skipped, curves, stamp, pairs)
 
     def with_the_rest_of(self, other: Benchmark) -> Benchmark:
         """All of this, and what `other` has of solvers and suites that are not in this.
@@ -148,12 +161,15 @@ class Benchmark:
         rows = [row for row in other.settings if (row.suite, row.label) not in own]
         skipped = [row for row in other.skipped if (row.suite, row.label) not in own]
         scaling = [curve for curve in other.scaling if curve.solver not in curves]
+        nothing = not (self.settings or self.skipped or self.scaling)
         return replace(
             self,
+            machine=other.machine if nothing else self.machine,
             settings=[*self.settings, *rows],
             skipped=[*self.skipped, *skipped],
             scaling=[*self.scaling, *scaling],
             stamp=other.stamp if rows or skipped or scaling else self.stamp,
+            any=other.any if self.any is None else self.any.with_the_rest_of(other.any),
         )
 
     def save(self, folder: Path) -> Path:

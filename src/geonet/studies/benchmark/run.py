@@ -10,11 +10,14 @@ from time import perf_counter
 
 from geonet.errors import GeonetError
 from geonet.evaluation.stamp import stamp
+from geonet.studies.benchmark.any_pair import suite as any_suite
+from geonet.studies.benchmark.any_pair.run import any_pairs
+from geonet.studies.benchmark.any_pair.suite import ANY, DIMENSION, AnySuite, any_entrants
 from geonet.studies.benchmark.entrants import Entrant, check_all_take_part, entrants, taking_part
 from geonet.studies.benchmark.process import in_new_process
 from geonet.studies.benchmark.result import Benchmark, Curve, Measurement, Skipped
 from geonet.studies.benchmark.scaling import LADDERS, Ladder, curves
-from geonet.studies.benchmark.suites import SCALING, TIMES, Suite, check_suites, suite_of
+from geonet.studies.benchmark.suites import SCALING, SUITES, TIMES, Suite, check_suites, suite_of
 from geonet.studies.benchmark.worker import FULL, QUICK, Job, Limits, measured
 
 Tell = Callable[[str], None]
@@ -23,11 +26,19 @@ MODULES = (__name__,)  # where its measurement begins, see `geonet.evaluation.so
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run measures."""
+    """What a run measures.
+
+    Attributes:
+        quick: whether it is a check.
+        parts: of the suites 1d and 2d, with their entrants.
+        ladders: of the suite scaling.
+        any: the suite of that name with its entrants; None to leave it out.
+    """
 
     quick: bool
     parts: list[tuple[Suite, list[Entrant]]]
     ladders: list[Ladder]
+    any: tuple[AnySuite, list[Entrant]] | None = None
 
     @property
     def limits(self) -> Limits:
@@ -38,18 +49,22 @@ class Plan:
 def planned(suites: Sequence[str] = (), solvers: Sequence[str] = (), quick: bool = False) -> Plan:
     """All suites and solvers, or those named; refused before anything is measured."""
     names, chosen = check_suites(suites), entrants(solvers, quick)
+    others = any_entrants(solvers, quick) if ANY in names else []
     ladders = [
         ladder.quickly() if quick else ladder
         for ladder in LADDERS
         if SCALING in names and (not solvers or ladder.solver in solvers)
     ]
-    found = [suite_of(name, quick) for name in names if name != SCALING]
+    found = [suite_of(name, quick) for name in names if name in SUITES]
     if solvers:
-        climbing = [ladder.solver for ladder in ladders]
-        others = [entrant for entrant in chosen if entrant.solver not in climbing]
-        check_all_take_part(others, [suite.dimension for suite in found])
+        placed = {ladder.solver for ladder in ladders}
+        rest = [entrant for entrant in chosen if entrant.solver not in placed]
+        dimensions = [suite.dimension for suite in found] + [DIMENSION] * (ANY in names)
+        check_all_take_part(rest, sorted(set(dimensions)))
     parts = [(suite, taking_part(chosen, suite.dimension)) for suite in found]
-    return Plan(quick, [(suite, own) for suite, own in parts if own], ladders)
+    whole = any_suite.SUITE.quickly() if quick else any_suite.SUITE
+    any_part = (whole, others) if others else None
+    return Plan(quick, [(suite, own) for suite, own in parts if own], ladders, any_part)
 
 
 def benchmark(plan: Plan, tell: Tell = lambda line: None) -> Benchmark:
@@ -76,7 +91,8 @@ def benchmark(plan: Plan, tell: Tell = lambda line: None) -> Benchmark:
         except GeonetError as error:
             skipped.append(_ladder_skipped(ladder, str(error)))
         tell(f"{SCALING} {ladder.solver}, {perf_counter() - began:.0f} s")
-    return Benchmark(stamped.machine, plan.quick, rows, skipped, found, stamped)
+    pairs = None if plan.any is None else any_pairs(*plan.any, tell)
+    return Benchmark(stamped.machine, plan.quick, rows, skipped, found, stamped, pairs)
 
 
 def _pairs_written(suite: Suite, limits: Limits, folder: Path, tell: Tell) -> dict[int, Path]:

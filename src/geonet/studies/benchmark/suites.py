@@ -16,6 +16,7 @@ from geonet.measures.density import Density
 from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
+from geonet.studies.benchmark.any_pair.suite import ANY
 
 TIMES = len(QUARTERS)  # of the calls in which errors are measured: the quarters
 
@@ -124,8 +125,8 @@ SUITES = {
     "2d": Suite("2d", mixtures_2d, BOX_2D, (24, 32, 64, 128, 256), 64),
 }
 QUICK_CELLS = {"1d": (100, 200), "2d": (24, 64)}
-SCALING = "scaling"  # the third suite, which is not about errors
-NAMES = (*SUITES, SCALING)
+SCALING = "scaling"  # which is not about errors
+NAMES = (*SUITES, ANY, SCALING)
 
 
 def check_suites(names: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from geonet.evaluation.results import Cell, Table, digits
 from geonet.studies.benchmark.analysis import LIMIT, break_even, equal_error, in_setting, pareto
+from geonet.studies.benchmark.any_pair.tables import any_tables
 from geonet.studies.benchmark.result import Benchmark, Measurement, Skipped
 from geonet.studies.benchmark.suites import SUITES, TIMES
 
@@ -13,11 +14,11 @@ ON_FRONT = "●"
 
 
 def tables(found: Benchmark) -> list[Table]:
-    """All that have rows: suite by suite, then what both say, then what was left out."""
+    """All that have rows: any pair, 1D and 2D, what these say, then what they left out."""
     suites = [name for name in SUITES if any(row.suite == name for row in found.settings)]
     made = [make(found.settings, name) for name in suites for make in (ranking, sizes, loads)]
     made += [equal_errors(found.settings), scaling(found), left_out(found.skipped)]
-    return [table for table in made if table.rows]
+    return [*any_tables(found.any), *(table for table in made if table.rows)]
 
 
 def ranking(rows: Sequence[Measurement], suite: str) -> Table:

@@ -25,8 +25,7 @@ from geonet.geodesics.base import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.metrics import l1
 from geonet.solvers.base import Solver
-from geonet.solvers.registry import make_solver, register, solver_names
-from geonet.studies.benchmark.entrants import Entrant
+from geonet.studies.benchmark.entrants import Entrant, made
 from geonet.studies.benchmark.process import told
 from geonet.studies.benchmark.result import Measurement, Seconds, Skipped
 from geonet.studies.benchmark.suites import Call, PairsFile, Suite
@@ -213,10 +212,8 @@ class Worker:
 
     @cached_property
     def _solver(self) -> Solver:
-        entrant, began = self.job.entrant, perf_counter()
-        if entrant.location is not None and entrant.solver not in solver_names():
-            register(entrant.solver, entrant.location)
-        solver = make_solver(entrant.solver, **entrant.options)
+        began = perf_counter()
+        solver = made(self.job.entrant)
         self.making = perf_counter() - began
         return solver
 
