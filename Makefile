@@ -123,7 +123,8 @@ clean: ## remove what the other targets made, but for .venv and the compiled loo
 	rm -rf site build dist geonet-demo .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.dev: pyproject.toml constraints.txt src/geonet/fields/compiled/kernels.c
+$(VENV)/.dev: pyproject.toml constraints.txt src/geonet/fields/compiled/kernels.c \
+  src/geonet/fields/compiled/transforms.c
 	@echo "Setting up $(VENV); this is done once and takes some minutes."
 	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { \
 	  for python in python3.11 python3; do $$python -c '' 2>/dev/null && break; done; \

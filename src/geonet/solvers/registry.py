@@ -28,6 +28,7 @@ _REGISTRY: dict[str, str] = {
     "monge-ampere": "geonet.solvers.exact.monge_ampere:MongeAmpere",
     "bures": "geonet.solvers.exact.bures:Bures",
     "linear-program": "geonet.solvers.exact.linear_program:LinearProgram",
+    "back-and-forth": "geonet.solvers.exact.back_and_forth:BackAndForth",
     "schrodinger": "geonet.solvers.entropic.schrodinger:Schrodinger",
     "barycenter": "geonet.solvers.entropic.barycenter:Barycenter",
     "debiased-barycenter": "geonet.solvers.entropic.barycenter:DebiasedBarycenter",
