@@ -13,7 +13,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-#define VERSION 2 /* one more whenever a function or a struct changes, here and in loops.py */
+#define VERSION 3 /* one more whenever a function or a struct changes, here and in loops.py */
 #define COARSE 32 /* cells per axis on which the velocity is found */
 #define BLOCK 64 /* points that are looked up together */
 #define FACE 1.000001f /* of the box, a little wider than it is */

@@ -22,7 +22,7 @@ from geonet.fields.splines import Splines
 from geonet.measures.grid import Grid
 from geonet.measures.unit_box import unit_box
 
-VERSION = 2  # of kernels.c
+VERSION = 3  # of kernels.c
 CELLS = 32  # along each axis, where the velocity is found: COARSE of kernels.c
 BLOCK = 64  # of kernels.c
 NODES = 64  # of the table of ∇u and D²u, along each axis
@@ -66,11 +66,16 @@ def loadable() -> list[str]:
     return [name for name in BUILDS if _library(name) is not None]
 
 
+def library() -> ctypes.CDLL | None:
+    """The build that is used; None where torch does it."""
+    name = build()
+    return None if name is None else _library(name)
+
+
 def library_name() -> str | None:
     """The file that is used, without its folder."""
-    name = build()
-    library = None if name is None else _library(name)
-    return None if library is None else Path(library._name).name
+    found = library()
+    return None if found is None else Path(found._name).name
 
 
 class _Splines(ctypes.Structure):

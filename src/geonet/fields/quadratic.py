@@ -1,0 +1,156 @@
+"""Potentials as quadratic splines on a grid, and densities that are constant in its cells.
+
+u(y) = Σ_i c_i Π_a β(y_a/h_a − i_a − ½) with β the quadratic B-spline, three cells wide: one
+coefficient a cell, even reflection at the faces. Like the potential of a geodesic at t = ½ it is
+C^{1,1}, whatever the densities are. Integrals are sums over the centres of half-cells, two an axis
+and cell. quadratic.h has the same for the compiled loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Value, slope and curvature of the three splines at both half-cells of a cell.
+WEIGHTS = torch.tensor(
+    [
+        [[0.28125, 0.6875, 0.03125], [0.03125, 0.6875, 0.28125]],
+        [[-0.75, 0.5, 0.25], [-0.25, -0.5, 0.75]],
+        [[1.0, -2.0, 1.0], [1.0, -2.0, 1.0]],
+    ],
+    dtype=torch.float64,
+    device="cpu",
+)
+
+
+class Jet(NamedTuple):
+    """u, ∇u and D²u at points, (...), (..., d) and (..., d, d)."""
+
+    value: Tensor
+    gradient: Tensor
+    hessian: Tensor
+
+
+def at_half_cells(coefficients: Tensor, step: Sequence[float]) -> Jet:
+    """The jet at the half-cells of every cell, (2, …, 2, *cells) of each."""
+    d = coefficients.ndim
+
+    def field(*directions: int) -> Tensor:
+        values = coefficients
+        for axis in range(d):
+            values = along_axis(values, axis + axis, directions.count(axis)).movedim(0, axis)
+            values = values / step[axis] ** directions.count(axis)
+        return values
+
+    gradient = torch.stack([field(i) for i in range(d)], -1)
+    rows = [torch.stack([field(i, j) for j in range(d)], -1) for i in range(d)]
+    return Jet(field(), gradient, torch.stack(rows, -2))
+
+
+def along_axis(values: Tensor, axis: int, order: int) -> Tensor:
+    """A derivative at both half-cells of the cells along an axis, (2, *shape)."""
+    taps = _neighbours(values, axis)
+    weights = WEIGHTS[order].to(values.dtype)
+    return torch.stack([sum(w * tap for w, tap in zip(row, taps, strict=True)) for row in weights])  # pyright: ignore
+
+
+def along_axis_back(values: Tensor, axis: int, order: int) -> Tensor:
+    """The transpose of `along_axis`: (2, *shape) to (*shape)."""
+    weights = WEIGHTS[order].to(values.dtype)
+    parts = [sum(weights[q, k] * values[q] for q in range(2)) for k in range(3)]
+    before, middle, after = (part.movedim(axis, 0) for part in parts)  # pyright: ignore
+    total = middle.clone()
+    total[:-1] += before[1:]
+    total[0] += before[0]
+    total[1:] += after[:-1]
+    total[-1] += after[-1]
+    return total.movedim(0, axis)
+
+
+def _neighbours(values: Tensor, axis: int) -> list[Tensor]:
+    """The cells before, here and after, with the first and the last once more."""
+    n = values.shape[axis]
+    first, last = values.narrow(axis, 0, 1), values.narrow(axis, n - 1, 1)
+    padded = torch.cat([first, values, last], axis)
+    return [padded.narrow(axis, k, n) for k in range(3)]
+
+
+def half_cell_places(shape: Sequence[int]) -> Tensor:
+    """Where the half-cells' centres are, in cells: (2, …, 2, *shape, d)."""
+    d = len(shape)
+    axes = [torch.arange(n, dtype=torch.float64)[None] + torch.tensor([[0.25], [0.75]]) for n in shape]
+    fields = []
+    for axis, values in enumerate(axes):
+        view = [1] * (2 * d)
+        view[axis], view[d + axis] = 2, shape[axis]
+        fields.append(values.reshape(view).expand(*(2,) * d, *shape))
+    return torch.stack(fields, -1)
+
+
+def box_means(values: Tensor, place: Tensor, width: Tensor) -> Tensor:
+    """Means of densities that are constant in cells, (*cells), over boxes; see `box_shares`: (...)."""
+    flat = values.flatten()
+    return sum(share * flat[cell] for cell, share in box_shares(place, width, values.shape))  # pyright: ignore
+
+
+def box_shares(
+    place: Tensor, width: Tensor, shape: Sequence[int]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The 2^d cells, by number, that boxes may meet, and which share of the box lies in each.
+
+    Args:
+        place: the middle of the boxes, in cells, (..., d); moved inside where they stick out.
+        width: of the boxes along each axis, in cells, (..., d), at most one.
+        shape: of the grid.
+    """
+    first, shares = [], []
+    for axis, n in enumerate(shape):
+        w = width[..., axis]
+        low = torch.minimum((place[..., axis] - w / 2).clamp(min=0), n - w)
+        cell = low.detach().floor().clamp(0, n - 1)
+        beyond = ((low + w - cell - 1) / w).clamp(min=0)
+        first.append(cell.long())
+        shares.append((1 - beyond, beyond))
+    for corner in product((0, 1), repeat=len(shape)):
+        index, share = torch.zeros_like(first[0]), torch.ones_like(shares[0][0])
+        for axis, side in enumerate(corner):
+            index = index * shape[axis] + (first[axis] + side).clamp(max=shape[axis] - 1)
+            share = share * shares[axis][side]
+        yield index, share
+
+
+def at_points(coefficients: Tensor, step: Sequence[float], points: Tensor) -> Jet:
+    """The jet at points (N, d) of the box, which begins at zero; beyond it, that at its face."""
+    shape, d = coefficients.shape, coefficients.ndim
+    index, weights = torch.zeros(len(points), *(1,) * d, dtype=torch.long), []
+    for axis, n in enumerate(shape):
+        place = (points[:, axis] / step[axis]).clamp(0, n)
+        cell = place.detach().floor().clamp(max=n - 1)
+        taps = (cell.long()[:, None] + torch.arange(-1, 2)).clamp(0, n - 1)
+        view = [-1, *(3 if k == axis else 1 for k in range(d))]
+        index = index + (taps * math.prod(shape[axis + 1 :])).reshape(view)
+        weights.append(_tap_weights(place - cell - 0.5, step[axis], view))
+    around = coefficients.flatten()[index]
+
+    def field(*directions: int) -> Tensor:
+        total = around
+        for axis in range(d):
+            total = total * weights[axis][directions.count(axis)]
+        return total.flatten(1).sum(1)
+
+    gradient = torch.stack([field(i) for i in range(d)], -1)
+    rows = [torch.stack([field(i, j) for j in range(d)], -1) for i in range(d)]
+    return Jet(field(), gradient, torch.stack(rows, -2))
+
+
+def _tap_weights(s: Tensor, step: float, view: Sequence[int]) -> list[Tensor]:
+    """Values, slopes and curvatures of the three splines at offset s from a cell's centre."""
+    value = torch.stack([0.5 * (0.5 - s) ** 2, 0.75 - s**2, 0.5 * (0.5 + s) ** 2], -1)
+    slope = torch.stack([s - 0.5, -2 * s, s + 0.5], -1) / step
+    bend = torch.tensor([1.0, -2.0, 1.0], dtype=s.dtype).expand(len(s), 3) / step**2
+    return [part.reshape(view) for part in (value, slope, bend)]

@@ -1,0 +1,198 @@
+"""The potential at t = ½ of any two densities, by Newton's method from coarse to fine.
+
+Every level solves the equation of `fields.elliptic` on densities averaged to its cells, from the
+potential that the coarser level found. A step that does not lower the residual is taken again with a
+floor λ that is five times higher (Levenberg, Marquardt). Where that does not help either, densities
+are blurred and the blur is taken back: `LADDER`. At last the ends are what they were given as,
+constant in each cell; nothing of blur or floor stays in the equation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy.ndimage import gaussian_filter
+from torch import Tensor
+
+from geonet.fields.elliptic import Elliptic, Totals, levels_on
+from geonet.fields.levels import level_shapes, refined
+from geonet.measures.grid import Grid
+from geonet.measures.interpolation import resample
+
+FIRST = 8  # cells along the longest axis of the coarsest level
+FLOOR, HIGHEST = 0.03, 30.0  # of A, relative to uniform
+RAISE, LOWER, FAST = 5.0, 3.0, 0.3  # the floor after a failure and a success; a success that is fast
+LOWERS = 0.95  # what a step must leave of the residual at most
+INEXACT, ITERATIONS = 0.1, 40  # tolerance and most steps of the linear problem
+COARSE = 0.02  # residual that is enough on levels that are not the last
+STEPS = 20  # most steps between two ends
+SHARED = 0.1  # uniform mass with which the first level begins
+SOFT, SHARP = 1.0, 0.0  # least width in cells over which ends are averaged
+LADDER = ((), (0.0,), (0.7, 0.0), (1.5, 0.7, 0.0))  # blurs in cells, until one row is enough
+HALF_DONE = 5e-3  # residual that is enough while densities are blurred
+DETAIL = 0.2  # mismatch above which half the cells' spacing is worth its time
+FINEST = 2**20  # cells above which it is not
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A potential, and how far Newton's method got.
+
+    Attributes:
+        coefficients: of the quadratic splines, (*cells), double precision; in the unit cube.
+        residual: Σ_i|∫B_i(ρ1 − ρ0)|, the part of the mass that is not balanced.
+        totals: at the last level.
+        steps: per level, from coarse to fine: cells, Newton's steps, steps of conjugate gradients.
+        converged: whether the residual reached the tolerance.
+    """
+
+    coefficients: Tensor
+    residual: float
+    totals: Totals
+    steps: tuple[tuple[str, int, int], ...]
+    converged: bool
+
+
+@dataclass(frozen=True)
+class Newton:
+    """How a pair is solved.
+
+    Attributes:
+        tolerance: of the residual.
+        max_steps: of Newton's method on each level and for each blur.
+        refine: whether the last level may have half the spacing of the densities' cells.
+        threads: how many may work on it.
+        tell: is given a line about every level.
+    """
+
+    tolerance: float
+    max_steps: int = STEPS
+    refine: bool = True
+    threads: int = 1
+    tell: Told | None = None
+
+    def solved(
+        self, source: Tensor, target: Tensor, sides: Sequence[float], start: Tensor | None = None
+    ) -> Found:
+        """The potential of densities (*cells) in the unit cube, in a box with these sides.
+
+        A potential to start from, (*other cells), replaces all levels that are coarser than it.
+        """
+        ends, steps = (source.double(), target.double()), []
+        levels = levels_on(source.shape, sides, self.threads)
+        coarsest = level_shapes(source.shape, sides, FIRST)[-1]
+        order = list(range(levels.shapes.index(coarsest), -1, -1))
+        c = torch.zeros(coarsest, dtype=torch.float64)
+        if start is not None:
+            order = [k for k in order if max(levels.shapes[k]) >= max(start.shape)] or [0]
+            c = start.double()
+        fine = [2 * n for n in source.shape]
+        finer = self.refine and math.prod(fine) <= FINEST
+        solution = None
+        for k in order:
+            begins = k == order[0] and start is None
+            wish = DETAIL if finer and k == 0 else math.inf
+            solution = self._level(levels.at(k), c, ends, sides, k == 0, begins, wish, steps)
+            c = solution[0]
+        assert solution is not None
+        if finer and solution[2].mismatch > DETAIL:
+            twice = [_repeated(end) for end in ends]
+            equation = levels_on(fine, sides, self.threads).at(0)
+            solution = self._level(equation, c, twice, sides, True, False, math.inf, steps)
+        c, residual, totals = solution
+        return Found(c, residual, totals, tuple(steps), residual <= 2 * self.tolerance)
+
+    def _level(
+        self,
+        equation: Elliptic,
+        c: Tensor,
+        ends: Sequence[Tensor],
+        sides: Sequence[float],
+        last: bool,
+        first: bool,
+        enough: float,
+        steps: list[tuple[str, int, int]],
+    ) -> tuple[Tensor, float, Totals]:
+        """The potential on one level, its residual and totals, from one on any cells.
+
+        A mismatch above `enough` is left to a finer level.
+        """
+        c = refined(c, equation.shape)
+        means = [_averaged(end, equation.shape, sides) for end in ends]
+        goal = self.tolerance if last else max(COARSE, self.tolerance)
+        walk = _Walk(equation, self.max_steps, 1 / math.prod(sides))
+        if first:
+            uniform = 1 / math.prod(sides)
+            mixed = [(1 - SHARED) * mean + SHARED * uniform for mean in means]
+            c, _, _ = walk(c, mixed, SOFT, goal)
+        best: tuple[Tensor, float, Totals] | None = None
+        for rung in LADDER:
+            now = c
+            for blur in rung:
+                blurred = [_blurred(mean, blur) for mean in means]
+                now, _, _ = walk(now, blurred, SOFT, max(goal, HALF_DONE))
+            found = walk(now, means, SHARP if last else SOFT, goal)
+            if best is None or found[1] < best[1]:
+                best = found
+            if best[1] <= 2 * goal or best[2].mismatch > enough:
+                break
+        assert best is not None
+        steps.append(("×".join(map(str, equation.shape)), walk.steps, walk.iterations))
+        if self.tell is not None:
+            self.tell(f"{steps[-1][0]} cells: {walk.steps} steps, residual {100 * best[1]:.2g} %")
+        return best
+
+
+class _Walk:
+    """Newton's steps on one level, counted."""
+
+    def __init__(self, equation: Elliptic, most: int, uniform: float):
+        self.equation, self.most, self.uniform = equation, most, uniform
+        self.steps = self.iterations = 0
+
+    def __call__(
+        self, c: Tensor, ends: Sequence[Tensor], softness: float, goal: float
+    ) -> tuple[Tensor, float, Totals]:
+        """Step until the residual is at the goal, or nothing lowers it."""
+        equation, floor = self.equation, FLOOR
+        equation.between(ends[0], ends[1], softness)
+        residual, totals = equation.look(c)
+        size = float(residual.abs().sum())
+        for _ in range(self.most):
+            if size <= goal or floor > HIGHEST:
+                break
+            step = equation.step_for(residual, floor * self.uniform, INEXACT, ITERATIONS)
+            trial, found = equation.look(c + step)
+            now = float(trial.abs().sum())
+            self.steps += 1
+            self.iterations += equation.iterations
+            if now < LOWERS * size:
+                floor = max(FLOOR, floor / (LOWER if now > FAST * size else LOWER**3))
+                c, residual, totals, size = c + step, trial, found, now
+            else:  # the weights are now those of the trial
+                floor *= RAISE
+                residual, totals = equation.look(c)
+        return c, size, Totals(*totals)
+
+
+def _averaged(values: Tensor, shape: Sequence[int], sides: Sequence[float]) -> Tensor:
+    """Means over the cells of a coarser grid."""
+    if tuple(values.shape) == tuple(shape):
+        return values
+    return resample(values, Grid(values.shape, 0.0, sides), Grid(shape, 0.0, sides))
+
+
+def _blurred(values: Tensor, cells: float) -> Tensor:
+    return torch.from_numpy(gaussian_filter(values.numpy(), cells, mode="reflect"))
+
+
+def _repeated(values: Tensor) -> Tensor:
+    """The same density on cells of half the spacing."""
+    for axis in range(values.ndim):
+        values = values.repeat_interleave(2, axis)
+    return values
