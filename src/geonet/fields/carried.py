@@ -1,9 +1,9 @@
 """Densities between the ends, cell means in and cell means out.
 
 A half-cell y of the potential's grid holds the mass of ρ0 and ρ1 there. At time t it is the box
-around y + (t − ½)∇u(y), stretched by I + (t − ½)D²u, whose mass is shared out evenly among the cells
-that it meets. Since −2 ≤ D²u ≤ 2 no box is more than twice as wide as its half-cell: nothing has
-holes. Where u is linear, a frame is the density itself, moved, and as sharp.
+around y + (t − ½)∇u(y), stretched by I + (t − ½)D²u, whose mass is shared out evenly among the
+cells that it meets. Since −2 ≤ D²u ≤ 2 no box is more than twice as wide as its half-cell: nothing
+has holes. Where u is linear, a frame is the density itself, moved, and as sharp.
 
 What an end brings is off by an error in D²u over its determinant, so ρ0 and ρ1 count with (1 − t)
 and t times the square of theirs. Frames are scaled to mass one.

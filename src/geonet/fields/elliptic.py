@@ -7,11 +7,11 @@ The source brings ρ0 to t = ½ and the target sends back ρ1,
 and u is right where ρ0 = ρ1. In quadratic splines B_i: ∫B_i(ρ1 − ρ0) = 0. With u + δ for u the
 difference changes to first order by div(A∇δ), so that Newton's step is K δ = r with
 
-    K_ij = ∫∇B_i·A∇B_j        A = ½[μ0·cof(I − ½D²u) + μ1·cof(I + ½D²u)] + λI        r_i = ∫B_i(ρ1 − ρ0).
+    K_ij = ∫∇B_i·A∇B_j    A = ½[μ0·cof(I − ½D²u) + μ1·cof(I + ½D²u)] + λI    r_i = ∫B_i(ρ1 − ρ0).
 
-The floor λ is Levenberg's and Marquardt's: it shortens a step where the equation is far from linear.
-Where a map folds its determinant counts as negative. So the mass of ρ stays one, the fold is pushed
-apart again, and cofactors have their negative eigenvalues set to zero.
+The floor λ is Levenberg's and Marquardt's: it shortens a step where the equation is far from
+linear. Where a map folds its determinant counts as negative. So the mass of ρ stays one and the
+fold is pushed apart again; cofactors have their negative eigenvalues set to zero.
 
 Densities are relative to Lebesgue's measure on a box that begins at zero and has mass one. This
 module does it in torch; `compiled.elliptic` does the same with multigrid.c and halfway.c.
@@ -228,7 +228,9 @@ def signed(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     sign = torch.where(folds, -1.0, 1.0)
     det = sign * values.abs().prod(-1) if d > 1 else values[..., 0]
     kept = values.clamp(min=0)
-    others = torch.stack([kept[..., [j for j in range(d) if j != k]].prod(-1) for k in range(d)], -1)
+    others = torch.stack(
+        [kept[..., [j for j in range(d) if j != k]].prod(-1) for k in range(d)], -1
+    )
     cof = (vectors * others[..., None, :]) @ vectors.mT
     return det, cof, folds
 

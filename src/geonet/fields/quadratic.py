@@ -80,10 +80,23 @@ def _neighbours(values: Tensor, axis: int) -> list[Tensor]:
     return [padded.narrow(axis, k, n) for k in range(3)]
 
 
+def interpolated(values: Tensor) -> Tensor:
+    """Coefficients of a spline with these values at the centres of cells; exact for quadratics.
+
+    Along each axis c = s − (s₋ − 2s + s₊)/8.
+    """
+    for axis in range(values.ndim):
+        before, here, after = _neighbours(values, axis)
+        values = here - (before - 2 * here + after) / 8
+    return values
+
+
 def half_cell_places(shape: Sequence[int]) -> Tensor:
     """Where the half-cells' centres are, in cells: (2, …, 2, *shape, d)."""
     d = len(shape)
-    axes = [torch.arange(n, dtype=torch.float64)[None] + torch.tensor([[0.25], [0.75]]) for n in shape]
+    axes = [
+        torch.arange(n, dtype=torch.float64)[None] + torch.tensor([[0.25], [0.75]]) for n in shape
+    ]
     fields = []
     for axis, values in enumerate(axes):
         view = [1] * (2 * d)
@@ -93,7 +106,7 @@ def half_cell_places(shape: Sequence[int]) -> Tensor:
 
 
 def box_means(values: Tensor, place: Tensor, width: Tensor) -> Tensor:
-    """Means of densities that are constant in cells, (*cells), over boxes; see `box_shares`: (...)."""
+    """Means over boxes, (...), of densities (*cells) constant in cells; see `box_shares`."""
     flat = values.flatten()
     return sum(share * flat[cell] for cell, share in box_shares(place, width, values.shape))  # pyright: ignore
 

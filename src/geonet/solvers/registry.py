@@ -25,6 +25,7 @@ from geonet.solvers.learned.shipped import SHIPPED, class_of_form, shipped_class
 _REGISTRY: dict[str, str] = {
     "auto": "geonet.solvers.auto:Auto",
     "quantile": "geonet.solvers.exact.quantile:Quantile",
+    "midpoint": "geonet.solvers.exact.midpoint:Midpoint",
     "monge-ampere": "geonet.solvers.exact.monge_ampere:MongeAmpere",
     "bures": "geonet.solvers.exact.bures:Bures",
     "linear-program": "geonet.solvers.exact.linear_program:LinearProgram",

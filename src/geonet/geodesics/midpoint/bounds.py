@@ -2,16 +2,18 @@
 
 Below: Kantorovich's dual value of the pair that u makes admissible,
 
-    ½W2² ≥ ∫u_1 dμ1 − ∫u_0 dμ0,        u_1(x) = min_y u(y) + |x − y|²,    u_0(x) = max_y u(y) − |x − y|².
+    ½W2² ≥ ∫u_1 dμ1 − ∫u_0 dμ0,
+    u_1(x) = min_y u(y) + |x − y|²,        u_0(x) = max_y u(y) − |x − y|².
 
-The minimum is taken over a lattice and then followed to the bottom of its valley. Above: the cost of
-a plan that has the ends as its marginals. The half-cells y of a measure ν go from y − ½∇u to
-y + ½∇u; what arrives in a cell is spread evenly over it. Cells then hold too much or too little.
-That is mended at first between neighbours, by some rounds of a flow that would balance all, as far as
-cells hold what it takes from them; then scale by scale: in blocks of 2, 4, 8, … cells an axis
-surplus goes to what is missing in the same block, in proportion. The cost of all this together is
-known exactly, not only by the triangle inequality, so that what is mended over short ways costs
-little.
+The minimum is taken over a lattice and then followed to the bottom of its valley.
+
+Above: the cost of a plan that has the ends as its marginals. The half-cells y of a measure ν go
+from y − ½∇u to y + ½∇u; what arrives in a cell is spread evenly over it. Cells then hold too much
+or too little. That is mended at first between neighbours, by some rounds of a flow that would
+balance all, as far as cells hold what it takes from them; then scale by scale: in blocks of 2, 4,
+8, … cells an axis surplus goes to what is missing in the same block, in proportion. The cost of all
+this together is known exactly, not only by the triangle inequality, so that what is mended over
+short ways costs little.
 """
 
 from __future__ import annotations
@@ -65,9 +67,9 @@ def _dual_integral(coefficients: Tensor, end: Tensor, sides: Sequence[float]) ->
             Lattice((0.5 + o) * h, h, n) for o, h, n in zip(offsets, cell, end.shape, strict=True)
         ]
         _, index = minimisers(values, lattices, where)
-        y = torch.stack(
-            [lat.points()[index[a]] for a, lat in enumerate(lattices)], -1
-        ).reshape(-1, end.ndim)
+        y = torch.stack([lat.points()[index[a]] for a, lat in enumerate(lattices)], -1).reshape(
+            -1, end.ndim
+        )
         axes = torch.meshgrid(*(lat.points() for lat in where), indexing="ij")
         x, mass = torch.stack(axes, -1).reshape(-1, end.ndim), end.double().flatten()
         full = mass > 0  # nothing else counts
@@ -93,7 +95,7 @@ def _on_lattice(coefficients: Tensor, step: Sequence[float], lattices: Sequence[
 def _at_the_bottom(
     coefficients: Tensor, step: Sequence[float], y: Tensor, x: Tensor, sides: Sequence[float]
 ) -> Tensor:
-    """The least of u(y) + |x − y|² near y (N, d), (N,), by Newton's method; never more than at y."""
+    """The least of u(y) + |x − y|² near y (N, d), (N,), by Newton's method; at most that at y."""
     best = None
     upper = torch.tensor(sides, dtype=torch.float64)
     for start in range(0, len(y), AT_ONCE):
@@ -211,7 +213,8 @@ def _flow(held: Tensor, wanted: Tensor, sides: Sequence[float]) -> Shares:
     """What goes from each cell to its neighbours, along −∇Δ⁻¹ of the excess, of what it holds."""
     shape = held.shape
     waves = sum(
-        (n / side) ** 2 * (2 - 2 * torch.cos(math.pi * torch.arange(n).double() / n)).reshape(
+        (n / side) ** 2
+        * (2 - 2 * torch.cos(math.pi * torch.arange(n).double() / n)).reshape(
             [-1 if k == a else 1 for k in range(held.ndim)]
         )
         for a, (n, side) in enumerate(zip(shape, sides, strict=True))
@@ -252,7 +255,8 @@ def _mended_in_blocks(held: Tensor, wanted: Tensor, sides: Sequence[float]) -> T
     left, sent = torch.ones_like(held), torch.zeros_like(moments[..., 1:])
     for size, offsets in _tilings(shape):
         sums = [
-            _block_sums(part, size, offsets) for part in (surplus[..., None], missing[..., None] * moments)
+            _block_sums(part, size, offsets)
+            for part in (surplus[..., None], missing[..., None] * moments)
         ]
         over, room = sums[0][..., 0], sums[1][..., 0]
         moved = torch.minimum(over, room)

@@ -1,10 +1,10 @@
 """The potential at t = ½ of any two densities, by Newton's method from coarse to fine.
 
 Every level solves the equation of `fields.elliptic` on densities averaged to its cells, from the
-potential that the coarser level found. A step that does not lower the residual is taken again with a
-floor λ that is five times higher (Levenberg, Marquardt). Where that does not help either, densities
-are blurred and the blur is taken back: `LADDER`. At last the ends are what they were given as,
-constant in each cell; nothing of blur or floor stays in the equation.
+potential that the coarser level found. A step that does not lower the residual is taken again with
+a floor λ that is five times higher (Levenberg, Marquardt). Where that does not help either,
+densities are blurred and the blur is taken back: `LADDER`. At last the ends are what they were
+given as, constant in each cell; nothing of blur or floor stays in the equation.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from geonet.fields.elliptic import Elliptic, Totals, levels_on
-from geonet.fields.levels import level_shapes, refined
+from geonet.fields.levels import refined
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import resample
 
 FIRST = 8  # cells along the longest axis of the coarsest level
 FLOOR, HIGHEST = 0.03, 30.0  # of A, relative to uniform
-RAISE, LOWER, FAST = 5.0, 3.0, 0.3  # the floor after a failure and a success; a success that is fast
+RAISE, LOWER, FAST = (
+    5.0,
+    3.0,
+    0.3,
+)  # the floor after a failure and a success; a success that is fast
 LOWERS = 0.95  # what a step must leave of the residual at most
 INEXACT, ITERATIONS = 0.1, 40  # tolerance and most steps of the linear problem
 COARSE = 0.02  # residual that is enough on levels that are not the last
@@ -85,9 +89,9 @@ class Newton:
         """
         ends, steps = (source.double(), target.double()), []
         levels = levels_on(source.shape, sides, self.threads)
-        coarsest = level_shapes(source.shape, sides, FIRST)[-1]
-        order = list(range(levels.shapes.index(coarsest), -1, -1))
-        c = torch.zeros(coarsest, dtype=torch.float64)
+        shapes = [shape for shape in levels.shapes if max(shape) > FIRST]
+        order = list(range(min(len(shapes), len(levels.shapes) - 1), -1, -1))
+        c = torch.zeros(levels.shapes[order[0]], dtype=torch.float64)
         if start is not None:
             order = [k for k in order if max(levels.shapes[k]) >= max(start.shape)] or [0]
             c = start.double()

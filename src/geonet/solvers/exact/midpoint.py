@@ -1,0 +1,139 @@
+"""Any two densities: the potential at t = ½ in quadratic splines, by Newton's method."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from geonet.errors import ConvergenceWarning, SolverError
+from geonet.geodesics.base import Geodesic
+from geonet.geodesics.midpoint.newton import STEPS, Newton
+from geonet.geodesics.midpoint.splined import SplineGeodesic
+from geonet.measures.density import Density
+from geonet.measures.unit_box import unit_box
+from geonet.solvers.base import EVERY_ANSWER, Solver, one_by_one
+from geonet.threads import threads_for
+
+STARTS = ("zero", "network")
+
+
+@dataclass(frozen=True)
+class Midpoint(Solver):
+    """Newton's method for the potential at t = ½, for any two densities on a grid.
+
+    Zeros, holes, islands, jumps, noise and any contrast are welcome, and any shape of grid. The
+    potential at t = ½ is C^{1,1} whatever the ends are, so quadratic splines with one coefficient
+    a cell represent it. Newton's steps go from coarse grids to fine ones; each is an elliptic
+    problem, solved by conjugate gradients with multigrid. Densities count as constant in each cell:
+    frames are cell means of mass one, as sharp as the ends.
+
+    Where densities have more detail than the potential on their cells can balance, the last level
+    has half their spacing. The report says on how many cells it was solved, how many steps each
+    level took, how much of the mass is not balanced (the residual), and whether that reached the
+    tolerance; if not, there is a warning too. It bounds W2 from both sides, whatever the potential
+    is.
+
+    Attributes:
+        tolerance: of the residual, a share of the mass.
+        start: "zero", "network" for the potential of `transport-2d` or `-3d`, or coefficients of
+            quadratic splines in the unit cube around the box, (*any shape), for all pairs.
+        max_steps: of Newton's method on each level and for each blur.
+        refine: whether the last level may have half the spacing of the grid.
+    """
+
+    name = "midpoint"
+    summary = "1D to 3D, any two densities: zeros, shapes, noise; sharp frames, milliseconds"
+    dimensions = (1, 2, 3)
+    differentiable = EVERY_ANSWER
+
+    tolerance: float = 2e-3
+    start: str | Tensor = "zero"
+    max_steps: int = STEPS
+    refine: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tolerance < 1:
+            raise SolverError(
+                f"tolerance is {self.tolerance:g}; give a share of the mass in (0, 1)."
+            )
+        if self.max_steps < 1:
+            raise SolverError(f"max_steps is {self.max_steps}; give at least 1.")
+        if isinstance(self.start, str) and self.start not in STARTS:
+            raise SolverError(
+                f"start is {self.start!r}; give 'zero', 'network' or an array of coefficients."
+            )
+
+    def _solve(self, source: Density, target: Density) -> Geodesic:
+        if not source.leading:
+            return self._solve_pair(source, target)
+        starts = self._starts(source, target)
+        count, cells = len(source), source.grid.size
+        workers = 1 if threads_for(cells) > 1 else min(count, torch.get_num_threads())
+        solve = lambda i: self._found(source[i], target[i], starts(i), warn=False)  # noqa: E731
+        if workers == 1:
+            paths = one_by_one(solve, count)
+        else:  # the compiled loops let other threads run
+            with ThreadPoolExecutor(workers) as pool:
+                found = list(pool.map(solve, range(count)))
+            paths = one_by_one(found.__getitem__, count)
+        missed = [k for k, path in enumerate(paths.paths) if not path.notes["converged"]]
+        if missed:
+            _warn(f"Pairs {', '.join(map(str, missed[:5]))} of {count}", self.tolerance)
+        return paths
+
+    def _solve_pair(self, source: Density, target: Density) -> SplineGeodesic:
+        return self._found(source, target, self._starts(source, target)(0), warn=True)
+
+    def _starts(self, source: Density, target: Density) -> Callable[[int], Tensor | None]:
+        """The potential to begin with, by the pair's number."""
+        if isinstance(self.start, str) and self.start == "zero":
+            return lambda i: None
+        if isinstance(self.start, str):
+            from geonet.solvers.learned.guess import network_potentials
+
+            guesses = network_potentials(source.detach(), target.detach())
+            return lambda i: guesses[i]
+        given = torch.as_tensor(self.start, dtype=torch.float64)
+        if given.ndim != source.grid.dimension or not bool(torch.isfinite(given).all()):
+            raise SolverError(
+                f"start has {given.ndim} axes or numbers that are not finite; give finite "
+                f"coefficients with {source.grid.dimension} axes."
+            )
+        return lambda i: given
+
+    def _found(
+        self, source: Density, target: Density, start: Tensor | None, warn: bool
+    ) -> SplineGeodesic:
+        box = unit_box(source.grid)
+        ends = (box.to_density(end.values.detach()) for end in (source, target))
+        newton = Newton(self.tolerance, self.max_steps, self.refine, threads_for(source.grid.size))
+        found = newton.solved(*ends, box.sides, start)
+        notes: dict[str, Any] = {
+            "residual": found.residual,
+            "converged": found.converged,
+            "cells": list(found.coefficients.shape),
+            "newton steps": [steps for _, steps, _ in found.steps],
+            "multigrid steps": [steps for _, _, steps in found.steps],
+        }
+        if warn and not found.converged:
+            _warn("The pair", self.tolerance, found.residual)
+        return SplineGeodesic(
+            source, target, self.name, notes, found.coefficients, found.residual, found.totals
+        )
+
+
+def _warn(which: str, tolerance: float, residual: float = math.nan) -> None:
+    left = "" if math.isnan(residual) else f" ({100 * residual:.2g} % of the mass is not balanced)"
+    warnings.warn(
+        f"{which} did not reach the tolerance of {100 * tolerance:g} %{left}; the report says how "
+        "far the path can be trusted. Give more max_steps, or a larger tolerance.",
+        ConvergenceWarning,
+        stacklevel=5,
+    )

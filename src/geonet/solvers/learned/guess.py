@@ -1,0 +1,44 @@
+"""A network's potential at t = ½ as quadratic splines: where `midpoint` may begin."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from geonet.errors import SolverError
+from geonet.fields.levels import level_shapes
+from geonet.fields.potential import unfolded
+from geonet.fields.quadratic import interpolated
+from geonet.measures.density import Density
+from geonet.measures.unit_box import unit_box
+from geonet.operators.opened import PRETRAINED, opened
+from geonet.operators.transport import TransportNet, potential_of
+
+CELLS = 32  # along the longest axis: networks have no finer detail
+
+
+@torch.no_grad()
+def network_potentials(source: Density, target: Density) -> list[Tensor]:
+    """Coefficients (*cells) in the unit cube for one pair or for every pair of a batch."""
+    d = source.grid.dimension
+    name = f"transport-{d}d"
+    model, _ = opened(PRETRAINED / f"{name}.safetensors", d, "transport")
+    if not isinstance(model, TransportNet):
+        raise SolverError(f"{name} has no potential at t = ½; start from 'zero'.")
+    modes = unfolded(potential_of(model, source, target)).double()
+    sides = unit_box(source.grid).sides
+    shapes = level_shapes(source.grid.shape, sides)
+    shape = next((s for s in shapes if max(s) <= CELLS), shapes[-1])
+    return [splined(own, shape, sides) for own in modes]
+
+
+def splined(modes: Tensor, shape: tuple[int, ...], sides: tuple[float, ...]) -> Tensor:
+    """A cosine series on the unit cube as quadratic splines on the cells of a box in it."""
+    values = modes
+    for axis, (n, side) in enumerate(zip(shape, sides, strict=True)):
+        centres = side * (torch.arange(n, dtype=torch.float64) + 0.5) / n
+        waves = torch.cos(math.pi * centres[:, None] * torch.arange(modes.shape[axis]))
+        values = torch.tensordot(waves, values, dims=([1], [axis])).movedim(0, axis)
+    return interpolated(values)
