@@ -67,7 +67,7 @@ def plainly_carried(
     rho, trust = [], []
     for end, s in zip(ends, (-0.5, 0.5), strict=True):
         density, matrix = brought(end.double(), jet.gradient, jet.hessian, s, step)
-        det = _determinant(matrix)
+        det = determinants(matrix)
         rho.append(density * det)
         trust.append(det.clamp(min=0) ** 2)
     scale = torch.tensor([m / n for m, n in zip(shape, own, strict=True)], dtype=torch.float64)
@@ -84,8 +84,8 @@ def plainly_carried(
     return torch.stack(frames)
 
 
-def _determinant(matrix: Tensor) -> Tensor:
-    """Of I ∓ ½D²u, where it does not fold that of autograd."""
+def determinants(matrix: Tensor) -> Tensor:
+    """Of I ∓ ½D²u, (...), as `signed` has them; autograd follows those that do not fold."""
     det, _, folds = signed(matrix.detach())
     return torch.where(folds, det, torch.linalg.det(matrix)) if matrix.requires_grad else det
 

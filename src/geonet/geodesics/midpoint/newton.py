@@ -32,10 +32,12 @@ RAISE, LOWER, FAST = (
 LOWERS = 0.95  # what a step must leave of the residual at most
 INEXACT, ITERATIONS = 0.1, 40  # tolerance and most steps of the linear problem
 COARSE = 0.02  # residual that is enough on levels that are not the last
+NEAR = 0.3  # residual of a potential to start from, at most
 STEPS = 20  # most steps between two ends
 SHARED = 0.1  # uniform mass with which the first level begins
 SOFT, SHARP = 1.0, 0.0  # least width in cells over which ends are averaged
 LADDER = ((), (0.0,), (0.7, 0.0), (1.5, 0.7, 0.0))  # blurs in cells, until one row is enough
+LOST = 0.05  # of an end's mass: sums over half-cells are off by less
 HALF_DONE = 5e-3  # residual that is enough while densities are blurred
 DETAIL = 0.2  # mismatch above which half the cells' spacing is worth its time
 FINEST = 2**20  # cells above which it is not
@@ -49,7 +51,8 @@ class Found:
 
     Attributes:
         coefficients: of the quadratic splines, (*cells), double precision; in the unit cube.
-        residual: Σ_i|∫B_i(ρ1 − ρ0)|, the part of the mass that is not balanced.
+        residual: Σ_i|∫B_i(ρ1 − ρ0)|, the part of the mass that is not balanced, and what of both
+            ends' mass is lost.
         totals: at the last level.
         steps: per level, from coarse to fine: cells, Newton's steps, steps of conjugate gradients.
         converged: whether the residual reached the tolerance.
@@ -85,7 +88,8 @@ class Newton:
     ) -> Found:
         """The potential of densities (*cells) in the unit cube, in a box with these sides.
 
-        A potential to start from, (*other cells), replaces all levels that are coarser than it.
+        A potential to start from, (*other cells), replaces all levels that are coarser than it, if
+        it is near enough.
         """
         ends, steps = (source.double(), target.double()), []
         levels = levels_on(source.shape, sides, self.threads)
@@ -93,8 +97,11 @@ class Newton:
         order = list(range(min(len(shapes), len(levels.shapes) - 1), -1, -1))
         c = torch.zeros(levels.shapes[order[0]], dtype=torch.float64)
         if start is not None:
-            order = [k for k in order if max(levels.shapes[k]) >= max(start.shape)] or [0]
-            c = start.double()
+            later = [k for k in order if max(levels.shapes[k]) >= max(start.shape)] or [0]
+            if self._is_near(levels.at(later[0]), start, ends, sides):
+                order, c = later, start.double()
+            else:
+                start = None
         fine = [2 * n for n in source.shape]
         finer = self.refine and math.prod(fine) <= FINEST
         solution = None
@@ -109,7 +116,23 @@ class Newton:
             equation = levels_on(fine, sides, self.threads).at(0)
             solution = self._level(equation, c, twice, sides, True, False, math.inf, steps)
         c, residual, totals = solution
+        if start is not None and residual > 2 * self.tolerance:
+            again = self.solved(source, target, sides)
+            return (
+                again
+                if again.residual < residual
+                else Found(c, residual, totals, tuple(steps), False)
+            )
         return Found(c, residual, totals, tuple(steps), residual <= 2 * self.tolerance)
+
+    def _is_near(
+        self, equation: Elliptic, start: Tensor, ends: Sequence[Tensor], sides: Sequence[float]
+    ) -> bool:
+        """Whether a potential balances most of the mass; others are worse than none."""
+        source, target = (_averaged(end, equation.shape, sides) for end in ends)
+        equation.between(source, target, SOFT)
+        residual, _ = equation.look(refined(start.double(), equation.shape))
+        return float(residual.abs().sum()) < NEAR
 
     def _level(
         self,
@@ -166,13 +189,13 @@ class _Walk:
         equation, floor = self.equation, FLOOR
         equation.between(ends[0], ends[1], softness)
         residual, totals = equation.look(c)
-        size = float(residual.abs().sum())
+        size = _unbalanced(residual, totals)
         for _ in range(self.most):
             if size <= goal or floor > HIGHEST:
                 break
             step = equation.step_for(residual, floor * self.uniform, INEXACT, ITERATIONS)
             trial, found = equation.look(c + step)
-            now = float(trial.abs().sum())
+            now = _unbalanced(trial, found)
             self.steps += 1
             self.iterations += equation.iterations
             if now < LOWERS * size:
@@ -182,6 +205,12 @@ class _Walk:
                 floor *= RAISE
                 residual, totals = equation.look(c)
         return c, size, Totals(*totals)
+
+
+def _unbalanced(residual: Tensor, totals: Sequence[float]) -> float:
+    """Σ|r_i|, and what both ends miss of their mass where the half-cells jump over it."""
+    lost = sum(max(0.0, abs(1 - mass) - LOST) for mass in Totals(*totals)[1:3])
+    return float(residual.abs().sum()) + lost
 
 
 def _averaged(values: Tensor, shape: Sequence[int], sides: Sequence[float]) -> Tensor:

@@ -21,6 +21,7 @@ from geonet.fields.carried import carried
 from geonet.fields.elliptic import Totals
 from geonet.fields.quadratic import Jet, at_points
 from geonet.geodesics.base import Geodesic
+from geonet.geodesics.gaussian import gaussian_distance
 from geonet.geodesics.gradients import wanted, with_dual_gradient
 from geonet.geodesics.midpoint.adjoint import followed
 from geonet.geodesics.midpoint.bounds import lower_bound, upper_bound
@@ -32,6 +33,7 @@ from geonet.threads import threads_for
 
 STEPS = 60  # of Newton's method for where a particle is halfway
 STEEPEST = 0.02  # least eigenvalue of I + sD²u that a step may divide by
+POOR = 0.05  # residual above which a potential may be useless
 NEAR = 1e-12  # in the unit cube: where a particle was found
 
 
@@ -47,6 +49,7 @@ class SplineGeodesic(Geodesic):
             the box. Cells are those of the grid, or halves, quarters, … of them.
         residual: the share of the mass that Newton's method left unbalanced.
         totals: what the potential makes of both ends.
+        usual: whether the pair is like those of a network's training; None where none took part.
     """
 
     kind = "splines"
@@ -60,9 +63,11 @@ class SplineGeodesic(Geodesic):
         coefficients: Tensor,
         residual: float,
         totals: Totals,
+        usual: bool | None = None,
     ):
         super().__init__(source, target, solver, notes)
         self.coefficients, self.residual, self.totals = coefficients, residual, totals
+        self.usual = usual
         self.box = unit_box(source.grid)
         cells = zip(self.box.sides, coefficients.shape, strict=True)
         self.step = [side / n for side, n in cells]
@@ -96,10 +101,16 @@ class SplineGeodesic(Geodesic):
         return frames
 
     def _distance(self) -> Tensor:
-        """Kantorovich's dual value of u; its gradient is by the envelope theorem."""
+        """Kantorovich's dual value of u; its gradient is by the envelope theorem.
+
+        A useless u may give less than the moments alone, which bound W2 from below as well.
+        """
         distance = torch.tensor(self.totals.distance, dtype=torch.float64)
         scaled = self.box.from_velocity(distance)
-        return with_dual_gradient(scaled, self.source, self.target, self._kantorovich)
+        dual = with_dual_gradient(scaled, self.source, self.target, self._kantorovich)
+        spreads = self.source.covariance(), self.target.covariance()
+        moments = gaussian_distance(self.target.mean() - self.source.mean(), *spreads)
+        return torch.maximum(dual, moments) if self.residual > POOR else dual
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
         return self._each(times, points, lambda t, jet: self.box.from_velocity(jet.gradient))
@@ -155,20 +166,24 @@ class SplineGeodesic(Geodesic):
             "mismatch": self.totals.mismatch,
             "error_estimate": self.expected_error(),
         }
+        if self.usual is not None:
+            checks["in_distribution"] = self.usual
         return {name: torch.tensor(value, dtype=torch.float64) for name, value in checks.items()}
 
     def _state(self) -> dict[str, np.ndarray]:
-        return {
+        state = {
             "coefficients": self.coefficients.numpy(),
             "residual": np.array(self.residual),
             "totals": np.array(self.totals),
         }
+        return state if self.usual is None else state | {"usual": np.array(self.usual)}
 
     @classmethod
     def _from_state(cls, source, target, solver, notes, state) -> SplineGeodesic:
         coefficients = torch.from_numpy(state["coefficients"])
         totals = Totals(*state["totals"].tolist())
-        known = coefficients, float(state["residual"]), totals
+        usual = bool(state["usual"]) if "usual" in state else None
+        known = coefficients, float(state["residual"]), totals, usual
         return cls(source, target, solver, notes, *known)
 
 

@@ -76,7 +76,7 @@ class Midpoint(Solver):
         starts = self._starts(source, target)
         count, cells = len(source), source.grid.size
         workers = 1 if threads_for(cells) > 1 else min(count, torch.get_num_threads())
-        solve = lambda i: self._found(source[i], target[i], starts(i), warn=False)  # noqa: E731
+        solve = lambda i: self.found(source[i], target[i], starts(i), warn=False)  # noqa: E731
         if workers == 1:
             paths = one_by_one(solve, count)
         else:  # the compiled loops let other threads run
@@ -89,7 +89,7 @@ class Midpoint(Solver):
         return paths
 
     def _solve_pair(self, source: Density, target: Density) -> SplineGeodesic:
-        return self._found(source, target, self._starts(source, target)(0), warn=True)
+        return self.found(source, target, self._starts(source, target)(0), warn=True)
 
     def _starts(self, source: Density, target: Density) -> Callable[[int], Tensor | None]:
         """The potential to begin with, by the pair's number."""
@@ -108,9 +108,10 @@ class Midpoint(Solver):
             )
         return lambda i: given
 
-    def _found(
-        self, source: Density, target: Density, start: Tensor | None, warn: bool
+    def found(
+        self, source: Density, target: Density, start: Tensor | None, warn: bool = False
     ) -> SplineGeodesic:
+        """The path of a checked pair from a potential, (*any cells), or from zero."""
         box = unit_box(source.grid)
         ends = (box.to_density(end.values.detach()) for end in (source, target))
         newton = Newton(self.tolerance, self.max_steps, self.refine, threads_for(source.grid.size))

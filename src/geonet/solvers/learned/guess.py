@@ -12,6 +12,7 @@ from geonet.fields.levels import level_shapes
 from geonet.fields.potential import unfolded
 from geonet.fields.quadratic import interpolated
 from geonet.measures.density import Density
+from geonet.measures.grid import Grid
 from geonet.measures.unit_box import unit_box
 from geonet.operators.opened import PRETRAINED, opened
 from geonet.operators.transport import TransportNet, potential_of
@@ -28,10 +29,14 @@ def network_potentials(source: Density, target: Density) -> list[Tensor]:
     if not isinstance(model, TransportNet):
         raise SolverError(f"{name} has no potential at t = ½; start from 'zero'.")
     modes = unfolded(potential_of(model, source, target)).double()
-    sides = unit_box(source.grid).sides
-    shapes = level_shapes(source.grid.shape, sides)
-    shape = next((s for s in shapes if max(s) <= CELLS), shapes[-1])
+    shape, sides = start_shape(source.grid), unit_box(source.grid).sides
     return [splined(own, shape, sides) for own in modes]
+
+
+def start_shape(grid: Grid) -> tuple[int, ...]:
+    """The cells on which a network's potential is handed to Newton's method."""
+    shapes = level_shapes(grid.shape, unit_box(grid).sides)
+    return next((shape for shape in shapes if max(shape) <= CELLS), shapes[-1])
 
 
 def splined(modes: Tensor, shape: tuple[int, ...], sides: tuple[float, ...]) -> Tensor:

@@ -11,20 +11,21 @@ from torch import Tensor
 
 from geonet.errors import FileError, SolverError
 from geonet.fields.potential import STEEPEST, unfolded
+from geonet.geodesics.base import Geodesic
 from geonet.geodesics.gradients import wanted
 from geonet.geodesics.midpoint.calibration import Calibration
-from geonet.geodesics.midpoint.correction import attached, cells_per_axis, corrected
 from geonet.geodesics.midpoint.halfway import both_sides
+from geonet.geodesics.midpoint.newton import STEPS
 from geonet.geodesics.midpoint.pairs import Pairs
 from geonet.geodesics.midpoint.path import MidpointGeodesic
-from geonet.geodesics.midpoint.traced import traced
 from geonet.measures.density import Density
 from geonet.operators.model import Header, doubled
 from geonet.operators.opened import opened
 from geonet.operators.transport import TransportNet, potential_of
+from geonet.solvers.base import one_by_one
+from geonet.solvers.exact.midpoint import Midpoint
+from geonet.solvers.learned.guess import splined, start_shape
 from geonet.solvers.learned.network import NetworkSolver
-
-BLURS = (0.015, 0.02, 0.025, 0.03, 0.04, 0.06)  # of the box: most models saw no narrow features
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,9 @@ class TransportSolver(NetworkSolver):
 
     Attributes:
         file: the model, as `geonet train` writes it.
-        corrections: steps of Newton's method for pairs that are unlike those of the training; 0 for
-            the network's answer alone.
+        corrections: steps of Newton's method on each grid, at most, for pairs that are unlike those
+            of the training; these are `midpoint`'s, which begins with the network's potential. 0
+            for the network's answer alone.
         floor: share of the mass of both ends that is spread evenly; None takes the share of the
             model's training, which is 0 for the shipped models.
     """
@@ -42,7 +44,7 @@ class TransportSolver(NetworkSolver):
     name = form = "transport"
     summary = "a transport model from a file that `geonet train` wrote"
 
-    corrections: int = 5
+    corrections: int = STEPS
     floor: float | None = None
 
     def __post_init__(self) -> None:
@@ -51,7 +53,7 @@ class TransportSolver(NetworkSolver):
         if self.floor is not None and not 0 <= self.floor < 1:
             raise SolverError(f"floor is {self.floor:g}; give a share of the mass in [0, 1).")
 
-    def _solve(self, source: Density, target: Density) -> MidpointGeodesic:
+    def _solve(self, source: Density, target: Density) -> Geodesic:
         model, header = opened(Path(self.file), source.grid.dimension, self.form)
         assert isinstance(model, TransportNet)
         calibration = calibration_in(header, self.file)
@@ -62,52 +64,42 @@ class TransportSolver(NetworkSolver):
             notes["floor"] = floor
         fixed = source.detach(), target.detach()
         pairs = Pairs(*fixed)
-        guess = potential_of(model, *fixed)
-        coefficients, foreign, changed = self._improved(model, pairs, guess, calibration)
-        if changed is not None:
-            notes["corrected"] = changed.reshape(source.leading).tolist()
-        usual = None if calibration is None else ~foreign
-        followed = None
-        if wanted(source, target):
-            followed = traced_potential(model, source, target, coefficients, changed)
-        return MidpointGeodesic(
-            source, target, self.name, notes, coefficients, calibration, usual, pairs, followed
-        )
-
-    _solve_pair = _solve
-
-    @torch.no_grad()
-    def _improved(
-        self, model: TransportNet, pairs: Pairs, guess: Tensor, calibration: Calibration | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Potentials (B, modes, …) from guesses; which pairs are foreign and which were changed."""
-        coefficients, mismatch = without_folds(pairs, guess)
+        with torch.no_grad():
+            coefficients, mismatch = without_folds(pairs, potential_of(model, *fixed))
         foreign = torch.ones_like(mismatch, dtype=torch.bool)  # as far as is known
         if calibration is not None:
             foreign = mismatch > calibration.limit
+        usual = None if calibration is None else ~foreign
+        followed = None
+        if wanted(source, target):
+            followed = unfolded(potential_of(doubled(model), source, target))
+        known = coefficients, calibration, usual, pairs, followed
+        path = MidpointGeodesic(source, target, self.name, notes, *known)
         if not self.corrections or not bool(foreign.any()):
-            return coefficients, foreign, None
-        before, ends = coefficients.clone(), pairs.chosen(foreign)
-        coefficients[foreign] = improved(model, *ends, before[foreign], self.corrections)
-        return coefficients, foreign, (coefficients != before).flatten(1).any(1)
+            return path
+        return self._corrected(path, foreign)
 
+    _solve_pair = _solve
 
-def traced_potential(
-    model: TransportNet, source: Density, target: Density, found: Tensor, changed: Tensor | None
-) -> Tensor:
-    """The potentials that were found, (B, modes, …), as autograd can follow them, in float64.
+    def _corrected(self, path: MidpointGeodesic, foreign: Tensor) -> Geodesic:
+        """The path with those of its pairs that are foreign, (B,), solved by Newton's method."""
+        sides, cells = path.box.sides, start_shape(path.grid)
+        midpoint = Midpoint(max_steps=self.corrections)
 
-    Through the network, but for those pairs that Newton's method changed (B,): their potentials
-    depend on the densities through the equation that they solve.
-    """
-    network = unfolded(potential_of(doubled(model), source, target))
-    if changed is None or not bool(changed.any()):
-        return network
-    ends, parts = (traced(source), traced(target)), list(network.split(1))
-    for k in torch.nonzero(changed).flatten().tolist():
-        pair = slice(k, k + 1)
-        parts[k] = attached(found[pair], (ends[0][pair], ends[1][pair]))
-    return torch.cat(parts)
+        def solved(k: int, source: Density, target: Density) -> Geodesic:
+            if not foreign[k]:
+                own = path.pair(k)
+                own.notes["corrected"] = False
+                return own
+            start = splined(path.coefficients[k].double(), cells, sides)
+            found = midpoint.found(source, target, start)
+            found.solver, found.usual = self.name, None if path.usual is None else False
+            found.notes |= path.notes | {"corrected": True}
+            return found
+
+        if not path.batch:
+            return solved(0, path.source, path.target)
+        return one_by_one(lambda k: solved(k, path.source[k], path.target[k]), len(path.source))
 
 
 def calibration_in(header: Header, file: str) -> Calibration | None:
@@ -145,22 +137,3 @@ def without_folds(pairs: Pairs, coefficients: Tensor) -> tuple[Tensor, Tensor]:
         kept.append(own)
         mismatches.append(sides.mismatch())
     return torch.cat(kept), torch.cat(mismatches)
-
-
-def improved(
-    model: TransportNet, source: Density, target: Density, guess: Tensor, steps: int
-) -> Tensor:
-    """The potentials of a batch that is foreign to the model, by Newton's method.
-
-    It starts from the network's best guess: where features are narrower than any in the training,
-    the network does better on blurred densities, whose potential is close to the one sought.
-    """
-    pairs = Pairs(source, target)
-    best, least = without_folds(pairs, guess)
-    for blur in BLURS:
-        guess, mismatch = without_folds(pairs, potential_of(model, source, target, blur))
-        better = (mismatch < least).reshape(-1, *(1,) * (best.ndim - 1))
-        best, least = torch.where(better, guess, best), torch.minimum(least, mismatch)
-    work = cells_per_axis(best) ** pairs.grid.dimension * best[0].numel()
-    parts = [corrected(best[some], ends, steps) for some, ends in pairs.chunks(work // 16)]
-    return torch.cat(parts)
