@@ -13,7 +13,7 @@ import geonet
 
 ROOT = Path(geonet.__file__).parent
 LAYERS = (  # from the bottom up; a package may import what stands before it
-    ("errors", "locations", "version", "quiet", "randomness", "files", "settings"),
+    ("errors", "locations", "version", "quiet", "randomness", "files", "settings", "threads"),
     ("optimizers",),
     ("measures",),
     ("fields",),
