@@ -58,7 +58,7 @@ def geodesic(
         typer.Option(
             min=2,
             help="Cells along the longest side of the output; finer files are resampled first, by "
-            "default to 256.",
+            "default to 1024, in 3D to 128.",
         ),
     ] = None,
     invert: Annotated[
@@ -93,6 +93,7 @@ def geodesic(
     """
     from geonet.cli.output import working
     from geonet.cli.solver_options import parse_options
+    from geonet.progress import listening
 
     options = parse_options(option or [])
 
@@ -114,7 +115,7 @@ def geodesic(
     check_output(output)
     check_plot(plot, output, times)
     made = recipe(output)
-    with working("solving"):
+    with working("solving") as status, listening(lambda line: status.update(f"solving: {line} …")):
         solved = made.solve(first, second)
     if output is not None:
         with working(f"writing {output}"):

@@ -13,7 +13,8 @@ from geonet.measures.grid import Grid
 from geonet.measures.readers import IMAGE_SUFFIXES, from_image, is_cloud, read, read_points
 
 CLOUD_CELLS = 64  # along the longest side, where no resolution is given
-LARGEST = 256  # cells along the longest side of what is solved, where no resolution is given
+# Cells along the longest side of what is solved, where no resolution is given.
+LARGEST = {1: 2**20, 2: 1024, 3: 128}
 MAX_CELLS = 2**26
 MARGIN = 0.05  # of the longest side, around point clouds
 
@@ -120,9 +121,10 @@ def _padded(density: Density) -> Density:
 
 def _no_finer(density: Density, resolution: int | None) -> Density:
     """Resampled if it has more cells along its longest side; says so if nobody asked for it."""
-    if max(density.grid.shape) <= (resolution or LARGEST):
+    most = resolution or LARGEST.get(density.grid.dimension, max(density.grid.shape))
+    if max(density.grid.shape) <= most:
         return density
-    coarser = output_grid(density.grid, resolution or LARGEST)
+    coarser = output_grid(density.grid, most)
     if resolution is None:
         warnings.warn(f"{density.grid} are solved on {coarser}; see --resolution.", stacklevel=2)
     return density.resample(coarser)

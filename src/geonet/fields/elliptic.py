@@ -26,6 +26,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from geonet.fields import packed
 from geonet.fields.compiled import elliptic as compiled
 from geonet.fields.levels import half_cell_means, level_shapes, refinement
 from geonet.fields.quadratic import (
@@ -223,15 +224,22 @@ def signed(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     eigenvalues set to zero.
     """
     d = matrix.shape[-1]
-    values, vectors = torch.linalg.eigh(matrix)
-    folds = values[..., 0] <= 0
-    sign = torch.where(folds, -1.0, 1.0)
-    det = sign * values.abs().prod(-1) if d > 1 else values[..., 0]
-    kept = values.clamp(min=0)
-    others = torch.stack(
-        [kept[..., [j for j in range(d) if j != k]].prod(-1) for k in range(d)], -1
-    )
-    cof = (vectors * others[..., None, :]) @ vectors.mT
+    eye = torch.eye(d, dtype=matrix.dtype)
+    entries = packed.entries(matrix - eye)  # LAPACK takes each alone; only folds are worth it
+    det = packed.determinant(entries, 1.0)
+    cof = packed.unpacked([det * entry for entry in packed.inverse(entries, 1.0)], d)
+    folds = (matrix[..., 0, 0] <= 0) | (det <= 0)
+    if d == 3:
+        folds |= matrix[..., 0, 0] * matrix[..., 1, 1] <= matrix[..., 0, 1] ** 2
+    if d > 1 and bool(folds.any()):
+        values, vectors = torch.linalg.eigh(matrix[folds])
+        det, cof = det.clone(), cof.clone()
+        det[folds] = -values.abs().prod(-1)
+        kept = values.clamp(min=0)
+        others = [kept[..., [j for j in range(d) if j != k]].prod(-1) for k in range(d)]
+        cof[folds] = (vectors * torch.stack(others, -1)[..., None, :]) @ vectors.mT
+    if d == 1:
+        cof = torch.ones_like(matrix)
     return det, cof, folds
 
 

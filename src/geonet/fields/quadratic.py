@@ -142,12 +142,10 @@ def at_points(coefficients: Tensor, step: Sequence[float], points: Tensor) -> Je
     shape, d = coefficients.shape, coefficients.ndim
     index, weights = torch.zeros(len(points), *(1,) * d, dtype=torch.long), []
     for axis, n in enumerate(shape):
-        place = (points[:, axis] / step[axis]).clamp(0, n)
-        cell = place.detach().floor().clamp(max=n - 1)
-        taps = (cell.long()[:, None] + torch.arange(-1, 2)).clamp(0, n - 1)
+        taps, own = axis_taps(points[:, axis], step[axis], n)
         view = [-1, *(3 if k == axis else 1 for k in range(d))]
         index = index + (taps * math.prod(shape[axis + 1 :])).reshape(view)
-        weights.append(_tap_weights(place - cell - 0.5, step[axis], view))
+        weights.append([part.reshape(view) for part in own])
     around = coefficients.flatten()[index]
 
     def field(*directions: int) -> Tensor:
@@ -161,9 +159,16 @@ def at_points(coefficients: Tensor, step: Sequence[float], points: Tensor) -> Je
     return Jet(field(), gradient, torch.stack(rows, -2))
 
 
-def _tap_weights(s: Tensor, step: float, view: Sequence[int]) -> list[Tensor]:
-    """Values, slopes and curvatures of the three splines at offset s from a cell's centre."""
+def axis_taps(x: Tensor, step: float, cells: int) -> tuple[Tensor, list[Tensor]]:
+    """The three coefficients around points (N,) of an axis, (N, 3), and their weights.
+
+    The weights of the value, of the slope and of the curvature, (N, 3) each.
+    """
+    place = (x / step).clamp(0, cells)
+    cell = place.detach().floor().clamp(max=cells - 1)
+    s = place - cell - 0.5
     value = torch.stack([0.5 * (0.5 - s) ** 2, 0.75 - s**2, 0.5 * (0.5 + s) ** 2], -1)
     slope = torch.stack([s - 0.5, -2 * s, s + 0.5], -1) / step
     bend = torch.tensor([1.0, -2.0, 1.0], dtype=s.dtype).expand(len(s), 3) / step**2
-    return [part.reshape(view) for part in (value, slope, bend)]
+    taps = (cell.long()[:, None] + torch.arange(-1, 2)).clamp(0, cells - 1)
+    return taps, [value, slope, bend]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +17,7 @@ from geonet.errors import GridError, InputError, UnavailableError
 from geonet.locations import located
 from geonet.measures.density import Density, as_points, as_tensor
 from geonet.measures.grid import Grid
+from geonet.threads import working_on
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,13 +76,15 @@ class Geodesic(ABC):
     @property
     def distance(self) -> Tensor:
         """W2(μ_0, μ_1), (batch?)."""
-        return self._distance()
+        with working_on(self.source.values.numel()):
+            return self._distance()
 
     def density(self, t: Times, grid: Grid | None = None) -> Density:
         """μ_t on `grid` (any grid on the same box; the source's by default)."""
         times, scalar = check_times(t)
         where = self._output_grid(grid)
-        values = self._density(times, where)
+        with working_on(self._numbers(times, where.size)):
+            values = self._density(times, where)
         return Density.as_computed(self._drop_time(values) if scalar else values, where)
 
     def velocity(self, t: Times, points: ArrayLike | Tensor) -> Tensor:
@@ -101,7 +105,8 @@ class Geodesic(ABC):
         """How far the answer can be trusted, measured from the answer itself."""
         from geonet.geodesics.report import report_on
 
-        return report_on(self)
+        with working_on(self._numbers(QUARTERS, self.grid.size)):
+            return report_on(self)
 
     @torch.no_grad()
     def plot(
@@ -200,7 +205,9 @@ class Geodesic(ABC):
     def _at_points(self, method, t: Times, points: ArrayLike | Tensor, vector: bool) -> Tensor:
         times, scalar = check_times(t)
         where = self._inside(as_points(points, self._dimension))
-        answer = method(times, where.reshape(-1, self._dimension))
+        flat = where.reshape(-1, self._dimension)
+        with working_on(self._numbers(times, len(flat))):
+            answer = method(times, flat)
         answer = self._drop_time(answer) if scalar else answer
         leading = answer.shape[: answer.ndim - (2 if vector else 1)]
         return answer.reshape((*leading, *(where.shape if vector else where.shape[:-1])))
@@ -216,6 +223,10 @@ class Geodesic(ABC):
                 f"{self.grid}; give points inside."
             )
         return points.clamp(lower, upper)
+
+    def _numbers(self, times: Sized, places: int) -> int:
+        """How many are computed at so many places of every pair."""
+        return math.prod(self.batch) * len(times) * places
 
     def _drop_time(self, answer: Tensor) -> Tensor:
         return answer.squeeze(len(self.batch))

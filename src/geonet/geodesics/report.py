@@ -88,7 +88,7 @@ class Report:
             "L1 error at t = 1": self.target_error,
             **self.notes,
         }
-        if isinstance(self.mass_error, list):
+        if self._many:
             entries["solver"] = f"{self.solver} ({len(self.mass_error)} pairs)"
         return [(label, _text(entry)) for label, entry in entries.items() if entry is not None]
 
@@ -128,6 +128,10 @@ class Report:
             sentences.append(f"{which} unlike those of the training.")
         elif usual and all(usual):
             sentences.append("The training had pairs like this.")
+        missed = sum(value is False for value in _listed(self.notes.get("converged")))
+        if missed:
+            of = f" for {missed} of {len(_listed(self.mass_error))} pairs" if self._many else ""
+            sentences.append(f"The solver did not reach its tolerance{of}.")
         noise = [epsilon for epsilon in _listed(self.notes.get("epsilon")) if epsilon]
         if noise:
             blur = math.sqrt(max(noise) / 2)
@@ -135,6 +139,10 @@ class Report:
         if any(_listed(self.notes.get("plan entries"))):
             sentences.append("It is grainy between the ends.")
         return sentences
+
+    @property
+    def _many(self) -> bool:
+        return isinstance(self.mass_error, list)
 
     def _judged_distance(self) -> str | None:
         """The distance as text, with a word where it cannot be right."""

@@ -12,6 +12,7 @@ from geonet.geodesics.gradients import wanted
 from geonet.geodesics.stack import Stack
 from geonet.measures.density import Density
 from geonet.measures.gaussian_mixture import End, GaussianMixture
+from geonet.threads import working_on
 
 EVERY_ANSWER = ("density", "distance", "velocity", "potential", "trajectories")
 
@@ -42,7 +43,8 @@ class Solver(ABC):
         self._check(source, target)
         if not (self.differentiable and wanted(source, target)):
             source, target = source.detach(), target.detach()
-        return self._solve(source, target)
+        with working_on(source.values.numel()):
+            return self._solve(source, target)
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
         """Solve a checked pair or batch; by default pair by pair."""

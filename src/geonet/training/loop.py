@@ -24,6 +24,7 @@ from geonet.operators.model_file import save_model
 from geonet.operators.objective import Batch
 from geonet.optimizers.schedule import learning_rate, make_optimizer
 from geonet.settings import to_table, to_toml
+from geonet.threads import waiting_asleep
 from geonet.training.balance import balanced_weights
 from geonet.training.catalogue import make_problem
 from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
@@ -73,7 +74,7 @@ def train(
         time_limit: seconds after which to save and stop.
         stop_at: the step after which to save and stop.
     """
-    with joined_processes() as processes, asked_to_stop() as interrupted:
+    with waiting_asleep(), joined_processes() as processes, asked_to_stop() as interrupted:
         run = Run(config, folder, processes)
         try:
             if resume:

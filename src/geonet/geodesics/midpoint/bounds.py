@@ -28,17 +28,26 @@ from scipy.fft import dctn, idctn
 from torch import Tensor
 from torch.nn.functional import pad
 
+from geonet.fields import packed
 from geonet.fields.compiled.transforms import Lattice, minimisers
 from geonet.fields.elliptic import moved_boxes, signed
 from geonet.fields.levels import refined
-from geonet.fields.quadratic import at_half_cells, at_points, box_shares, half_cell_places
+from geonet.fields.quadratic import (
+    at_half_cells,
+    at_points,
+    axis_taps,
+    box_shares,
+    half_cell_places,
+)
 
 SLACK = 1e-3  # relative, of the lower bound: its integrals are sums over points
 PARTS = 2  # of a cell, where the minimum is looked for
 GAUSS = 0.5 / math.sqrt(3)  # from a cell's centre, in cells
-POLISHING = 3  # of Newton's steps in a valley
-LEAST = 1e-3  # of the eigenvalues of the Hessian in a valley
+POLISHING = 2  # of Newton's steps in a valley
+FEW = 2**14  # cells up to which they have several points
 SPREAD = 0.01  # of W2²: what spreading over cells may add to the upper bound
+UNSEEN = 0.001  # of W2²: what it adds where larger cells do
+LEAST = 2**12  # cells that a plan has at least
 MOST = 2**18  # cells that a plan may have where they are refined
 ROUNDS = 3  # of the flow between neighbours
 AT_ONCE = 2**18  # half-cells, or points, that are worked on together
@@ -48,33 +57,41 @@ def lower_bound(
     coefficients: Tensor, source: Tensor, target: Tensor, sides: Sequence[float]
 ) -> float:
     """W2 is at least this. Potential (*cells) and densities (*own cells) in a box from zero on."""
-    value = _dual_integral(coefficients, target, sides) + _dual_integral(
-        -coefficients, source, sides
+    below, above = (
+        _dual_integral(sign * coefficients, end, sides)
+        for sign, end in ((-1.0, source), (1.0, target))
     )
-    return (1 - SLACK) * math.sqrt(max(0.0, 2 * value))
+    return (1 - SLACK) * math.sqrt(max(0.0, 2 * (below + above)))
 
 
 def _dual_integral(coefficients: Tensor, end: Tensor, sides: Sequence[float]) -> float:
-    """∫(min_y u(y) + |x − y|²) dμ(x), by two of Gauss's points an axis and cell of μ."""
+    """∫(min_y u(y) + |x − y|²) dμ(x), by two of Gauss's points an axis and cell of μ.
+
+    On large grids by the centres of cells; u_1 − |x|² is concave, so that this is too much, by less
+    than the bound allows for.
+    """
+    few = end.numel() <= FEW
     step = [side / n for side, n in zip(sides, coefficients.shape, strict=True)]
-    fine = [PARTS * n + 1 for n in coefficients.shape]
-    lattices = [Lattice(0.0, side / (n - 1), n) for side, n in zip(sides, fine, strict=True)]
+    parts = PARTS if few else 1
+    lattices = [
+        Lattice(0.0, h / parts, parts * n + 1)
+        for h, n in zip(step, coefficients.shape, strict=True)
+    ]
     values = _on_lattice(coefficients, step, lattices)
     cell = [side / n for side, n in zip(sides, end.shape, strict=True)]
-    total = 0.0
-    for offsets in product((-GAUSS, GAUSS), repeat=end.ndim):
+    full = end.flatten() > 0  # nothing else counts
+    mass = end.double().flatten()[full] * math.prod(cell)
+    total, points = 0.0, list(product((-GAUSS, GAUSS) if few else (0.0,), repeat=end.ndim))
+    for offsets in points:
         where = [
             Lattice((0.5 + o) * h, h, n) for o, h, n in zip(offsets, cell, end.shape, strict=True)
         ]
         _, index = minimisers(values, lattices, where)
-        y = torch.stack([lat.points()[index[a]] for a, lat in enumerate(lattices)], -1).reshape(
-            -1, end.ndim
-        )
-        axes = torch.meshgrid(*(lat.points() for lat in where), indexing="ij")
-        x, mass = torch.stack(axes, -1).reshape(-1, end.ndim), end.double().flatten()
-        full = mass > 0  # nothing else counts
-        least = _at_the_bottom(coefficients, step, y[full], x[full], sides)
-        total += float((mass[full] * least).sum()) * math.prod(cell) / 2**end.ndim
+        y = torch.stack([lat.points()[index[a]] for a, lat in enumerate(lattices)], -1)
+        x = torch.stack(torch.meshgrid(*(lat.points() for lat in where), indexing="ij"), -1)
+        ends = (part.reshape(-1, end.ndim)[full] for part in (y, x))
+        least = _at_the_bottom(coefficients, step, *ends, sides)
+        total += float((mass * least).sum()) / len(points)
     return total
 
 
@@ -82,13 +99,8 @@ def _on_lattice(coefficients: Tensor, step: Sequence[float], lattices: Sequence[
     """The spline at the points of a lattice, one axis after the other."""
     values = coefficients.double()
     for axis, (h, lattice) in enumerate(zip(step, lattices, strict=True)):
-        n = values.shape[axis]
-        place = (lattice.points() / h).clamp(0, n)
-        cell = place.floor().clamp(max=n - 1)
-        s = place - cell - 0.5
-        taps = (cell.long()[:, None] + torch.arange(-1, 2)).clamp(0, n - 1)
-        weights = torch.stack([0.5 * (0.5 - s) ** 2, 0.75 - s**2, 0.5 * (0.5 + s) ** 2], -1)
-        values = (values.movedim(axis, -1)[..., taps] * weights).sum(-1).movedim(-1, axis)
+        taps, weights = axis_taps(lattice.points(), h, values.shape[axis])
+        values = (values.movedim(axis, -1)[..., taps] * weights[0]).sum(-1).movedim(-1, axis)
     return values
 
 
@@ -96,22 +108,19 @@ def _at_the_bottom(
     coefficients: Tensor, step: Sequence[float], y: Tensor, x: Tensor, sides: Sequence[float]
 ) -> Tensor:
     """The least of u(y) + |x − y|² near y (N, d), (N,), by Newton's method; at most that at y."""
-    best = None
     upper = torch.tensor(sides, dtype=torch.float64)
-    for start in range(0, len(y), AT_ONCE):
-        here, there = y[start : start + AT_ONCE], x[start : start + AT_ONCE]
+    found = []
+    for here, there in zip(y.split(AT_ONCE), x.split(AT_ONCE), strict=True):
         least = torch.full((len(here),), torch.inf, dtype=torch.float64)
         for _ in range(POLISHING + 1):
             jet = at_points(coefficients, step, here)
             least = torch.minimum(least, jet.value + ((there - here) ** 2).sum(-1))
-            slope = jet.gradient - 2 * (there - here)
-            bend = jet.hessian + 2 * torch.eye(len(sides), dtype=torch.float64)
-            values, vectors = torch.linalg.eigh(bend)
-            back = vectors @ ((vectors.mT @ slope[..., None]) / values.clamp(min=LEAST)[..., None])
-            here = torch.minimum((here - back[..., 0]).clamp(min=0), upper)
-        best = least if best is None else torch.cat([best, least])
-    assert best is not None
-    return best
+            slope = (jet.gradient - 2 * (there - here)).unbind(-1)
+            back = packed.solved(packed.entries(jet.hessian), 0.5, slope)  # 2I + D²u = 2(I + ½D²u)
+            moved = here - 0.5 * torch.stack(back, -1).nan_to_num(0.0, 0.0, 0.0)
+            here = torch.minimum(moved.clamp(min=0), upper)
+        found.append(least)
+    return torch.cat(found)
 
 
 def upper_bound(
@@ -122,33 +131,58 @@ def upper_bound(
     distance: float,
 ) -> float:
     """W2 is at most this; `distance` is about W2. All on the same cells, (*cells)."""
-    ends = [source.double(), target.double()]
-    c, shape, d = coefficients, coefficients.shape, coefficients.ndim
+    shape, d = coefficients.shape, coefficients.ndim
     while _spread(shape, sides) > SPREAD * distance**2 and math.prod(shape) * 2**d <= MOST:
         shape = tuple(2 * n for n in shape)
-    c = refined(c, shape)
-    for axis in range(d):
-        ends = [end.repeat_interleave(shape[axis] // end.shape[axis], axis) for end in ends]
-    parts = list(_half_cells(c, ends, sides))
-    total = sum(float(mass.sum()) for mass, _ in parts)
-    mended = []
-    for k, end in enumerate(ends):
-        held = torch.zeros(end.numel(), dtype=torch.float64)
-        for mass, boxes in parts:
-            for cell, share in boxes[k]:
-                held.index_add_(0, cell, mass * share / total)
-        wanted = end / end.sum()
-        mended.append(_mended(held.reshape(shape), wanted, sides))
+    while all(n % 2 == 0 for n in shape) and math.prod(shape) > LEAST:
+        half = tuple(n // 2 for n in shape)
+        if math.prod(shape) <= MOST and _spread(half, sides) > UNSEEN * distance**2:
+            break
+        shape = half
+    c = refined(coefficients, shape)
+    ends = [_on_blocks(end.double(), shape, sides) for end in (source, target)]
+    densities = [end[..., 0] for end in ends]
+    total, held = 0.0, [torch.zeros(math.prod(shape), dtype=torch.float64) for _ in ends]
+    for mass, boxes in _half_cells(c, densities, sides):
+        total += float(mass.sum())
+        for own, side in zip(held, boxes, strict=True):
+            for cell, share in side:
+                own.index_add_(0, cell, mass * share)
+    mended = [
+        _mended(own.reshape(shape) / total, end, sides) for own, end in zip(held, ends, strict=True)
+    ]
     cost = 0.0
-    for mass, boxes in parts:
-        means = []
-        for (mean, second), own in zip(mended, boxes, strict=True):
-            places = sum(share[:, None] * mean[cell] for cell, share in own)
-            squares = sum(share * second[cell] for cell, share in own)
+    for mass, boxes in _half_cells(c, densities, sides):
+        means, spread = [], torch.zeros_like(mass)
+        for (mean, second), side in zip(mended, boxes, strict=True):
+            places = sum(share[:, None] * mean[cell] for cell, share in side)
+            squares = sum(share * second[cell] for cell, share in side)
             means.append(places)
-            cost += float((mass / total * (squares - (places**2).sum(-1))).sum())  # pyright: ignore
-        cost += float((mass / total * ((means[1] - means[0]) ** 2).sum(-1)).sum())
+            spread += squares - (places**2).sum(-1)  # pyright: ignore
+        cost += float((mass * (spread + ((means[1] - means[0]) ** 2).sum(-1))).sum()) / total
     return math.sqrt(cost)
+
+
+def _on_blocks(density: Tensor, shape: Sequence[int], sides: Sequence[float]) -> Tensor:
+    """A density on other cells, and where the mass is in each, E x and E|x|²: (*shape, d + 2).
+
+    The other cells are parts or blocks of its own; the density is constant in its own.
+    """
+    for axis, n in enumerate(shape):
+        density = density.repeat_interleave(max(1, n // density.shape[axis]), axis)
+    step = torch.tensor([s / n for s, n in zip(sides, density.shape, strict=True)]).double()
+    axes = [torch.arange(n, dtype=torch.float64) + 0.5 for n in density.shape]
+    centre = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1) * step
+    square = _square(centre) + float((step**2).sum()) / 12
+    moments = torch.cat([torch.ones_like(square), centre, square], -1)
+    size = density.shape[0] // shape[0]
+    none = (0,) * density.ndim
+    weighted = _block_sums(density[..., None] * moments, size, none)
+    plain = _block_sums(moments, size, none)
+    inside = torch.where(
+        weighted[..., :1] > 0, weighted / weighted[..., :1], plain / plain[..., :1]
+    )
+    return torch.cat([weighted[..., :1] / size**density.ndim, inside[..., 1:]], -1)
 
 
 def _spread(shape: Sequence[int], sides: Sequence[float]) -> float:
@@ -188,17 +222,18 @@ def _half_cells(
         yield mass[full], (source, target)
 
 
-def _mended(held: Tensor, wanted: Tensor, sides: Sequence[float]) -> tuple[Tensor, Tensor]:
+def _mended(held: Tensor, end: Tensor, sides: Sequence[float]) -> tuple[Tensor, Tensor]:
     """Where the mass of each cell ends up: E x, (cells, d), and E|x|², (cells,).
 
-    Masses (*shape) that are held become those that are wanted.
+    Masses (*shape) that are held become those of an end, as `_on_blocks` has it.
     """
     d, rounds = held.ndim, []
+    wanted = end[..., 0] / end[..., 0].sum()
     for _ in range(ROUNDS):
         shares = _flow(held, wanted, sides)
         held = held + sum(_arrivals(held * share, a, way) for a, way, share in shares)
         rounds.append(shares)
-    moments = _mended_in_blocks(held, wanted, sides)
+    moments = _mended_in_blocks(held, wanted, end[..., 1:])
     for shares in reversed(rounds):
         moments = moments + sum(
             share[..., None] * (moments.roll(-way, a) - moments) for a, way, share in shares
@@ -239,20 +274,16 @@ def _arrivals(mass: Tensor, axis: int, way: int) -> Tensor:
     return mass.roll(way, axis) - mass
 
 
-def _mended_in_blocks(held: Tensor, wanted: Tensor, sides: Sequence[float]) -> Tensor:
-    """E x and E|x|² of the mass of each cell, (*shape, d + 1).
+def _mended_in_blocks(held: Tensor, wanted: Tensor, inside: Tensor) -> Tensor:
+    """E x and E|x|² of the mass of each cell, (*shape, d + 1), where `inside` has those of its own.
 
     Surplus goes to what is missing in the smallest block of 2^k cells an axis that has room for it.
     """
     shape = held.shape
-    step = torch.tensor([s / n for s, n in zip(sides, shape, strict=True)], dtype=torch.float64)
-    axes = [torch.arange(n, dtype=torch.float64) + 0.5 for n in shape]
-    centre = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1) * step
     surplus, missing = (held - wanted).clamp(min=0), (wanted - held).clamp(min=0)
     share = torch.where(held > 0, surplus / held, 0.0)
-    # Of what is missing: its mass, its first and its second moment. Of what is sent: the moments.
-    moments = torch.cat([torch.ones_like(centre[..., :1]), centre, _square(centre)], -1)
-    left, sent = torch.ones_like(held), torch.zeros_like(moments[..., 1:])
+    moments = torch.cat([torch.ones_like(inside[..., :1]), inside], -1)
+    left, sent = torch.ones_like(held), torch.zeros_like(inside)
     for size, offsets in _tilings(shape):
         sums = [
             _block_sums(part, size, offsets)
@@ -265,11 +296,7 @@ def _mended_in_blocks(held: Tensor, wanted: Tensor, sides: Sequence[float]) -> T
         sent += (left * part)[..., None] * _on_cells(goal, size, offsets, shape)
         filled = _on_cells(torch.where(room > 0, moved / room, 0.0), size, offsets, shape)
         left, surplus, missing = left * (1 - part), surplus * (1 - part), missing * (1 - filled)
-    centre_moments = moments[..., 1:]
-    final = (1 - share)[..., None] * centre_moments
-    final += share[..., None] * (sent + left[..., None] * centre_moments)
-    final[..., -1] += float((step**2).sum()) / 12  # spread over the cell
-    return final
+    return (1 - share)[..., None] * inside + share[..., None] * (sent + left[..., None] * inside)
 
 
 def _tilings(shape: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:

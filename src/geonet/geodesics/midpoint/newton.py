@@ -10,13 +10,14 @@ given as, constant in each cell; nothing of blur or floor stays in the equation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
+from geonet import progress
 from geonet.fields.elliptic import Elliptic, Totals, levels_on
 from geonet.fields.levels import refined
 from geonet.measures.grid import Grid
@@ -38,11 +39,11 @@ SHARED = 0.1  # uniform mass with which the first level begins
 SOFT, SHARP = 1.0, 0.0  # least width in cells over which ends are averaged
 LADDER = ((), (0.0,), (0.7, 0.0), (1.5, 0.7, 0.0))  # blurs in cells, until one row is enough
 LOST = 0.05  # of an end's mass: sums over half-cells are off by less
+GAINS = 0.75  # of the residual: what a row must leave at most, for the next to be tried
 HALF_DONE = 5e-3  # residual that is enough while densities are blurred
 DETAIL = 0.2  # mismatch above which half the cells' spacing is worth its time
+SHORT = 2.0  # cells: where W2 is less, so is a quarter of it
 FINEST = 2**20  # cells above which it is not
-
-Told = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -72,16 +73,14 @@ class Newton:
     Attributes:
         tolerance: of the residual.
         max_steps: of Newton's method on each level and for each blur.
-        refine: whether the last level may have half the spacing of the densities' cells.
+        refine: whether levels may have a half and a quarter of the densities' spacing.
         threads: how many may work on it.
-        tell: is given a line about every level.
     """
 
     tolerance: float
     max_steps: int = STEPS
     refine: bool = True
     threads: int = 1
-    tell: Told | None = None
 
     def solved(
         self, source: Tensor, target: Tensor, sides: Sequence[float], start: Tensor | None = None
@@ -102,28 +101,30 @@ class Newton:
                 order, c = later, start.double()
             else:
                 start = None
-        fine = [2 * n for n in source.shape]
-        finer = self.refine and math.prod(fine) <= FINEST
         solution = None
         for k in order:
             begins = k == order[0] and start is None
-            wish = DETAIL if finer and k == 0 else math.inf
+            wish = DETAIL if k == 0 and self._may_refine(source.shape, 1) else math.inf
             solution = self._level(levels.at(k), c, ends, sides, k == 0, begins, wish, steps)
             c = solution[0]
         assert solution is not None
-        if finer and solution[2].mismatch > DETAIL:
-            twice = [_repeated(end) for end in ends]
-            equation = levels_on(fine, sides, self.threads).at(0)
-            solution = self._level(equation, c, twice, sides, True, False, math.inf, steps)
+        for times in (1, 2):
+            if not (self._may_refine(source.shape, times) and solution[2].mismatch > DETAIL):
+                break
+            if times == 2 and solution[2].distance > SHORT * max(sides) / max(source.shape):
+                break
+            ends = tuple(_repeated(end) for end in ends)
+            equation = levels_on(ends[0].shape, sides, self.threads).at(0)
+            solution = self._level(equation, solution[0], ends, sides, True, False, math.inf, steps)
         c, residual, totals = solution
-        if start is not None and residual > 2 * self.tolerance:
-            again = self.solved(source, target, sides)
-            return (
-                again
-                if again.residual < residual
-                else Found(c, residual, totals, tuple(steps), False)
-            )
-        return Found(c, residual, totals, tuple(steps), residual <= 2 * self.tolerance)
+        found = Found(c, residual, totals, tuple(steps), residual <= 2 * self.tolerance)
+        if start is None or found.converged:
+            return found
+        again = self.solved(source, target, sides)
+        return again if again.residual < residual else found
+
+    def _may_refine(self, shape: Sequence[int], times: int) -> bool:
+        return self.refine and math.prod(shape) * 2 ** (times * len(shape)) <= FINEST
 
     def _is_near(
         self, equation: Elliptic, start: Tensor, ends: Sequence[Tensor], sides: Sequence[float]
@@ -158,20 +159,20 @@ class Newton:
             mixed = [(1 - SHARED) * mean + SHARED * uniform for mean in means]
             c, _, _ = walk(c, mixed, SOFT, goal)
         best: tuple[Tensor, float, Totals] | None = None
-        for rung in LADDER:
+        for height, rung in enumerate(LADDER):
             now = c
             for blur in rung:
                 blurred = [_blurred(mean, blur) for mean in means]
                 now, _, _ = walk(now, blurred, SOFT, max(goal, HALF_DONE))
             found = walk(now, means, SHARP if last else SOFT, goal)
+            gained = best is None or found[1] < GAINS * best[1]
             if best is None or found[1] < best[1]:
                 best = found
-            if best[1] <= 2 * goal or best[2].mismatch > enough:
+            if best[1] <= 2 * goal or best[2].mismatch > enough or (height > 1 and not gained):
                 break
         assert best is not None
         steps.append(("×".join(map(str, equation.shape)), walk.steps, walk.iterations))
-        if self.tell is not None:
-            self.tell(f"{steps[-1][0]} cells: {walk.steps} steps, residual {100 * best[1]:.2g} %")
+        progress.tell(f"{steps[-1][0]} cells, residual {100 * best[1]:.2g} %")
         return best
 
 
