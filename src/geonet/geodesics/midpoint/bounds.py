@@ -44,6 +44,7 @@ SLACK = 1e-3  # relative, of the lower bound: its integrals are sums over points
 PARTS = 2  # of a cell, where the minimum is looked for
 GAUSS = 0.5 / math.sqrt(3)  # from a cell's centre, in cells
 POLISHING = 2  # of Newton's steps in a valley
+POINTS = 2**15  # two an axis and cell; where there are fewer, cells are cut
 FEW = 2**14  # cells up to which they have several points
 SPREAD = 0.01  # of W2²: what spreading over cells may add to the upper bound
 UNSEEN = 0.001  # of W2²: what it adds where larger cells do
@@ -70,6 +71,9 @@ def _dual_integral(coefficients: Tensor, end: Tensor, sides: Sequence[float]) ->
     On large grids by the centres of cells; u_1 − |x|² is concave, so that this is too much, by less
     than the bound allows for.
     """
+    while int((end > 0).sum()) * 4**end.ndim <= POINTS and end.numel() * 2**end.ndim <= FEW:
+        for axis in range(end.ndim):  # few points would miss what a map does inside of a cell
+            end = end.repeat_interleave(2, axis)
     few = end.numel() <= FEW
     step = [side / n for side, n in zip(sides, coefficients.shape, strict=True)]
     parts = PARTS if few else 1
