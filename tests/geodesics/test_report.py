@@ -117,6 +117,18 @@ def test_bounds_by_moments_are_sharp_for_points_and_for_equal_ends():
     assert float(upper) == pytest.approx(0.2, rel=1e-3)  # of independent draws: σ√(2d)
 
 
+def test_bounds_by_moments_hold_where_an_atom_counts_as_a_cell():
+    """Uniform to one cell: T shrinks along each axis, which is known for constant cells."""
+    grid, values = Grid((16, 16)), torch.zeros(16, 16, dtype=torch.float64)
+    values[12, 9] = 1
+    ends = Density(torch.ones(16, 16, dtype=torch.float64), grid), Density(values, grid)
+    shrunk = 15 / 16
+    exact = sum(shrunk**2 / 3 - shrunk * c + c * c for c in (12 / 16, 9 / 16)) ** 0.5
+    lower, upper = moment_bounds(*ends)
+    assert float(lower) == pytest.approx(exact, rel=1e-9)  # Gelbrich's bound is sharp
+    assert float(upper) > exact
+
+
 def test_a_distance_below_the_bound_is_marked_in_a_batch(batch_1d):
     path = geonet.geodesic(*batch_1d)
     low = [0.0] * 5 + [1e3] * 2

@@ -128,7 +128,7 @@ def make_solver(name: str, **options: Any) -> Solver:
     for option, value in options.items():
         wanted = get_args(hints[option]) or (hints[option],)
         if not any(_fits(value, kind) for kind in wanted):
-            kinds = " or ".join(_KINDS[kind] for kind in wanted)
+            kinds = " or ".join(_KINDS.get(kind, f"a {kind.__name__.lower()}") for kind in wanted)
             raise SolverError(f"The option {option} of {name!r} is {value!r}; it takes {kinds}.")
     return cls(**options)
 
