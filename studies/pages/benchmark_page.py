@@ -31,7 +31,7 @@ PICTURES = {
 }
 BATCH = 64
 KINDS = {"per-pair": "trained for each pair"}
-ANY_PLACES = ("any", "any-trust", "any-kinds", "any-references", "any-out")
+ANY_PLACES = ("any", "any-trust", "any-kinds", "any-out")
 
 
 def read(results: Path = RESULTS) -> Benchmark:
@@ -80,7 +80,6 @@ def any_sections(found: Benchmark) -> dict[str, str]:
         "any": _told(any_pair.overview(pairs).markdown(), _picture("any")),
         "any-trust": _told(any_pair.remark(pairs), any_pair.trust(pairs).markdown()),
         "any-kinds": _told(*(any_pair.kinds(pairs, n).markdown() for n in pairs.finer)),
-        "any-references": any_pair.references(pairs).markdown(),
         "any-out": any_pair.unanswered(pairs.unanswered).markdown(),
     }
 

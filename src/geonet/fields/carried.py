@@ -49,8 +49,15 @@ def carried(
     else:
         frames = plainly_carried(coefficients, ends, sides, times, shape)
     volume = math.prod(sides) / math.prod(shape)
+    # No density on a geodesic is higher than both ends: what is, comes from folds.
+    highest = max(float(end.detach().max()) for end in ends)
+    return _normalised(_normalised(frames, volume).clamp(max=highest), volume)
+
+
+def _normalised(frames: Tensor, volume: float) -> Tensor:
+    """Frames (T, *shape) scaled to mass one."""
     mass = frames.flatten(1).sum(1) * volume
-    return frames / mass.reshape(-1, *(1,) * len(shape))
+    return frames / mass.reshape(-1, *(1,) * (frames.ndim - 1))
 
 
 def plainly_carried(

@@ -123,7 +123,7 @@ def _any_pairs(machine: dict[str, Any]) -> AnyPairs:
     missing = Unanswered(left.cells, left.kind, left.pair, left.label, left.solver, "too slow")
     fine = [(n, kind, k) for n in (256, 512) for _, kind, k in settings[:4]]
     references = [
-        Reference(n, kind, k, 0.1, 1.0, *((0.01, 0.02) if n == 512 else ())) for n, kind, k in fine
+        Reference(n, 4 * n, kind, k, 0.1, 1.0) for n, kind, k in fine
     ]
     return AnyPairs(machine, {64: 256, 128: 512}, answers, references, [missing])
 

@@ -2,12 +2,11 @@
 
 import pytest
 
-from geonet.studies.benchmark.any_pair.result import AnyPairs, Reference, Unanswered
+from geonet.studies.benchmark.any_pair.result import AnyPairs, Unanswered
 from geonet.studies.benchmark.any_pair.tables import (
     any_tables,
     kinds,
     overview,
-    references,
     remark,
     trust,
     unanswered,
@@ -65,13 +64,6 @@ def test_trust(answer):
     (line,) = trust(AnyPairs({}, FINER, answers)).texts()
     assert line[:6] == ["some", "64²", "1 of 2", "1 of 2", "0.500", "2.40"]
     assert line[6:] == ["3.00", "2 of 2", "0.000", "0 of 1"]
-
-
-def test_references():
-    rows = [Reference(256, "smooth", 0, 0.1, 1.0)]
-    rows += [Reference(512, "smooth", k, 0.1, 4.0, -0.1 * k, 0.2 * k) for k in (1, 2, 3)]
-    (line,) = references(AnyPairs({}, FINER, [], rows)).texts()
-    assert line == ["smooth", "0.200", "0.300", "0.400", "0.600", "4.00"]
 
 
 def test_unanswered_are_grouped_by_what_they_say():

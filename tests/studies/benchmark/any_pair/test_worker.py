@@ -19,7 +19,7 @@ from geonet.studies.benchmark.entrants import Entrant
 @pytest.fixture
 def job(tiny, stub, tmp_path):
     files = tiny.write_pairs(tmp_path)
-    references = {n: solved_references(ReferenceJob(tiny, 64)) for n in tiny.finer}
+    references = {n: solved_references(ReferenceJob(tiny, n)) for n in tiny.finer}
     return lambda suite=tiny: AnyJob(Entrant("a stub", "stub", (2,)), suite, files, references)
 
 

@@ -1,9 +1,12 @@
-"""References: the answers of one solver on finer grids of the same pairs."""
+"""References: the answers of one solver to the same pairs, with every cell cut into smaller ones.
+
+Densities are constant in their cells, so that this is the same pair, solved more finely.
+"""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
@@ -13,7 +16,7 @@ from geonet.evaluation.any_pairs import draw
 from geonet.geodesics.base import QUARTERS
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
-from geonet.measures.metrics import BLOCKS, l1
+from geonet.measures.metrics import BLOCKS
 from geonet.solvers.base import Solver
 from geonet.solvers.registry import make_solver
 from geonet.studies.benchmark.any_pair.result import Reference
@@ -25,7 +28,7 @@ COARSE = Grid((BLOCKS, BLOCKS))
 
 @dataclass(frozen=True)
 class ReferenceJob:
-    """What a process is told: the pairs, and the cells along each axis of the finer grid."""
+    """What a process is told: the pairs, and the cells along each axis of theirs."""
 
     suite: AnySuite
     cells: int
@@ -52,7 +55,7 @@ References = dict[Pair, Known | str]  # with the reason where there is none
 
 
 def solved_references(job: ReferenceJob) -> References:
-    """The references of all pairs on one grid."""
+    """The references of all pairs of one size."""
     warnings.simplefilter("ignore")
     try:
         solver = make_solver(job.suite.reference)
@@ -61,37 +64,25 @@ def solved_references(job: ReferenceJob) -> References:
     found: References = {}
     for kind, k in job.suite.each():
         try:
-            found[kind, k] = _known(solver, kind, k, job.cells)
+            found[kind, k] = _known(solver, kind, k, job.cells, job.suite.finer[job.cells])
         except Exception as error:  # one pair's failure must not cost the others' references
             found[kind, k] = told(error)
     return found
 
 
-def _known(solver: Solver, kind: str, k: int, cells: int) -> Known:
-    source, target = draw(kind, cells, k)
+def _known(solver: Solver, kind: str, k: int, cells: int, finer: int) -> Known:
+    """On `finer` cells along each axis instead of `cells`."""
+    grid = Grid((finer, finer))
+    source, target = (end.resample(grid) for end in draw(kind, cells, k))
     began = perf_counter()
     path = solver(source, target)
     frames = path.density(QUARTERS)
     seconds = perf_counter() - began
     blocks = between(frames).resample(COARSE).values.detach().double()
-    reference = Reference(cells, kind, k, float(path.distance), seconds)
+    reference = Reference(cells, finer, kind, k, float(path.distance), seconds)
     return Known(reference, blocks.numpy())
 
 
 def between(frames: Density) -> Density:
     """The frames at t = ¼, ½, ¾ of those at the quarters, (3, n, n)."""
     return Density.as_computed(frames.values[1:-1], frames.grid)
-
-
-def compared(fine: References, coarse: References) -> References:
-    """The finer references, told by how much the coarser ones differ."""
-    found: References = {}
-    for pair, known in fine.items():
-        other = coarse.get(pair)
-        if isinstance(known, Known) and isinstance(other, Known):
-            off = other.reference.distance / known.reference.distance - 1
-            frames = float(l1(other.density(), known.density()).max())
-            told_off = replace(known.reference, w2_percent=100 * off, l1_percent=100 * frames)
-            known = replace(known, reference=told_off)
-        found[pair] = known
-    return found

@@ -81,25 +81,23 @@ class Answer:
 
 @dataclass(frozen=True)
 class Reference:
-    """The answer on a finer grid with which others are compared.
+    """The answer with which others are compared.
 
     Attributes:
-        cells: along each axis of the finer grid.
+        cells: along each axis of the pair.
+        finer: along each axis of the grid on which it was solved.
         kind: of the pair.
         pair: its number.
         distance: W2.
         seconds: solving and five frames, once.
-        w2_percent: by how much the next coarser reference differs, signed; None for the coarsest.
-        l1_percent: likewise the largest L1 on 16² blocks.
     """
 
     cells: int
+    finer: int
     kind: str
     pair: int
     distance: float
     seconds: float
-    w2_percent: float | None = None
-    l1_percent: float | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from geonet.studies.benchmark.any_pair.references import (
     Known,
     ReferenceJob,
     References,
-    compared,
     solved_references,
 )
 from geonet.studies.benchmark.any_pair.result import AnyPairs
@@ -30,13 +29,12 @@ def any_pairs(suite: AnySuite, own: Sequence[Entrant], tell: Tell = lambda line:
     """Measure; `tell` is given a line when a grid of references or a solver is done."""
     stamped = stamp(MODULES)  # before: sources may change in the meantime
     fine = _references(suite, tell)
-    by_cells = {cells: fine[finer] for cells, finer in suite.finer.items()}
     answers, unanswered = [], []
     with TemporaryDirectory() as folder:
         files = suite.write_pairs(Path(folder))
         for number, entrant in enumerate(own, 1):
             began = perf_counter()
-            found = _measured(AnyJob(entrant, suite, files, by_cells))
+            found = _measured(AnyJob(entrant, suite, files, fine))
             answers += found[0]
             unanswered += found[1]
             left = f", {len(found[1])} left out" if found[1] else ""
@@ -48,19 +46,18 @@ def any_pairs(suite: AnySuite, own: Sequence[Entrant], tell: Tell = lambda line:
 
 
 def _references(suite: AnySuite, tell: Tell) -> dict[int, References]:
-    """The references by the cells of their grid, each compared with the next coarser ones."""
+    """The references by the cells of their pairs."""
     found: dict[int, References] = {}
-    coarser: References = {}
-    for cells in sorted(set(suite.finer.values())):
+    for cells, finer in suite.finer.items():
         began = perf_counter()
         known: References = {}
         try:
             known = in_new_process(solved_references, ReferenceJob(suite, cells))
         except GeonetError as error:  # of the process itself
             known.update(dict.fromkeys(suite.each(), str(error)))
-        found[cells] = coarser = compared(known, coarser)
+        found[cells] = known
         count = sum(isinstance(one, Known) for one in known.values())
-        done = f"{ANY}: {count} of {len(known)} references on {cells}² cells"
+        done = f"{ANY}: {count} of {len(known)} references of {cells}² cells on {finer}²"
         tell(f"{done}, {perf_counter() - began:.0f} s")
     return found
 

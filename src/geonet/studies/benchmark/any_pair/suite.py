@@ -31,11 +31,11 @@ class AnySuite:
         repeats: of a pair that takes less than a second.
     """
 
-    finer: dict[int, int] = field(default_factory=lambda: {64: 256, 128: 512, 256: 512})
+    finer: dict[int, int] = field(default_factory=lambda: {64: 256, 128: 512, 256: 1024})
     kinds: tuple[str, ...] = KINDS
     pairs: int = PAIRS
     reference: str = "midpoint"
-    budget: float = 20.0
+    budget: float = 8.0
     repeats: int = 3
 
     def each(self) -> list[Pair]:

@@ -22,7 +22,7 @@ def any_tables(found: AnyPairs | None) -> list[Table]:
     if found is None:
         return []
     made = [overview(found), *(kinds(found, cells) for cells in found.finer)]
-    made += [trust(found), references(found), unanswered(found.unanswered)]
+    made += [trust(found), unanswered(found.unanswered)]
     return [table for table in made if table.rows]
 
 
@@ -82,21 +82,6 @@ def trust(found: AnyPairs) -> Table:
                 outside = max(row.outside_percent for row in own)
                 lines.append([label, f"{cells}²", *close, *worst, width, inside, outside, flagged])
     return Table("What can be relied on", columns, lines)
-
-
-def references(found: AnyPairs) -> Table:
-    """How far references on two grids differ, for each kind; None where there is but one grid."""
-    lines: list[list[Cell]] = []
-    twice = [row for row in found.references if row.w2_percent is not None]
-    for kind in dict.fromkeys(row.kind for row in twice):
-        own = [row for row in twice if row.kind == kind]
-        w2 = [abs(row.w2_percent or 0.0) for row in own]
-        frames = [row.l1_percent or 0.0 for row in own]
-        seconds = median(row.seconds for row in own)
-        lines.append([kind, median(w2), max(w2), median(frames), max(frames), seconds])
-    columns = ("kind", "W2, %", "at most", "frames, %", "at most", "s")
-    sizes = " and ".join(f"{cells}²" for cells in sorted(set(found.finer.values())))
-    return Table(f"How far references on {sizes} cells differ", columns, lines)
 
 
 def unanswered(rows: Sequence[Unanswered]) -> Table:
