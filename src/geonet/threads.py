@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from threading import Condition, Event, Thread, current_thread
+from threading import Condition, Event, Lock, Thread, current_thread
 from typing import Any
 
 import torch
@@ -20,6 +21,12 @@ WORTH = 8192  # cells for which one more thread pays, in compiled loops
 SMALL = 2**15  # cells below which one thread does it all; torch shares out no shorter loops
 LINGER = 1.0  # seconds without work after which threads may spin again
 CHOSEN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # with these the user decides how threads wait
+
+WITH_BLAS = (  # modules, where they were imported
+    "numpy._core._multiarray_umath",
+    "numpy.core._multiarray_umath",  # of NumPy 1
+    "scipy.linalg._fblas",
+)
 
 
 def threads_for(cells: int) -> int:
@@ -31,9 +38,10 @@ def threads_for(cells: int) -> int:
 def working_on(cells: int) -> Iterator[None]:
     """Work on so many cells: one thread where they are few, else threads that wait asleep.
 
-    Only the thread that calls it is limited, and only in here; other threads keep their number.
+    Of torch and the compiled loops, only calls by this thread are limited, and only in here. NumPy
+    and SciPy know one number for the whole process: meanwhile it is one, whatever there is to do.
     """
-    with one_thread() if cells < SMALL else waiting_asleep():
+    with _blas, one_thread() if cells < SMALL else waiting_asleep():
         yield
 
 
@@ -123,6 +131,54 @@ class _Crowd:
 _crowd = _Crowd()
 if hasattr(os, "register_at_fork"):  # a child has no threads but the one that forked
     os.register_at_fork(after_in_child=lambda: _crowd.__init__())
+
+
+class _Blas:
+    """One thread for the OpenBLAS of NumPy and of SciPy, whose threads spin as well.
+
+    The first that enters sets it, the last that leaves puts back what was there before.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._users = Lock(), 0
+        self._before: list[tuple[Callable[[int], Any], int]] = []
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._users == 0:
+                self._before = [(set_to, get()) for set_to, get in _blas_threads()]
+                for set_to, _ in self._before:
+                    set_to(1)
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                for set_to, number in self._before:
+                    set_to(number)
+
+
+_blas = _Blas()
+
+
+def _blas_threads() -> list[tuple[Callable[[int], Any], Callable[[], int]]]:
+    """How to set and get the number of threads of every OpenBLAS that is loaded."""
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in WITH_BLAS]
+    found = (_openblas(file) for file in files if file and not file.endswith(".py"))
+    return [functions for functions in found if functions is not None]
+
+
+@lru_cache(maxsize=8)
+def _openblas(file: str) -> tuple[Callable[[int], Any], Callable[[], int]] | None:
+    """Of the OpenBLAS that a module is linked with; None if that is another library."""
+    library = ctypes.CDLL(file)
+    for name in ("scipy_openblas_{}_num_threads", "openblas_{}_num_threads"):
+        for ending in ("64_", ""):
+            names = [name.format(verb) + ending for verb in ("set", "get")]
+            if all(hasattr(library, each) for each in names):
+                return getattr(library, names[0]), getattr(library, names[1])
+    return None
 
 
 @lru_cache(maxsize=1)
