@@ -88,7 +88,7 @@ def test_an_unknown_kind_is_refused_when_it_is_asked(tmp_path, header, pair_1d):
 def test_shipped_transports_by_name(d):
     cls = solver_class(f"transport-{d}d")
     assert issubclass(cls, TransportSolver) and cls.dimensions == (d,)
-    assert cls().corrections == 5 and f"{d}D" in cls.summary
+    assert cls().corrections == TransportSolver.corrections > 0 and f"{d}D" in cls.summary
 
 
 def test_every_name_is_the_solvers_own():
