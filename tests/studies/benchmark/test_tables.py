@@ -105,7 +105,6 @@ def test_all_tables_that_have_rows(made_up):
         "64² cells",
         "128² cells",
         "What can be relied on",
-        "How far references on 256² and 512² cells differ",
         "Pairs that were not measured",
         "1D",
         "1D",
