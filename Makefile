@@ -1,4 +1,4 @@
-# Every target makes its own .venv first, and again when pyproject.toml, constraints.txt or kernels.c
+# Every target makes its own .venv first, and again when pyproject.toml, constraints.txt or the C sources
 # change.
 # All that a machine needs is Python 3.11 or newer with pip, make and a compiler.
 
@@ -12,8 +12,8 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-matrix test-quickest wheel-test fuzz lint format docs accuracy training-step variants models transport \
-  transport-speed transport-failures reproduce reproduction stale benchmark solvers gradients command-line \
-  inference-floor hot-paths \
+  transport-speed transport-failures midpoint reproduce reproduction stale benchmark solvers gradients command-line \
+  inference-floor hot-paths busy \
   clean
 
 help: ## show this list
@@ -81,6 +81,9 @@ transport-speed: $(VENV)/.dev ## measure their speed; some minutes, idle machine
 transport-failures: $(VENV)/.dev ## show where they fail; a minute
 	$(PYTHON) studies/pages/transport_failures.py
 
+midpoint: $(VENV)/.dev ## measure midpoint and write docs/midpoint.md; a quarter of an hour, idle machine
+	$(PYTHON) studies/pages/midpoint_accuracy.py
+
 NAME := all
 reproduce: $(VENV)/.dev ## the paper's experiments and docs/reproduction.md; hours; NAME=table-1 for one
 	$(VENV)/bin/geonet reproduce $(NAME) --out studies/results
@@ -109,6 +112,9 @@ command-line: $(VENV)/.dev ## what the first command and a thousand pairs cost; 
 inference-floor: $(VENV)/.dev ## how near inference is to what this machine can do; a minute, idle machine
 	$(PYTHON) studies/pages/inference_floor.py
 
+busy: $(VENV)/.dev ## solves and training beside other programs, and docs/threads.md; some minutes, idle machine
+	$(PYTHON) studies/pages/busy_machine.py
+
 # Compared with the run before, if there is one. A slow run is kept too and becomes the next one's
 # measure; remove its file from runs/hot-paths if it should not. One thread varies least. Inference is
 # timed with each build of the compiled loops; ATEN_CPU_CAPABILITY=avx2 makes torch's own like it.
@@ -124,6 +130,8 @@ clean: ## remove what the other targets made, but for .venv and the compiled loo
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.dev: pyproject.toml constraints.txt src/geonet/fields/compiled/kernels.c \
+  src/geonet/fields/compiled/multigrid.c src/geonet/fields/compiled/halfway.c \
+  src/geonet/fields/compiled/quadratic.h \
   src/geonet/fields/compiled/transforms.c
 	@echo "Setting up $(VENV); this is done once and takes some minutes."
 	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { \

@@ -3,9 +3,9 @@
     python studies/pages/busy_machine.py
 
 Beside each run stand as many endless loops as there are cores, stopped for the idle runs and woken
-for the others, in turn. Everything runs twice: with the threads that geonet chooses, and with
-those of torch and NumPy as they come, which is what geonet did before. Writes the table of
-docs/threads.md. Run it by `make busy` on an otherwise idle machine.
+for the others, in turn. Everything runs twice, one after the other: with those threads of torch and
+NumPy that come by default, which is what geonet did before, and with those that geonet chooses.
+Writes the table of docs/threads.md. Run it by `make busy` on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -116,6 +116,14 @@ def seconds(job: Job, others: Others) -> Seconds:
     return taken
 
 
+def both(job: Job, others: Others) -> tuple[Seconds, Seconds]:
+    """The times with threads as they come, and then with those that geonet chooses."""
+    time.sleep(3 * threads.LINGER)  # until none of the last job's wait asleep
+    with as_they_come():
+        before = seconds(job, others)
+    return before, seconds(job, others)
+
+
 @contextmanager
 def as_they_come() -> Iterator[None]:
     """Threads that geonet leaves alone."""
@@ -140,13 +148,11 @@ def main() -> None:
     jobs[f"training `{CONFIG}`, {STEPS} steps"] = training()
     others = Others()
     try:
-        with as_they_come():  # first: threads that wait asleep do so for a second longer
-            before = {name: seconds(job, others) for name, job in jobs.items()}
-        now = {name: seconds(job, others) for name, job in jobs.items()}
+        rows = [row(name, *both(job, others)) for name, job in jobs.items()]
     finally:
         others.end()
     header = ("", "spinning: idle, ms", "busy", "geonet: idle, ms", "busy")
-    text = table(header, [row(name, before[name], now[name]) for name in jobs])
+    text = table(header, rows)
     print(text)
     publish("busy", stamped, {"docs/threads.md": {"busy": text}})
 

@@ -115,6 +115,11 @@ _LISTED = (
     _by_page_writer("variants", "training_variants", {_TRAINING: ("variants",)}),
     _by_page_writer("gradients", "gradient_accuracy", {"docs/gradients.md": ("gradients",)}),
     _by_page_writer("inference-floor", "inference_floor", {_BENCHMARK: ("floor",)}),
+    _by_page_writer(
+        "midpoint",
+        "midpoint_accuracy",
+        {"docs/midpoint.md": ("exact", "trust", "cost", "start", "large")},
+    ),
     _by_page_writer("busy", "busy_machine", {"docs/threads.md": ("busy",)}),
     # It measures commands and draws with them, and prints what it finds.
     _by_page_writer("command-line", "command_line", {}, "geonet.cli.app", "geonet.plotting"),

@@ -17,7 +17,6 @@ def test_a_run(tiny, stub, here):
     assert len(found.answers) == len(found.unanswered) == 8
     assert found.finer == tiny.finer and found.stamp.is_fresh(MODULES)
     assert [row.finer for row in found.references] == [64] * 4 + [128] * 4
-    assert all((row.w2_percent is None) == (row.cells == 64) for row in found.references)
     assert found.references[-1].l1_percent < 1e-6
     assert [line.rsplit(",", 1)[0] for line in lines] == [
         "any: 4 of 4 references on 64² cells",
