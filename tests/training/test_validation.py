@@ -110,17 +110,26 @@ def test_the_truth_in_1d_is_the_density_at_the_centres(generator):
 
 @pytest.mark.parametrize("d", [2, 3])
 def test_the_truth_in_2d_and_3d_is_never_a_learned_one(d, monkeypatch):
+    """`monge-ampere`, and `midpoint` on finer cells where there are zeros."""
     asked = []
 
     def recorded(name, **options):
-        asked.append((name, options["learned"]))
-        return geonet.solver("bures")
+        solver = geonet.solver(name, **options)
+        return lambda *ends: (asked.append((name, ends[0].grid)), solver(*ends))[1]
 
     monkeypatch.setattr("geonet.evaluation.truth.make_solver", recorded)
     grid = geonet.Grid((8,) * d)
-    ends = [geonet.GaussianMixture.isotropic([[m] * d], 0.2).on(grid) for m in (0.4, 0.6)]
+    ends = [geonet.GaussianMixture.isotropic([[m] * d], 0.5).on(grid) for m in (0.48, 0.52)]
     assert exact_path(*ends, 0.0).values.shape == (5, *grid.shape)
-    assert asked == [("auto", False)]
+    assert asked == [("monge-ampere", grid)]
+    values = torch.zeros(2, *grid.shape, dtype=torch.float64)
+    values[0, :4] = values[1, 4:] = 1
+    asked.clear()
+    middle = exact_path(*(geonet.Density(own, grid) for own in values), 0.0).values[2]
+    assert asked == [("monge-ampere", grid), ("midpoint", grid.with_shape(24))]
+    expected = torch.zeros_like(middle)
+    expected[2:6] = 2
+    assert torch.allclose(middle, expected, atol=0.02)
 
 
 def between(source, target, t):

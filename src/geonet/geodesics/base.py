@@ -76,7 +76,7 @@ class Geodesic(ABC):
     @property
     def distance(self) -> Tensor:
         """W2(μ_0, μ_1), (batch?)."""
-        with working_on(self.source.values.numel()):
+        with working_on(self._cells):
             return self._distance()
 
     def density(self, t: Times, grid: Grid | None = None) -> Density:
@@ -105,7 +105,7 @@ class Geodesic(ABC):
         """How far the answer can be trusted, measured from the answer itself."""
         from geonet.geodesics.report import report_on
 
-        with working_on(self._numbers(QUARTERS, self.grid.size)):
+        with working_on(len(QUARTERS) * self._cells):
             return report_on(self)
 
     @torch.no_grad()
@@ -223,6 +223,11 @@ class Geodesic(ABC):
                 f"{self.grid}; give points inside."
             )
         return points.clamp(lower, upper)
+
+    @property
+    def _cells(self) -> int:
+        """Of one end of every pair."""
+        return math.prod(self.batch) * self.grid.size
 
     def _numbers(self, times: Sized, places: int) -> int:
         """How many are computed at so many places of every pair."""

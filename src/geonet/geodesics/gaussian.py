@@ -105,6 +105,10 @@ class GridlessBuresGeodesic(BuresGeodesic):
         """Refused: there is none."""
         raise InputError("These Gaussians have no grid of their own; give grid=...")
 
+    @property
+    def _cells(self) -> int:
+        return 0
+
     def __repr__(self) -> str:
         return f"BuresGeodesic({self._dimension}D, solver={self.solver!r})"
 
