@@ -18,6 +18,7 @@ import geonet
 from geonet.evaluation.results import digits
 from geonet.evaluation.suites import CASES, Case, KnownPairs, known_map_pairs, pairs_of
 from geonet.geodesics.base import QUARTERS
+from geonet.geodesics.midpoint.newton import STEPS
 from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.measures.metrics import l1, mass_error, negativity
 from geonet.studies.reproduction.paper import TABLE_2
@@ -41,7 +42,7 @@ def error_rows(label: str, pairs: KnownPairs) -> Cells:
     paper = " ".join(digits(cell.mean) for cell in TABLE_2[label]) if label in TABLE_2 else "–"
     path = solver_for(pairs)(pairs.source, pairs.target)
     alone = solver_for(pairs, corrections=0)(pairs.source, pairs.target)
-    corrected = int((~path.usual).sum()) if path.usual is not None else 0  # pyright: ignore
+    corrected = sum(path.notes.get("corrected", []))
     errors = [percentages(l1(p.density(QUARTERS), pairs.truth)) for p in (path, alone)]
     return (label, paper, *errors, f"{corrected} of {len(pairs.source)}")
 
@@ -140,7 +141,7 @@ def main() -> None:
             "2D OOD": pairs["2D OOD"],
             "2D far OOD": pairs_of(Case(FAR_2D, BOX_2D)),
         }.items()
-        for how, steps in ((", network alone", 0), ("", 5))
+        for how, steps in ((", network alone", 0), ("", STEPS))
     }
     plot_estimates(found)
     names = ("", "pairs", "expected", "true", "true/expected, 5 to 95 %", "rank correlation")

@@ -121,7 +121,7 @@ def half_cell_means(fine: int, coarse: int) -> Band:
 
 def _band(matrix: csr_matrix) -> Band:
     matrix.sum_duplicates()
-    rows, columns = matrix.shape
+    rows, columns = len(matrix.indptr) - 1, matrix.shape[-1]  # pyright: ignore
     begins, ends = matrix.indptr[:-1], matrix.indptr[1:] - 1
     low, high = matrix.indices[begins], matrix.indices[ends]
     width = int((high - low).max()) + 1

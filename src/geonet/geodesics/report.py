@@ -89,7 +89,7 @@ class Report:
             **self.notes,
         }
         if self._many:
-            entries["solver"] = f"{self.solver} ({len(self.mass_error)} pairs)"
+            entries["solver"] = f"{self.solver} ({len(_listed(self.mass_error))} pairs)"
         return [(label, _text(entry)) for label, entry in entries.items() if entry is not None]
 
     def verdict(self) -> str:

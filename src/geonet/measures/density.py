@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -119,6 +119,11 @@ class Density:
             raise DensityError("This density is a single one and has no batch axis to index.")
         mixture = None if self.mixture is None else self.mixture[index]
         return Density._of(self.values[index], self.grid, self.mass[index], mixture)
+
+    def chosen(self, which: Sequence[int]) -> Density:
+        """Some densities of a batch, as a batch; of values alone, not of formulas."""
+        index = list(which)
+        return Density._of(self.values[index], self.grid, self.mass[index], None)
 
     def __len__(self) -> int:
         if not self.leading:

@@ -70,7 +70,7 @@ class Auto(Solver):
         if bool(path.trusted.all()):
             return path
         foreign = torch.nonzero(~path.trusted).flatten().tolist()
-        solved = self._midpoint(source[foreign], target[foreign])
+        solved = self._midpoint(source.chosen(foreign), target.chosen(foreign))
         assert isinstance(solved, Stack)
         paths = dict(zip(foreign, solved.paths, strict=True))
         return Stack([paths.get(i) or path.pair(i) for i in range(len(source))])

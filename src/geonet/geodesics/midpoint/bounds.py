@@ -44,7 +44,7 @@ SLACK = 1e-3  # relative, of the lower bound: its integrals are sums over points
 PARTS = 2  # of a cell, where the minimum is looked for
 GAUSS = 0.5 / math.sqrt(3)  # from a cell's centre, in cells
 POLISHING = 2  # of Newton's steps in a valley
-POINTS = 2**15  # two an axis and cell; where there are fewer, cells are cut
+POINTS = 2**15  # of which integrals and minima are taken; where there are fewer, cells are cut
 FEW = 2**14  # cells up to which they have several points
 SPREAD = 0.01  # of W2²: what spreading over cells may add to the upper bound
 UNSEEN = 0.001  # of W2²: what it adds where larger cells do
@@ -77,6 +77,8 @@ def _dual_integral(coefficients: Tensor, end: Tensor, sides: Sequence[float]) ->
     few = end.numel() <= FEW
     step = [side / n for side, n in zip(sides, coefficients.shape, strict=True)]
     parts = PARTS if few else 1
+    while coefficients.numel() * (2 * parts) ** end.ndim <= POINTS:
+        parts *= 2
     lattices = [
         Lattice(0.0, h / parts, parts * n + 1)
         for h, n in zip(step, coefficients.shape, strict=True)
@@ -93,8 +95,8 @@ def _dual_integral(coefficients: Tensor, end: Tensor, sides: Sequence[float]) ->
         _, index = minimisers(values, lattices, where)
         y = torch.stack([lat.points()[index[a]] for a, lat in enumerate(lattices)], -1)
         x = torch.stack(torch.meshgrid(*(lat.points() for lat in where), indexing="ij"), -1)
-        ends = (part.reshape(-1, end.ndim)[full] for part in (y, x))
-        least = _at_the_bottom(coefficients, step, *ends, sides)
+        starts, goals = (part.reshape(-1, end.ndim)[full] for part in (y, x))
+        least = _at_the_bottom(coefficients, step, starts, goals, sides)
         total += float((mass * least).sum()) / len(points)
     return total
 

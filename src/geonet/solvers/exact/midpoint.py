@@ -113,9 +113,9 @@ class Midpoint(Solver):
     ) -> SplineGeodesic:
         """The path of a checked pair from a potential, (*any cells), or from zero."""
         box = unit_box(source.grid)
-        ends = (box.to_density(end.values.detach()) for end in (source, target))
+        first, second = (box.to_density(end.values.detach()) for end in (source, target))
         newton = Newton(self.tolerance, self.max_steps, self.refine, threads_for(source.grid.size))
-        found = newton.solved(*ends, box.sides, start)
+        found = newton.solved(first, second, box.sides, start)
         notes: dict[str, Any] = {
             "residual": found.residual,
             "converged": found.converged,
@@ -125,9 +125,8 @@ class Midpoint(Solver):
         }
         if warn and not found.converged:
             _warn("The pair", self.tolerance, found.residual)
-        return SplineGeodesic(
-            source, target, self.name, notes, found.coefficients, found.residual, found.totals
-        )
+        c = found.coefficients - found.coefficients.mean()  # the constant is free
+        return SplineGeodesic(source, target, self.name, notes, c, found.residual, found.totals)
 
 
 def _warn(which: str, tolerance: float, residual: float = math.nan) -> None:

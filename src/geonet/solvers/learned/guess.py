@@ -45,5 +45,5 @@ def splined(modes: Tensor, shape: tuple[int, ...], sides: tuple[float, ...]) -> 
     for axis, (n, side) in enumerate(zip(shape, sides, strict=True)):
         centres = side * (torch.arange(n, dtype=torch.float64) + 0.5) / n
         waves = torch.cos(math.pi * centres[:, None] * torch.arange(modes.shape[axis]))
-        values = torch.tensordot(waves, values, dims=([1], [axis])).movedim(0, axis)
+        values = (values.movedim(axis, -1) @ waves.T).movedim(-1, axis)
     return interpolated(values)
