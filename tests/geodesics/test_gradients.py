@@ -29,13 +29,17 @@ ANSWERS = {
 }
 # Their distance is off by the square of an error of the potential, but its slope by the error:
 # what they have instead, the envelope's, is compared with the truth below.
-ENVELOPES = ("monge-ampere", *(name for name in solver_names() if name.startswith("transport")))
+ENVELOPES = (
+    "monge-ampere",
+    "midpoint",
+    *(name for name in solver_names() if name.startswith("transport")),
+)
 TRAINED_PER_PAIR = ("pinn", "flow-matching", "rectified-flow")
 ALIKE = ("transport-cloud", "transport-mnist", "geonet-mnist")  # as others, with other weights
 CASES = [
     (name, d)
     for name in solver_names()
-    if name not in (*TRAINED_PER_PAIR, *ALIKE, "auto", "bures", "schrodinger")
+    if name not in (*TRAINED_PER_PAIR, *ALIKE, "auto", "bures", "schrodinger", "midpoint")
     and solver_class(name).differentiable
     for d in (1, 2, 3)
     if d in (solver_class(name).dimensions or (1, 2)) and (name, d) != ("monge-ampere", 3)
@@ -134,6 +138,31 @@ def test_gradcheck(name, d):
     assert gradcheck(answers, leaves(torch.zeros(1).double()), **quick)
 
 
+@pytest.mark.filterwarnings("ignore::geonet.errors.ConvergenceWarning")
+@pytest.mark.parametrize(
+    ("d", "shape"), [(1, 12), (2, (6, 6)), pytest.param(3, (4, 4, 4), marks=pytest.mark.slow)]
+)
+def test_gradcheck_of_midpoint(d, shape, monkeypatch):
+    """Of mild pairs on few cells, by the plain version, whose equation the gradient is that of.
+
+    In 2D and 3D its steps end at some parts in a million of the mass, not at the tolerance.
+    """
+    monkeypatch.setenv("GEONET_COMPILED", "0")
+    grid, sources, targets = wave_values(d, shape)
+    source, target = (ends[0] ** (1.0 if d == 1 else 0.3) for ends in (sources, targets))
+    first, second = (2 * random(source.shape, seed) - 1 for seed in (1, 2))
+
+    def answers(steps):
+        ends = source * (1 + steps * first), target * (1 + steps * second)
+        path = geodesic(*ends, grid, "midpoint", tolerance=1e-8, refine=False)
+        return torch.stack([weighted(ANSWERS[what](path)) for what in asked])
+
+    asked = sorted(set(solver_class("midpoint").differentiable) - {"distance"})
+    assert asked == sorted(set(ANSWERS) - {"distance"})
+    quick = {"eps": 1e-5, "atol": 1e-5, "rtol": 3e-3, "check_undefined_grad": False}
+    assert gradcheck(answers, leaves(torch.zeros(1).double()), **quick)
+
+
 def weighted(answer: torch.Tensor) -> torch.Tensor:
     return (answer * random(answer.shape, 3)).sum()
 
@@ -194,7 +223,8 @@ def test_bures_in_the_parameters_of_gaussians(std):
 
 
 @pytest.mark.parametrize(
-    ("name", "cells", "allowed"), [("monge-ampere", 64, 1e-3), ("transport-1d", 100, 0.01)]
+    ("name", "cells", "allowed"),
+    [("monge-ampere", 64, 1e-3), ("transport-1d", 100, 0.01), ("midpoint", 64, 0.01)],
 )
 def test_slope_of_the_distance_in_1d(name, cells, allowed):
     """Against `quantile`, which is exact; relative to the density, as tails weigh nothing."""
@@ -253,7 +283,7 @@ def test_auto_has_the_slope_of_the_solver_it_takes():
     for ends, name in (
         ((source[0], target[0]), "transport-2d"),
         ((atoms, atoms.flip(0)), "linear-program"),
-        ((square, target[0]), "schrodinger"),
+        ((square, target[0]), "midpoint"),
     ):
         a, b = leaves(*ends)
         path = geodesic(a, b, grid, "auto")
@@ -281,7 +311,8 @@ def test_mass_for_empty_cells_has_its_price():
 
 
 @pytest.mark.parametrize(
-    "name", ["quantile", "monge-ampere", "linear-program", "transport-1d", "transport-2d"]
+    "name",
+    ["quantile", "monge-ampere", "midpoint", "linear-program", "transport-1d", "transport-2d"],
 )
 def test_equal_ends(name):
     """The distance has no gradient there: zero, and not NaN; that of its square is zero."""
@@ -316,7 +347,11 @@ def test_there_is_no_second_derivative_to_be_wrong_about():
 
 
 def test_pairs_that_newton_corrected():
-    """Their potential's gradient is that of the equation it solves."""
+    """Their potential's gradient is that of the equation it solves.
+
+    Its densities are constant in each cell, those of `monge-ampere` have values at their centres:
+    on 32 cells the slopes of W2² differ by some parts in a thousand for that.
+    """
     grid = Grid((32, 32))
     first = GaussianMixture.isotropic([[0.5, 0.35], [0.7, 0.6]], [0.09, 0.12])
     second = GaussianMixture.isotropic([[0.5, 0.5], [0.6, 0.3]], [0.1, 0.13])
@@ -324,13 +359,13 @@ def test_pairs_that_newton_corrected():
     weight = torch.sin(5 * grid.points()[..., 0])
     a, b = leaves(*ends)
     path = geodesic(a, b, grid, "transport-2d")
-    assert path.notes["corrected"] is True
+    assert path.notes["corrected"] is True and path.kind == "splines"
     truth = geodesic(a, b, grid, "monge-ampere")
     found, exact = ((p.density(0.5).values * weight).mean() for p in (path, truth))
     scale = torch.cat([end.flatten() for end in ends])  # changes by some percent everywhere
     assert apart(scale * slopes(found, a, b), scale * slopes(exact, a, b)) < 0.05
     found, exact = path.distance**2, truth.distance**2
-    assert apart(scale * slopes(found, a, b), scale * slopes(exact, a, b)) < 1e-3
+    assert apart(scale * slopes(found, a, b), scale * slopes(exact, a, b)) < 0.01
 
 
 def test_a_potential_that_was_scaled_down():
@@ -389,7 +424,9 @@ def test_all_other_answers_are_detached(name):
         assert not ANSWERS[what](path).requires_grad, what
 
 
-@pytest.mark.parametrize("name", ["quantile", "monge-ampere", "transport-1d", "geonet-1d"])
+@pytest.mark.parametrize(
+    "name", ["quantile", "monge-ampere", "midpoint", "transport-1d", "geonet-1d"]
+)
 def test_answers_are_the_same_with_gradients(name):
     grid, source, target = mixture_values(1, 100)
     plain, followed = (
@@ -423,7 +460,7 @@ def test_compiled_loops_are_used_unless_gradients_are_wanted(off, monkeypatch):
     assert len(calls) == 3
 
 
-@pytest.mark.parametrize("name", ["transport-1d", "geonet-1d", "monge-ampere"])
+@pytest.mark.parametrize("name", ["transport-1d", "geonet-1d", "monge-ampere", "midpoint"])
 def test_what_was_kept_in_inference_mode_serves_gradients(name):
     opened._opened.cache_clear()
     grid, source, target = wave_values(1, 20)
@@ -455,7 +492,7 @@ def test_the_example_walks_to_its_goal():
 # ---- what else a path is asked
 
 
-@pytest.mark.parametrize("name", ["monge-ampere", "transport-1d", "geonet-1d"])
+@pytest.mark.parametrize("name", ["monge-ampere", "midpoint", "transport-1d", "geonet-1d"])
 def test_reports_files_and_figures_of_such_paths(name, tmp_path):
     grid, source, target = wave_values(1, 20)
     ends = leaves(source, target)
