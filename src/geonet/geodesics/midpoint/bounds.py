@@ -45,6 +45,7 @@ PARTS = 2  # of a cell, where the minimum is looked for
 GAUSS = 0.5 / math.sqrt(3)  # from a cell's centre, in cells
 POLISHING = 2  # of Newton's steps in a valley
 POINTS = 2**15  # of which integrals and minima are taken; where there are fewer, cells are cut
+LONGEST = 2**11  # of them along an axis
 FEW = 2**14  # cells up to which they have several points
 SPREAD = 0.01  # of W2²: what spreading over cells may add to the upper bound
 UNSEEN = 0.001  # of W2²: what it adds where larger cells do
@@ -71,13 +72,20 @@ def _dual_integral(coefficients: Tensor, end: Tensor, sides: Sequence[float]) ->
     On large grids by the centres of cells; u_1 − |x|² is concave, so that this is too much, by less
     than the bound allows for.
     """
-    while int((end > 0).sum()) * 4**end.ndim <= POINTS and end.numel() * 2**end.ndim <= FEW:
+    while (
+        int((end > 0).sum()) * 4**end.ndim <= POINTS
+        and end.numel() * 2**end.ndim <= FEW
+        and 2 * max(end.shape) <= LONGEST
+    ):
         for axis in range(end.ndim):  # few points would miss what a map does inside of a cell
             end = end.repeat_interleave(2, axis)
     few = end.numel() <= FEW
     step = [side / n for side, n in zip(sides, coefficients.shape, strict=True)]
     parts = PARTS if few else 1
-    while coefficients.numel() * (2 * parts) ** end.ndim <= POINTS:
+    while (
+        coefficients.numel() * (2 * parts) ** end.ndim <= POINTS
+        and 2 * parts * max(coefficients.shape) <= LONGEST
+    ):
         parts *= 2
     lattices = [
         Lattice(0.0, h / parts, parts * n + 1)
