@@ -13,7 +13,17 @@ import geonet
 
 ROOT = Path(geonet.__file__).parent
 LAYERS = (  # from the bottom up; a package may import what stands before it
-    ("errors", "locations", "version", "quiet", "randomness", "files", "settings", "threads"),
+    (
+        "errors",
+        "locations",
+        "version",
+        "quiet",
+        "randomness",
+        "files",
+        "settings",
+        "threads",
+        "progress",
+    ),
     ("optimizers",),
     ("measures",),
     ("fields",),
