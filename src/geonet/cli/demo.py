@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from geonet.measures.density import Density
 
 SEED_2D, SEED_1D = 58, 66  # pairs that lie far apart
-FLOOR = (
-    0.1  # share of the mass made uniform: the shapes have zeros, which the smooth solver refuses
-)
 SHAPES = ("spiral.png", "heart.png")
 
 
@@ -38,7 +35,7 @@ def demo(
     with one_thread(), working("solving three pairs"):
         stories = [
             _solve("mixtures, 2D", _mixtures_2d()),
-            _solve("spiral to heart", _shapes(), solver="monge-ampere", floor=FLOOR),
+            _solve("spiral to heart", _shapes()),
             _solve("mixtures, 1D", _mixtures_1d()),
         ]
     with one_thread(), working("drawing"):
@@ -52,7 +49,6 @@ def demo(
         ("pair", "solver", "W₂", "seconds", "linear mixture"),
     )
     typer.echo(
-        f"\nThe shapes have zeros, so {FLOOR:.0%} of their mass is spread evenly (floor={FLOOR:g})."
         "\nThe linear mixture fades in place: its error is ∫|mixture − geodesic| at t = ½."
         f"\nwritten: {picture}\nwritten: {animation}"
     )
@@ -86,12 +82,12 @@ class Story:
         return geonet.geodesic(self.path.source, self.path.target, "linear")
 
 
-def _solve(name: str, pair: tuple[Density, Density], solver: str = "auto", **options: Any) -> Story:
+def _solve(name: str, pair: tuple[Density, Density]) -> Story:
     import geonet
 
-    geonet.geodesic(*pair, solver, **options)  # the first call loads code and weights
+    geonet.geodesic(*pair)  # the first call loads code and weights
     began = perf_counter()
-    path = geonet.geodesic(*pair, solver, **options)
+    path = geonet.geodesic(*pair)
     return Story(name, path, perf_counter() - began)
 
 
