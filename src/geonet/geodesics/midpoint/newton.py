@@ -43,6 +43,7 @@ GAINS = 0.75  # of the residual: what a row must leave at most, for the next to 
 HALF_DONE = 5e-3  # residual that is enough while densities are blurred
 DETAIL = 0.2  # mismatch above which half the cells' spacing is worth its time
 SHORT = 2.0  # cells: where W2 is less, so is a quarter of it
+NOTHING = 1e-3  # cells: where W2 is less, the ends are equal
 FINEST = 2**20  # cells above which it is not
 
 
@@ -108,10 +109,11 @@ class Newton:
             solution = self._level(levels.at(k), c, ends, sides, k == 0, begins, wish, steps)
             c = solution[0]
         assert solution is not None
+        cell = max(sides) / max(source.shape)
         for times in (1, 2):
-            if not (self._may_refine(source.shape, times) and solution[2].mismatch > DETAIL):
-                break
-            if times == 2 and solution[2].distance > SHORT * max(sides) / max(source.shape):
+            if not (
+                self._may_refine(source.shape, times) and _wants_more(solution[2], cell, times)
+            ):
                 break
             ends = tuple(_repeated(end) for end in ends)
             equation = levels_on(ends[0].shape, sides, self.threads).at(0)
@@ -212,6 +214,13 @@ def _unbalanced(residual: Tensor, totals: Sequence[float]) -> float:
     """Σ|r_i|, and what both ends miss of their mass where the half-cells jump over it."""
     lost = sum(max(0.0, abs(1 - mass) - LOST) for mass in Totals(*totals)[1:3])
     return float(residual.abs().sum()) + lost
+
+
+def _wants_more(totals: Totals, cell: float, times: int) -> bool:
+    """Whether a pair has detail, or a distance, that wants smaller cells a first or second time."""
+    if NOTHING * cell < totals.distance < SHORT * cell / (2 * times):
+        return True
+    return totals.mismatch > DETAIL and (times == 1 or totals.distance < SHORT * cell)
 
 
 def _averaged(values: Tensor, shape: Sequence[int], sides: Sequence[float]) -> Tensor:

@@ -135,5 +135,5 @@ def _warn(which: str, tolerance: float, residual: float = math.nan) -> None:
         f"{which} did not reach the tolerance of {100 * tolerance:g} %{left}; the report says how "
         "far the path can be trusted. Give more max_steps, or a larger tolerance.",
         ConvergenceWarning,
-        stacklevel=5,
+        stacklevel=7,  # at the caller of geonet.geodesic
     )
