@@ -66,7 +66,7 @@ def test_any_pair(run, here, monkeypatch):
     code, out, err = run("benchmark", "--suite", "any", "--solvers", "linear-program,schrodinger")
     assert code == 0
     assert [line.split(",")[0] for line in err.splitlines()] == [
-        "any: 2 of 2 references on 32² cells",
+        "any: 2 of 2 references of 16² cells on 32²",
         "any 1/2 linear-program",
         "any 2/2 schrodinger",
     ]

@@ -306,12 +306,12 @@ def test_pictures_of_different_proportions_are_padded_to_squares(write):
 
 
 def test_large_pictures_are_solved_on_fewer_cells(write):
-    large = write("large.npy", np.random.default_rng(0).random((600, 300)))
-    with pytest.warns(UserWarning, match=r"600×300 cells .* are solved on 256×128 cells"):
+    large = write("large.npy", np.random.default_rng(0).random((1200, 300)))
+    with pytest.warns(UserWarning, match=r"1200×300 cells .* are solved on 1024×256 cells"):
         first, _ = read_pair(large, large, invert=False, resolution=None)
-    assert first.grid.shape == (256, 128)
+    assert first.grid.shape == (1024, 256)
     first, _ = read_pair(large, large, invert=False, resolution=40)
-    assert first.grid.shape == (40, 20)
+    assert first.grid.shape == (40, 10)
 
 
 def test_clouds_that_do_not_fit(refused, write, line_pair):

@@ -7,11 +7,13 @@ import torch
 
 from geonet.evaluation.any_pairs import KINDS, draw
 from geonet.evaluation.exact_pairs import exact_pair
+from geonet.fields.compiled import elliptic as compiled
 from geonet.fields.quadratic import at_points
 from geonet.geodesics.midpoint.newton import LOST, Newton
 
 TOLERANCE = 2e-3
 NEWTON = Newton(TOLERANCE)
+with_loops = pytest.mark.skipif(not compiled.available(), reason="torch alone takes minutes")
 
 
 def noise(*shape, seed=1):
@@ -38,6 +40,7 @@ def honest(found):
     return found.converged
 
 
+@with_loops
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_pair(kind):
     """The first of each, on 64 × 64 cells. Spots are the hardest: they may end just above."""

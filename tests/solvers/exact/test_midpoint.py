@@ -9,10 +9,12 @@ from geonet import Density, Grid
 from geonet.errors import ConvergenceWarning, GridError, SolverError
 from geonet.evaluation.any_pairs import KINDS, draw
 from geonet.evaluation.exact_pairs import exact_pair
+from geonet.fields.compiled import elliptic as compiled
 from geonet.measures.metrics import l1
 from geonet.solvers.exact.midpoint import Midpoint
 
 QUARTERS = (0.25, 0.5, 0.75)
+with_loops = pytest.mark.skipif(not compiled.available(), reason="torch alone takes minutes")
 # L1 at 64², in percent, at the quarters. Edges are as sharp as cells allow: what is off are the
 # cells along a rim, or along the tear of a potential with a kink.
 ALLOWED = {
@@ -81,6 +83,7 @@ def test_lines_against_quantiles(kind):
         assert float(l1(path.density(t), truth.density(t))) < 0.02
 
 
+@with_loops
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_converges(kind):
     """The second pair of each, on 32 × 32 cells; spots of one cell may be too much for the grid."""

@@ -16,6 +16,7 @@ def gridded(mixture, grid):
     return Density(mixture.on(grid).values, grid)
 
 
+@pytest.mark.slow
 def test_fifty_of_fifty_paper_pairs_at_64(generator):
     source, target = mixtures_2d(50, generator), mixtures_2d(50, generator)
     path = geonet.geodesic(gridded(source, BOX_2D), gridded(target, BOX_2D), "monge-ampere")
