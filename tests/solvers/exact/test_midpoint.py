@@ -294,8 +294,7 @@ def test_bad_options(options, message):
         solve(*smooth_pair(8), **options)
 
 
-def test_a_network_is_not_asked_for_where_there_is_none():
-    """In every dimension there is one."""
+def test_every_dimension_has_a_network_to_begin_with():
     for d, n in ((1, 32), (2, 16), (3, 8)):
         grid = Grid((n,) * d)
         ends = [Density(noise(*grid.shape, seed=k) + 1, grid) for k in (1, 2)]
