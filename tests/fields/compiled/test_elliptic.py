@@ -246,10 +246,12 @@ def test_what_is_no_number_stays_in_bounds():
         assert compiled.carried(c, ends, sides, TIMES, (7, 9), 1).shape == (4, 7, 9)
 
 
-def test_a_library_with_other_structures_is_not_called(monkeypatch):
-    compiled._declared.cache_clear()
-    monkeypatch.setattr(compiled, "MOST_LEVELS", compiled.MOST_LEVELS + 1)
-    assert not compiled.available()
-    monkeypatch.undo()
-    compiled._declared.cache_clear()
+def test_a_library_with_other_structures_is_not_called():
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            compiled._declared.cache_clear()
+            patch.setattr(compiled, "MOST_LEVELS", compiled.MOST_LEVELS + 1)
+            assert not compiled.available()
+    finally:
+        compiled._declared.cache_clear()
     assert compiled.available()
