@@ -122,9 +122,7 @@ def _any_pairs(machine: dict[str, Any]) -> AnyPairs:
     left = answers.pop()
     missing = Unanswered(left.cells, left.kind, left.pair, left.label, left.solver, "too slow")
     fine = [(n, kind, k) for n in (256, 512) for _, kind, k in settings[:4]]
-    references = [
-        Reference(n, 4 * n, kind, k, 0.1, 1.0) for n, kind, k in fine
-    ]
+    references = [Reference(n, 4 * n, kind, k, 0.1, 1.0) for n, kind, k in fine]
     return AnyPairs(machine, {64: 256, 128: 512}, answers, references, [missing])
 
 

@@ -47,30 +47,39 @@ POLISHING = 2  # of Newton's steps in a valley
 POINTS = 2**15  # of which integrals and minima are taken; where there are fewer, cells are cut
 LONGEST = 2**11  # of them along an axis
 FEW = 2**14  # cells up to which they have several points
+FAR = 8.0  # cells that mass goes where they have one
 SPREAD = 0.01  # of W2²: what spreading over cells may add to the upper bound
 UNSEEN = 0.001  # of W2²: what it adds where larger cells do
 LEAST = 2**12  # cells that a plan has at least
-MOST = 2**18  # cells that a plan may have where they are refined
+MOST, PIECES = 2**18, 16  # cells that a plan may have, and parts of one along an axis
 ROUNDS = 3  # of the flow between neighbours
 AT_ONCE = 2**18  # half-cells, or points, that are worked on together
 
 
 def lower_bound(
-    coefficients: Tensor, source: Tensor, target: Tensor, sides: Sequence[float]
+    coefficients: Tensor,
+    source: Tensor,
+    target: Tensor,
+    sides: Sequence[float],
+    distance: float = 0.0,
 ) -> float:
-    """W2 is at least this. Potential (*cells) and densities (*own cells) in a box from zero on."""
+    """W2 is at least this. Potential (*cells) and densities (*own cells) in a box from zero on.
+
+    `distance` is about W2, if that is known.
+    """
+    far = distance > FAR * max(side / n for side, n in zip(sides, source.shape, strict=True))
     below, above = (
-        _dual_integral(sign * coefficients, end, sides)
+        _dual_integral(sign * coefficients, end, sides, far)
         for sign, end in ((-1.0, source), (1.0, target))
     )
     return (1 - SLACK) * math.sqrt(max(0.0, 2 * (below + above)))
 
 
-def _dual_integral(coefficients: Tensor, end: Tensor, sides: Sequence[float]) -> float:
+def _dual_integral(coefficients: Tensor, end: Tensor, sides: Sequence[float], far: bool) -> float:
     """∫(min_y u(y) + |x − y|²) dμ(x), by two of Gauss's points an axis and cell of μ.
 
-    On large grids by the centres of cells; u_1 − |x|² is concave, so that this is too much, by less
-    than the bound allows for.
+    On large grids, where mass goes far, by the centres of cells: u_1 − |x|² is concave, so that
+    this is too much, by some hundredths of a cell squared.
     """
     while (
         int((end > 0).sum()) * 4**end.ndim <= POINTS
@@ -79,7 +88,7 @@ def _dual_integral(coefficients: Tensor, end: Tensor, sides: Sequence[float]) ->
     ):
         for axis in range(end.ndim):  # few points would miss what a map does inside of a cell
             end = end.repeat_interleave(2, axis)
-    few = end.numel() <= FEW
+    few = end.numel() <= FEW or not far
     step = [side / n for side, n in zip(sides, coefficients.shape, strict=True)]
     parts = PARTS if few else 1
     while (
@@ -146,9 +155,12 @@ def upper_bound(
 ) -> float:
     """W2 is at most this; `distance` is about W2. All on the same cells, (*cells)."""
     shape, d = coefficients.shape, coefficients.ndim
-    while _spread(shape, sides) > SPREAD * distance**2 and math.prod(shape) * 2**d <= MOST:
-        shape = tuple(2 * n for n in shape)
-    while all(n % 2 == 0 for n in shape) and math.prod(shape) > LEAST:
+    pieces = 1
+    while _spread(shape, sides) > SPREAD * distance**2 and 2 * pieces <= PIECES:
+        if math.prod(shape) * 2**d > MOST:
+            break
+        shape, pieces = tuple(2 * n for n in shape), 2 * pieces
+    while pieces == 1 and all(n % 2 == 0 for n in shape) and math.prod(shape) > LEAST:
         half = tuple(n // 2 for n in shape)
         if math.prod(shape) <= MOST and _spread(half, sides) > UNSEEN * distance**2:
             break

@@ -103,10 +103,13 @@ class SplineGeodesic(Geodesic):
     def _distance(self) -> Tensor:
         """Kantorovich's dual value of u; its gradient is by the envelope theorem.
 
-        A useless u may give less than the moments alone, which bound W2 from below as well.
+        A useless u may give less than the moments alone, which bound W2 from below as well. Where
+        Newton's method did not converge the value is kept within its bounds.
         """
-        distance = torch.tensor(self.totals.distance, dtype=torch.float64)
-        scaled = self.box.from_velocity(distance)
+        value = self.totals.distance
+        if not self.notes.get("converged", True):
+            value = min(max(value, self.bounds[0]), self.bounds[1])
+        scaled = self.box.from_velocity(torch.tensor(value, dtype=torch.float64))
         dual = with_dual_gradient(scaled, self.source, self.target, self._kantorovich)
         spreads = self.source.covariance(), self.target.covariance()
         moments = gaussian_distance(self.target.mean() - self.source.mean(), *spreads)
@@ -153,7 +156,8 @@ class SplineGeodesic(Geodesic):
     def bounds(self) -> tuple[float, float]:
         """W2 is at least and at most this, in the unit cube."""
         ends = [self.box.to_density(end.values.detach()) for end in (self.source, self.target)]
-        lower = lower_bound(self.coefficients, ends[0], ends[1], self.box.sides)
+        known = ends[0], ends[1], self.box.sides, self.totals.distance
+        lower = lower_bound(self.coefficients, *known)
         source, target = (end.detach() for end in self._ends())
         distance = max(lower, self.totals.distance)
         return lower, upper_bound(self.coefficients, source, target, self.box.sides, distance)

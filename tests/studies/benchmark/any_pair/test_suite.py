@@ -10,7 +10,7 @@ from geonet.studies.benchmark.any_pair.suite import ENTRANTS, SUITE, any_entrant
 
 
 def test_the_suite():
-    assert SUITE.finer == {64: 256, 128: 512, 256: 1024}
+    assert SUITE.finer == {64: 256, 128: 512, 256: 512}
     assert SUITE.kinds == KINDS and SUITE.reference == "midpoint"
     assert len(SUITE.each()) == 11 * SUITE.pairs == 44
     quick = SUITE.quickly()

@@ -31,11 +31,11 @@ class AnySuite:
         repeats: of a pair that takes less than a second.
     """
 
-    finer: dict[int, int] = field(default_factory=lambda: {64: 256, 128: 512, 256: 1024})
+    finer: dict[int, int] = field(default_factory=lambda: {64: 256, 128: 512, 256: 512})
     kinds: tuple[str, ...] = KINDS
     pairs: int = PAIRS
     reference: str = "midpoint"
-    budget: float = 8.0
+    budget: float = 3.0
     repeats: int = 3
 
     def each(self) -> list[Pair]:
@@ -45,7 +45,7 @@ class AnySuite:
     def quickly(self) -> AnySuite:
         """A check: the smallest grid, a pair of each kind."""
         cells = min(self.finer)
-        return replace(self, finer={cells: self.finer[cells]}, pairs=1, budget=4.0)
+        return replace(self, finer={cells: self.finer[cells]}, pairs=1, budget=2.0)
 
     def write_pairs(self, folder: Path) -> dict[int, Path]:
         """The files of all pairs by the number of cells."""
