@@ -59,7 +59,8 @@ print(outcome.model, f"validation L1 {outcome.best:.1f} %")
 #
 # The model and the best classical solver both solve the pairs that were held out. Strokes with
 # space between them tear the map, so for digits the best one is not `monge-ampere` but
-# `midpoint`, on finer cells. The linear mixture moves nothing: a model that does not beat it has learnt nothing.
+# `midpoint`, on finer cells. The linear mixture moves nothing: a model that does not beat it has
+# learnt nothing.
 
 # %%
 report = report_on_own(outcome.model, config)
