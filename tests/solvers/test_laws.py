@@ -7,7 +7,7 @@ import torch
 
 import geonet
 from geonet import Density, GaussianMixture, Grid
-from geonet.errors import GridError, UnavailableError
+from geonet.errors import GridError, InputError, UnavailableError
 from geonet.measures.families import (
     BOX_1D,
     BOX_2D,
@@ -235,6 +235,42 @@ def test_a_batch_is_its_pairs_one_by_one(name, d, solved):
     if "distance" in solver_class(name).gives:
         assert torch.allclose(together.distance[1], alone.distance, rtol=slack(name).fields, atol=0)
         assert alone.distance.shape == ()
+
+
+@every_solver
+def test_an_index_gives_the_path_of_one_pair(name, d, solved):
+    path = solved(name, d)
+    assert len(path) == 2
+    source, target = batch(name, d)
+    alone, last = make(name)(source[1], target[1]), path[-1]
+    assert last.batch == ()
+    assert last.solver == alone.solver
+    assert torch.equal(last.source.values, source[1].values)
+    frames = last.density(TIMES).values, alone.density(TIMES).values
+    assert torch.allclose(*frames, rtol=0, atol=slack(name).rounding)
+    places = torch.full((3, d), 0.9)
+    for what in set(GIVES) & set(solver_class(name).gives):
+        answers = getattr(last, what)(0.3, places), getattr(path, what)(0.3, places)[1]
+        size = float(answers[1].abs().max())
+        assert torch.allclose(*answers, rtol=0, atol=slack(name).fields * max(size, 1.0))
+    if "distance" in solver_class(name).gives:
+        assert torch.allclose(last.distance, path.distance[1], rtol=slack(name).fields, atol=0)
+    assert [pair.solver for pair in path] == [path[0].solver, path[1].solver]
+
+
+@every_solver
+def test_an_index_that_is_no_pair_is_refused(name, d, solved):
+    path = solved(name, d)
+    for index in (2, -3):
+        with pytest.raises(InputError, match=rf"no path\[{index}\].* 2 pairs; give -2 to 1"):
+            path[index]
+    with pytest.raises(InputError, match="give a whole number"):
+        path["first"]
+    with pytest.raises(InputError, match="a single pair; use it as it is"):
+        path[0][0]
+    with pytest.raises(InputError, match="a single pair"):
+        len(path[0])
+    assert path[0]  # it is there, though it cannot be counted
 
 
 @every_solver

@@ -11,7 +11,7 @@ from geonet.errors import FileError, InputError
 
 if TYPE_CHECKING:
     from geonet.cli.many import Tally
-    from geonet.cli.recipe import Recipe, Solved
+    from geonet.cli.recipe import Recipe, Rendering, Solved
 
 TIMES = {".png": 5, ".npz": 11, ".gif": 31, ".mp4": 61}  # number of times unless --times is given
 ANIMATIONS = (".gif", ".mp4")
@@ -77,9 +77,21 @@ def geodesic(
         typer.Option(
             metavar="KIND",
             help="What a png shows: frames, velocity (2D), tracks of particles (2D), history (1D: "
-            "space × time) or slices (3D).",
+            "space × time) or slices (3D). With --pairs: write a png for each pair too.",
         ),
     ] = None,
+    cmap: Annotated[
+        str | None, typer.Option(help="Colours of a picture: a colour map of matplotlib.")
+    ] = None,
+    norm: Annotated[
+        str | None,
+        typer.Option(metavar="NORM", help="How colours follow values: linear, sqrt or log."),
+    ] = None,
+    vmin: Annotated[float | None, typer.Option(help="Value of the first colour.")] = None,
+    vmax: Annotated[float | None, typer.Option(help="Value of the last colour.")] = None,
+    stamp: Annotated[
+        bool, typer.Option(" /--no-stamp", help="Animations: leave out the times on the frames.")
+    ] = True,
     report: Annotated[
         bool, typer.Option("--report", help="Print how far the path can be trusted.")
     ] = False,
@@ -107,19 +119,36 @@ def geodesic(
         made.check()
         return made
 
+    asked = {"cmap": cmap, "norm": norm, "vmin": vmin, "vmax": vmax}
+    look = {name: value for name, value in asked.items() if value is not None}
+
+    def rendering(moments: list[float]) -> Rendering:
+        from geonet.cli.recipe import Rendering
+
+        how = Rendering(moments, plot or "frames", **look, stamp=stamp)
+        how.check()
+        return how
+
     if pairs is not None:
-        given = {"two files": source is not None, "--report": report, "--plot": plot is not None}
+        given = {"two files": source is not None, "--report": report}
         folder = _folder([name for name, there in given.items() if there], output)
-        return _many(pairs, folder, recipe(Path("of-a-pair.npz")), as_json)
+        picture = None if plot is None else Path("of-a-pair.png")
+        check_plot(plot, picture, None)
+        check_look(look, stamp, picture, plot)
+        made = recipe(Path("of-a-pair.npz"))
+        pictures = None if picture is None else rendering(parse_times(times, picture))
+        return _many(pairs, folder, made, pictures, as_json)
     first, second = _ends(source, target)
     check_output(output)
     check_plot(plot, output, times)
+    check_look(look, stamp, output, plot)
     made = recipe(output)
+    how = rendering(made.times)
     with working("solving") as status, listening(lambda line: status.update(f"solving: {line} …")):
         solved = made.solve(first, second)
     if output is not None:
         with working(f"writing {output}"):
-            solved.write(output, made.times, plot or "frames")
+            solved.write(output, how)
     if as_json:
         _print_json(solved, output)
     else:
@@ -171,6 +200,20 @@ def check_plot(plot: str | None, output: Path | None, times: str | None) -> None
         raise InputError(f"--plot is {plot!r}; choose from {', '.join(PLOTS)}.")
     if times is not None and not PLOTS[plot]:
         raise InputError(f"--plot {plot} shows all times; leave --times out.")
+
+
+def check_look(look: dict[str, Any], stamp: bool, output: Path | None, plot: str | None) -> None:
+    """Refuse colours and stamps for what has none; `look` holds the options that were given."""
+    suffix = "" if output is None else output.suffix.lower()
+    if not stamp and suffix not in ANIMATIONS:
+        raise InputError("--no-stamp is for animations; give -o FILE.gif or FILE.mp4.")
+    if look and suffix not in (".png", *ANIMATIONS):
+        raise InputError(
+            f"--{next(iter(look))} says what a picture looks like, and none is drawn; "
+            "give -o FILE.png or FILE.gif, or --plot KIND with --pairs."
+        )
+    if look and plot == "tracks":
+        raise InputError(f"--plot tracks has the colours of time; leave --{next(iter(look))} out.")
 
 
 def parse_times(text: str | None, output: Path | None) -> list[float]:
@@ -235,14 +278,16 @@ def _print(solved: Solved, output: Path | None, in_full: bool) -> None:
 # ---- many pairs
 
 
-def _many(pairs: Path, folder: Path, recipe: Recipe, as_json: bool) -> int:
+def _many(
+    pairs: Path, folder: Path, recipe: Recipe, pictures: Rendering | None, as_json: bool
+) -> int:
     from geonet.cli.many import SUMMARY, solve_many
     from geonet.cli.output import counted, one_thread, progress
     from geonet.cli.pair_list import read_pair_list
 
     rows = read_pair_list(pairs)
     with one_thread(), progress("pairs", len(rows)) as tick:
-        tally = solve_many(rows, pairs.parent, folder, recipe, tick)
+        tally = solve_many(rows, pairs.parent, folder, recipe, tick, pictures)
     if as_json:
         _print_tally_json(tally, folder)
     else:

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
+from geonet.api import load
 from geonet.cli.pair_list import ListedPair
-from geonet.cli.recipe import Recipe
+from geonet.cli.recipe import SHOWN, Recipe, Rendering, Solved
 from geonet.errors import FileError, GeonetError
 from geonet.files import made_folder, reading, written_atomically
 
@@ -50,7 +53,12 @@ class Tally:
 
 
 def solve_many(
-    pairs: list[ListedPair], base: Path, folder: Path, recipe: Recipe, tick: Callable[[], None]
+    pairs: list[ListedPair],
+    base: Path,
+    folder: Path,
+    recipe: Recipe,
+    tick: Callable[[], None],
+    pictures: Rendering | None = None,
 ) -> Tally:
     """Solve what the folder lacks: NAME.npz for each pair, and a line in its summary.csv.
 
@@ -60,23 +68,27 @@ def solve_many(
         folder: where to write; one that holds answers to another recipe is refused.
         recipe: how.
         tick: called after each pair.
+        pictures: how to draw NAME.png for each pair, if at all.
     """
     lines = _opened(folder, {"files in": str(base.resolve()), **recipe.to_json()}, pairs)
     solved, before, failures = 0, 0, []
     try:
         for pair in pairs:
-            if _is_done(pair, base, folder, lines):
-                before += 1
-            else:
-                try:
+            try:
+                if _is_done(pair, base, folder, lines):
+                    before += 1
+                else:
+                    # What may be there belongs to other files.
+                    lines.pop(f"{pair.name}.npz", None)
                     lines[f"{pair.name}.npz"] = _solve_pair(pair, base, folder, recipe)
                     solved += 1
                     if solved % SAVED_EVERY == 0:
                         _write_summary(folder, lines)
-                except (GeonetError, MemoryError, RuntimeError) as error:  # torch's, out of memory
-                    lines.pop(f"{pair.name}.npz", None)  # what is there belongs to other files
-                    said = " ".join(str(error).split())
-                    failures.append(Failure(pair, said or "There is not enough memory."))
+                if pictures is not None:
+                    _draw_pair(pair, folder, recipe, pictures)
+            except (GeonetError, MemoryError, RuntimeError) as error:  # torch's, out of memory
+                said = " ".join(str(error).split())
+                failures.append(Failure(pair, said or "There is not enough memory."))
             tick()
     finally:  # also after Ctrl-C
         _write_summary(folder, lines)
@@ -90,9 +102,28 @@ def _solve_pair(pair: ListedPair, base: Path, folder: Path, recipe: Recipe) -> L
     solved = recipe.solve(base / pair.source, base / pair.target)
     report = solved.path.report.to_dict()
     file = folder / f"{pair.name}.npz"
-    solved.write(file, recipe.times)
+    solved.write(file, Rendering(recipe.times))
     ends = {"file": file.name, "source": pair.source, "target": pair.target}
     return ends | {key: report[key] for key in MEASURED}
+
+
+def _draw_pair(pair: ListedPair, folder: Path, recipe: Recipe, how: Rendering) -> None:
+    """Draw the answer of a pair, unless there is a picture of it that shows the same."""
+    answer, picture = (folder / f"{pair.name}{suffix}" for suffix in (".npz", ".png"))
+    if _is_drawn(answer, picture, how):
+        return
+    path = load(answer)
+    Solved(path, recipe.grid_for(path), 0.0).write(picture, how)
+
+
+def _is_drawn(answer: Path, picture: Path, how: Rendering) -> bool:
+    try:
+        if picture.stat().st_mtime_ns < answer.stat().st_mtime_ns:
+            return False
+        with Image.open(picture, formats=("PNG",)) as image:
+            return image.info.get(SHOWN) == how.shown
+    except (OSError, ValueError, SyntaxError):  # it is not there, or no picture
+        return False
 
 
 def _is_done(pair: ListedPair, base: Path, folder: Path, lines: dict[str, Line]) -> bool:

@@ -36,13 +36,26 @@ def read_pair(
         return read(source, grid), read(target, grid)
     if clouds[0]:
         second = _no_finer(_read_density(target, invert), resolution)
-        return read(source, second.grid), second
+        return _counted(source, second), second
     first = _read_density(source, invert)
     if clouds[1]:
         first = _no_finer(first, resolution)
-        return first, read(target, first.grid)
+        return first, _counted(target, first)
     first, second = _on_one_grid(first, _read_density(target, invert))
     return _no_finer(first, resolution), _no_finer(second, resolution)
+
+
+def _counted(cloud: Path, other: Density) -> Density:
+    """A cloud on the other file's grid: beside a picture, x to the right and y upwards.
+
+    Beside a file with a box of its own, the coordinates are in the order of that box's axes.
+    """
+    grid = other.grid
+    if grid.dimension != 2 or not _is_picture(other):
+        return read(cloud, grid)
+    plane = Grid(grid.shape[::-1], 0.0, grid.upper[::-1], drawn="plane")
+    counted = read(cloud, plane)
+    return Density((counted.values * counted.mass).T.flip(0), grid)
 
 
 def common_grid(source: Path, target: Path, resolution: int) -> Grid:
@@ -62,7 +75,8 @@ def common_grid(source: Path, target: Path, resolution: int) -> Grid:
     cells = (upper - lower + 2 * MARGIN * longest) / cell
     shape = (cells - 1e-9).ceil().clamp(min=2)  # rounding must not add a cell
     centre, half = (lower + upper) / 2, shape * cell / 2
-    grid = Grid(shape.long().tolist(), (centre - half).tolist(), (centre + half).tolist())
+    corners = (centre - half).tolist(), (centre + half).tolist()
+    grid = Grid(shape.long().tolist(), *corners, drawn="plane")
     check_size(grid)
     return grid
 
@@ -116,7 +130,7 @@ def _padded(density: Density) -> Density:
     values = torch.zeros((max(shape),) * len(shape), dtype=density.values.dtype)
     inside = tuple(slice(m, m + n) for m, n in zip(margins, shape, strict=True))
     values[inside] = density.values
-    return Density(values, Grid(values.shape, 0.0, 1.0))
+    return Density(values, Grid(values.shape, 0.0, 1.0, density.grid.drawn))
 
 
 def _no_finer(density: Density, resolution: int | None) -> Density:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -13,6 +14,8 @@ from geonet.cli.pairs import output_grid, read_pair
 if TYPE_CHECKING:
     from geonet.geodesics.base import Geodesic
     from geonet.measures.grid import Grid
+
+SHOWN = "geonet"  # the text of a png that says how it was drawn
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,11 @@ class Recipe:
         began = perf_counter()
         path = chosen(first, second)
         seconds = perf_counter() - began
-        grid = output_grid(first.grid, self.resolution) if self.resolution else first.grid
-        return Solved(path, grid, seconds)
+        return Solved(path, self.grid_for(path), seconds)
+
+    def grid_for(self, path: Geodesic) -> Grid:
+        """The grid on which a path is to be written."""
+        return output_grid(path.grid, self.resolution) if self.resolution else path.grid
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, by which two recipes are compared; a model's file with what is in it."""
@@ -61,6 +67,45 @@ class Recipe:
 
 
 @dataclass(frozen=True)
+class Rendering:
+    """How a path is written: at which times, and what pictures look like.
+
+    Attributes:
+        times: of frames, or how many of them: an animation runs evenly.
+        kind: of a figure.
+        cmap: the colours; for these see `Look`.
+        norm: how they follow values.
+        vmin: the value of the first.
+        vmax: the value of the last.
+        stamp: whether the frames of an animation say their times.
+    """
+
+    times: list[float]
+    kind: str = "frames"
+    cmap: str = "magma"
+    norm: str = "linear"
+    vmin: float | None = None
+    vmax: float | None = None
+    stamp: bool = True
+
+    @property
+    def look(self) -> dict[str, Any]:
+        """The arguments of `Look`, by which a path is drawn."""
+        return {"cmap": self.cmap, "norm": self.norm, "vmin": self.vmin, "vmax": self.vmax}
+
+    @property
+    def shown(self) -> str:
+        """What a picture says of itself, by which one that shows something else is told."""
+        return json.dumps(asdict(self))
+
+    def check(self) -> None:
+        """Refuse colours that do not exist, before any file is read."""
+        from geonet.plotting.look import Look
+
+        Look(**self.look)
+
+
+@dataclass(frozen=True)
 class Solved:
     """A path, the grid on which it is to be written, and the seconds that solving took."""
 
@@ -68,17 +113,19 @@ class Solved:
     grid: Grid
     seconds: float
 
-    def write(self, output: Path, times: list[float], kind: str = "frames") -> None:
+    def write(self, output: Path, how: Rendering) -> None:
         """Write frames, a figure of some kind or an animation, whichever the suffix names."""
         from geonet.files import written_atomically
         from geonet.plotting.kinds import OF_ALL_TIMES
 
         suffix = output.suffix.lower()
         if suffix == ".npz":
-            self.path.save(output, times, self.grid)
+            self.path.save(output, how.times, self.grid)
         elif suffix == ".png":
-            figure = self.path.plot(None if kind in OF_ALL_TIMES else times, self.grid, kind)
+            times = None if how.kind in OF_ALL_TIMES else how.times
+            figure = self.path.plot(times, self.grid, how.kind, **how.look)
             with written_atomically(output) as temporary:
-                figure.savefig(temporary, format="png")
+                figure.savefig(temporary, format="png", metadata={SHOWN: how.shown})
         else:
-            self.path.animate(output, len(times), self.grid)
+            look = {**how.look, "stamp": how.stamp}
+            self.path.animate(output, len(how.times), self.grid, **look)

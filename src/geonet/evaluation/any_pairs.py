@@ -242,9 +242,9 @@ def _letter(stream: np.random.Generator, centre: np.ndarray, radius: float) -> V
 
 
 def _digit(stream: np.random.Generator) -> Values:
-    """One of MNIST's test set, upright, (28, 28)."""
+    """One of MNIST's test set, rows from the top, (28, 28)."""
     images = sample_digits().images
-    return images[stream.integers(len(images)), ::-1].T / 255
+    return images[stream.integers(len(images))] / 255
 
 
 _DRAWS: dict[str, Draw] = {

@@ -27,7 +27,13 @@ def save_geodesic(path: Geodesic, file: Path, times: Times, grid: Grid | None) -
         raise InputError("A path without a grid cannot be saved; give both ends on a grid.")
     moments, _ = check_times(times)
     frames = path.density(moments, grid)
-    header = {"format": FORMAT, "kind": path.kind, "solver": path.solver, "notes": path.notes}
+    header = {
+        "format": FORMAT,
+        "kind": path.kind,
+        "solver": path.solver,
+        "notes": path.notes,
+        "drawn": path.grid.drawn,
+    }
     arrays = {
         "times": moments.numpy(),
         "density": frames.numpy(),
@@ -63,7 +69,8 @@ def _rebuild(file: Path, arrays: dict[str, np.ndarray]) -> Geodesic:
         )
     if str(arrays.get("sha256")) != _digest(arrays):
         raise FileError(f"{file} was changed after it was written; save the geodesic again.")
-    box = (arrays["lower"].tolist(), arrays["upper"].tolist())
+    drawn = header.get("drawn", "plane")  # as all were before there was a choice
+    box = (arrays["lower"].tolist(), arrays["upper"].tolist(), drawn)
     source, target = (_density_from(arrays, end, box) for end in ENDS)
     state = {
         k.removeprefix("state/"): _aligned(v) for k, v in arrays.items() if k.startswith("state/")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +20,7 @@ from geonet.measures.grid import Grid
 from geonet.threads import working_on
 
 if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
     from geonet.geodesics.report import Report
@@ -30,6 +31,7 @@ QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 # What packages above this one do with a path, by location: imports point down.
 PLOT = "geonet.plotting.kinds:plot_kind"
 ANIMATE = "geonet.plotting.animation:animate_geodesic"
+LOOK = "geonet.plotting.look:Look"
 LOAD = "geonet.api:load"  # which imports every solver: some of them have paths of their own
 
 
@@ -110,7 +112,15 @@ class Geodesic(ABC):
 
     @torch.no_grad()
     def plot(
-        self, times: Times | None = None, grid: Grid | None = None, kind: str = "frames"
+        self,
+        times: Times | None = None,
+        grid: Grid | None = None,
+        kind: str = "frames",
+        *,
+        cmap: str | Colormap = "magma",
+        norm: str = "linear",
+        vmin: float | None = None,
+        vmax: float | None = None,
     ) -> Figure:
         """A figure of the path.
 
@@ -119,13 +129,40 @@ class Geodesic(ABC):
             grid: on which the densities are drawn, the path's own by default.
             kind: "frames" (in 1D curves and space × time, in 3D projections), "velocity" (2D),
                 "slices" (3D), or, of all times, "history" (1D: space × time) and "tracks" (2D).
+            cmap: a colour map of matplotlib, or its name.
+            norm: how colours follow values: "linear", "sqrt" or "log".
+            vmin: the value of the first colour; zero by default, or 1e-4 of `vmax` for "log".
+            vmax: the value of the last colour; the highest that is drawn by default.
         """
-        return located(PLOT)(self, kind, times, grid)
+        return located(PLOT)(self, kind, times, grid, located(LOOK)(cmap, norm, vmin, vmax))
 
     @torch.no_grad()
-    def animate(self, file: str | Path, frames: int = 31, grid: Grid | None = None) -> Path:
-        """Write the path, forwards and backwards, as a .gif; with ffmpeg also as an .mp4."""
-        return located(ANIMATE)(self, Path(file), frames, grid)
+    def animate(
+        self,
+        file: str | Path,
+        frames: int = 31,
+        grid: Grid | None = None,
+        *,
+        cmap: str | Colormap = "magma",
+        norm: str = "linear",
+        vmin: float | None = None,
+        vmax: float | None = None,
+        stamp: bool = True,
+    ) -> Path:
+        """Write the path, forwards and backwards, as a .gif; with ffmpeg also as an .mp4.
+
+        Args:
+            file: what to write.
+            frames: how many moments.
+            grid: on which the densities are drawn, the path's own by default.
+            cmap: the colours; see `plot`.
+            norm: see `plot`.
+            vmin: see `plot`.
+            vmax: see `plot`.
+            stamp: whether every frame says its time.
+        """
+        look = located(LOOK)(cmap, norm, vmin, vmax)
+        return located(ANIMATE)(self, Path(file), frames, grid, look, stamp)
 
     @torch.no_grad()
     def save(
@@ -143,6 +180,30 @@ class Geodesic(ABC):
     def load(file: str | Path) -> Geodesic:
         """The path that `save` wrote, able to answer at any time again."""
         return located(LOAD)(file)
+
+    def __getitem__(self, index: int) -> Geodesic:
+        """The path of one pair of a batch; a negative index counts from the last."""
+        count = len(self)
+        if not isinstance(index, int | np.integer):
+            raise InputError(f"path[{index!r}] is no pair; give a whole number, as in path[0].")
+        if not -count <= index < count:
+            raise InputError(
+                f"There is no path[{index}]: this path holds {count} pairs; "
+                f"give {-count} to {count - 1}."
+            )
+        return self._pair(int(index) % count)
+
+    def __len__(self) -> int:
+        """The number of pairs of a batch."""
+        if not self.batch:
+            raise InputError("This path holds a single pair; use it as it is, without an index.")
+        return self.batch[0]
+
+    def __iter__(self) -> Iterator[Geodesic]:
+        return (self[k] for k in range(len(self)))
+
+    def __bool__(self) -> bool:
+        return True  # a path of a single pair cannot be counted
 
     def __repr__(self) -> str:
         batch = f"{self.batch[0]} pairs, " if self.batch else ""
@@ -183,6 +244,15 @@ class Geodesic(ABC):
         (batch?) each; NaN for a pair of which it is not known.
         """
         return {}
+
+    def _pair(self, k: int) -> Geodesic:
+        """The path of the k-th pair of a batch; as it stands for paths that their ends decide."""
+        ends = self.source[k], self.target[k]
+        return self._from_state(*ends, self.solver, self._notes_of(k), {})
+
+    def _notes_of(self, k: int) -> dict[str, Any]:
+        """The notes on the k-th pair: lists have an entry for each."""
+        return {n: note[k] if isinstance(note, list) else note for n, note in self.notes.items()}
 
     def _state(self) -> dict[str, np.ndarray]:
         """Arrays from which `_from_state` rebuilds the path, beside source and target."""

@@ -109,6 +109,10 @@ class GridlessBuresGeodesic(BuresGeodesic):
     def _cells(self) -> int:
         return 0
 
+    def _pair(self, k: int) -> GridlessBuresGeodesic:
+        first, second = gaussian_of(self.source), gaussian_of(self.target)
+        return GridlessBuresGeodesic(first[k], second[k], self.solver)
+
     def __repr__(self) -> str:
         return f"BuresGeodesic({self._dimension}D, solver={self.solver!r})"
 

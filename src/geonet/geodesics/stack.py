@@ -26,6 +26,9 @@ class Stack(Geodesic):
         names = ", ".join(dict.fromkeys(path.solver for path in paths))
         super().__init__(source, target, names, _stack_notes([p.notes for p in paths]))
 
+    def _pair(self, k: int) -> Geodesic:
+        return self.paths[k]
+
     def _distance(self) -> Tensor:
         return torch.stack([path._distance() for path in self.paths])
 

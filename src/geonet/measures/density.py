@@ -11,13 +11,19 @@ from numpy.typing import ArrayLike, DTypeLike
 from torch import Tensor
 
 from geonet.errors import DensityError, GridError
+from geonet.locations import located
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline, resample
 
 if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+
     from geonet.measures.gaussian_mixture import GaussianMixture
 
 LEADING_AXES = 2  # at most (batch, times) before the axes of the grid
+# What a package above this one does with a density, by location: imports point down.
+PLOT, LOOK = "geonet.plotting.densities:plot_density", "geonet.plotting.look:Look"
 
 
 class Density:
@@ -112,6 +118,24 @@ class Density:
         """Covariance matrix, (batch?, times?, d, d), float64."""
         centred = self._centres() - self.mean()[..., None, :]
         return (centred * self._weights()[..., None]).transpose(-1, -2) @ centred
+
+    def plot(
+        self,
+        *,
+        cmap: str | Colormap = "magma",
+        norm: str = "linear",
+        vmin: float | None = None,
+        vmax: float | None = None,
+    ) -> Figure:
+        """A figure of one density: a curve in 1D, an image in 2D, projections in 3D.
+
+        Args:
+            cmap: a colour map of matplotlib, or its name.
+            norm: how colours follow values: "linear", "sqrt" or "log".
+            vmin: the value of the first colour; zero by default, or 1e-4 of `vmax` for "log".
+            vmax: the value of the last colour; the highest by default.
+        """
+        return located(PLOT)(self, located(LOOK)(cmap, norm, vmin, vmax))
 
     def __getitem__(self, index: int) -> Density:
         """One density of a batch."""

@@ -9,9 +9,10 @@ from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
 
 BOX_1D = Grid(100, 0.0, 10.0)
-BOX_2D = Grid((64, 64), 0.0, 5.0)
-BOX_3D = Grid((24, 24, 24), 0.0, 5.0)
-BOX_CLOUDS = Grid((25, 25), 0.0, 5.0)  # bins of particles in [−7, 7]², placed on [0, 5]²
+BOX_2D = Grid((64, 64), 0.0, 5.0, drawn="plane")
+BOX_3D = Grid((24, 24, 24), 0.0, 5.0, drawn="plane")
+# Bins of particles in [−7, 7]², placed on [0, 5]².
+BOX_CLOUDS = Grid((25, 25), 0.0, 5.0, drawn="plane")
 REACH_CLOUDS = 7.0
 PARTICLES = 3000  # in a cloud
 

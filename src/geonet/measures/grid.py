@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from geonet.errors import GridError
 ROUNDING = 1e-13  # of a coordinate: narrower cells cannot be told apart
 LEAST = 1e-290  # of a coordinate: below, numbers have fewer digits
 SCALAR = (int, float, np.integer, np.floating)
+Drawn = Literal["image", "plane"]
 
 
 @dataclass(frozen=True)
@@ -28,17 +30,22 @@ class Grid:
         shape: number of cells along each axis, (n_1, ..., n_d).
         lower: lower corner of the box.
         upper: upper corner of the box.
+        drawn: how pictures show two of its axes. "image": the first down and the second to the
+            right, as `imshow` shows an array. "plane": the first to the right and the second
+            upwards, as a scatter plot shows x and y. Grids that differ in this alone are equal.
     """
 
     shape: tuple[int, ...]
     lower: tuple[float, ...]
     upper: tuple[float, ...]
+    drawn: Drawn = field(default="image", compare=False)
 
     def __init__(
         self,
         shape: int | Sequence[int],
         lower: float | Sequence[float] = 0.0,
         upper: float | Sequence[float] = 1.0,
+        drawn: Drawn = "image",
     ):
         cells = _cell_counts(shape)
         low, high = (
@@ -56,9 +63,12 @@ class Grid:
                     f"The cells along axis {axis} are narrower than rounding there: {cells[axis]} "
                     f"on [{a:g}, {b:g}]; give fewer cells or a box nearer to zero."
                 )
+        if drawn not in get_args(Drawn):
+            raise GridError(f"drawn is {drawn!r}; give 'image' or 'plane'.")
         object.__setattr__(self, "shape", cells)
         object.__setattr__(self, "lower", low)
         object.__setattr__(self, "upper", high)
+        object.__setattr__(self, "drawn", drawn)
 
     @cached_property
     def dimension(self) -> int:
@@ -121,7 +131,7 @@ class Grid:
         """The same box with other cells; one number serves every axis."""
         if isinstance(shape, int | np.integer):
             shape = (int(shape),) * self.dimension
-        return Grid(shape, self.lower, self.upper)
+        return Grid(shape, self.lower, self.upper, self.drawn)
 
     def same_box(self, other: Grid) -> bool:
         """Whether the two grids cover the same box, up to rounding."""

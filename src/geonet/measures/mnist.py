@@ -88,7 +88,7 @@ def sample_digits() -> Digits:
 
 
 def as_densities(images: np.ndarray, blur: float, floor: float) -> Density:
-    """Images as a batch of densities on the unit square, upright: x to the right, y upwards.
+    """Images as a batch of densities on the unit square: axis 0 runs down, axis 1 to the right.
 
     Args:
         images: (n, 28, 28), uint8, rows from the top.
@@ -102,8 +102,8 @@ def as_densities(images: np.ndarray, blur: float, floor: float) -> Density:
         )
     if not 0 <= blur <= SIDE:
         raise InputError(f"blur is {blur:g}; give a standard deviation of 0 to {SIDE} pixels.")
-    upright = pixels[:, ::-1].swapaxes(1, 2) / 255  # as `from_image` turns and scales an image
-    blurred = gaussian_filter(upright, (0, blur, blur), mode="reflect")
+    scaled = pixels / 255  # as `from_image` scales an image
+    blurred = gaussian_filter(scaled, (0, blur, blur), mode="reflect")
     return Density(blurred, Grid((SIDE, SIDE))).with_floor(floor)
 
 

@@ -1,7 +1,8 @@
 """Densities from images, arrays, tables, point clouds and functions.
 
-Orientation: `values[i, j]` has axis 0 = x to the right and axis 1 = y upwards, so the pixels of an
-image (rows from the top) become `pixels[::-1].T`.
+Orientation: what holds the pixels of a picture, be it an image, an array or a table, is read as it
+is: axis 0 runs down the rows and axis 1 to the right. Points have their coordinates in the order of
+the axes.
 """
 
 from __future__ import annotations
@@ -226,7 +227,7 @@ def _default_grid(shape: tuple[int, ...], box: tuple[Corner, Corner] | None) -> 
 
 
 def _image_values(file: Path, invert: bool) -> np.ndarray:
-    """Brightness (or darkness) in [0, 1] times opacity, (width, height), y upwards."""
+    """Brightness (or darkness) in [0, 1] times opacity, (height, width)."""
     with (
         reading(file, "an image"),
         quiet(),  # about metadata
@@ -239,8 +240,7 @@ def _image_values(file: Path, invert: bool) -> np.ndarray:
         raise FileError(
             f"{file} is {width}×{height} pixels; a density needs at least 2 pixels along each side."
         )
-    mass = (1 - grey if invert else grey) * opacity
-    return np.ascontiguousarray(mass[::-1].T)
+    return (1 - grey if invert else grey) * opacity
 
 
 def _check_pixels(image: Image.Image) -> None:

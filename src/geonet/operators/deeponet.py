@@ -239,6 +239,11 @@ class DeepONetPath(Geodesic):
             usual &= l1(self.density(t), end) <= limit
         return {"in_distribution": usual}
 
+    def _pair(self, k: int) -> DeepONetPath:
+        own = tuple(part[k : k + 1] for part in self.coefficients)
+        ends, notes = (self.source[k], self.target[k]), self._notes_of(k)
+        return type(self)(*ends, self.solver, self.bases, own, self.tested, notes)
+
     def _state(self) -> dict[str, np.ndarray]:
         """Coefficients and trunks: what is needed at any (x, t)."""
         model = self.bases.model

@@ -6,33 +6,42 @@ from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from geonet.errors import FileError
 from geonet.files import written_atomically
 from geonet.geodesics.base import Geodesic
 from geonet.measures.grid import Grid
 from geonet.plotting.checks import check, check_count
-from geonet.plotting.look import DENSITY_MAP, FAINT, INK, Frames, quieten
+from geonet.plotting.look import FAINT, INK, PLAIN, Frames, Look, fit_height, quieten
 from geonet.plotting.panels import PROJECTIONS, projection
+from geonet.plotting.upright import across_and_along, upright
 from geonet.plotting.video import check_ffmpeg, write_mp4
 
 SIDE = 256  # pixels along the longest side, at least
 LEVELS = 64  # colours of a GIF: half the bytes of 256, and the eye sees no steps
 GAP = 4  # pixels between the projections of a 3D path
+STAMP = 12  # pixels: the height of the time that is written on a frame
+FONT = "fonts/ttf/DejaVuSans.ttf"  # of matplotlib's data
 STEP, PAUSE = 60, 600  # milliseconds that a frame is shown, between and at the ends
 
 
 def animate_geodesic(
-    path: Geodesic, file: Path, frames: int = 31, grid: Grid | None = None
+    path: Geodesic,
+    file: Path,
+    frames: int = 31,
+    grid: Grid | None = None,
+    look: Look = PLAIN,
+    stamp: bool = True,
 ) -> Path:
     """Write `frames` moments, forwards and back, as a GIF that loops or an MP4 that plays once.
 
-    An MP4 needs ffmpeg.
+    An MP4 needs ffmpeg. With `stamp` every frame says its time.
     """
     kind = file.suffix.lower()
     if kind not in (".gif", ".mp4"):
@@ -43,7 +52,8 @@ def animate_geodesic(
     if kind == ".mp4":
         check_ffmpeg(file)  # before anything is computed
     moments, grid = check(path, np.linspace(0, 1, frames), grid)
-    pictures = _pictures(path.density(moments, grid).numpy(), moments, grid)
+    labels = [f"t = {t:.2f}" if stamp else "" for t in moments]
+    pictures = _pictures(path.density(moments, grid).numpy(), labels, grid, look)
     with written_atomically(file) as temporary:
         if kind == ".gif":
             _write_gif(pictures, temporary)
@@ -52,17 +62,24 @@ def animate_geodesic(
     return file
 
 
-def _pictures(values: Frames, moments: list[float], grid: Grid) -> list[Image.Image]:
-    """Values (T, *grid.shape) as T pictures with a palette."""
+def _pictures(values: Frames, labels: Sequence[str], grid: Grid, look: Look) -> list[Image.Image]:
+    """Values (T, *grid.shape) as T pictures with a palette, a label on each."""
     if grid.dimension == 1:
-        return _line_pictures(values, moments, grid)
+        return _line_pictures(values, labels, grid, look)
     if grid.dimension == 2:
-        return _coloured(_scaled_up(values, grid))
-    parts = [_scaled_up(*projection(values, grid, axes)) for axes in PROJECTIONS]
-    return _coloured(_side_by_side(parts))
+        levels = _scaled_up(values, grid, look)
+    else:
+        sides = [projection(values, grid, axes) for axes in PROJECTIONS]
+        levels = _side_by_side([_scaled_up(*side, look) for side in sides])
+    pictures = _coloured(levels, look)
+    for picture, label in zip(pictures, labels, strict=True):
+        _stamp(picture, label)
+    return pictures
 
 
-def _line_pictures(values: Frames, moments: list[float], grid: Grid) -> list[Image.Image]:
+def _line_pictures(
+    values: Frames, labels: Sequence[str], grid: Grid, look: Look
+) -> list[Image.Image]:
     """A moving curve, with source and target as outlines."""
     figure = Figure(figsize=(4.4, 2.8), dpi=120, layout="constrained")
     canvas = FigureCanvasAgg(figure)
@@ -70,17 +87,18 @@ def _line_pictures(values: Frames, moments: list[float], grid: Grid) -> list[Ima
     x = grid.axes()[0].numpy()
     for end in (values[0], values[-1]):
         axis.plot(x, end, color=FAINT, linewidth=1.2)
-    (curve,) = axis.plot(x, values[0], color=DENSITY_MAP(0.45), linewidth=2)
-    area = axis.fill_between(x, values[0], color=DENSITY_MAP(0.45), alpha=0.2, linewidth=0)
+    colour = look.colours()(0.45)
+    (curve,) = axis.plot(x, values[0], color=colour, linewidth=2)
+    area = axis.fill_between(x, values[0], color=colour, alpha=0.2, linewidth=0)
     axis.set(xlabel="x", ylabel="density", xlim=(grid.lower[0], grid.upper[0]))
-    axis.set_ylim(0, 1.05 * float(values.max()))
-    label = axis.text(0.02, 0.95, "", transform=axis.transAxes, va="top", color=INK)
+    fit_height(axis, look.scale(values), values)
+    text = axis.text(0.02, 0.95, "", transform=axis.transAxes, va="top", color=INK)
     quieten(axis)
     pictures: list[Image.Image] = []
-    for t, frame in zip(moments, values, strict=True):
+    for label, frame in zip(labels, values, strict=True):
         curve.set_ydata(frame)
         area.set_data(x, frame, 0)
-        label.set_text(f"t = {t:.2f}")
+        text.set_text(label)
         canvas.draw()
         picture = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
         first = pictures[0] if pictures else _with_palette(picture)
@@ -97,18 +115,15 @@ def _with_palette(picture: Image.Image) -> Image.Image:
     return reduced
 
 
-def _scaled_up(values: Frames, grid: Grid) -> NDArray[np.uint8]:
-    """Frames (T, n, m) as levels (T, height, width) of one scale, y downwards."""
+def _scaled_up(values: Frames, grid: Grid, look: Look) -> NDArray[np.uint8]:
+    """Frames (T, n, m) as levels (T, height, width) of one scale, rows from the top."""
     finest = min(grid.spacing)
     factor = ceil(SIDE / round(grid.longest / finest))
-    width, height = (round(length / finest * factor) for length in grid.lengths)
-    levels = values.clip(min=0) * ((LEVELS - 1) / float(values.max()))
-    frames = [
-        Image.fromarray(frame.T[::-1].astype(np.float32)).resize(
-            (width, height), Image.Resampling.BICUBIC
-        )
-        for frame in levels
-    ]
+    first, second = (round(length / finest * factor) for length in grid.lengths)
+    size = across_and_along((first, second), grid)
+    shares = np.ma.getdata(look.scale(values).norm(values)).clip(0, 1)
+    levels = (LEVELS - 1) * upright(shares, grid).astype(np.float32)
+    frames = [Image.fromarray(frame).resize(size, Image.Resampling.BICUBIC) for frame in levels]
     return np.stack([np.asarray(frame).round().clip(0, LEVELS - 1) for frame in frames]).astype(
         np.uint8
     )
@@ -124,14 +139,24 @@ def _side_by_side(parts: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     return np.concatenate(padded, axis=2)
 
 
-def _coloured(frames: NDArray[np.uint8]) -> list[Image.Image]:
+def _coloured(frames: NDArray[np.uint8], look: Look) -> list[Image.Image]:
     """Levels (T, height, width) as pictures; the colour map itself is their palette."""
-    colours = DENSITY_MAP(np.linspace(0, 1, LEVELS), bytes=True)[:, :3]
+    colours = look.colours()(np.linspace(0, 1, LEVELS), bytes=True)[:, :3]
     palette = colours.tobytes() + bytes([255] * 3)  # and white for gaps
+    palette += bytes(ImageColor.getrgb(INK))
     pictures = [Image.fromarray(frame) for frame in frames]
     for picture in pictures:
         picture.putpalette(palette)
     return pictures
+
+
+def _stamp(picture: Image.Image, label: str) -> None:
+    """Write the label into the upper left corner, white with a dark edge: for any colours."""
+    font = ImageFont.truetype(str(Path(matplotlib.get_data_path()) / FONT), STAMP)
+    white, dark = LEVELS, LEVELS + 1
+    ImageDraw.Draw(picture).text(
+        (5, 4), label, fill=white, font=font, stroke_width=1, stroke_fill=dark
+    )
 
 
 def _write_gif(pictures: list[Image.Image], file: Path) -> None:

@@ -13,8 +13,7 @@ def check(path: Geodesic, times: Times, grid: Grid | None) -> tuple[list[float],
     """The times as a list, and the grid to draw on: the path's own unless another is given."""
     if path.batch:
         raise InputError(
-            f"This path holds {path.batch[0]} pairs; plot one pair: "
-            "geonet.geodesic(source[0], target[0], ...)."
+            f"This path holds {path.batch[0]} pairs; draw one of them, as in path[0].plot()."
         )
     grid = path._output_grid(grid)
     if grid.dimension > 3:

@@ -18,19 +18,19 @@ from geonet.plotting.checks import check, check_count, check_dimension
 from geonet.plotting.look import (
     DPI,
     INK,
+    PLAIN,
     ROUNDING,
     TIME_MAP,
     Frames,
+    Look,
     colour_bar,
-    density_scale,
     entitle,
-    extent,
     moment,
-    name_box,
     quieten,
     title_of,
 )
-from geonet.plotting.panels import draw_strip
+from geonet.plotting.panels import BETWEEN_TICKS, draw_strip
+from geonet.plotting.upright import extent, name_axes, name_box, placed, tallness, upright
 
 THIN = 0.05  # of a frame's peak: no arrow is drawn where there is less mass
 ARROW = 1.2  # length of the longest arrow, in distances between arrows
@@ -40,7 +40,11 @@ KNOTS = 41  # times along a track: entropic and learned tracks are not straight
 
 
 def plot_velocity(
-    path: Geodesic, times: Times = QUARTERS, grid: Grid | None = None, arrows: int = 12
+    path: Geodesic,
+    times: Times = QUARTERS,
+    grid: Grid | None = None,
+    look: Look = PLAIN,
+    arrows: int = 12,
 ) -> Figure:
     """The density of a 2D path at `times`, with arrows of its velocity where there is mass.
 
@@ -50,6 +54,7 @@ def plot_velocity(
         path: the path; its solver must give a velocity.
         times: of the frames.
         grid: of the densities, the path's own by default.
+        look: the colours of the densities.
         arrows: how many fit along the longer side of the box.
     """
     moments, grid = check(path, times, grid)
@@ -63,11 +68,11 @@ def plot_velocity(
     fastest = max(float(np.linalg.norm(v, axis=-1).max()) for v in velocities)
     frames = path.density(moments, grid).numpy()
     labels = [moment(t) for t in moments]
-    figure, axes = draw_strip(frames, labels, grid, density_scale(frames), "density")
+    figure, axes = draw_strip(frames, labels, grid, look.scale(frames), "density")
     at_rest = ROUNDING * grid.longest
     scale = ARROW * max(places.spacing) / max(fastest, at_rest)
     for axis, where, velocity in zip(axes, points, velocities, strict=True):
-        _draw_arrows(axis, where, velocity * scale)
+        _draw_arrows(axis, placed(where, grid), placed(velocity * scale, grid))
     entitle(figure, f"{title_of(path)}   longest arrow |v| = {fastest:.3g}")
     return figure
 
@@ -89,14 +94,17 @@ def plot_tracks(
     source, target = path.density(0.0, grid), path.density(1.0, grid)
     points = sampled(source, particles, torch.Generator().manual_seed(seed))
     tracks = path.trajectories(np.linspace(0, 1, KNOTS), points).detach().numpy()  # (K, N, 2)
-    width, height = (SIDE * length / grid.longest for length in grid.lengths)
-    figure = Figure(figsize=(max(width, 2) + 0.9, height + 0.6), dpi=DPI, layout="compressed")
+    width = SIDE / max(1, tallness(grid))
+    size = (max(width, 2) + 0.9, width * tallness(grid) + 0.6)
+    figure = Figure(figsize=size, dpi=DPI, layout="compressed")
     axis = figure.subplots()
     for end, t in ((source, 0.0), (target, 1.0)):
         _draw_tinted(axis, end.numpy(), grid, TIME_MAP(t))
-    colours = _draw_tracks(axis, tracks)
+    colours = _draw_tracks(axis, placed(tracks, grid))
     axis.set(xlim=extent(grid)[:2], ylim=extent(grid)[2:])
     name_box(axis, grid)
+    if grid.drawn == "plane":
+        name_axes(axis, ("x", "y"), grid, BETWEEN_TICKS)
     quieten(axis)
     colour_bar(figure, colours, axis, "t")
     entitle(figure, title_of(path))
@@ -115,7 +123,7 @@ def _where_mass_is(path: Geodesic, t: float, places: Grid) -> NDArray[np.float64
     return places.points().numpy()[values > THIN * values.max()]
 
 
-def _draw_arrows(axis: Axes, points: NDArray[np.float64], arrows: NDArray[np.floating]) -> None:
+def _draw_arrows(axis: Axes, points: NDArray[np.floating], arrows: NDArray[np.floating]) -> None:
     """Arrows (n, 2), centred at points (n, 2): white, with dark edges for bright places."""
     axis.quiver(
         *points.T,
@@ -138,10 +146,11 @@ def _draw_tinted(
     axis: Axes, values: Frames, grid: Grid, colour: tuple[float, float, float, float]
 ) -> None:
     """Values (n, m) in one colour, the less opaque the smaller they are."""
-    picture = np.empty((*values.T.shape, 4))
+    rows = upright(values, grid)
+    picture = np.empty((*rows.shape, 4))
     picture[..., :3] = to_rgba(colour)[:3]
-    picture[..., 3] = TINT * values.T.clip(min=0) / values.max()
-    axis.imshow(picture, origin="lower", extent=extent(grid), interpolation="bilinear")
+    picture[..., 3] = TINT * rows.clip(min=0) / rows.max()
+    axis.imshow(picture, origin="upper", extent=extent(grid), interpolation="bilinear")
 
 
 def _draw_tracks(axis: Axes, tracks: NDArray[np.floating]) -> ScalarMappable:

@@ -14,31 +14,35 @@ from geonet.plotting.checks import check, check_dimension
 from geonet.plotting.look import (
     DENSITY_MAP,
     DPI,
+    PLAIN,
     Frames,
-    density_scale,
+    Look,
     entitle,
     moment,
     quieten,
     title_of,
 )
 from geonet.plotting.panels import Asked, draw, draw_frames, draw_history, label_frames
+from geonet.plotting.upright import tallness
 
 
-def plot_geodesic(path: Geodesic, times: Times = QUARTERS, grid: Grid | None = None) -> Figure:
+def plot_geodesic(
+    path: Geodesic, times: Times = QUARTERS, grid: Grid | None = None, look: Look = PLAIN
+) -> Figure:
     """The path at `times`: in 1D curves and space × time, in 2D frames, in 3D projections."""
     moments, grid = check(path, times, grid)
     labels = [moment(t) for t in moments]
-    figure = draw(_densities(path, grid), moments, labels, grid, density_scale, "density")
+    figure = draw(_densities(path, grid), moments, labels, grid, look.scale, "density")
     entitle(figure, title_of(path))
     return figure
 
 
-def plot_history(path: Geodesic, grid: Grid | None = None) -> Figure:
+def plot_history(path: Geodesic, grid: Grid | None = None, look: Look = PLAIN) -> Figure:
     """A 1D path in space × time."""
     _, grid = check(path, QUARTERS, grid)
     check_dimension(grid, 1, "space × time is")
     figure = Figure(figsize=(5.2, 3.6), dpi=DPI, layout="constrained")
-    draw_history(figure, figure.subplots(), _densities(path, grid), grid, density_scale, "density")
+    draw_history(figure, figure.subplots(), _densities(path, grid), grid, look.scale, "density")
     entitle(figure, title_of(path))
     return figure
 
@@ -55,7 +59,7 @@ def plot_together(paths: Mapping[str, Geodesic], times: Times = QUARTERS) -> Fig
         if path.grid.dimension == 1:
             _draw_curves(row, frames, path.grid)
         else:
-            draw_frames(row, frames, path.grid, density_scale(frames))
+            draw_frames(row, frames, path.grid, PLAIN.scale(frames))
         row[0].set_ylabel(name)
     label_frames(axes[0], [moment(t) for t in moments])
     return figure
@@ -73,7 +77,7 @@ def _row_height(path: Geodesic) -> float:
             f"A path is {grid.dimension}D; rows are made in one or two dimensions, "
             "use path.plot() for this one."
         )
-    return 0.7 if grid.dimension == 1 else grid.lengths[1] / grid.lengths[0]
+    return 0.7 if grid.dimension == 1 else tallness(grid)
 
 
 def _draw_curves(axes: Sequence[Axes], frames: Frames, grid: Grid) -> None:

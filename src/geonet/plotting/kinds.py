@@ -9,21 +9,32 @@ from geonet.geodesics.base import QUARTERS, Geodesic, Times
 from geonet.measures.grid import Grid
 from geonet.plotting.fields import plot_tracks, plot_velocity
 from geonet.plotting.figures import plot_geodesic, plot_history
+from geonet.plotting.look import PLAIN, Look
 from geonet.plotting.space import plot_slices
 
 AT_TIMES = {"frames": plot_geodesic, "velocity": plot_velocity, "slices": plot_slices}
-OF_ALL_TIMES = {"history": plot_history, "tracks": plot_tracks}
+OF_ALL_TIMES = ("history", "tracks")
 
 
 def plot_kind(
-    path: Geodesic, kind: str, times: Times | None = None, grid: Grid | None = None
+    path: Geodesic,
+    kind: str,
+    times: Times | None = None,
+    grid: Grid | None = None,
+    look: Look = PLAIN,
 ) -> Figure:
     """The picture of that kind: frames, velocity, slices, history or tracks."""
+    if isinstance(times, str):
+        raise InputError(f"The first argument is the times; name a kind by kind={times!r}.")
     if kind in AT_TIMES:
-        return AT_TIMES[kind](path, QUARTERS if times is None else times, grid)
+        return AT_TIMES[kind](path, QUARTERS if times is None else times, grid, look)
     if kind not in OF_ALL_TIMES:
         known = ", ".join((*AT_TIMES, *OF_ALL_TIMES))
         raise InputError(f"There is no kind {kind!r} of picture; choose one of {known}.")
     if times is not None:
         raise InputError(f"A picture of kind {kind!r} shows all times; leave `times` out.")
-    return OF_ALL_TIMES[kind](path, grid)
+    if kind == "history":
+        return plot_history(path, grid, look)
+    if look != PLAIN:
+        raise InputError("Tracks have the colours of time; leave cmap, norm, vmin and vmax out.")
+    return plot_tracks(path, grid)

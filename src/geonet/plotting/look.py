@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
+import math
+from dataclasses import dataclass
+
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.colors import Colormap, ListedColormap, LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from geonet.errors import UnavailableError
+from geonet.errors import InputError, UnavailableError
 from geonet.geodesics.base import Geodesic
-from geonet.measures.grid import Grid
 
 Frames = NDArray[np.floating]
 
@@ -23,19 +26,106 @@ TIME_MAP = ListedColormap(  # without its last yellow, which is hard to see on w
 )
 ERROR_MAP = matplotlib.colormaps["PuOr"]  # white is no error; the colour-blind see both signs
 ROUNDING = 1e-9  # of the whole: smaller errors are not magnified
+DECADES = 4  # that logarithmic colours span, unless vmin says otherwise
+NORMS = ("linear", "sqrt", "log")
 INK, FAINT = "#333333", "#c8c8c8"
-NAMES = ("x", "y", "z")
 
 
-def density_scale(frames: Frames) -> ScalarMappable:
-    """Colours from zero to the highest value; negative values have the colour of zero."""
-    return ScalarMappable(Normalize(0, float(frames.max())), DENSITY_MAP)
+@dataclass(frozen=True)
+class Look:
+    """The colours of densities.
+
+    Attributes:
+        cmap: a colour map of matplotlib, or its name.
+        norm: how colours follow values: "linear", "sqrt" or "log".
+        vmin: the value of the first colour, which all below have too. By default zero, or 1e-4 of
+            `vmax` for "log", where zero has no place.
+        vmax: the value of the last colour; by default the highest that is drawn.
+    """
+
+    cmap: str | Colormap = "magma"
+    norm: str = "linear"
+    vmin: float | None = None
+    vmax: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.cmap, Colormap):
+            _check_name("cmap", self.cmap, list(matplotlib.colormaps), "'magma' or 'viridis'")
+        _check_name("norm", self.norm, list(NORMS), "'linear', 'sqrt' or 'log'")
+        for name in ("vmin", "vmax"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(_number(name, value)):
+                raise InputError(f"{name} is {value}; give a finite number.")
+        lowest = 0.0 if self.vmin is None else self.vmin
+        if self.vmax is not None and not lowest < self.vmax:
+            raise InputError(f"vmax is {self.vmax:g}; give a number above vmin = {lowest:g}.")
+        if self.norm == "log" and self.vmin is not None and self.vmin <= 0:
+            raise InputError(f"vmin is {self.vmin:g}; a logarithmic scale begins above zero.")
+        if self.norm == "sqrt" and lowest < 0:
+            raise InputError(f"vmin is {lowest:g}; a scale of roots begins at zero or above.")
+
+    def colours(self) -> Colormap:
+        """The colour map."""
+        return self.cmap if isinstance(self.cmap, Colormap) else matplotlib.colormaps[self.cmap]
+
+    def scale(self, frames: Frames) -> ScalarMappable:
+        """Colours for these values; those beyond either limit have the colour of the limit."""
+        highest = float(frames.max()) if self.vmax is None else self.vmax
+        floor = highest * 10.0**-DECADES if self.norm == "log" else 0.0
+        lowest = floor if self.vmin is None else self.vmin
+        if not lowest < highest:
+            raise InputError(
+                f"vmin is {lowest:g} and the highest value drawn is {highest:.4g}; "
+                "give a smaller vmin, or vmax too."
+            )
+        return ScalarMappable(_norm(self.norm, lowest, highest), self.colours())
+
+
+PLAIN = Look()
+
+
+def _norm(name: str, lowest: float, highest: float) -> Normalize:
+    if name == "log":
+        return LogNorm(lowest, highest, clip=True)  # zeros have the first colour
+    if name == "sqrt":
+        return PowerNorm(0.5, lowest, highest, clip=True)
+    return Normalize(lowest, highest)
+
+
+def _check_name(what: str, name: object, known: list[str], examples: str) -> None:
+    if isinstance(name, str) and name in known:
+        return
+    close = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"give one such as {examples}."
+    raise InputError(f"There is no {what} {name!r}; {hint}")
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise InputError(f"{name} is {value!r}; give a number.")
+    return float(value)
 
 
 def error_scale(frames: Frames, unit: float) -> ScalarMappable:
     """Colours symmetric about zero; `unit` is the size of the quantity with the errors."""
     largest = max(float(np.abs(frames).max()), ROUNDING * unit)
     return ScalarMappable(Normalize(-largest, largest), ERROR_MAP)
+
+
+def fit_height(axis: Axes, scale: ScalarMappable, values: Frames) -> None:
+    """The height of an axis with curves, on the scale that their colours have elsewhere."""
+    lowest, highest = scale.get_clim()
+    if isinstance(scale.norm, LogNorm):
+        axis.set_yscale("log", nonpositive="clip")
+    elif isinstance(scale.norm, PowerNorm):
+        axis.set_yscale("function", functions=(_root, np.square))
+    elif lowest == 0 and values.min() < 0:
+        return  # a negative density, an error of its solver, stays visible
+    axis.set_ylim(1.05 * lowest if lowest < 0 else lowest, 1.05 * highest)
+
+
+def _root(values: Frames) -> Frames:
+    return np.sqrt(np.clip(values, 0, None))
 
 
 def quieten(axis: Axes) -> None:
@@ -49,24 +139,13 @@ def quieten(axis: Axes) -> None:
 
 
 def colour_bar(figure: Figure, scale: ScalarMappable, axes: Axes | list[Axes], label: str) -> None:
-    """A colour bar right of the axes."""
+    """A colour bar right of the axes; that of logarithmic colours says where they begin."""
+    if isinstance(scale.norm, LogNorm):
+        label = f"{label}, at least {scale.norm.vmin:.2g}"
     bar = figure.colorbar(scale, ax=axes, label=label, fraction=0.05, aspect=25, pad=0.02)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     bar.ax.tick_params(color=FAINT, labelcolor=INK, labelsize="small")
     bar.ax.yaxis.label.set_color(INK)
-
-
-def name_box(axis: Axes, grid: Grid) -> None:
-    """Ticks at the corners of a 2D box."""
-    for set_ticks, low, high in zip(
-        (axis.set_xticks, axis.set_yticks), grid.lower, grid.upper, strict=True
-    ):
-        set_ticks((low, high), (f"{low:.4g}", f"{high:.4g}"))
-
-
-def extent(grid: Grid) -> tuple[float, float, float, float]:
-    """The sides of a 2D box: left, right, bottom, top."""
-    return grid.lower[0], grid.upper[0], grid.lower[1], grid.upper[1]
 
 
 def entitle(figure: Figure, title: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import ceil
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,20 +13,12 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from geonet.measures.grid import Grid
-from geonet.plotting.look import (
-    DPI,
-    INK,
-    NAMES,
-    TIME_MAP,
-    Frames,
-    colour_bar,
-    extent,
-    name_box,
-    quieten,
-)
+from geonet.plotting.look import DPI, INK, TIME_MAP, Frames, colour_bar, fit_height, quieten
+from geonet.plotting.upright import axis_names, extent, name_axes, name_box, tallness, upright
 
 ROW = 6  # frames beside each other before the next row begins
 MOMENTS = 201  # times in the space × time picture
+BETWEEN_TICKS = -9  # points that the name of an axis is set off
 PROJECTIONS = ((0, 1), (0, 2), (1, 2))  # axes that a 3D path is shown on
 
 Asked = Callable[[Sequence[float]], Frames]  # at times (T,): values (T, *grid.shape)
@@ -63,11 +56,7 @@ def draw_line(
     for t, label, curve in zip(moments, labels, curves, strict=True):
         left.plot(x, curve, color=TIME_MAP(t), linewidth=1.6, label=label)
     left.set(xlabel="x", ylabel=what, xlim=(grid.lower[0], grid.upper[0]))
-    lowest, highest = scale(curves).get_clim()
-    if lowest < 0:  # errors: zero in the middle
-        left.set_ylim(1.05 * lowest, 1.05 * highest)
-    elif curves.min() >= 0:  # a negative density, an error of its solver, stays visible
-        left.set_ylim(bottom=0)
+    fit_height(left, scale(curves), curves)
     quieten(left)
     if len(moments) <= ROW:
         left.legend(edgecolor="none", labelcolor=INK, fontsize="small", handlelength=1.2)
@@ -91,14 +80,21 @@ def draw_history(
 
 
 def draw_strip(
-    frames: Frames, labels: list[str], grid: Grid, colours: ScalarMappable, what: str
+    frames: Frames,
+    labels: list[str],
+    grid: Grid,
+    colours: ScalarMappable,
+    what: str,
+    side: float = 1.8,
 ) -> tuple[Figure, list[Axes]]:
-    """Frames (T, n, m) in a strip, broken into rows, on one colour scale; and their T axes."""
+    """Frames (T, n, m) in a strip, broken into rows, on one colour scale; and their T axes.
+
+    Each is `side` inches wide.
+    """
     columns = min(len(frames), ROW)
     rows = ceil(len(frames) / columns)
-    tall = grid.lengths[1] / grid.lengths[0]
     text = 0.35 + 0.15 * labels[0].count("\n")
-    size = (1.8 * columns + 1.1, rows * (1.8 * tall + text) + 0.35)
+    size = (side * columns + 1.1, rows * (side * tallness(grid) + text) + 0.35)
     figure = Figure(figsize=size, dpi=DPI, layout="compressed")
     axes = list(figure.subplots(rows, columns, squeeze=False).ravel())
     shown, empty = axes[: len(frames)], axes[len(frames) :]
@@ -107,6 +103,8 @@ def draw_strip(
     for axis in empty:
         axis.set_axis_off()
     name_box(axes[0], grid)
+    if grid.drawn == "plane":
+        name_axes(axes[0], ("x", "y"), grid, BETWEEN_TICKS)
     colour_bar(figure, colours, axes, what)
     return figure, shown
 
@@ -116,24 +114,26 @@ def draw_projections(
 ) -> Figure:
     """A row for each projection of values (T, n, m, k): the integral along the third axis."""
     parts = [projection(values, grid, axes) for axes in PROJECTIONS]
-    tall = [plane.lengths[1] / plane.lengths[0] for _, plane in parts]
+    tall, names = [tallness(plane) for _, plane in parts], axis_names(grid)
     size = (1.7 * len(values) + 1.1, 1.7 * sum(tall) + 1.4)
     figure = Figure(figsize=size, dpi=DPI, layout="compressed")
     axes = figure.subplots(3, len(values), squeeze=False, height_ratios=tall)
     for row, (first, second), (frames, plane) in zip(axes, PROJECTIONS, parts, strict=True):
         colours = scale(frames)
         draw_frames(row, frames, plane, colours)
-        row[0].set_xlabel(NAMES[first], color=INK)
-        row[0].set_ylabel(NAMES[second], color=INK, rotation=0)
-        colour_bar(figure, colours, list(row), f"{what} over {NAMES[3 - first - second]}")
+        name_axes(row[0], (names[first], names[second]), plane)
+        colour_bar(figure, colours, list(row), f"{what} over {names[3 - first - second]}")
     label_frames(axes[0], labels)
     return figure
 
 
 def draw_frames(axes: Sequence[Axes], frames: Frames, grid: Grid, colours: ScalarMappable) -> None:
-    """Frames (T, n, m) as images, x to the right and y upwards."""
-    for axis, frame in zip(axes, frames, strict=True):
-        image = axis.imshow(frame.T, origin="lower", extent=extent(grid), interpolation="bicubic")
+    """Frames (T, n, m) as images, the way up that their grid is drawn."""
+    # What bicubic waves are beside zero must not be magnified: smooth those colours instead.
+    stage = "data" if type(colours.norm) is Normalize else "rgba"
+    how: dict[str, Any] = {"interpolation": "bicubic", "interpolation_stage": stage}
+    for axis, frame in zip(axes, upright(frames, grid), strict=True):
+        image = axis.imshow(frame, origin="upper", extent=extent(grid), **how)
         image.set(norm=colours.norm, cmap=colours.cmap)
         axis.set(xticks=(), yticks=())
         quieten(axis)
@@ -156,4 +156,4 @@ def plane_of(grid: Grid, axes: tuple[int, int]) -> Grid:
     shape, lower, upper = (
         [getattr(grid, part)[i] for i in axes] for part in ("shape", "lower", "upper")
     )
-    return Grid(shape, lower, upper)
+    return Grid(shape, lower, upper, grid.drawn)

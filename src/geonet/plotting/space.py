@@ -8,14 +8,16 @@ from geonet.errors import InputError
 from geonet.geodesics.base import QUARTERS, Geodesic, Times
 from geonet.measures.grid import Grid
 from geonet.plotting.checks import check, check_dimension
-from geonet.plotting.look import INK, NAMES, density_scale, entitle, moment, title_of
-from geonet.plotting.panels import draw_strip, plane_of
+from geonet.plotting.look import PLAIN, Look, entitle, moment, title_of
+from geonet.plotting.panels import BETWEEN_TICKS, draw_strip, plane_of
+from geonet.plotting.upright import axis_names, name_axes
 
 
 def plot_slices(
     path: Geodesic,
     times: Times = QUARTERS,
     grid: Grid | None = None,
+    look: Look = PLAIN,
     axis: int = 2,
     at: float = 0.5,
 ) -> Figure:
@@ -25,6 +27,7 @@ def plot_slices(
         path: the path.
         times: of the frames.
         grid: whose layer is shown, the path's own by default.
+        look: the colours.
         axis: across which the box is cut: 0, 1 or 2.
         at: where, as a share of the side: 0 is the lower face, 1 the upper.
     """
@@ -39,9 +42,9 @@ def plot_slices(
     frames = path.density(moments, grid).numpy().take(layer, axis=1 + axis)
     labels = [moment(t) for t in moments]
     plane = plane_of(grid, (first, second))
-    figure, shown = draw_strip(frames, labels, plane, density_scale(frames), "density")
-    shown[0].set_xlabel(NAMES[first], color=INK, labelpad=-9)  # between the ticks
-    shown[0].set_ylabel(NAMES[second], color=INK, rotation=0)
+    figure, shown = draw_strip(frames, labels, plane, look.scale(frames), "density")
+    names = axis_names(grid)
+    name_axes(shown[0], (names[first], names[second]), plane, BETWEEN_TICKS)
     centre = float(grid.axes()[axis][layer])
-    entitle(figure, f"{title_of(path)}   at {NAMES[axis]} = {centre:.4g}")
+    entitle(figure, f"{title_of(path)}   at {names[axis]} = {centre:.4g}")
     return figure

@@ -73,7 +73,7 @@ class Auto(Solver):
         solved = self._midpoint(source.chosen(foreign), target.chosen(foreign))
         assert isinstance(solved, Stack)
         paths = dict(zip(foreign, solved.paths, strict=True))
-        return Stack([paths.get(i) or path.pair(i) for i in range(len(source))])
+        return Stack([paths.get(i) or path[i] for i in range(len(source))])
 
     def _solve_pair(self, source: Density, target: Density) -> Geodesic:
         if (solver := _special(source, target)) is not None:

@@ -171,9 +171,11 @@ def _density(file: Path, arrays: dict[str, np.ndarray], key: str) -> Density:
     values = arrays[key]
     if not 2 <= values.ndim <= 4:
         raise FileError(f"{file} has {key} {values.shape}; give an array (n, cells…), in 1D to 3D.")
-    box = [arrays.get(name, np.float64(k)).tolist() for k, name in enumerate(("lower", "upper"))]
+    lower, upper = (
+        arrays.get(name, np.float64(k)).tolist() for k, name in enumerate(("lower", "upper"))
+    )
     try:
-        density = Density(values, Grid(values.shape[1:], *box))
+        density = Density(values, Grid(values.shape[1:], lower, upper))
     except (InputError, TypeError, ValueError) as error:
         raise FileError(f"{file}: {error}") from error
     sides = density.grid.lengths

@@ -135,7 +135,7 @@ def test_threads_and_batches_change_nothing(potentials, count):
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(frames, again)
-    assert torch.equal(together.pair(count - 1).density(TIMES).values, frames[-1])
+    assert torch.equal(together[count - 1].density(TIMES).values, frames[-1])
 
 
 def test_a_time_does_not_depend_on_the_others(potentials, both_ways):

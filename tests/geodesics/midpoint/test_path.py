@@ -186,7 +186,7 @@ def test_one_path_of_a_batch(potentials):
     coefficients = potentials(2, count=2)
     path = MidpointGeodesic(source, target, "name", notes, coefficients, calibration, usual)
     for k in range(2):
-        own = path.pair(k)
+        own = path[k]
         assert (own.batch, own.solver, own.calibration) == ((), "name", calibration)
         assert own.notes == {"model": "by hand", "corrected": bool(k)}
         assert own.report.in_distribution is not bool(k)

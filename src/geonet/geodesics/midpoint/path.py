@@ -77,11 +77,8 @@ class MidpointGeodesic(Geodesic):
         self.pairs = pairs or Pairs(source.detach(), target.detach())
         self.box = self.pairs.box
 
-    def pair(self, k: int) -> MidpointGeodesic:
-        """The path of one pair of a batch."""
-        notes = {
-            name: note[k] if isinstance(note, list) else note for name, note in self.notes.items()
-        }
+    def _pair(self, k: int) -> MidpointGeodesic:
+        notes = self._notes_of(k)
         usual = None if self.usual is None else self.usual[k : k + 1]
         own = self.coefficients[k : k + 1]
         followed = None if self.followed is None else self.followed[k : k + 1]

@@ -88,7 +88,7 @@ class TransportSolver(NetworkSolver):
 
         def solved(k: int, source: Density, target: Density) -> Geodesic:
             if not foreign[k]:
-                own = path.pair(k)
+                own = path[k]
                 own.notes["corrected"] = False
                 return own
             start = splined(path.coefficients[k].double(), cells, sides)

@@ -137,7 +137,7 @@ def mnist_figure(conditions: Conditions) -> Result:
         rows[f"{method},\ndecoded"] = pairs.images(frames)[0].reshape(-1, 28, 28)
     images = [as_densities(end, BLUR, FLOOR) for end in ends]
     moved = make_solver(conditions.solver("transport-mnist"))(*images).density(QUARTERS).values[0]
-    rows["transport-mnist,\nimages"] = moved.flip(-1).transpose(-1, -2)
+    rows["transport-mnist,\nimages"] = moved
     first_image, last_image = (torch.from_numpy(end).double() for end in ends)
     weight = torch.tensor(QUARTERS, dtype=torch.float64)[:, None, None]
     rows["linear,\nimages"] = torch.lerp(first_image, last_image, weight)
