@@ -27,14 +27,14 @@ def line():
 
 @pytest.fixture(scope="module")
 def plane():
-    grid = geonet.Grid((32, 16), 0, (2, 1))
+    grid = geonet.Grid((32, 16), 0, (2, 1), drawn="plane")
     return geonet.geodesic(bump(grid, 0.4, 0.3), bump(grid, 1.6, 0.7), "linear")
 
 
 @pytest.fixture(scope="module")
 def shift():
     """A Gaussian that moves by (1, −0.5) and keeps its form."""
-    grid = geonet.Grid((40, 30), 0, (4, 3))
+    grid = geonet.Grid((40, 30), 0, (4, 3), drawn="plane")
     ends = [
         geonet.GaussianMixture([mean], [[[0.05, 0], [0, 0.03]]]).on(grid)
         for mean in ([1, 2], [2, 1.5])
@@ -44,7 +44,7 @@ def shift():
 
 @pytest.fixture(scope="module")
 def space():
-    grid = geonet.Grid((10, 8, 6), 0, (5, 4, 3))
+    grid = geonet.Grid((10, 8, 6), 0, (5, 4, 3), drawn="plane")
     return geonet.geodesic(bump(grid, 1, 1, 1), bump(grid, 4, 3, 2), "linear")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import matplotlib
 import numpy as np
 import pytest
 from PIL import Image
@@ -22,7 +23,7 @@ def frames_of(file):
 
 
 def test_plane_gif_runs_forth_and_back(plane, tmp_path):
-    file = plane.animate(tmp_path / "path.gif", frames=6)
+    file = plane.animate(tmp_path / "path.gif", frames=6, stamp=False)
     frames = list(frames_of(file))
     assert file == tmp_path / "path.gif"
     assert len(frames) == 10
@@ -39,7 +40,7 @@ def test_plane_gif_runs_forth_and_back(plane, tmp_path):
 
 
 def test_plane_gif_has_the_colours_of_the_map(plane, tmp_path):
-    file = plane.animate(tmp_path / "path.gif", frames=3)
+    file = plane.animate(tmp_path / "path.gif", frames=3, stamp=False)
     colours = DENSITY_MAP(np.linspace(0, 1, LEVELS), bytes=True)[:, :3]
     allowed = {tuple(colour) for colour in colours.tolist()}
     for frame, _ in frames_of(file):
@@ -68,11 +69,54 @@ def test_space_gif_shows_projections_beside_each_other(space, tmp_path):
 
 
 def test_fine_grids_are_not_scaled(tmp_path):
-    grid = geonet.Grid((300, 20), 0, (15, 1))
-    ends = [geonet.GaussianMixture.isotropic([[x, 0.5]], [1.8]).on(grid) for x in (2, 9)]
+    grid = geonet.Grid((20, 300), 0, (1, 15))
+    ends = [geonet.GaussianMixture.isotropic([[0.5, y]], [1.8]).on(grid) for y in (2, 9)]
     path = geonet.geodesic(*ends, "linear")
     frame, _ = next(frames_of(path.animate(tmp_path / "path.gif", frames=2)))
     assert frame.shape[:2] == (20, 300)
+
+
+def test_frames_say_their_times(plane, space, line, tmp_path):
+    """In the upper left corner, in white with a dark edge, and nowhere else."""
+    for path in (plane, space):
+        files = [
+            path.animate(tmp_path / f"{stamp}.gif", frames=3, stamp=stamp)
+            for stamp in (True, False)
+        ]
+        pairs = list(zip(*(frames_of(file) for file in files), strict=True))
+        marks = []
+        for (stamped, _), (bare, _) in pairs:
+            written = (stamped != bare).any(-1)
+            where = np.argwhere(written)
+            assert len(where) > 50
+            assert (where.max(0) < (24, 70)).all()
+            colours = np.unique(stamped[written], axis=0).tolist()
+            assert [255] * 3 in colours or (bare[written] == 255).all(-1).any()
+            assert [0x33] * 3 in colours
+            marks.append(written)
+        assert not np.array_equal(marks[0], marks[2])  # t = 0.00 and t = 1.00
+        assert np.array_equal(marks[1], marks[3])
+    frames = [
+        next(frames_of(line.animate(tmp_path / "line.gif", frames=2, stamp=stamp)))[0]
+        for stamp in (True, False)
+    ]
+    assert not np.array_equal(*frames)
+
+
+def test_the_look_of_an_animation(plane, tmp_path):
+    file = plane.animate(
+        tmp_path / "path.gif", 2, cmap="viridis", norm="log", vmax=100.0, stamp=False
+    )
+    frame, _ = next(frames_of(file))
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 1, LEVELS), bytes=True)[:, :3]
+    shown = {tuple(c) for c in np.unique(frame.reshape(-1, 3), axis=0)}
+    assert shown <= {tuple(colour) for colour in colours.tolist()}
+    peak = float(plane.density(0.0).values.max())  # of four decades below 100
+    brightest = colours[round((LEVELS - 1) * (1 - np.log10(100 / peak) / 4))]
+    assert tuple(brightest) in shown
+    assert max(sum(c) for c in shown) == pytest.approx(sum(brightest.tolist()), abs=15)
+    with pytest.raises(InputError, match="There is no norm 'lin'; did you mean 'linear'"):
+        plane.animate(file, norm="lin")
 
 
 def test_bad_animations_are_refused(line, tmp_path):

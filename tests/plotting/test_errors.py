@@ -67,7 +67,7 @@ def test_plane_shows_signed_maps_with_their_errors(shift, inside):
     figure = plot_error(mixed, shift, times)
     first, second = images(figure)
     difference = mixed.density(0.5).numpy() - shift.density(0.5).numpy()
-    assert np.asarray(second.get_array()) == pytest.approx(difference.T)
+    assert np.asarray(second.get_array()) == pytest.approx(difference.T[::-1])
     assert first.norm is second.norm
     assert first.norm.vmin == -first.norm.vmax
     assert first.norm.vmax == pytest.approx(np.abs(difference).max())
@@ -87,8 +87,8 @@ def test_space_shows_projections_of_the_error(space):
     difference = space.density(1.0).numpy() - other.density(1.0).numpy()
     shown = [np.asarray(image.get_array()) for image in images(figure)]
     assert len(shown) == 6
-    assert shown[1] == pytest.approx(difference.sum(2).T * 0.5)
-    assert shown[5] == pytest.approx(difference.sum(0).T * 0.5)
+    assert shown[1] == pytest.approx(difference.sum(2).T[::-1] * 0.5)
+    assert shown[5] == pytest.approx(difference.sum(0).T[::-1] * 0.5)
     assert labels_for(space, other, (1.0,))[0] in figure.axes[1].get_title()
 
 

@@ -67,7 +67,7 @@ def test_arrows_are_in_proportion_to_the_speed():
 def test_arrows_stand_on_the_density(shift):
     figure = plot_velocity(shift, (0, 1))
     image = figure.axes[1].images[0]
-    assert np.asarray(image.get_array()) == pytest.approx(shift.density(1.0).numpy().T)
+    assert np.asarray(image.get_array()) == pytest.approx(shift.density(1.0).numpy().T[::-1])
     assert image.get_extent() == [0, 4, 0, 3]
 
 
@@ -121,7 +121,7 @@ def test_tracks_have_the_colours_of_time(shift, pixels):
 def test_ends_are_faint_behind_tracks(shift):
     source, target = (im.get_array() for im in plot_tracks(shift).axes[0].images)
     for picture, t in ((source, 0.0), (target, 1.0)):
-        density = shift.density(t).numpy().T
+        density = shift.density(t).numpy().T[::-1]
         opacity = np.asarray(picture)[..., 3]
         assert opacity.max() < 0.6
         assert opacity / opacity.max() == pytest.approx(density / density.max())

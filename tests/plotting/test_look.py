@@ -16,6 +16,8 @@ from PIL import Image
 import geonet
 from geonet import plotting
 from geonet.errors import GridError, InputError
+from geonet.geodesics.base import QUARTERS
+from geonet.plotting.look import Look
 
 PICTURES = {
     "line": lambda paths: paths["line"].plot(),
@@ -26,6 +28,14 @@ PICTURES = {
     "velocity": lambda paths: plotting.plot_velocity(paths["shift"]),
     "tracks": lambda paths: plotting.plot_tracks(paths["shift"]),
     "slices": lambda paths: plotting.plot_slices(paths["space"]),
+    "slices of an array": lambda paths: plotting.plot_slices(_array(paths["space"])),
+    "an array": lambda paths: _array(paths["shift"]).plot(),
+    "an array in 3D": lambda paths: _array(paths["space"]).plot(),
+    "density, 1D": lambda paths: paths["line"].source.plot(),
+    "density, 2D": lambda paths: paths["shift"].source.plot(),
+    "density, 3D": lambda paths: paths["space"].source.plot(),
+    "roots": lambda paths: paths["shift"].plot(norm="sqrt"),
+    "logarithms": lambda paths: paths["line"].plot(norm="log"),
     "error, 1D": lambda paths: plotting.plot_error(paths["line"], _mixed(paths["line"])),
     "error, 2D": lambda paths: plotting.plot_error(paths["shift"], _mixed(paths["shift"])),
     "error, 3D": lambda paths: plotting.plot_error(paths["space"], _still(paths["space"])),
@@ -34,6 +44,13 @@ PICTURES = {
 
 def _mixed(path):
     return geonet.geodesic(path.source, path.target, "linear")
+
+
+def _array(path):
+    """The same path on a grid that is drawn as an image."""
+    grid = geonet.Grid(path.grid.shape, path.grid.lower, path.grid.upper)
+    ends = [geonet.Density(end.values, grid) for end in (path.source, path.target)]
+    return geonet.geodesic(*ends, "linear")
 
 
 def _still(path):
@@ -86,8 +103,9 @@ def test_matplotlib_is_loaded_for_pictures_only_and_pyplot_never():
 
 
 def test_batches_are_refused(batch, tmp_path):
-    with pytest.raises(InputError, match=r"holds 3 pairs; plot one pair: .*source\[0\]"):
+    with pytest.raises(InputError, match=r"holds 3 pairs; draw one .*path\[0\]\.plot\(\)"):
         batch.plot()
+    batch[0].plot()
     with pytest.raises(InputError, match="holds 3 pairs"):
         batch.animate(tmp_path / "path.gif")
     with pytest.raises(InputError, match="holds 3 pairs"):
@@ -113,6 +131,78 @@ def test_bad_times_and_grids_are_refused(line):
         line.plot((0, 1.5))
     with pytest.raises(GridError, match="grid is 64; give a Grid"):
         line.plot(grid=64)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"cmap": "virids"}, "There is no cmap 'virids'; did you mean 'viridis'"),
+        ({"cmap": 3}, "There is no cmap 3; give one such as 'magma'"),
+        ({"norm": "sqr"}, "There is no norm 'sqr'; did you mean 'sqrt'"),
+        ({"norm": "zzz"}, "There is no norm 'zzz'; give one such as 'linear', 'sqrt' or 'log'"),
+        ({"vmin": "low"}, "vmin is 'low'; give a number"),
+        ({"vmax": float("nan")}, "vmax is nan; give a finite number"),
+        ({"vmin": 2, "vmax": 1}, "vmax is 1; give a number above vmin = 2"),
+        ({"vmax": 0}, "vmax is 0; give a number above vmin = 0"),
+        ({"vmin": 0, "norm": "log"}, "vmin is 0; a logarithmic scale begins above zero"),
+        ({"vmin": -1, "norm": "sqrt"}, "vmin is -1; a scale of roots begins at zero or above"),
+        ({"vmin": 1e9}, "vmin is 1e.09 and the highest value drawn is .*; give a smaller vmin"),
+    ],
+)
+def test_a_wrong_look_is_refused(asked, message, line, shift, tmp_path):
+    for draw in (
+        line.plot,
+        shift.plot,
+        shift.source.plot,
+        lambda **look: line.animate(tmp_path / "a.gif", 2, **look),
+        lambda **look: shift.animate(tmp_path / "a.gif", 2, **look),
+    ):
+        with pytest.raises(InputError, match=message):
+            draw(**asked)
+
+
+@pytest.mark.parametrize("norm", ["linear", "sqrt", "log"])
+def test_colours_follow_the_norm_between_the_limits(norm):
+    scale = Look("viridis", norm, 1.0, 16.0).scale(np.array([0.0, 20.0]))
+    share = {"linear": 3 / 15, "sqrt": np.sqrt(3 / 15), "log": 0.5}[norm]
+    expected = [0.0, 0.0, share, 1.0, 1.0]
+    colours = matplotlib.colormaps["viridis"](expected)
+    assert scale.to_rgba(np.array([0.0, 1.0, 4.0, 16.0, 20.0])) == pytest.approx(colours)
+
+
+def test_limits_are_those_of_the_values_unless_given(shift):
+    peak = float(shift.density([0, 1]).values.max())
+    assert shift.plot([0, 1]).axes[0].images[0].get_clim() == pytest.approx((0, peak))
+    chosen = shift.plot([0, 1], cmap="gray", vmin=0.1, vmax=2.0).axes[0].images[0]
+    assert (chosen.get_clim(), chosen.get_cmap().name) == ((0.1, 2.0), "gray")
+    mine = matplotlib.colors.ListedColormap(["#000000", "#ff0000"], "mine")
+    assert shift.plot(cmap=mine).axes[0].images[0].get_cmap().name == "mine"
+
+
+def test_logarithmic_colours_show_zeros_and_say_where_they_begin(inside):
+    values = np.zeros((8, 8))
+    values[:, 4:] = 1
+    density = geonet.Density(values, geonet.Grid((8, 8)))
+    figure = density.plot(norm="log")
+    shown = inside(figure, figure.axes[0])
+    assert (shown[20, 5] == np.array(plotting.DENSITY_MAP(0.0, bytes=True))[:3]).all()
+    assert figure.axes[-1].get_ylabel() == "density\nat least 0.0002"
+
+
+def test_curves_have_the_height_that_colours_have(line):
+    peak = float(line.density(QUARTERS).values.max())
+    for norm, low in (("linear", 0), ("sqrt", 0), ("log", peak * 1e-4)):
+        axis = line.plot(norm=norm).axes[0]
+        assert axis.get_ylim() == pytest.approx((low, 1.05 * peak))
+        scale = {"linear": "linear", "sqrt": "function", "log": "log"}[norm]
+        assert axis.get_yscale() == scale
+    assert line.plot(vmin=0.5, vmax=1.0).axes[0].get_ylim() == pytest.approx((0.5, 1.05))
+    assert line.source.plot(vmax=7.0).axes[0].get_ylim() == pytest.approx((0, 7.35))
+
+
+def test_tracks_refuse_colours_of_densities(shift):
+    with pytest.raises(InputError, match="Tracks have the colours of time; leave cmap"):
+        shift.plot(kind="tracks", cmap="gray")
 
 
 def test_densities_with_gradients_are_drawn():

@@ -27,7 +27,7 @@ SIDE = 256  # pixels along the longest side, at least
 LEVELS = 64  # colours of a GIF: half the bytes of 256, and the eye sees no steps
 GAP = 4  # pixels between the projections of a 3D path
 STAMP = 12  # pixels: the height of the time that is written on a frame
-FONT = "fonts/ttf/DejaVuSans.ttf"  # of matplotlib's data
+FONT = "fonts/ttf/DejaVuSans-Bold.ttf"  # of matplotlib's data
 STEP, PAUSE = 60, 600  # milliseconds that a frame is shown, between and at the ends
 
 
@@ -121,8 +121,8 @@ def _scaled_up(values: Frames, grid: Grid, look: Look) -> NDArray[np.uint8]:
     factor = ceil(SIDE / round(grid.longest / finest))
     first, second = (round(length / finest * factor) for length in grid.lengths)
     size = across_and_along((first, second), grid)
-    shares = np.ma.getdata(look.scale(values).norm(values)).clip(0, 1)
-    levels = (LEVELS - 1) * upright(shares, grid).astype(np.float32)
+    shares = np.ma.getdata(look.scale(values).norm(values.ravel())).clip(0, 1)
+    levels = (LEVELS - 1) * upright(shares.reshape(values.shape), grid).astype(np.float32)
     frames = [Image.fromarray(frame).resize(size, Image.Resampling.BICUBIC) for frame in levels]
     return np.stack([np.asarray(frame).round().clip(0, LEVELS - 1) for frame in frames]).astype(
         np.uint8

@@ -81,9 +81,6 @@ class Look:
         return ScalarMappable(_norm(self.norm, lowest, highest), self.colours())
 
 
-PLAIN = Look()
-
-
 def _norm(name: str, lowest: float, highest: float) -> Normalize:
     if name == "log":
         return LogNorm(lowest, highest, clip=True)  # zeros have the first colour
@@ -104,6 +101,9 @@ def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise InputError(f"{name} is {value!r}; give a number.")
     return float(value)
+
+
+PLAIN = Look()
 
 
 def error_scale(frames: Frames, unit: float) -> ScalarMappable:
@@ -141,7 +141,7 @@ def quieten(axis: Axes) -> None:
 def colour_bar(figure: Figure, scale: ScalarMappable, axes: Axes | list[Axes], label: str) -> None:
     """A colour bar right of the axes; that of logarithmic colours says where they begin."""
     if isinstance(scale.norm, LogNorm):
-        label = f"{label}, at least {scale.norm.vmin:.2g}"
+        label = f"{label}\nat least {scale.norm.vmin:.2g}"
     bar = figure.colorbar(scale, ax=axes, label=label, fraction=0.05, aspect=25, pad=0.02)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     bar.ax.tick_params(color=FAINT, labelcolor=INK, labelsize="small")
