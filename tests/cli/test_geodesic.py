@@ -12,6 +12,7 @@ from PIL import Image
 import geonet
 from geonet.cli.geodesic import PLOTS
 from geonet.cli.pairs import common_grid, read_pair
+from geonet.measures.readers import opened, read_points
 from geonet.plotting.kinds import AT_TIMES, OF_ALL_TIMES
 
 
@@ -173,8 +174,8 @@ def test_invert_takes_ink(run, tmp_path):
 
 
 def test_clouds_share_a_box_with_square_cells(clouds):
-    grid = common_grid(*clouds, 40)
-    points = torch.cat([geonet.measures.readers.read_points(file)[0] for file in clouds])
+    grid = common_grid(*map(opened, clouds), 40)
+    points = torch.cat([read_points(file)[0] for file in clouds])
     lower, upper = points.amin(0), points.amax(0)
     assert max(grid.shape) == grid.shape[0] == 40
     assert grid.spacing[0] == pytest.approx(grid.spacing[1])
@@ -293,7 +294,7 @@ def test_solver_of_the_wrong_dimension(refused, image_pair):
 def test_different_boxes_and_dimensions(refused, write, line_pair):
     boxes = [write(f"{n}.npz", {"values": np.ones(4), "lower": 0, "upper": n}) for n in (1, 2)]
     assert "lie on different boxes" in refused("geodesic", *boxes)
-    plane = write("plane.npy", np.ones((4, 2)))
+    plane = write("plane.npy", np.ones((4, 4)))
     assert "lie on different boxes" in refused("geodesic", line_pair[0], plane)
 
 
@@ -332,7 +333,7 @@ def test_zeros_need_a_floor(refused, write):
 
 def test_output_is_checked_before_any_work(refused, monkeypatch, line_pair):
     monkeypatch.setattr("geonet.geodesic", lambda *a, **k: pytest.fail("solved"))
-    monkeypatch.setattr("geonet.cli.pairs.read", lambda *a, **k: pytest.fail("read"))
+    monkeypatch.setattr("geonet.cli.pairs.opened", lambda *a, **k: pytest.fail("read"))
     assert "Cannot write x.pdf" in refused("geodesic", *line_pair, "-o", "x.pdf")
 
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 import geonet
 from geonet.errors import DensityError, FileError, GridError, InputError
-from geonet.measures.readers import is_cloud, read_points
+from geonet.measures.readers import opened, read_points
 
 RNG = np.random.default_rng(0)
 
@@ -254,7 +254,7 @@ def test_npz_with_box_or_a_single_array(tmp_path):
         (np.array(1.0), r"shape \(\); a density has one to 3 axes"),
         (np.ones((1, 4)), "Axis 0 has 1 cells"),
         (np.ones((0, 4)), "Axis 0 has 0 cells"),
-        (np.array([1, np.nan, 1]), "1 of 3 values are NaN; fill or remove them first"),
+        (np.array([1, np.nan, 1]), "1 of 3 values are NaN; fill them, or give nodata="),
         (np.array([1, np.inf, 1]), "1 of 3 values are infinite"),
         (np.array([1, -1, 1]), "1 of 3 values are negative"),
         (np.zeros(3), "zero everywhere"),
@@ -379,7 +379,7 @@ def test_table_without_header(write):
     file = write("0,1,2\n3,4,5\n", "table.csv")
     density = geonet.read(file)
     assert (density.values * density.mass).numpy() == pytest.approx(np.arange(6).reshape(2, 3))
-    assert not is_cloud(file)
+    assert opened(file).kind == "values"
 
 
 @pytest.mark.parametrize("text", ["1,2,3", "1\n2\n3\n", "\ufeff1\r\n2\r\n\r\n3\r\n"])
@@ -402,7 +402,7 @@ def test_cloud_is_counted_on_the_grid(write, text):
     assert weights is not None and weights.tolist() == [1, 3]
     density = geonet.read(file, geonet.Grid((2, 2)))
     assert (density.values / 4).tolist() == [[0.25, 0], [0, 0.75]]
-    assert is_cloud(file)
+    assert opened(file).kind == "points"
 
 
 def test_cloud_without_weights_in_1d_and_3d(write):

@@ -8,11 +8,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from geonet.cli.pairs import output_grid, read_pair
+from geonet.cli.pairs import densities_of, open_pair, output_grid, what_was_read
 
 if TYPE_CHECKING:
     from geonet.geodesics.base import Geodesic
+    from geonet.measures.density import Mass
     from geonet.measures.grid import Grid
+    from geonet.measures.readers import Kind
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,9 @@ class Recipe:
         times: to write, or how many of them: an animation runs evenly.
         resolution: cells along the longest side.
         invert: whether dark ink is the mass of images.
+        kind: what files hold that do not say it, "points" or "values".
+        nodata: the value of cells without data.
+        mass: of the frames in an npz, "one" or "given".
     """
 
     solver: str
@@ -32,6 +37,9 @@ class Recipe:
     times: list[float]
     resolution: int | None
     invert: bool
+    kind: Kind | None = None
+    nodata: float | None = None
+    mass: Mass = "one"
 
     def check(self) -> None:
         """Refuse a solver or an option that does not exist, before any file is read."""
@@ -40,19 +48,22 @@ class Recipe:
     def solve(self, source: Path, target: Path) -> Solved:
         """Read both files and solve the pair."""
         chosen = self._solver()
-        first, second = read_pair(source, target, self.invert, self.resolution)
+        files = open_pair(source, target, self.invert, self.kind, self.nodata)
+        first, second = densities_of(*files, self.resolution)
         began = perf_counter()
         path = chosen(first, second)
         seconds = perf_counter() - began
         grid = output_grid(first.grid, self.resolution) if self.resolution else first.grid
-        return Solved(path, grid, seconds)
+        read = what_was_read(files[0]), what_was_read(files[1])
+        return Solved(path, grid, seconds, read)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, by which two recipes are compared; a model's file with what is in it."""
+        plain = asdict(self) | {"nodata": None if self.nodata is None else str(self.nodata)}  # NaN
         model = Path(self.solver)
         if not model.is_file():
-            return asdict(self)
-        return asdict(self) | {"model": sha256(model.read_bytes()).hexdigest()}
+            return plain
+        return plain | {"model": sha256(model.read_bytes()).hexdigest()}
 
     def _solver(self):
         import geonet
@@ -62,20 +73,23 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Solved:
-    """A path, the grid on which it is to be written, and the seconds that solving took."""
+    """A path, the grid on which to write it, the seconds of solving, and what was read."""
 
     path: Geodesic
     grid: Grid
     seconds: float
+    read: tuple[dict[str, Any], dict[str, Any]]
 
-    def write(self, output: Path, times: list[float], kind: str = "frames") -> None:
+    def write(
+        self, output: Path, times: list[float], kind: str = "frames", mass: Mass = "one"
+    ) -> None:
         """Write frames, a figure of some kind or an animation, whichever the suffix names."""
         from geonet.files import written_atomically
         from geonet.plotting.kinds import OF_ALL_TIMES
 
         suffix = output.suffix.lower()
         if suffix == ".npz":
-            self.path.save(output, times, self.grid)
+            self.path.save(output, times, self.grid, mass)
         elif suffix == ".png":
             figure = self.path.plot(None if kind in OF_ALL_TIMES else times, self.grid, kind)
             with written_atomically(output) as temporary:

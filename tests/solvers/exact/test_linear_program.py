@@ -5,7 +5,7 @@ import torch
 import geonet
 from geonet import Density, Grid
 from geonet.errors import ConvergenceError, SolverError
-from geonet.geodesics.plan import deposit
+from geonet.measures.particles import deposit
 
 
 def test_distance_is_pots(pair_2d):
