@@ -12,6 +12,7 @@ from PIL import Image
 import geonet
 from geonet.cli.geodesic import PLOTS
 from geonet.cli.pairs import common_grid, read_pair
+from geonet.measures.readers import opened, read_points
 from geonet.plotting.kinds import AT_TIMES, OF_ALL_TIMES
 
 
@@ -173,8 +174,8 @@ def test_invert_takes_ink(run, tmp_path):
 
 
 def test_clouds_share_a_box_with_square_cells(clouds):
-    grid = common_grid(*clouds, 40)
-    points = torch.cat([geonet.measures.readers.read_points(file)[0] for file in clouds])
+    grid = common_grid(*map(opened, clouds), 40)
+    points = torch.cat([read_points(file)[0] for file in clouds])
     lower, upper = points.amin(0), points.amax(0)
     assert max(grid.shape) == grid.shape[0] == 40
     assert grid.spacing[0] == pytest.approx(grid.spacing[1])
@@ -210,6 +211,118 @@ def test_the_coarser_density_is_brought_to_the_finer_cells(run, write):
     assert first.values.tolist() == pytest.approx([0.5, 0.5, 1.5, 1.5])
     assert second.values.tolist() == pytest.approx([2 / 3, 2 / 3, 4 / 3, 4 / 3])
     assert run("geodesic", coarse, fine).code == 0
+
+
+# ---- what the files hold
+
+
+@pytest.fixture
+def headless(write):
+    """A cloud and the same 0.4 to the right, without header."""
+    points = 1 + np.random.default_rng(0).normal(0, 0.2, (200, 2))
+    clouds = (points, points + np.array([0.4, 0]))
+    text = ("\n".join(f"{x},{y}" for x, y in cloud) for cloud in clouds)
+    return [write(f"{name}.csv", rows) for name, rows in zip("ab", text, strict=True)]
+
+
+def test_tables_that_may_be_points_are_refused_with_both_remedies(refused, headless):
+    line = refused("geodesic", *headless)
+    assert "a.csv holds 200 rows of 2 numbers without a header" in line
+    assert "may be points or the values of cells; give --points or --grid." in line
+
+
+def test_points_and_grid_say_what_tables_hold(run, headless):
+    solver = ("--solver", "linear-program", "--resolution", 24, "--json")
+    answer = json.loads(run("geodesic", *headless, "--points", *solver).out)
+    assert answer["distance"] == pytest.approx(0.4, rel=0.05)
+    assert answer["read"] == [{"kind": "points", "points": 200}] * 2
+    answer = json.loads(run("geodesic", *headless, "--grid", "--solver", "linear", "--json").out)
+    assert answer["grid"]["shape"] == [200, 2]
+    assert answer["read"] == [{"kind": "values", "shape": [200, 2], "without_data": 0}] * 2
+
+
+def test_what_was_read_comes_first(run, headless, write):
+    out = run("geodesic", *headless, "--points", "--solver", "linear").out.splitlines()
+    assert [" ".join(line.split()) for line in out[:2]] == [
+        "source read as 200 points",
+        "target read as 200 points",
+    ]
+    square = write("square.npy", np.ones((12, 12)))
+    report = ("--report", "--solver", "linear")
+    out = run("geodesic", square, square, *report).out
+    assert out.count("read as 12×12 values") == 2
+
+
+def test_points_concern_only_files_that_may_hold_them(run, refused, headless, write, image_pair):
+    large = write("large.npz", {"values": np.ones((9, 9)), "lower": 0, "upper": 3})
+    for pair in ((headless[0], large), (large, headless[0])):
+        code, out, _ = run("geodesic", *pair, "--points", "--solver", "linear")
+        assert code == 0 and "read as 200 points" in out and "read as 9×9 values" in out
+    assert "--points fits neither" in refused("geodesic", *image_pair, "--points")
+    cloud = write("cloud.csv", "x,y\n0,0\n1,1\n")
+    assert "--grid fits neither" in refused("geodesic", cloud, cloud, "--grid")
+    assert "--points and --grid exclude" in refused("geodesic", *headless, "--points", "--grid")
+
+
+def test_one_column_is_a_histogram_unless_it_is_points(run, write):
+    files = [write(f"{k}.csv", "\n".join(str(k + x) for x in range(1, 6))) for k in (0, 3)]
+    assert "read as 5 values" in run("geodesic", *files).out
+    answer = json.loads(run("geodesic", *files, "--points", "--json").out)
+    assert answer["distance"] == pytest.approx(3, rel=0.02)
+
+
+def test_cells_without_data(run, refused, write, tmp_path):
+    values = np.ones((10, 10))
+    values[:3] = np.nan
+    gaps, whole = write("gaps.npy", values), write("whole.npy", np.ones((10, 10)))
+    solver = ("--solver", "linear")
+    line = refused("geodesic", whole, gaps, *solver)
+    assert (
+        "gaps.npy" in line and "30 of 100 values are NaN; fill them, or give --nodata nan" in line
+    )
+    out = run("geodesic", whole, gaps, *solver, "--nodata", "nan").out.splitlines()
+    assert out[0].rstrip().endswith("read as 10×10 values")
+    assert (
+        out[1]
+        .rstrip()
+        .endswith("read as 10×10 values; 30 % of its cells have no data and count as empty")
+    )
+    np.save(gaps, np.nan_to_num(values, nan=-9999))
+    file = tmp_path / "path.npz"
+    options = ("--nodata", "-9999", "--json", "-o", file)
+    answer = json.loads(run("geodesic", gaps, whole, *solver, *options).out)
+    assert [read["without_data"] for read in answer["read"]] == [30, 0]
+    assert float(geonet.load(file).source.values[:3].max()) == 0
+    cloud = write("cloud.csv", "x,y\n0,0\n1,1\n")
+    assert "--nodata is for cells, and" in refused("geodesic", cloud, cloud, "--nodata", 0)
+
+
+def test_pixels_without_data(run, image_pair, tmp_path):
+    with Image.open(image_pair[0]) as image:
+        pixels = np.array(image)
+    pixels[:, :6] = 255
+    Image.fromarray(pixels).save(image_pair[0])
+    file = tmp_path / "path.npz"
+    options = ("--solver", "linear", "--nodata", 255, "-o", file)
+    assert "25 % of its cells have no data" in run("geodesic", *image_pair, *options).out
+    source = geonet.load(file).source
+    assert torch.equal(source.values, geonet.from_image(image_pair[0], nodata=255).values)
+
+
+def test_masses_of_the_files_are_kept(run, refused, write, tmp_path):
+    """Also where pictures of different proportions are padded."""
+    file = tmp_path / "path.npz"
+    pair = write("a.npy", np.full((8, 4), 5.0)), write("b.npy", np.ones((4, 8)))
+    solver = ("--solver", "linear")
+    for options, expected in (((), [1, 1, 1]), (("--mass", "given"), [2.5, 1.5, 0.5])):
+        assert run("geodesic", *pair, *solver, "-o", file, "--times", 3, *options).code == 0
+        with np.load(file) as saved:
+            assert saved["mass"].tolist() == pytest.approx(expected)
+            assert (saved["density"].sum((1, 2)) / 64).tolist() == pytest.approx(expected)
+    assert "--mass is 'two'; give one or given" in refused("geodesic", *pair, "--mass", "two")
+    for output in ((), ("-o", tmp_path / "x.png")):
+        line = refused("geodesic", *pair, "--mass", "given", *output)
+        assert "--mass says what an npz holds; give -o FILE.npz" in line
 
 
 # ---- what it refuses
@@ -293,7 +406,7 @@ def test_solver_of_the_wrong_dimension(refused, image_pair):
 def test_different_boxes_and_dimensions(refused, write, line_pair):
     boxes = [write(f"{n}.npz", {"values": np.ones(4), "lower": 0, "upper": n}) for n in (1, 2)]
     assert "lie on different boxes" in refused("geodesic", *boxes)
-    plane = write("plane.npy", np.ones((4, 2)))
+    plane = write("plane.npy", np.ones((4, 4)))
     assert "lie on different boxes" in refused("geodesic", line_pair[0], plane)
 
 
@@ -332,7 +445,7 @@ def test_zeros_need_a_floor(refused, write):
 
 def test_output_is_checked_before_any_work(refused, monkeypatch, line_pair):
     monkeypatch.setattr("geonet.geodesic", lambda *a, **k: pytest.fail("solved"))
-    monkeypatch.setattr("geonet.cli.pairs.read", lambda *a, **k: pytest.fail("read"))
+    monkeypatch.setattr("geonet.cli.pairs.opened", lambda *a, **k: pytest.fail("read"))
     assert "Cannot write x.pdf" in refused("geodesic", *line_pair, "-o", "x.pdf")
 
 

@@ -72,6 +72,28 @@ def test_options_apply_to_all(run, listed, tmp_path):
     assert path.grid.shape == (20,)
 
 
+def test_points_and_cells_without_data_of_all(run, listed, tmp_path):
+    data, generator = tmp_path / "data", np.random.default_rng(0)
+    for name in "ab":
+        np.savetxt(data / f"{name}.csv", generator.random((9, 2)), delimiter=",")
+    np.save(data / "gaps.npy", [[1.0, 2, np.nan, 1], [1.0, 1, 1, 1], [1.0, 3, 1, 1]])
+    file = listed("a.csv,b.csv", "gaps.npy,gaps.npy")
+    solver, out = ("--solver", "linear"), ("-o", "out", "--json")
+    told = json.loads(run("geodesic", "--pairs", file, *solver, *out).out)
+    assert [failure["line"] for failure in told["failures"]] == [2, 3]
+    assert "give --points or --grid" in told["failures"][0]["error"]
+    assert "give --nodata nan" in told["failures"][1]["error"]
+    options = ("--grid", "--nodata", "nan", "--mass", "given")
+    out = ("-o", "other", "--json")
+    for solved, before in ((2, 0), (0, 2)):  # the second run finds the same recipe
+        told = json.loads(run("geodesic", "--pairs", file, *solver, *options, *out).out)
+        assert (told["solved"], told["before"]) == (solved, before)
+    with np.load(tmp_path / "other" / "gaps-gaps.npz") as saved:
+        assert saved["density"][0].max() == pytest.approx(3)
+    code, _, err = run("geodesic", "--pairs", file, *solver, "--grid", "-o", "other")
+    assert code == 2 and "holds answers with other nodata and mass" in err
+
+
 def test_rows_of_the_same_names_have_their_own_files(listed):
     rows = read_pair_list(
         listed("a/0.npy,1.npy", "b/0.npy,1.npy", "c/0.npy,1.npy", "0.npy,1-2.npy")

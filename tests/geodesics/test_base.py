@@ -78,6 +78,54 @@ def test_loading_keeps_mass_and_formula(pair_1d, tmp_path):
     assert torch.equal(loaded.target.mixture.means, target.mixture.means)
 
 
+def test_the_given_mass_goes_evenly_from_end_to_end(pair_1d, tmp_path):
+    source, target = (
+        Density(end.values * m, end.grid) for end, m in zip(pair_1d, (5, 1), strict=True)
+    )
+    path = geonet.geodesic(source, target)
+    for one in (path, geonet.load(path.save(tmp_path / "p.npz"))):
+        assert float(one.density(0.25).mass) == pytest.approx(4)
+        frames = one.density([0, 0.5, 1], path.grid.with_shape(37))
+        assert frames.mass.tolist() == pytest.approx([5, 3, 1])
+        cell = frames.grid.cell_volume
+        assert (frames.numpy().sum(-1) * cell).tolist() == pytest.approx([1, 1, 1])
+        assert (frames.numpy(mass="given").sum(-1) * cell).tolist() == pytest.approx([5, 3, 1])
+
+
+@pytest.mark.parametrize("solver", ["quantile", "linear-program"])  # the latter stacks its pairs
+def test_every_pair_of_a_batch_has_its_masses(solver):
+    grid = Grid(6)
+    first, last = torch.rand(2, 3, 6).double() * torch.tensor([1.0, 10, 100])[:, None]
+    path = geonet.geodesic(Density(first, grid), Density(last, grid), solver)
+    assert torch.allclose(path.density(0.5).mass, (first + last).mean(-1) / 2)
+    frames = path.density([0.0, 1.0])
+    assert torch.allclose(frames.mass, torch.stack([first, last], 1).mean(-1))
+    assert np.allclose(frames.numpy(mass="given")[:, 0], first)
+    assert np.allclose(frames.numpy(mass="given")[:, 1], last)
+
+
+def test_gaussians_without_a_grid_have_mass_one():
+    ends = [geonet.GaussianMixture.isotropic([[c]], 0.1) for c in (0.4, 0.6)]
+    frames = geonet.geodesic(*ends, "bures").density([0.0, 0.5], Grid(20))
+    assert frames.mass.tolist() == [1, 1]
+
+
+def test_saved_frames_have_mass_one_or_the_given_mass(pair_1d, tmp_path):
+    source, target = (
+        Density(end.values * m, end.grid) for end, m in zip(pair_1d, (5, 1), strict=True)
+    )
+    path, cell = geonet.geodesic(source, target), source.grid.cell_volume
+    for mass, expected in (("one", [1, 1, 1]), ("given", [5, 3, 1])):
+        with np.load(path.save(tmp_path / "p.npz", [0, 0.5, 1], mass=mass)) as archive:
+            assert archive["mass"].tolist() == pytest.approx(expected)
+            assert (archive["density"].sum(-1) * cell).tolist() == pytest.approx(expected)
+        loaded = geonet.load(tmp_path / "p.npz")
+        assert torch.equal(loaded.density(0.5).values, path.density(0.5).values)
+    with pytest.raises(InputError, match="mass is 'all'; give 'one' or 'given'"):
+        path.save(tmp_path / "other.npz", mass="all")
+    assert [file.name for file in tmp_path.iterdir()] == ["p.npz"]
+
+
 @pytest.mark.parametrize("damage", ["missing", "truncated", "text", "other npz", "newer"])
 def test_what_is_not_a_saved_geodesic_is_refused(path, tmp_path, damage):
     file = path.save(tmp_path / "p.npz")

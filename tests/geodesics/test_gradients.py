@@ -115,6 +115,27 @@ def test_normalising_takes_constants_out_of_gradients(generator):
     assert float(gradient.abs().max()) < 1e-6
 
 
+@pytest.mark.parametrize(("solver", "shape"), [("quantile", (40,)), ("midpoint", (16, 16))])
+def test_points_move_along_the_gradient_of_the_distance(solver, shape):
+    """W2² of a cloud, counted with the linear kernel, against differences along one direction.
+
+    The envelope's slope is that of the exact W2², which solvers have to a few thousandths.
+    """
+    grid = Grid(shape, 0.0, 1.0)
+    points = 0.25 + 0.4 * random((400, grid.dimension), 3)
+    wanted = Density(1 + torch.cos(torch.pi * grid.points()).prod(-1) / 2, grid)
+
+    def square(points):
+        cloud = geonet.from_samples(points, grid, kernel="linear").with_floor(0.2)
+        return geonet.geodesic(cloud, wanted, solver).distance ** 2
+
+    (slope,) = torch.autograd.grad(square(leaf := points.clone().requires_grad_()), leaf)
+    step = 0.005 * slope / slope.abs().max()
+    ahead, behind = (float(square(points + sign * step)) for sign in (1, -1))
+    assert behind < float(square(points)) < ahead
+    assert (ahead - behind) / 2 == pytest.approx(float((slope * step).sum()), rel=0.05)
+
+
 # ---- every solver that says so has gradients
 
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from geonet import Density, GaussianMixture, Grid
-from geonet.errors import DensityError, GridError
+from geonet.errors import DensityError, GridError, InputError
 
 GRID = Grid((4, 5), 0, (2, 1))
 
@@ -60,7 +60,7 @@ def changed(index, value):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (changed((1, 2), np.nan), "1 of 20 values are NaN; fill or remove them first"),
+        (changed((1, 2), np.nan), "1 of 20 values are NaN; fill them, or give nodata="),
         (changed((1, 2), np.inf), "1 of 20 values are infinite"),
         (changed((0, slice(None)), -1.0), "5 of 20 values are negative; clip them at zero"),
         (np.zeros((4, 5)), "The density is zero everywhere"),
@@ -85,7 +85,93 @@ def test_what_is_not_a_density_is_refused(values, message):
 def test_computed_values_stay_as_they_are():
     values = torch.full((4, 5), -2.0)
     density = Density.as_computed(values, GRID)
-    assert density.values is values and float(density.mass) == pytest.approx(-4)
+    assert density.values is values and float(density.mass) == 1
+
+
+# ---- cells without data
+
+
+def test_masked_cells_are_empty():
+    """Whatever lies under the mask, NaN and negative numbers too; each end has its own mask."""
+    given = np.arange(40.0).reshape(2, 4, 5)
+    mask = np.zeros((2, 4, 5), bool)
+    mask[0, 1, 2], mask[1, 3] = True, True
+    given[0, 1, 2], given[1, 3] = np.nan, -1
+    batch = Density(np.ma.masked_array(given, mask), GRID)
+    expected = np.where(mask, 0, given)
+    assert np.allclose(batch.numpy(mass="given"), expected)
+    assert batch.mass.tolist() == pytest.approx(expected.sum((1, 2)) * GRID.cell_volume)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i4", "f2", "f4", "f8"])
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, np.ndarray.tolist])
+def test_a_value_can_stand_for_no_data(dtype, kind):
+    values = np.ones((4, 5), dtype)
+    values[1, 2], values[2, 2] = 200, 9
+    density = Density(kind(values), GRID, nodata=200)
+    assert density.numpy(mass="given")[1, 2] == 0
+    assert np.count_nonzero(density) == 19 and np.asarray(density)[2, 2] > 0
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_no_data_is_compared_in_the_type_of_the_values(dtype):
+    values = np.ones((4, 5), dtype)
+    values[1] = -9999.9  # rounded
+    for given in (values, torch.from_numpy(values)):
+        assert np.count_nonzero(Density(given, GRID, nodata=-9999.9)) == 15
+
+
+def test_nan_counts_as_empty_when_somebody_says_so():
+    values = torch.ones(4, 5, dtype=torch.float64)
+    values[1, 2] = np.nan
+    values.requires_grad_()
+    density = Density(values, GRID, nodata=float("nan"))
+    assert density.numpy()[1, 2] == 0 and density.mass.item() == pytest.approx(1.9)
+    density.values[0, 0].backward()
+    assert values.grad is not None and float(values.grad[1, 2]) == 0
+    assert bool(torch.isfinite(values.grad).all())
+    with pytest.raises(DensityError, match="1 of 20 values are NaN"):
+        Density(values, GRID, nodata=0)
+    with pytest.raises(InputError, match="nodata is 'nan'; give the number that marks cells"):
+        Density(values, GRID, nodata="nan")  # type: ignore[arg-type]
+
+
+def test_a_mask_that_would_be_lost_is_refused():
+    masked = np.ma.masked_greater(np.arange(20.0).reshape(4, 5), 17)
+    points = np.ma.masked_greater([[0.5, 0.1], [0.8, 0.9]], 0.7)
+    for use in (
+        lambda: Density([masked, np.ones((4, 5))], GRID),
+        lambda: Density(np.ones((4, 5)), GRID).at(points),
+        lambda: GaussianMixture.isotropic(points, 0.1),
+    ):
+        with pytest.raises(DensityError, match=r"2 numbers are masked, .*; .* with np\.ma\.stack"):
+            use()
+    whole = np.ma.masked_greater(np.ones((4, 5)), 17)
+    assert Density([whole, whole], GRID).leading == (2,)
+    joined = np.ma.stack([masked, whole])
+    assert np.count_nonzero(Density(joined, GRID)[0]) == 17  # one cell is zero by itself
+
+
+# ---- masses
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_values_have_mass_one_or_the_given_mass(dtype):
+    given = np.stack([np.arange(20.0), 7 * np.ones(20)]).reshape(2, 4, 5).astype(dtype)
+    batch = Density(given, GRID)
+    assert batch.numpy("given").dtype == batch.numpy().dtype == dtype
+    assert np.allclose(batch.numpy(mass="given"), given, rtol=1e-6)
+    assert np.array_equal(batch.numpy(mass="one"), batch.values)
+    with pytest.raises(InputError, match="mass is 'two'; give 'one' or 'given'"):
+        batch.numpy(mass="two")  # type: ignore[arg-type]
+
+
+def test_computed_values_stand_for_the_mass_that_is_said():
+    values = torch.rand(2, 3, 4, 5)
+    assert torch.equal(Density.as_computed(values, GRID).mass, torch.ones(2, 3).double())
+    mass = torch.rand(2, 3).double()
+    found = Density.as_computed(values, GRID, mass).numpy(mass="given")
+    assert np.allclose(found, values * mass[..., None, None])
 
 
 def test_moments_of_a_gaussian():

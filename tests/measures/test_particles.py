@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from geonet import Density, Grid
-from geonet.errors import DensityError, GridError
-from geonet.measures.particles import histogram, rounded, sampled
+from geonet.errors import DensityError, GridError, InputError
+from geonet.measures.particles import deposit, histogram, rounded, sampled
 
 GRIDS = {
     1: Grid(6, -1.0, 2.0),
@@ -94,6 +94,30 @@ def test_particles_of_another_dimension_are_refused(particles, grid):
     with pytest.raises(GridError) as error:
         histogram(torch.zeros(7, particles), GRIDS[grid])
     assert str(error.value) == f"Particles are {particles}D and the grid {grid}D."
+
+
+def test_counts_have_no_gradient_in_the_particles():
+    particles = particles_in(GRIDS[2]).requires_grad_()
+    with pytest.raises(InputError, match="no gradient in the points; .*kernel='linear'"):
+        histogram(particles, GRIDS[2])
+    with torch.no_grad():
+        assert not histogram(particles, GRIDS[2]).values.requires_grad
+
+
+# ---- boxes
+
+
+@pytest.mark.parametrize("n", [5, 16, 30])
+def test_boxes_are_deposited_exactly_on_any_grid(n, generator):
+    grid = Grid((n, n), 0.0, 1.0)
+    centres = 0.1 + 0.8 * torch.rand(40, 2, dtype=torch.float64, generator=generator)
+    mass = torch.rand(40, dtype=torch.float64, generator=generator)
+    density = deposit(centres, mass, (0.2, 0.1), grid)
+    assert float(density.sum() * grid.cell_volume) == pytest.approx(float(mass.sum()))
+    mean = (density[..., None] * grid.points()).sum((0, 1)) * grid.cell_volume / mass.sum()
+    assert torch.allclose(
+        mean, (mass[:, None] * centres).sum(0) / mass.sum(), atol=0.3 / n**2 + 1e-9
+    )
 
 
 # ---- rounding

@@ -17,7 +17,7 @@ from PIL import Image
 
 import geonet
 from geonet.errors import DensityError, FileError, GridError, InputError
-from geonet.measures.readers import is_cloud, read_points
+from geonet.measures.readers import opened, read_points
 
 RNG = np.random.default_rng(0)
 
@@ -105,6 +105,85 @@ def test_samples_outside_are_counted_and_the_remedy_is_named():
 def test_bad_weights_are_refused(weights, message):
     with pytest.raises(DensityError, match=message):
         geonet.from_samples([0.2, 0.4], geonet.Grid(4), weights)
+
+
+def test_masked_samples_are_refused():
+    grid, masked = geonet.Grid(4), np.ma.masked_greater([0.2, 0.9], 0.5)
+    for arguments in ((masked, grid), ([0.2, 0.4], grid, masked)):
+        with pytest.raises(DensityError, match="1 numbers are masked"):
+            geonet.from_samples(*arguments)
+
+
+def test_masked_values_of_a_function_are_empty():
+    right = geonet.from_function(lambda x: np.ma.masked_less(x.numpy()[:, 0], 0.5), geonet.Grid(4))
+    assert right.numpy(mass="given").tolist() == pytest.approx([0, 0, 0.625, 0.875])
+
+
+GRIDS = [geonet.Grid(6, -1, 2), geonet.Grid((5, 4), 0, (2, 1)), geonet.Grid((3, 4, 2), -1, 1)]
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: f"{grid.dimension}D")
+def test_the_linear_kernel_keeps_weights_and_centres(grid):
+    """Between the outermost centres the mean is that of the points, which counting blurs."""
+    lower, upper = (np.array(corner) for corner in (grid.lower, grid.upper))
+    margin = np.array(grid.spacing) / 2
+    points = RNG.uniform(lower + margin, upper - margin, (50, grid.dimension))
+    weights = RNG.uniform(0, 2, 50)
+    density = geonet.from_samples(points, grid, weights, kernel="linear")
+    assert float(density.mass) == pytest.approx(weights.sum() * grid.cell_volume, rel=1e-12)
+    mean = weights @ points / weights.sum()
+    assert density.mean().tolist() == pytest.approx(mean.tolist(), rel=1e-9, abs=1e-12)
+
+
+def test_the_linear_kernel_by_hand():
+    grid = geonet.Grid((4, 2), 0, (4, 2))
+    density = geonet.from_samples([[1.75, 0.6]], grid, [8.0], kernel="linear")
+    expected = np.zeros((4, 2))
+    expected[1:3] = 8 * np.outer([0.75, 0.25], [0.9, 0.1])
+    assert density.numpy(mass="given") == pytest.approx(expected)
+
+
+def test_at_the_walls_the_linear_kernel_stays_in_the_outer_cells():
+    for x, cell in ((0.0, 0), (0.1, 0), (0.125, 0), (0.875, 3), (0.95, 3), (1.0, 3)):
+        counts = geonet.from_samples([x], geonet.Grid(4), kernel="linear").numpy(mass="given")
+        assert counts == pytest.approx(np.eye(4)[cell])
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: f"{grid.dimension}D")
+def test_the_linear_kernel_is_differentiable(grid):
+    """At points at least a tenth of a cell away from the centres, where shares have kinks."""
+    cells = RNG.integers(0, np.array(grid.shape) - 1, (6, grid.dimension))
+    places = cells + 0.5 + RNG.uniform(0.1, 0.9, cells.shape)
+    lower, spacing = np.array(grid.lower), np.array(grid.spacing)
+    points = torch.from_numpy(lower + places * spacing).requires_grad_()
+    weights = torch.from_numpy(RNG.uniform(1, 2, 6)).requires_grad_()
+
+    def values(points, weights):
+        return geonet.from_samples(points, grid, weights, kernel="linear").values
+
+    assert torch.autograd.gradcheck(values, (points, weights))
+
+
+@pytest.mark.parametrize("kernel", ["cell", "linear"])
+def test_samples_are_differentiable_in_their_weights(kernel):
+    points, grid = RNG.uniform(0, 1, (7, 2)), geonet.Grid((3, 3))
+    weights = torch.from_numpy(RNG.uniform(1, 2, 7)).requires_grad_()
+
+    def values(weights):
+        return geonet.from_samples(points, grid, weights, kernel=kernel).values
+
+    assert torch.autograd.gradcheck(values, (weights,))
+
+
+def test_counting_refuses_points_that_want_a_gradient():
+    points, grid = torch.rand(5, 2, requires_grad=True), geonet.Grid((3, 3))
+    with pytest.raises(InputError, match="no gradient in the points; .*kernel='linear', or points"):
+        geonet.from_samples(points, grid)
+    geonet.from_samples(points.detach(), grid)
+    with torch.no_grad():
+        geonet.from_samples(points, grid)
+    with pytest.raises(InputError, match="kernel is 'cubic'; give 'cell' or 'linear'"):
+        geonet.from_samples(points, grid, kernel="cubic")  # type: ignore[arg-type]
 
 
 def test_samples_of_another_dimension_or_with_nan_are_refused():
@@ -226,6 +305,47 @@ def test_an_image_takes_few_times_its_density(save_image):
     assert peak < 40 * 500 * 400  # 8 bytes a cell
 
 
+@pytest.mark.parametrize("invert", [False, True])
+@pytest.mark.parametrize(
+    ("pixels", "nodata"),
+    [
+        (np.array([[10, 255], [0, 100]], np.uint8), 255),
+        (np.array([[10, 0], [60, 100]], np.uint8), 0),
+        (np.array([[10, 65535], [0, 100]], np.uint16), 65535),
+        (np.array([[0.5, -9999.9], [0.0, 1.0]], np.float32), -9999.9),
+        (np.array([[0.5, np.nan], [0.0, 3.0]], np.float32), np.nan),
+        (np.array([[0.5, 1e30], [0.0, 3.0]], np.float32), 1e30),
+    ],
+)
+def test_pixels_without_data_are_empty(save_image, invert, pixels, nodata):
+    """By the value in the file, before it is scaled; they do not count for the scale."""
+    file = save_image(pixels, "image.tif")
+    for read in (geonet.from_image, lambda file, invert, nodata: geonet.read(file, nodata=nodata)):
+        if invert and read is not geonet.from_image:
+            continue
+        values = read(file, invert, nodata=nodata).numpy(mass="given")
+        seen = np.delete(pixels.astype(float).ravel(), 1)
+        white = {"u1": 255, "u2": 65535, "f4": max(1, seen.max())}[pixels.dtype.str[1:]]
+        expected = np.insert(1 - seen / white if invert else seen / white, 1, 0)
+        assert values.ravel() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_colour_without_data_has_that_value_in_all_channels(save_image):
+    pixels = np.full((2, 2, 3), 255, np.uint8)
+    pixels[0, 0], pixels[1, 1] = (255, 255, 0), (10, 20, 30)
+    values = geonet.from_image(save_image(pixels), nodata=255).numpy()[:, ::-1].T
+    assert np.argwhere(values > 0).tolist() == [[0, 0], [1, 1]]
+
+
+def test_what_is_no_file_name_is_refused():
+    array = np.ones((3, 3))
+    for function in (geonet.read, geonet.from_image):
+        for wrong in (array, array.tolist(), None, 3, b"a.png", Image.fromarray(array)):
+            message = rf"takes the name of a file, not {type(wrong).__name__}; use geonet\.Density"
+            with pytest.raises(InputError, match=message):
+                function(wrong)
+
+
 def test_enormous_image_is_refused(save_image, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50)
     for side in (8, 20):  # a warning of Pillow's, and an error of Pillow's
@@ -270,7 +390,7 @@ def test_npz_with_box_or_a_single_array(tmp_path):
         (np.array(1.0), r"shape \(\); a density has one to 3 axes"),
         (np.ones((1, 4)), "Axis 0 has 1 cells"),
         (np.ones((0, 4)), "Axis 0 has 0 cells"),
-        (np.array([1, np.nan, 1]), "1 of 3 values are NaN; fill or remove them first"),
+        (np.array([1, np.nan, 1]), "1 of 3 values are NaN; fill them, or give nodata="),
         (np.array([1, np.inf, 1]), "1 of 3 values are infinite"),
         (np.array([1, -1, 1]), "1 of 3 values are negative"),
         (np.zeros(3), "zero everywhere"),
@@ -395,12 +515,128 @@ def test_table_without_header(write):
     file = write("0,1,2\n3,4,5\n", "table.csv")
     density = geonet.read(file)
     assert (density.values * density.mass).numpy() == pytest.approx(np.arange(6).reshape(2, 3))
-    assert not is_cloud(file)
+    assert opened(file).kind == "values"
 
 
 @pytest.mark.parametrize("text", ["1,2,3", "1\n2\n3\n", "\ufeff1\r\n2\r\n\r\n3\r\n"])
 def test_one_row_or_one_column_is_1d(write, text):
     assert geonet.read(write(text, "line.csv")).grid == geonet.Grid(3)
+
+
+TABLE = "0.1,0.2\n0.3,0.4\n0.5,0.9\n"
+COLUMN = "0.1\n0.3\n0.5\n"
+
+
+def test_a_table_that_may_be_points_is_refused_until_somebody_says(write):
+    file = write(TABLE, "table.csv")
+    assert opened(file).kind is None
+    message = 'holds 3 rows of 2 numbers .* points or .* give kind="points" or kind="values"'
+    for grid in (None, geonet.Grid((2, 2))):
+        with pytest.raises(FileError, match=message):
+            geonet.read(file, grid)
+    with pytest.raises(FileError, match='has no header, .* or give kind="points"'):
+        read_points(file)
+    with pytest.raises(InputError, match="kind is 'cloud'; give 'points' or 'values'"):
+        geonet.read(file, kind="cloud")  # type: ignore[arg-type]
+    assert geonet.read(file, kind="values").grid == geonet.Grid((3, 2), 0, (1, 2 / 3))
+    points, weights = read_points(file, kind="points")
+    assert points.tolist() == [[0.1, 0.2], [0.3, 0.4], [0.5, 0.9]] and weights is None
+    counted = geonet.read(file, geonet.Grid((2, 2)), kind="points").numpy(mass="given")
+    assert counted == pytest.approx(np.array([[2, 0], [0, 1]]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [
+        ((5, 1), "values"),
+        ((1, 2), "values"),
+        ((2, 2), "values"),
+        ((3, 2), None),
+        ((100, 2), None),
+        ((2, 3), "values"),
+        ((3, 3), "values"),
+        ((4, 3), None),
+        ((9, 4), "values"),
+        ((4, 64), "values"),
+    ],
+)
+def test_which_tables_may_be_points(tmp_path, shape, kind):
+    """Two or three columns and more rows, in a csv, an npy and an npz with one array."""
+    np.savetxt(tmp_path / "a.csv", np.ones(shape), delimiter=",")
+    np.save(tmp_path / "a.npy", np.ones(shape))
+    np.savez(tmp_path / "a.npz", np.ones(shape))
+    np.savez(tmp_path / "named.npz", values=np.ones(shape))
+    assert [opened(tmp_path / f"a.{suffix}").kind for suffix in ("csv", "npy", "npz")] == [kind] * 3
+    assert opened(tmp_path / "named.npz").kind == "values"
+
+
+def test_points_in_arrays_and_in_one_column(tmp_path, write):
+    np.save(tmp_path / "line.npy", [0.1, 0.3, 0.5])
+    np.save(tmp_path / "space.npy", np.ones((5, 3), np.float32))
+    for file in (write(COLUMN, "line.csv"), tmp_path / "line.npy"):
+        assert geonet.read(file).grid == geonet.Grid(3)
+        assert read_points(file, "points")[0].tolist() == [[0.1], [0.3], [0.5]]
+        counts = geonet.read(file, geonet.Grid(5), kind="points").numpy(mass="given")
+        assert counts.tolist() == [1, 1, 1, 0, 0]
+    points, _ = read_points(tmp_path / "space.npy", "points")
+    assert points.shape == (5, 3) and points.dtype == torch.float64
+    np.save(tmp_path / "none.npy", np.ones((0, 2)))
+    with pytest.raises(FileError, match=r"none\.npy has no rows"):
+        geonet.read(tmp_path / "none.npy", geonet.Grid((2, 2)), kind="points")
+
+
+def test_a_file_that_says_what_it_holds_is_not_contradicted(write, save_image):
+    cloud, wide = write("x,y\n0,0\n", "cloud.csv"), write("1,2,3,4\n5,6,7,8\n", "wide.csv")
+    with pytest.raises(FileError, match=r"cloud\.csv holds points and no values; leave kind out"):
+        geonet.read(cloud, kind="values")
+    for file in (wide, save_image(np.ones((3, 3), np.uint8))):
+        with pytest.raises(FileError, match="holds values and no points; leave kind out"):
+            geonet.read(file, kind="points")
+        assert geonet.read(file, kind="values").grid.dimension == 2
+    assert geonet.read(cloud, geonet.Grid((2, 2)), kind="points").grid.shape == (2, 2)
+
+
+def test_cells_without_data_in_tables_and_arrays(tmp_path, write):
+    np.save(tmp_path / "a.npy", [-9999.0, 1, 2, 3])
+    np.savez(tmp_path / "a.npz", values=[np.nan, 1, 2, 3], lower=0, upper=4)
+    file = write("-9999,1\n2,3", "a.csv")
+    for name, nodata in ((tmp_path / "a.npy", -9999), (tmp_path / "a.npz", np.nan), (file, -9999)):
+        values = geonet.read(name, nodata=nodata).numpy(mass="given")
+        assert values.ravel().tolist() == pytest.approx([0, 1, 2, 3])
+    with pytest.raises(FileError, match='4 values are NaN; fill them, or give nodata=float."nan".'):
+        geonet.read(tmp_path / "a.npz")
+    cloud = write("x\n0\n1\n", "cloud.csv")
+    with pytest.raises(FileError, match="holds points, and nodata is for cells; leave it out"):
+        geonet.read(cloud, geonet.Grid(3), nodata=0)
+    with pytest.raises(InputError, match="nodata is '0'; give the number"):
+        geonet.read(file, nodata="0")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("separator", [",", ", ", ";", "; ", "\t", " ", "   "])
+def test_commas_semicolons_tabs_or_spaces_separate(write, separator):
+    rows = [separator.join(row) for row in (("x", "y"), ("0.1", "2"), ("-3e2", "4"))]
+    for header in (rows[0], f"# {rows[0]}", "# x,y"):  # the last is what np.savetxt writes
+        points, _ = read_points(write("\n".join([header, *rows[1:]]), "cloud.csv"))
+        assert points.tolist() == [[0.1, 2], [-300, 4]]
+    table = "\n".join([separator.join("1234"), separator.join("5678")])
+    values = geonet.read(write(table, "table.csv")).numpy(mass="given")
+    assert values == pytest.approx(np.arange(1, 9).reshape(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,5;2,5\n3,5;4,5\n", "has both commas and semicolons; .* decimals with a point"),
+        ("x;y\n1,5;2,5\n", "has both commas and semicolons"),
+        ("1;2\n3\n", "has the row '3', not 2 numbers separated by semicolons"),
+        ("1 2\n3\n", "has the row '3', not 2 numbers separated by spaces or tabs"),
+        ("1\t2\n3\tfour\n", "not 2 numbers separated by spaces or tabs"),
+        ("1 2\n3,4\n", "has the row '1 2', not 1 numbers separated by commas"),
+    ],
+)
+def test_separators_are_named(write, text, message):
+    with pytest.raises(FileError, match=message):
+        geonet.read(write(text, "bad.csv"))
 
 
 @pytest.mark.parametrize(
@@ -418,7 +654,7 @@ def test_cloud_is_counted_on_the_grid(write, text):
     assert weights is not None and weights.tolist() == [1, 3]
     density = geonet.read(file, geonet.Grid((2, 2)))
     assert (density.values / 4).tolist() == [[0.25, 0], [0, 0.75]]
-    assert is_cloud(file)
+    assert opened(file).kind == "points"
 
 
 def test_cloud_without_weights_in_1d_and_3d(write):

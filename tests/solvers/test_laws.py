@@ -284,6 +284,13 @@ def test_ends_mass_and_sign(name, d, solved):
 
 
 @every_solver
+def test_the_given_mass_is_kept(name, d, solved):
+    first, last = (end.mass[:, None] for end in batch(name, d))
+    t = torch.tensor(TIMES, dtype=torch.float64)
+    assert torch.allclose(solved(name, d).density(TIMES).mass, (1 - t) * first + t * last)
+
+
+@every_solver
 def test_mass_and_sign_on_other_grids(name, d, solved):
     path = solved(name, d)
     finer = path.density([0.0, 0.5, 1.0], path.grid.with_shape([2 * n for n in SHAPES[d]]))

@@ -30,7 +30,7 @@ from geonet.cli.pair_list import read_pair_list
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.idx import read_idx
-from geonet.measures.readers import is_cloud, read_points
+from geonet.measures.readers import read_points
 from geonet.operators.architecture import Branch, Trunk
 from geonet.operators.autoencoder import Autoencoder
 from geonet.operators.autoencoder_file import load_autoencoder
@@ -224,7 +224,6 @@ def _density(file: Path) -> None:
 
 
 def _cloud(file: Path) -> None:
-    is_cloud(file)
     points, _ = read_points(file)
     assert bool(torch.isfinite(points).all())
     _look(geonet.read(file, CLOUD))

@@ -12,6 +12,8 @@ from geonet.errors import FileError, InputError
 if TYPE_CHECKING:
     from geonet.cli.many import Tally
     from geonet.cli.recipe import Recipe, Rendering, Solved
+    from geonet.measures.density import Mass
+    from geonet.measures.readers import Kind
 
 TIMES = {".png": 5, ".npz": 11, ".gif": 31, ".mp4": 61}  # number of times unless --times is given
 ANIMATIONS = (".gif", ".mp4")
@@ -65,6 +67,30 @@ def geodesic(
         bool,
         typer.Option("--invert", help="For images: dark pixels hold the mass, not bright ones."),
     ] = False,
+    points: Annotated[
+        bool,
+        typer.Option(
+            "--points",
+            help="Tables without header hold points: a row for each, a column for each coordinate.",
+        ),
+    ] = False,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="Tables without header hold values on a grid.")
+    ] = False,
+    nodata: Annotated[
+        float | None,
+        typer.Option(
+            metavar="VALUE",
+            help="The value of cells without data, such as 255 or nan; they count as empty.",
+        ),
+    ] = None,
+    mass: Annotated[
+        str,
+        typer.Option(
+            metavar="one|given",
+            help="Mass of the densities in an npz: one, or given, in the units of the files.",
+        ),
+    ] = "one",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -108,6 +134,7 @@ def geodesic(
     from geonet.progress import listening
 
     options = parse_options(option or [])
+    kind = kind_of_tables(points, grid)
 
     def recipe(written: Path | None) -> Recipe:
         moments = parse_times(times, written)
@@ -115,17 +142,18 @@ def geodesic(
             Recipe,
         )  # importing torch takes seconds; wrong input must not wait for it
 
-        made = Recipe(solver, options, moments, resolution, invert)
+        unit = check_mass_of_frames(mass, written)
+        made = Recipe(solver, options, moments, resolution, invert, kind, nodata, unit)
         made.check()
         return made
 
     asked = {"cmap": cmap, "norm": norm, "vmin": vmin, "vmax": vmax}
     look = {name: value for name, value in asked.items() if value is not None}
 
-    def rendering(moments: list[float]) -> Rendering:
+    def rendering(moments: list[float], mass: Mass = "one") -> Rendering:
         from geonet.cli.recipe import Rendering
 
-        how = Rendering(moments, plot or "frames", **look, stamp=stamp)
+        how = Rendering(moments, plot or "frames", **look, stamp=stamp, mass=mass)
         how.check()
         return how
 
@@ -143,7 +171,7 @@ def geodesic(
     check_plot(plot, output, times)
     check_look(look, stamp, output, plot)
     made = recipe(output)
-    how = rendering(made.times)
+    how = rendering(made.times, made.mass)
     with working("solving") as status, listening(lambda line: status.update(f"solving: {line} …")):
         solved = made.solve(first, second)
     if output is not None:
@@ -216,6 +244,24 @@ def check_look(look: dict[str, Any], stamp: bool, output: Path | None, plot: str
         raise InputError(f"--plot tracks has the colours of time; leave --{next(iter(look))} out.")
 
 
+def kind_of_tables(points: bool, grid: bool) -> Kind | None:
+    """What tables hold that do not say it, if anything was said."""
+    if points and grid:
+        raise InputError("--points and --grid exclude each other; give one of them.")
+    return "points" if points else "values" if grid else None
+
+
+def check_mass_of_frames(mass: str, output: Path | None) -> Mass:
+    """Refuse another word, or a file that has no use for it."""
+    if mass == "one":
+        return mass
+    if mass != "given":
+        raise InputError(f"--mass is {mass!r}; give one or given.")
+    if output is None or output.suffix.lower() != ".npz":
+        raise InputError("--mass says what an npz holds; give -o FILE.npz.")
+    return mass
+
+
 def parse_times(text: str | None, output: Path | None) -> list[float]:
     """Times in [0, 1] from a count ("5") or a list ("0,0.25,1")."""
     if text is None:
@@ -253,6 +299,7 @@ def _print_json(solved: Solved, output: Path | None) -> None:
         "distance": found.distance,
         "solver": found.solver,
         "seconds": round(solved.seconds, 4),
+        "read": solved.read,
         "grid": {name: getattr(path.grid, name) for name in ("shape", "lower", "upper")},
         "report": found.to_dict(),
         "output": None if output is None else str(output),
@@ -262,9 +309,11 @@ def _print_json(solved: Solved, output: Path | None) -> None:
 
 def _print(solved: Solved, output: Path | None, in_full: bool) -> None:
     from geonet.cli.output import print_report, print_table
+    from geonet.cli.pairs import as_text
 
     found = solved.path.report
-    where = [("grid", str(solved.path.grid)), ("solved in", f"{solved.seconds:.2g} s")]
+    ends = zip(("source", "target"), map(as_text, solved.read), strict=True)
+    where = [*ends, ("grid", str(solved.path.grid)), ("solved in", f"{solved.seconds:.2g} s")]
     written = [] if output is None else [("written", str(output))]
     if in_full:
         print_report(found, [*where, *written])

@@ -102,7 +102,7 @@ def _solve_pair(pair: ListedPair, base: Path, folder: Path, recipe: Recipe) -> L
     solved = recipe.solve(base / pair.source, base / pair.target)
     report = solved.path.report.to_dict()
     file = folder / f"{pair.name}.npz"
-    solved.write(file, Rendering(recipe.times))
+    solved.write(file, Rendering(recipe.times, mass=recipe.mass))
     ends = {"file": file.name, "source": pair.source, "target": pair.target}
     return ends | {key: report[key] for key in MEASURED}
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from geonet.errors import FileError, GridError, InputError
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
-from geonet.measures.readers import IMAGE_SUFFIXES, from_image, is_cloud, read, read_points
+from geonet.measures.readers import IMAGE_SUFFIXES, Contents, Kind, opened
 
+FLAGS: dict[Kind, str] = {"points": "--points", "values": "--grid"}
 CLOUD_CELLS = 64  # along the longest side, where no resolution is given
 # Cells along the longest side of what is solved, where no resolution is given.
 LARGEST = {1: 2**20, 2: 1024, 3: 128}
@@ -20,57 +24,130 @@ MARGIN = 0.05  # of the longest side, around point clouds
 
 
 def read_pair(
-    source: Path, target: Path, invert: bool, resolution: int | None
+    source: Path,
+    target: Path,
+    invert: bool,
+    resolution: int | None,
+    kind: Kind | None = None,
+    nodata: float | None = None,
 ) -> tuple[Density, Density]:
-    """Read both files onto one grid, with at most `resolution` cells along its longest side.
+    """Read both files onto one grid: see `open_pair` and `densities_of`."""
+    return densities_of(*open_pair(source, target, invert, kind, nodata), resolution)
+
+
+def open_pair(
+    source: Path, target: Path, invert: bool, kind: Kind | None, nodata: float | None
+) -> tuple[Contents, Contents]:
+    """Both files, each with what it holds.
+
+    `kind` is for files that do not say what they hold, `nodata` for values and `invert` for images;
+    each of them must concern one of the files.
+    """
+    first, second = (opened(file, invert, nodata) for file in (source, target))
+    if kind is not None:
+        if kind not in (*first.kinds, *second.kinds):
+            raise InputError(
+                f"{FLAGS[kind]} fits neither {source} nor {target}, which hold {first.kinds[0]}; "
+                "leave it out."
+            )
+        first, second = (c.told(kind) if kind in c.kinds else c for c in (first, second))
+    for contents in (first, second):
+        _check_contents(contents)
+    values = [contents.file for contents in (first, second) if contents.kind == "values"]
+    pictures = [file for file in values if file.suffix.lower() in IMAGE_SUFFIXES]
+    if invert and (not pictures or pictures != values):
+        other = next((file for file in values if file not in pictures), source)
+        raise InputError(f"--invert is for images and {other} is none; leave it out.")
+    if nodata is not None and not values:
+        raise InputError(f"--nodata is for cells, and {source} holds points; leave it out.")
+    return first, second
+
+
+def _check_contents(contents: Contents) -> None:
+    """Refuse what only an option can settle."""
+    if contents.kind is None:
+        raise FileError(f"{contents.doubt()}; give --points or --grid.")
+    if contents.kind == "values":
+        bad = int(np.ma.filled(np.isnan(contents.numbers), False).sum())
+        if bad:
+            raise FileError(
+                f"{contents.file} does not hold a density: {bad} of {contents.numbers.size} values "
+                "are NaN; fill them, or give --nodata nan to count them as empty."
+            )
+
+
+def what_was_read(contents: Contents) -> dict[str, Any]:
+    """Plain data: how many points, or how many cells along each axis and how many without data."""
+    if contents.kind == "points":
+        return {"kind": "points", "points": len(contents.numbers)}
+    shape, missing = contents.values().shape, int(np.ma.count_masked(contents.numbers))
+    return {"kind": "values", "shape": list(shape), "without_data": missing}
+
+
+def as_text(read: dict[str, Any]) -> str:
+    """What was read, for people."""
+    if read["kind"] == "points":
+        return f"read as {read['points']:,} points"
+    text = f"read as {'×'.join(map(str, read['shape']))} values"
+    if read["without_data"]:
+        share = 100 * read["without_data"] / math.prod(read["shape"])
+        text += f"; {share:.2g} % of its cells have no data and count as empty"
+    return text
+
+
+def densities_of(
+    source: Contents, target: Contents, resolution: int | None
+) -> tuple[Density, Density]:
+    """Both files on one grid, with at most `resolution` cells along its longest side.
 
     Point clouds are counted: two of them on a box around both, one on the other file's grid. Two
     densities come to the finer cells of the two; pictures of different proportions are padded to
     squares. Boxes that differ otherwise are left to the solver, which refuses them.
     """
-    clouds = [is_cloud(file) for file in (source, target)]
+    clouds = [contents.kind == "points" for contents in (source, target)]
     if all(clouds):
-        if invert:
-            raise _no_image(source)
         grid = common_grid(source, target, resolution or CLOUD_CELLS)
-        return read(source, grid), read(target, grid)
+        return source.density(grid), target.density(grid)
     if clouds[0]:
-        second = _no_finer(_read_density(target, invert), resolution)
+        second = _no_finer(target.density(), resolution)
         return _counted(source, second), second
-    first = _read_density(source, invert)
+    first = source.density()
     if clouds[1]:
         first = _no_finer(first, resolution)
         return first, _counted(target, first)
-    first, second = _on_one_grid(first, _read_density(target, invert))
+    first, second = _on_one_grid(first, target.density())
     return _no_finer(first, resolution), _no_finer(second, resolution)
 
 
-def _counted(cloud: Path, other: Density) -> Density:
+def _counted(cloud: Contents, other: Density) -> Density:
     """A cloud on the other file's grid: beside a picture, x to the right and y upwards.
 
     Beside a file with a box of its own, the coordinates are in the order of that box's axes.
     """
     grid = other.grid
     if grid.dimension != 2 or not _is_picture(other):
-        return read(cloud, grid)
+        return cloud.density(grid)
     plane = Grid(grid.shape[::-1], 0.0, grid.upper[::-1], drawn="plane")
-    counted = read(cloud, plane)
-    return Density((counted.values * counted.mass).T.flip(0), grid)
+    counted = cloud.density(plane)
+    return Density._of(counted.values.T.flip(0).contiguous(), grid, counted.mass, None)
 
 
-def common_grid(source: Path, target: Path, resolution: int) -> Grid:
+def common_grid(source: Contents, target: Contents, resolution: int) -> Grid:
     """Square cells on a box around both clouds, `resolution` of them along its longest side."""
-    first, second = (read_points(file)[0] for file in (source, target))
+    first, second = (contents.points()[0] for contents in (source, target))
     if first.shape[-1] != second.shape[-1]:
         raise FileError(
-            f"{source} has points in {first.shape[-1]}D and {target} in {second.shape[-1]}D; "
+            f"{source.file} has points in {first.shape[-1]}D and {target.file} in "
+            f"{second.shape[-1]}D; "
             "give two clouds with the same coordinates."
         )
     both = torch.cat([first, second])
     lower, upper = both.amin(0), both.amax(0)
     longest = float((upper - lower).max())
     if longest == 0:
-        raise InputError(f"All points of {source} and {target} coincide; there is nothing to move.")
+        raise InputError(
+            f"All points of {source.file} and {target.file} coincide; there is nothing to move."
+        )
     cell = longest * (1 + 2 * MARGIN) / resolution
     cells = (upper - lower + 2 * MARGIN * longest) / cell
     shape = (cells - 1e-9).ceil().clamp(min=2)  # rounding must not add a cell
@@ -92,18 +169,6 @@ def check_size(grid: Grid) -> None:
     """Refuse a grid that would fill the memory."""
     if grid.size > MAX_CELLS:
         raise GridError(f"{grid} are {grid.size:,} in all; give a smaller --resolution.")
-
-
-def _read_density(file: Path, invert: bool) -> Density:
-    if not invert:
-        return read(file)
-    if file.suffix.lower() not in IMAGE_SUFFIXES:
-        raise _no_image(file)
-    return from_image(file, invert=True)
-
-
-def _no_image(file: Path) -> InputError:
-    return InputError(f"--invert is for images and {file} is none; leave it out.")
 
 
 def _on_one_grid(first: Density, second: Density) -> tuple[Density, Density]:
@@ -130,7 +195,8 @@ def _padded(density: Density) -> Density:
     values = torch.zeros((max(shape),) * len(shape), dtype=density.values.dtype)
     inside = tuple(slice(m, m + n) for m, n in zip(margins, shape, strict=True))
     values[inside] = density.values
-    return Density(values, Grid(values.shape, 0.0, 1.0, density.grid.drawn))
+    grid = Grid(values.shape, 0.0, 1.0, density.grid.drawn)
+    return Density._of(values, grid, density.mass, None)
 
 
 def _no_finer(density: Density, resolution: int | None) -> Density:

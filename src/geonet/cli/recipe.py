@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from geonet.cli.pairs import output_grid, read_pair
+from geonet.cli.pairs import densities_of, open_pair, output_grid, what_was_read
 
 if TYPE_CHECKING:
     from geonet.geodesics.base import Geodesic
+    from geonet.measures.density import Mass
     from geonet.measures.grid import Grid
+    from geonet.measures.readers import Kind
 
 SHOWN = "geonet"  # the text of a png that says how it was drawn
 
@@ -28,6 +31,9 @@ class Recipe:
         times: to write, or how many of them: an animation runs evenly.
         resolution: cells along the longest side.
         invert: whether dark ink is the mass of images.
+        kind: what files hold that do not say it, "points" or "values".
+        nodata: the value of cells without data.
+        mass: of the frames in an npz, "one" or "given".
     """
 
     solver: str
@@ -35,6 +41,9 @@ class Recipe:
     times: list[float]
     resolution: int | None
     invert: bool
+    kind: Kind | None = None
+    nodata: float | None = None
+    mass: Mass = "one"
 
     def check(self) -> None:
         """Refuse a solver or an option that does not exist, before any file is read."""
@@ -43,11 +52,13 @@ class Recipe:
     def solve(self, source: Path, target: Path) -> Solved:
         """Read both files and solve the pair."""
         chosen = self._solver()
-        first, second = read_pair(source, target, self.invert, self.resolution)
+        files = open_pair(source, target, self.invert, self.kind, self.nodata)
+        first, second = densities_of(*files, self.resolution)
         began = perf_counter()
         path = chosen(first, second)
         seconds = perf_counter() - began
-        return Solved(path, self.grid_for(path), seconds)
+        read = what_was_read(files[0]), what_was_read(files[1])
+        return Solved(path, self.grid_for(path), seconds, read)
 
     def grid_for(self, path: Geodesic) -> Grid:
         """The grid on which a path is to be written."""
@@ -55,10 +66,11 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, by which two recipes are compared; a model's file with what is in it."""
+        plain = asdict(self) | {"nodata": None if self.nodata is None else str(self.nodata)}  # NaN
         model = Path(self.solver)
         if not model.is_file():
-            return asdict(self)
-        return asdict(self) | {"model": sha256(model.read_bytes()).hexdigest()}
+            return plain
+        return plain | {"model": sha256(model.read_bytes()).hexdigest()}
 
     def _solver(self):
         import geonet
@@ -78,6 +90,7 @@ class Rendering:
         vmin: the value of the first.
         vmax: the value of the last.
         stamp: whether the frames of an animation say their times.
+        mass: of the frames in an npz, "one" or "given".
     """
 
     times: list[float]
@@ -87,6 +100,7 @@ class Rendering:
     vmin: float | None = None
     vmax: float | None = None
     stamp: bool = True
+    mass: Mass = "one"
 
     @property
     def look(self) -> dict[str, Any]:
@@ -107,11 +121,12 @@ class Rendering:
 
 @dataclass(frozen=True)
 class Solved:
-    """A path, the grid on which it is to be written, and the seconds that solving took."""
+    """A path, the grid on which to write it, the seconds of solving, and what was read."""
 
     path: Geodesic
     grid: Grid
     seconds: float
+    read: Sequence[dict[str, Any]] = ()
 
     def write(self, output: Path, how: Rendering) -> None:
         """Write frames, a figure of some kind or an animation, whichever the suffix names."""
@@ -120,7 +135,7 @@ class Solved:
 
         suffix = output.suffix.lower()
         if suffix == ".npz":
-            self.path.save(output, how.times, self.grid)
+            self.path.save(output, how.times, self.grid, how.mass)
         elif suffix == ".png":
             times = None if how.kind in OF_ALL_TIMES else how.times
             figure = self.path.plot(times, self.grid, how.kind, **how.look)

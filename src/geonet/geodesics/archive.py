@@ -12,19 +12,20 @@ import torch
 from geonet.errors import FileError, InputError
 from geonet.files import read_arrays, reading, written_atomically
 from geonet.geodesics.base import ENDS, Geodesic, Times, check_times
-from geonet.measures.density import Density
+from geonet.measures.density import Density, Mass, check_mass
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
 
 FORMAT = 1  # of saved geodesics; a reader refuses what it does not know
 
 
-def save_geodesic(path: Geodesic, file: Path, times: Times, grid: Grid | None) -> Path:
-    """Write frames (times, density, lower, upper) for any reader, and the state to load."""
+def save_geodesic(path: Geodesic, file: Path, times: Times, grid: Grid | None, mass: Mass) -> Path:
+    """Write frames (times, density, mass, lower, upper) for any reader, and the state to load."""
     if file.suffix.lower() != ".npz":
         raise FileError(f"{file} does not end in .npz; a geodesic is saved as an npz file.")
     if not isinstance(path.source, Density):
         raise InputError("A path without a grid cannot be saved; give both ends on a grid.")
+    check_mass(mass)
     moments, _ = check_times(times)
     frames = path.density(moments, grid)
     header = {
@@ -36,7 +37,8 @@ def save_geodesic(path: Geodesic, file: Path, times: Times, grid: Grid | None) -
     }
     arrays = {
         "times": moments.numpy(),
-        "density": frames.numpy(),
+        "density": frames.numpy(mass),
+        "mass": (frames.mass if mass == "given" else torch.ones_like(frames.mass)).numpy(),
         "lower": np.array(frames.grid.lower),
         "upper": np.array(frames.grid.upper),
         "geonet": np.array(json.dumps(header)),
@@ -90,7 +92,7 @@ def _aligned(array: np.ndarray) -> np.ndarray:
 def _digest(arrays: dict[str, np.ndarray]) -> str:
     """Over all that `load` needs; the frames are for others."""
     digest = hashlib.sha256()
-    for name in sorted(arrays.keys() - {"times", "density", "sha256"}):
+    for name in sorted(arrays.keys() - {"times", "density", "mass", "sha256"}):
         value = arrays[name]
         digest.update(f"{name} {value.dtype.str} {value.shape} ".encode())
         digest.update(value.tobytes())

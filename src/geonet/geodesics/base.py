@@ -15,7 +15,7 @@ from torch import Tensor
 
 from geonet.errors import GridError, InputError, UnavailableError
 from geonet.locations import located
-from geonet.measures.density import Density, as_points, as_tensor
+from geonet.measures.density import Density, Mass, as_points, as_tensor
 from geonet.measures.grid import Grid
 from geonet.threads import working_on
 
@@ -82,12 +82,19 @@ class Geodesic(ABC):
             return self._distance()
 
     def density(self, t: Times, grid: Grid | None = None) -> Density:
-        """μ_t on `grid` (any grid on the same box; the source's by default)."""
+        """μ_t on `grid` (any grid on the same box; the source's by default).
+
+        Its values have mass one. Its `mass` goes evenly from the source's to the target's, so
+        `numpy(mass="given")` is in the units that went in.
+        """
         times, scalar = check_times(t)
         where = self._output_grid(grid)
         with working_on(self._numbers(times, where.size)):
             values = self._density(times, where)
-        return Density.as_computed(self._drop_time(values) if scalar else values, where)
+        mass = self._given_mass(times)
+        if scalar:
+            values, mass = self._drop_time(values), self._drop_time(mass)
+        return Density.as_computed(values, where, mass)
 
     def velocity(self, t: Times, points: ArrayLike | Tensor) -> Tensor:
         """v_t = ∇u_t at points (..., d): (batch?, times?, ..., d)."""
@@ -170,11 +177,20 @@ class Geodesic(ABC):
         file: str | Path,
         times: Times = tuple(k / 10 for k in range(11)),
         grid: Grid | None = None,
+        mass: Mass = "one",
     ) -> Path:
-        """Write an npz: the frames at `times` for any reader, and all that `load` needs."""
+        """Write an npz: the frames at `times` for any reader, and all that `load` needs.
+
+        Args:
+            file: its name, which ends in .npz.
+            times: of the frames.
+            grid: of the frames, the path's own by default.
+            mass: of the frames in the array `density`: "one", or "given" for the units that went
+                in. The array `mass`, (batch?, times), says which mass each frame has.
+        """
         from geonet.geodesics.archive import save_geodesic
 
-        return save_geodesic(self, Path(file), times, grid)
+        return save_geodesic(self, Path(file), times, grid, mass)
 
     @staticmethod
     def load(file: str | Path) -> Geodesic:
@@ -321,6 +337,10 @@ class Geodesic(ABC):
                 "give a grid on the same box, e.g. path.grid.with_shape(128)."
             )
         return grid
+
+    def _given_mass(self, times: Tensor) -> Tensor:
+        """(1 − t)·m_0 + t·m_1, (batch?, T)."""
+        return torch.lerp(self.source.mass[..., None], self.target.mass[..., None], times)
 
     def _unavailable(self, what: str) -> UnavailableError:
         return UnavailableError(

@@ -116,6 +116,9 @@ class GridlessBuresGeodesic(BuresGeodesic):
     def __repr__(self) -> str:
         return f"BuresGeodesic({self._dimension}D, solver={self.solver!r})"
 
+    def _given_mass(self, times: Tensor) -> Tensor:
+        return torch.ones(*self.batch, len(times), dtype=torch.float64)
+
     def _output_grid(self, grid: Grid | None) -> Grid:
         if grid is None:
             return self.grid

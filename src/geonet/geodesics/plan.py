@@ -6,7 +6,6 @@ Mass w_ij travels straight from cell i to cell j. At time t it fills a box of on
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from geonet.geodesics.base import Geodesic
 from geonet.geodesics.gradients import with_dual_gradient
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
+from geonet.measures.particles import deposit
 
 DISTANCES = 2**22  # held at a time
 
@@ -79,31 +79,6 @@ class PlanGeodesic(Geodesic):
         start, end, mass = (torch.from_numpy(state[key]) for key in ("start", "end", "mass"))
         cells = source.grid.with_shape(state["cells"].tolist())
         return cls(source, target, solver, notes, start, end, mass, cells)
-
-
-def deposit(centres: Tensor, mass: Tensor, size: tuple[float, ...], grid: Grid) -> Tensor:
-    """Density (*grid.shape) of boxes with the given centres (P, d), masses (P,) and side lengths.
-
-    Every cell takes the share of each box that overlaps it, so mass is exact.
-    """
-    firsts, shares = [], []
-    for i, (n, h) in enumerate(zip(grid.shape, grid.spacing, strict=True)):
-        low = (centres[:, i] - size[i] / 2 - grid.lower[i]) / h  # in cells
-        first = low.floor()
-        reach = torch.arange(int(np.ceil(size[i] / h)) + 1, dtype=torch.float64)
-        cell = first[:, None] + reach
-        high = low + size[i] / h
-        overlap = torch.minimum(high[:, None], cell + 1) - torch.maximum(low[:, None], cell)
-        shares.append(overlap.clamp(min=0) * (h / size[i]))
-        firsts.append(cell.long().clamp(0, n - 1))  # rounding at the faces stays in the box
-    total = torch.zeros(grid.size, dtype=torch.float64)
-    for offsets in product(*(range(share.shape[1]) for share in shares)):
-        weight, index = mass, torch.zeros(len(mass), dtype=torch.long)
-        for i, k in enumerate(offsets):
-            weight = weight * shares[i][:, k]
-            index = index * grid.shape[i] + firsts[i][:, k]
-        total.index_add_(0, index, weight)
-    return total.reshape(grid.shape) / grid.cell_volume
 
 
 def _conjugate(points: Tensor, others: Tensor, dual: Tensor) -> Tensor:

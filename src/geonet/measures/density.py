@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, DTypeLike
 from torch import Tensor
 
-from geonet.errors import DensityError, GridError
+from geonet.errors import DensityError, GridError, InputError
 from geonet.locations import located
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline, resample
@@ -25,9 +27,18 @@ LEADING_AXES = 2  # at most (batch, times) before the axes of the grid
 # What a package above this one does with a density, by location: imports point down.
 PLOT, LOOK = "geonet.plotting.densities:plot_density", "geonet.plotting.look:Look"
 
+Mass = Literal["one", "given"]
+MASSES = ("one", "given")
+
 
 class Density:
     """Values at the cell centres of a grid, checked and normalised to mass one.
+
+    Args:
+        values: (batch?, times?, *grid.shape), non-negative, of any mass. A masked cell of a NumPy
+            masked array has no data and counts as empty.
+        grid: where the values live.
+        nodata: the value of cells without data, which count as empty as well; NaN may be one.
 
     Attributes:
         values: (batch?, times?, *grid.shape), non-negative, Σ values · cell volume = 1.
@@ -37,17 +48,26 @@ class Density:
             points off the grid are then evaluated exactly instead of interpolated.
     """
 
-    def __init__(self, values: ArrayLike | Tensor, grid: Grid):
-        tensor = as_tensor(values)
+    def __init__(self, values: ArrayLike | Tensor, grid: Grid, nodata: float | None = None):
+        tensor = _filled(values, nodata)
         _check_shape(tensor, grid)
         _check_values(tensor)
         normalised, mass = _normalise(tensor, grid)
         self._set(normalised, grid, mass, None)
 
     @classmethod
-    def as_computed(cls, values: Tensor, grid: Grid) -> Density:
-        """A solver's answer as it is, neither checked nor normalised: its errors stay visible."""
-        return cls._of(values, grid, _integral(values, grid), None)
+    def as_computed(cls, values: Tensor, grid: Grid, mass: Tensor | None = None) -> Density:
+        """A solver's answer as it is, neither checked nor normalised: its errors stay visible.
+
+        Args:
+            values: (batch?, times?, *grid.shape), of mass one but for errors.
+            grid: where they live.
+            mass: the given mass that they stand for, (batch?, times?); one by default.
+        """
+        if mass is None:
+            leading = values.shape[: values.ndim - grid.dimension]
+            mass = torch.ones(leading, dtype=torch.float64)
+        return cls._of(values, grid, mass, None)
 
     @classmethod
     def _of(
@@ -68,12 +88,21 @@ class Density:
         """Sizes of the axes before the grid's: (), (batch,), (times,) or (batch, times)."""
         return tuple(self.values.shape[: self.values.ndim - self.grid.dimension])
 
-    def numpy(self) -> np.ndarray:
-        """The values as a NumPy array."""
-        return self.values.detach().cpu().numpy()
+    def numpy(self, mass: Mass = "one") -> np.ndarray:
+        """The values as a NumPy array: of mass one, or of the mass that was given.
+
+        Args:
+            mass: "one" gives `values`, "given" gives `values` · `mass`, in the units that went in.
+        """
+        check_mass(mass)
+        values = self.values.detach().cpu()
+        if mass == "given":
+            spread = (..., *(None,) * self.grid.dimension)
+            values = (values.double() * self.mass.detach()[spread]).to(values.dtype)
+        return values.numpy()
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
-        """np.asarray(density) gives its values."""
+        """np.asarray(density) gives its values, of mass one."""
         if copy is None:  # NumPy 1 does not know this argument
             return np.asarray(self.numpy(), dtype=dtype)
         return np.array(self.numpy(), dtype=dtype, copy=copy)
@@ -170,8 +199,12 @@ class Density:
 
 
 def as_tensor(values: ArrayLike | Tensor) -> Tensor:
-    """NumPy, list or torch in, floating torch out; float32 and float64 are kept."""
+    """NumPy, list or torch in, floating torch out; float32 and float64 are kept.
+
+    Masked entries are refused: NumPy would drop the mask without a word.
+    """
     if not isinstance(values, Tensor):
+        _check_unmasked(values)
         try:
             array = np.asarray(values)
         except ValueError as error:  # rows of different lengths
@@ -206,6 +239,47 @@ def as_points(points: ArrayLike | Tensor, dimension: int) -> Tensor:
     if not bool(torch.isfinite(tensor).all()):
         raise GridError("Points contain NaN or infinite coordinates; remove them first.")
     return tensor
+
+
+def check_mass(mass: str) -> None:
+    """Refuse a word that does not say of which mass values are."""
+    if mass not in MASSES:
+        raise InputError(f"mass is {mass!r}; give 'one' or 'given'.")
+
+
+def check_nodata(nodata: float | None) -> None:
+    """Refuse what is not a number."""
+    if nodata is not None and not isinstance(nodata, Real):
+        raise InputError(f"nodata is {nodata!r}; give the number that marks cells without data.")
+
+
+def without_data(values: np.ndarray | Tensor, nodata: float) -> np.ndarray | Tensor:
+    """Where an array of numbers says that there are no data, of the same shape."""
+    missing: Any = values != values if math.isnan(nodata) else values == float(nodata)
+    return missing
+
+
+def _filled(values: ArrayLike | Tensor, nodata: float | None) -> Tensor:
+    """The values, with zero in cells without data."""
+    check_nodata(nodata)
+    if isinstance(values, np.ma.MaskedArray):
+        values = values.filled(0)
+    tensor = as_tensor(values)
+    if nodata is None:
+        return tensor
+    # compared in the caller's own type, in which -9999.9 may be rounded
+    given = values if isinstance(values, np.ndarray | Tensor) else tensor
+    return torch.where(torch.as_tensor(without_data(given, nodata)), 0.0, tensor)
+
+
+def _check_unmasked(values: ArrayLike) -> None:
+    parts = values if isinstance(values, list | tuple) else [values]
+    masked = sum(int(np.ma.count_masked(part)) for part in parts if np.ma.isMaskedArray(part))
+    if masked:
+        raise DensityError(
+            f"{masked} numbers are masked, and only the values of one density or batch may be; "
+            "remove them, or join masked arrays with np.ma.stack."
+        )
 
 
 def _normalise(values: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
@@ -259,9 +333,9 @@ def _check_shape(values: Tensor, grid: Grid) -> None:
 
 
 def _check_values(values: Tensor) -> None:
-    total = values.numel()
+    total, empty = values.numel(), 'fill them, or give nodata=float("nan") to count them as empty'
     for bad, name, remedy in (
-        (torch.isnan(values), "NaN", "fill or remove them first"),
+        (torch.isnan(values), "NaN", empty),
         (torch.isinf(values), "infinite", "fill or remove them first"),
         (values < 0, "negative", "clip them at zero if they are noise"),
     ):

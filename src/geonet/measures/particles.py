@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from itertools import product
+
 import torch
 from torch import Tensor
 
-from geonet.errors import DensityError, GridError
+from geonet.errors import DensityError, GridError, InputError
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 
@@ -34,16 +37,55 @@ def histogram(particles: Tensor, grid: Grid) -> Density:
         raise GridError(f"Particles are {particles.shape[-1]}D and the grid {grid.dimension}D.")
     if not bool(torch.isfinite(particles).all()):
         raise DensityError("Some particles are nowhere (NaN or infinite); leave them out.")
+    clouds = particles.reshape(-1, *particles.shape[-2:])
+    each = torch.ones(particles.shape[-2], dtype=torch.float64)
+    counts = torch.stack([counted(cloud, each, grid) for cloud in clouds])
+    return Density(counts.reshape(*particles.shape[:-2], *grid.shape), grid)
+
+
+def counted(points: Tensor, weights: Tensor, grid: Grid) -> Tensor:
+    """The weight (n,) of the points (n, d) in each cell, (*grid.shape), float64.
+
+    Points outside the box count at its faces. Differentiable in the weights; a point that moves
+    changes nothing until it leaves its cell, so points that take part in autograd are refused.
+    """
+    if points.requires_grad and torch.is_grad_enabled():
+        raise InputError(
+            "Counts have no gradient in the points; "
+            "use geonet.from_samples with kernel='linear', or points.detach()."
+        )
     spacing = torch.tensor(grid.spacing, dtype=torch.float64)
-    index = torch.zeros(particles.shape[:-1], dtype=torch.long)
-    cells = ((particles - grid.corner("lower")) / spacing).floor().long()
+    cells = ((points - grid.corner("lower")) / spacing).floor().long()
+    index = torch.zeros(len(points), dtype=torch.long)
     for i, n in enumerate(grid.shape):
-        index = index * n + cells[..., i].clamp(0, n - 1)
-    leading, n = index.shape[:-1], index.shape[-1]
-    flat = index.reshape(-1, n)
-    counts = torch.zeros(len(flat), grid.size, dtype=torch.float64)
-    counts.scatter_add_(1, flat, torch.ones_like(flat, dtype=torch.float64))
-    return Density(counts.reshape(*leading, *grid.shape), grid)
+        index = index * n + cells[:, i].clamp(0, n - 1)
+    return torch.zeros(grid.size, dtype=torch.float64).index_add(0, index, weights).view(grid.shape)
+
+
+def deposit(centres: Tensor, mass: Tensor, size: tuple[float, ...], grid: Grid) -> Tensor:
+    """Density (*grid.shape) of boxes with the given centres (P, d), masses (P,) and side lengths.
+
+    Every cell takes the share of each box that overlaps it, so mass is exact; what lies beyond a
+    face stays in the outermost cell. Differentiable in the centres and the masses.
+    """
+    firsts, shares = [], []
+    for i, (n, h) in enumerate(zip(grid.shape, grid.spacing, strict=True)):
+        low = (centres[:, i] - size[i] / 2 - grid.lower[i]) / h  # in cells
+        first = low.floor()
+        reach = torch.arange(math.ceil(size[i] / h) + 1, dtype=torch.float64)
+        cell = first[:, None] + reach
+        high = low + size[i] / h
+        overlap = torch.minimum(high[:, None], cell + 1) - torch.maximum(low[:, None], cell)
+        shares.append(overlap.clamp(min=0) * (h / size[i]))
+        firsts.append(cell.long().clamp(0, n - 1))
+    total = torch.zeros(grid.size, dtype=torch.float64)
+    for offsets in product(*(range(share.shape[1]) for share in shares)):
+        weight, index = mass, torch.zeros(len(mass), dtype=torch.long)
+        for i, k in enumerate(offsets):
+            weight = weight * shares[i][:, k]
+            index = index * grid.shape[i] + firsts[i][:, k]
+        total.index_add_(0, index, weight)
+    return total.reshape(grid.shape) / grid.cell_volume
 
 
 def _masses(density: Density) -> Tensor:

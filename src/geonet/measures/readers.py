@@ -7,7 +7,9 @@ the axes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,8 +21,9 @@ from torch import Tensor
 
 from geonet.errors import DensityError, FileError, InputError
 from geonet.files import open_npz, read_npy, reading
-from geonet.measures.density import Density, as_points, as_tensor
+from geonet.measures.density import Density, as_points, as_tensor, check_nodata, without_data
 from geonet.measures.grid import Grid
+from geonet.measures.particles import counted, deposit
 from geonet.quiet import quiet
 
 IMAGE_SUFFIXES = (
@@ -33,8 +36,11 @@ LUMA = (299, 587, 114)  # thousandths, ITU-R BT.601; whole numbers keep white ex
 COORDINATES = ("x", "y", "z")
 WEIGHT = "weight"
 MAX_AXES = 3
+SEPARATORS = {",": "commas", ";": "semicolons", None: "spaces or tabs"}
 
 Corner = float | list[float]
+Kind = Literal["points", "values"]
+KINDS: tuple[Kind, Kind] = ("points", "values")
 
 
 def from_function(function: Callable[[Tensor], ArrayLike | Tensor], grid: Grid) -> Density:
@@ -45,7 +51,8 @@ def from_function(function: Callable[[Tensor], ArrayLike | Tensor], grid: Grid) 
             NumPy or torch.
         grid: where to evaluate it.
     """
-    values = as_tensor(function(grid.points()))
+    given = function(grid.points())
+    values = given if isinstance(given, np.ma.MaskedArray) else as_tensor(given)
     if tuple(values.shape) != grid.shape:
         raise DensityError(
             f"The function gave values of shape {tuple(values.shape)} for points of shape "
@@ -59,17 +66,23 @@ def from_samples(
     grid: Grid,
     weights: ArrayLike | Tensor | None = None,
     outside: Literal["error", "drop"] = "error",
+    kernel: Literal["cell", "linear"] = "cell",
 ) -> Density:
     """The histogram of a point cloud: each cell gets the weight of the points in it.
+
+    It is differentiable in the weights and, with `kernel="linear"`, in the points.
 
     Args:
         points: (n, d); in 1D also (n,).
         grid: the cells. A point on the upper face of the box belongs to the last cell.
         weights: (n,), non-negative; every point counts the same if not given.
         outside: what to do with points outside the box: "error" or "drop".
+        kernel: "cell" gives the weight of a point to its cell. "linear" shares it between the
+            nearest cell centres (cloud-in-cell); beyond the outermost centres it stays in the
+            outermost cell.
     """
-    if outside not in ("error", "drop"):
-        raise InputError(f"outside is {outside!r}; give 'error' or 'drop'.")
+    _check_word("outside", outside, ("error", "drop"))
+    _check_word("kernel", kernel, ("cell", "linear"))
     where = as_points(points, grid.dimension)
     if where.ndim > 2:
         raise InputError(f"Samples have shape {tuple(where.shape)}; give one cloud, (n, d).")
@@ -78,14 +91,15 @@ def from_samples(
     lower, upper = grid.corner("lower"), grid.corner("upper")
     inside = ((where >= lower) & (where <= upper)).all(-1)
     _check_inside(int(inside.sum()), len(where), grid, outside)
-    last = torch.tensor(grid.shape) - 1
-    cells = ((where[inside] - lower) / torch.tensor(grid.spacing, dtype=torch.float64)).long()
-    flat = np.ravel_multi_index(tuple(torch.minimum(cells, last).T.numpy()), grid.shape)
-    counts = np.bincount(flat, weights=amounts[inside].numpy(), minlength=grid.size)
-    return Density(counts.reshape(grid.shape), grid)
+    where, amounts = where[inside], amounts[inside]
+    if kernel == "cell":
+        return Density(counted(where, amounts, grid), grid)
+    return Density(deposit(where, amounts, grid.spacing, grid) * grid.cell_volume, grid)
 
 
-def from_image(file: str | Path, invert: bool = False) -> Density:
+def from_image(
+    file: str | os.PathLike[str], invert: bool = False, nodata: float | None = None
+) -> Density:
     """The brightness of an image as a density; the longest side of its box has length 1.
 
     It reads the luminance of colours. A transparent pixel holds no mass, with or without `invert`.
@@ -94,11 +108,20 @@ def from_image(file: str | Path, invert: bool = False) -> Density:
     Args:
         file: PNG, JPEG, GIF, BMP, TIFF, WEBP or PPM, with 8 or 16 bits per channel.
         invert: whether dark pixels hold the mass instead of bright ones.
+        nodata: the value of pixels without data, as it is in the file: 0 to 255 with 8 bits, and
+            in a colour image that of all three colours. They count as empty.
     """
-    return _density_from(Path(file), _image_values(Path(file), invert), None)
+    path = _named(file, "from_image")
+    check_nodata(nodata)
+    return Contents(path, _image_values(path, invert, nodata), ("values",)).density()
 
 
-def read(file: str | Path, grid: Grid | None = None) -> Density:
+def read(
+    file: str | os.PathLike[str],
+    grid: Grid | None = None,
+    kind: Kind | None = None,
+    nodata: float | None = None,
+) -> Density:
     """A density from a file, by its suffix. Every failure is a `FileError` that names the file.
 
     * images: see `from_image`;
@@ -107,61 +130,157 @@ def read(file: str | Path, grid: Grid | None = None) -> Density:
     * .csv with a header `x[,y[,z]][,weight]`: a point cloud, counted on `grid`, which it needs;
     * .csv without header: a table of values, rows along axis 0; one row or one column is 1D.
 
+    A table of two or three columns and more rows than columns, in a csv without header or in an
+    array without a name, may as well be a list of points. It is refused unless `kind` says what
+    its numbers are. Commas, semicolons, tabs or spaces separate the numbers of a csv.
+
     Args:
         file: what to read.
         grid: where the values live; by default the file's box or, if it has none, a box with
             longest side 1.
+        kind: "values" of cells, or "points", a row for each and a column for each coordinate.
+        nodata: the value of cells without data, which count as empty; NaN may be one. For images
+            see `from_image`.
     """
-    file = Path(file)
+    contents = opened(_named(file, "read"), nodata=nodata).told(kind)
+    if contents.kind is None:
+        raise FileError(f'{contents.doubt()}; give kind="points" or kind="values".')
+    if nodata is not None and contents.kind == "points":
+        raise FileError(f"{contents.file} holds points, and nodata is for cells; leave it out.")
+    return contents.density(grid)
+
+
+def read_points(
+    file: str | os.PathLike[str], kind: Kind | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Points (n, d) and weights (n,), or None, from a csv with a header `x[,y[,z]][,weight]`.
+
+    With `kind="points"` also from one without header, or from an array (n, d) in an npy.
+    """
+    contents = opened(_named(file, "read_points")).told(kind)
+    if contents.kind != "points":
+        raise FileError(
+            f"{contents.file} has no header, so it may be a table of values; begin a cloud with a "
+            'line such as x,y,weight, or give kind="points".'
+        )
+    return contents.points()
+
+
+def opened(file: Path, invert: bool = False, nodata: float | None = None) -> Contents:
+    """The numbers of a file, by its suffix, before they are a density."""
+    check_nodata(nodata)
     suffix = file.suffix.lower()
     if suffix in IMAGE_SUFFIXES:
-        return _density_from(file, _image_values(file, invert=False), grid)
+        return Contents(file, _image_values(file, invert, nodata), ("values",))
     if suffix == ".npy":
-        return _density_from(file, _npy_array(file), grid)
+        return _checked(_unnamed(file, _npy_array(file)), nodata)
     if suffix == ".npz":
-        values, box = _npz_arrays(file)
-        return _density_from(file, values, grid, box)
+        return _checked(_npz_contents(file), nodata)
     if suffix == ".csv":
-        return _density_from_csv(file, grid)
+        return _checked(_csv_contents(file), nodata)
     raise FileError(
         f"Cannot tell from its suffix {suffix!r} what {file} holds; "
         f"use one of {', '.join(SUFFIXES)}."
     )
 
 
-def read_points(file: str | Path) -> tuple[Tensor, Tensor | None]:
-    """Points (n, d) and weights (n,), or None, from a csv with a header `x[,y[,z]][,weight]`."""
-    file = Path(file)
-    names, lines = _csv_lines(file)
-    if names is None:
-        raise FileError(
-            f"{file} has no header, so it is a table of values and not a point cloud; "
-            "begin a cloud with a line such as x,y,weight."
-        )
-    axes = [name for name in COORDINATES if name in names]
-    known = len(axes) + (WEIGHT in names)
-    if not axes or tuple(axes) != COORDINATES[: len(axes)] or known != len(names):
-        raise FileError(
-            f"{file} has the columns {', '.join(names)}; a point cloud has x, then y and z "
-            "as needed, and weight if points count differently."
-        )
-    table = torch.from_numpy(_csv_numbers(file, lines))
-    if table.shape[-1] != len(names):
-        raise FileError(
-            f"{file} names {len(names)} columns but has {table.shape[-1]}; "
-            "give every row as many numbers as the header has names."
-        )
-    points = table[:, [names.index(name) for name in axes]]
-    bad = int((~torch.isfinite(table)).any(-1).sum())
-    if bad:
-        raise FileError(f"{bad} of {len(table)} rows of {file} are NaN or infinite; remove them.")
-    return points, table[:, names.index(WEIGHT)] if WEIGHT in names else None
+@dataclass(frozen=True)
+class Contents:
+    """The numbers of a file, before they are a density.
 
+    Attributes:
+        file: where they are from.
+        numbers: values of cells (n_1, ..., n_d), masked where there are no data; or points, a row
+            for each.
+        kinds: what the numbers can be, "points", "values" or both.
+        names: of the columns, for points.
+        box: corners (lower, upper), where the file has them.
+    """
 
-def is_cloud(file: str | Path) -> bool:
-    """Whether the file is a csv with a header, that is a point cloud."""
-    file = Path(file)
-    return file.suffix.lower() == ".csv" and _csv_lines(file)[0] is not None
+    file: Path
+    numbers: np.ndarray
+    kinds: tuple[Kind, ...]
+    names: tuple[str, ...] = COORDINATES
+    box: tuple[Corner, Corner] | None = None
+
+    @property
+    def kind(self) -> Kind | None:
+        """What the numbers are, or None where nobody can tell.
+
+        Few densities have an axis of two or three cells, and most clouds have more points than
+        coordinates. A row or a column is a histogram.
+        """
+        if len(self.kinds) == 1:
+            return self.kinds[0]
+        shape = self.numbers.shape
+        return None if len(shape) == 2 and shape[0] > shape[1] > 1 else "values"
+
+    def told(self, kind: Kind | None) -> Contents:
+        """The same, when somebody says what the numbers are."""
+        if kind is None:
+            return self
+        _check_word("kind", kind, KINDS)
+        if kind not in self.kinds:
+            raise FileError(f"{self.file} holds {self.kinds[0]} and no {kind}; leave kind out.")
+        return replace(self, kinds=(kind,))
+
+    def doubt(self) -> str:
+        """Why the kind is not known."""
+        rows, columns = self.numbers.shape
+        return (
+            f"{self.file} holds {rows} rows of {columns} numbers without a header, which may be "
+            "points or the values of cells"
+        )
+
+    def density(self, grid: Grid | None = None) -> Density:
+        """The density of the values, or of the points counted on a grid."""
+        try:
+            if self.kind == "points":
+                return self._counted(grid)
+            values = self.values()
+            return Density(values, grid or _default_grid(values.shape, self.box))
+        except FileError:
+            raise
+        except InputError as error:
+            raise FileError(f"{self.file} does not hold a density: {error}") from error
+
+    def values(self) -> np.ndarray:
+        """(n_1, ..., n_d), masked where there are no data; one row or column of a csv is 1D."""
+        numbers = self.numbers
+        if self.file.suffix.lower() == ".csv" and 1 in numbers.shape:
+            return numbers.ravel()
+        if not 1 <= numbers.ndim <= MAX_AXES:
+            raise FileError(
+                f"{self.file} holds an array of shape {numbers.shape}; "
+                f"a density has one to {MAX_AXES} axes, one per dimension."
+            )
+        return numbers
+
+    def points(self) -> tuple[Tensor, Tensor | None]:
+        """Points (n, d) and weights (n,), or None."""
+        table = as_tensor(np.ma.getdata(self.numbers)).double()
+        table = table[:, None] if table.ndim == 1 else table
+        bad = int((~torch.isfinite(table)).any(-1).sum())
+        if bad or not len(table):
+            what = f"{bad} of {len(table)} rows of {self.file} are NaN or infinite; remove them."
+            raise FileError(what if bad else f"{self.file} has no rows; write it again.")
+        names = self.names[: table.shape[-1]]
+        axes = [names.index(name) for name in COORDINATES if name in names]
+        return table[:, axes], table[:, names.index(WEIGHT)] if WEIGHT in names else None
+
+    def _counted(self, grid: Grid | None) -> Density:
+        points, weights = self.points()
+        if grid is None:
+            raise FileError(
+                f"{self.file} is a point cloud and needs a grid to be counted on; "
+                "give grid=geonet.Grid(shape, lower, upper)."
+            )
+        if points.shape[-1] != grid.dimension:
+            raise FileError(
+                f"{self.file} has points in {points.shape[-1]}D but the grid is "
+                f"{grid.dimension}D; give a grid with one axis per coordinate."
+            )
+        return from_samples(points, grid, weights)
 
 
 # ---- samples
@@ -199,21 +318,30 @@ def _check_inside(inside: int, count: int, grid: Grid, outside: str) -> None:
 # ---- any file
 
 
-def _density_from(
-    file: Path, values: np.ndarray, grid: Grid | None, box: tuple[Corner, Corner] | None = None
-) -> Density:
-    """The density with these values; an error about them names the file."""
-    if values.dtype.kind not in "biuf":
-        raise FileError(f"{file} holds {values.dtype} values; save an array of real numbers.")
-    if not 1 <= values.ndim <= MAX_AXES:
-        raise FileError(
-            f"{file} holds an array of shape {values.shape}; "
-            f"a density has one to {MAX_AXES} axes, one per dimension."
+def _named(file: str | os.PathLike[str], function: str) -> Path:
+    if not isinstance(file, str | os.PathLike):
+        raise InputError(
+            f"geonet.{function} takes the name of a file, not {type(file).__name__}; "
+            "use geonet.Density(values, grid) for an array."
         )
-    try:
-        return Density(values, grid or _default_grid(values.shape, box))
-    except InputError as error:
-        raise FileError(f"{file} does not hold a density: {error}") from error
+    return Path(file)
+
+
+def _check_word(name: str, word: str, words: tuple[str, str]) -> None:
+    if word not in words:
+        raise InputError(f"{name} is {word!r}; give {words[0]!r} or {words[1]!r}.")
+
+
+def _checked(contents: Contents, nodata: float | None) -> Contents:
+    """Real numbers, with a mask over those that stand for no data."""
+    numbers = contents.numbers
+    if numbers.dtype.kind not in "biuf":
+        raise FileError(
+            f"{contents.file} holds {numbers.dtype} values; save an array of real numbers."
+        )
+    if nodata is None:
+        return contents
+    return replace(contents, numbers=np.ma.masked_array(numbers, without_data(numbers, nodata)))
 
 
 def _default_grid(shape: tuple[int, ...], box: tuple[Corner, Corner] | None) -> Grid:
@@ -226,7 +354,7 @@ def _default_grid(shape: tuple[int, ...], box: tuple[Corner, Corner] | None) -> 
 # ---- images
 
 
-def _image_values(file: Path, invert: bool) -> np.ndarray:
+def _image_values(file: Path, invert: bool, nodata: float | None) -> np.ndarray:
     """Brightness (or darkness) in [0, 1] times opacity, (height, width)."""
     with (
         reading(file, "an image"),
@@ -234,7 +362,7 @@ def _image_values(file: Path, invert: bool) -> np.ndarray:
         Image.open(file, formats=FORMATS) as image,
     ):
         _check_pixels(image)
-        grey, opacity = _grey_and_opacity(ImageOps.exif_transpose(image))
+        grey, opacity = _grey_and_opacity(ImageOps.exif_transpose(image), nodata)
     height, width = grey.shape
     if min(width, height) < 2:
         raise FileError(
@@ -252,16 +380,23 @@ def _check_pixels(image: Image.Image) -> None:
         )
 
 
-def _grey_and_opacity(image: Image.Image) -> tuple[np.ndarray, np.ndarray | float]:
-    """Luminance (height, width) in [0, 1], and alpha in [0, 1]."""
+def _grey_and_opacity(
+    image: Image.Image, nodata: float | None
+) -> tuple[np.ndarray, np.ndarray | float]:
+    """Luminance (height, width) in [0, 1], masked where a pixel is `nodata`; alpha in [0, 1]."""
     if image.mode[0] in "IF":  # 16-bit or 32-bit integers, or floats: one channel, no alpha
         levels = as_tensor(np.asarray(image)).double().numpy()
+        if nodata is not None:
+            levels = np.ma.masked_array(levels, without_data(np.asarray(image), nodata))
         white = 1.0 if image.mode == "F" else 65535.0
-        return levels / max(white, levels.max()), 1.0
+        brightest = 0.0 if np.ma.getmaskarray(levels).all() else levels.max()
+        return levels / max(white, brightest), 1.0
     channels = np.asarray(image.convert("RGBA"))
     grey = np.zeros(channels.shape[:2])
     for k, weight in enumerate(LUMA):  # one at a time: all would take four times the memory
         grey += np.float64(weight) * channels[..., k]
+    if nodata is not None:
+        grey = np.ma.masked_array(grey, without_data(channels[..., :3], nodata).all(-1))
     return grey / (255 * sum(LUMA)), channels[..., 3] / 255
 
 
@@ -273,8 +408,8 @@ def _npy_array(file: Path) -> np.ndarray:
         return _without_pickle(file, lambda: read_npy(stream, file.stat().st_size))
 
 
-def _npz_arrays(file: Path) -> tuple[np.ndarray, tuple[Corner, Corner] | None]:
-    """The values, and the corners (lower, upper) where they are given."""
+def _npz_contents(file: Path) -> Contents:
+    """The array `values` or the only one, with the box where its corners are given."""
     with open_npz(file, "an npz archive") as archive:
         names = list(archive)
         if "geonet" in names:
@@ -284,13 +419,19 @@ def _npz_arrays(file: Path) -> tuple[np.ndarray, tuple[Corner, Corner] | None]:
                 f"{file} holds the arrays {', '.join(names) or '(none)'}; "
                 "name the one with the density 'values'."
             )
-        name = "values" if "values" in names else names[0]
-        values = _without_pickle(file, lambda: archive[name])
+        if "values" not in names:
+            return _unnamed(file, _without_pickle(file, lambda: archive[names[0]]))
+        values = _without_pickle(file, lambda: archive["values"])
         if ("lower" in names) != ("upper" in names):
             raise FileError(f"{file} has only one of 'lower' and 'upper'; give both or none.")
-        if "lower" not in names:
-            return values, None
-        return values, (_corner(archive["lower"]), _corner(archive["upper"]))
+        box = None
+        if "lower" in names:
+            box = _corner(archive["lower"]), _corner(archive["upper"])
+        return Contents(file, values, ("values",), box=box)
+
+
+def _unnamed(file: Path, numbers: np.ndarray) -> Contents:
+    return Contents(file, numbers, _possible(numbers.shape))
 
 
 def _corner(corner: np.ndarray) -> Corner:
@@ -315,26 +456,31 @@ def _without_pickle(file: Path, load: Callable[[], np.ndarray]) -> np.ndarray:
 # ---- tables and clouds
 
 
-def _density_from_csv(file: Path, grid: Grid | None) -> Density:
+def _csv_contents(file: Path) -> Contents:
     names, lines = _csv_lines(file)
     if names is None:
         table = _csv_numbers(file, lines)
-        return _density_from(file, table.ravel() if 1 in table.shape else table, grid)
-    points, weights = read_points(file)
-    if grid is None:
+        return Contents(file, table, _possible(table.shape))
+    axes = [name for name in COORDINATES if name in names]
+    known = len(axes) + (WEIGHT in names)
+    if not axes or tuple(axes) != COORDINATES[: len(axes)] or known != len(names):
         raise FileError(
-            f"{file} is a point cloud and needs a grid to be counted on; "
-            "give grid=geonet.Grid(shape, lower, upper)."
+            f"{file} has the columns {', '.join(names)}; a point cloud has x, then y and z "
+            "as needed, and weight if points count differently."
         )
-    if points.shape[-1] != grid.dimension:
+    table = _csv_numbers(file, lines)
+    if table.shape[-1] != len(names):
         raise FileError(
-            f"{file} has points in {points.shape[-1]}D but the grid is {grid.dimension}D; "
-            "give a grid with one axis per coordinate."
+            f"{file} names {len(names)} columns but has {table.shape[-1]}; "
+            "give every row as many numbers as the header has names."
         )
-    try:
-        return from_samples(points, grid, weights)
-    except InputError as error:
-        raise FileError(f"{file} does not hold a density: {error}") from error
+    return Contents(file, table, ("points",), tuple(names))
+
+
+def _possible(shape: tuple[int, ...]) -> tuple[Kind, ...]:
+    """What an array may hold that does not say it; points are (n,) or (n, d)."""
+    points = len(shape) == 1 or (len(shape) == 2 and 1 <= shape[1] <= len(COORDINATES))
+    return KINDS if points else ("values",)
 
 
 def _csv_lines(file: Path) -> tuple[list[str] | None, list[str]]:
@@ -343,9 +489,11 @@ def _csv_lines(file: Path) -> tuple[list[str] | None, list[str]]:
         text = file.read_text(encoding="utf-8-sig")  # spreadsheets begin a file with a mark
     lines = [line for line in text.splitlines() if line.strip()]
     names = None
-    if lines and not any(_is_row(cell) for cell in lines[0].split(",")):
-        names = [name.strip().strip('"').lower() for name in lines[0].lstrip("# ").split(",")]
-        lines = lines[1:]
+    if lines:
+        cells = _cells(lines[0].strip().lstrip("# "), _separator(lines[:1]))
+        if not any(map(_is_number, cells)):
+            names = [name.strip().strip('"').lower() for name in cells]
+            lines = lines[1:]
     if not lines:
         raise FileError(f"{file} has no rows of numbers; write it again.")
     return names, lines
@@ -353,21 +501,37 @@ def _csv_lines(file: Path) -> tuple[list[str] | None, list[str]]:
 
 def _csv_numbers(file: Path, lines: list[str]) -> np.ndarray:
     """Rows of numbers, (rows, columns), float64."""
+    separator = _separator(lines)
+    if separator == "," and any(";" in line for line in lines):
+        raise FileError(
+            f"{file} has both commas and semicolons; "
+            "separate numbers by one of them, and write decimals with a point."
+        )
     try:
-        return np.loadtxt(lines, delimiter=",", ndmin=2, comments=None)
+        return np.loadtxt(lines, delimiter=separator, ndmin=2, comments=None)
     except ValueError as error:
-        width = lines[0].count(",")
-        broken = (line for line in lines if not _is_row(line) or line.count(",") != width)
+        width = len(_cells(lines[0], separator))
+        rows = ((line, _cells(line, separator)) for line in lines)
+        broken = (r for r, cells in rows if len(cells) != width or not all(map(_is_number, cells)))
         bad = next(broken, lines[0])
         raise FileError(
-            f"{file} has the row {bad[:40]!r}, not {width + 1} numbers separated by commas; "
-            "correct or remove it."
+            f"{file} has the row {bad[:40]!r}, not {width} numbers separated by "
+            f"{SEPARATORS[separator]}; correct or remove it."
         ) from error
 
 
-def _is_row(line: str) -> bool:
+def _separator(lines: list[str]) -> str | None:
+    """Of the cells of a row: a comma or a semicolon where there is one, else white space."""
+    return next((mark for mark in (",", ";") if any(mark in line for line in lines)), None)
+
+
+def _cells(line: str, separator: str | None) -> list[str]:
+    return line.split(separator)
+
+
+def _is_number(cell: str) -> bool:
     try:
-        [float(cell) for cell in line.split(",")]
+        float(cell)
     except ValueError:
         return False
     return True

@@ -5,7 +5,6 @@ import torch
 import geonet
 from geonet import Density, Grid
 from geonet.errors import ConvergenceError, SolverError
-from geonet.geodesics.plan import deposit
 
 
 def test_distance_is_pots(pair_2d):
@@ -28,19 +27,6 @@ def test_an_atom_moves_straight(d):
     assert float(middle[(3,) * d]) == pytest.approx(1) and float(middle.sum()) == pytest.approx(1)
     between = path.density(0.125).values  # half a cell further: shared by its neighbours
     assert float(between[(1,) * d]) == pytest.approx(0.5**d)
-
-
-@pytest.mark.parametrize("n", [5, 16, 30])
-def test_boxes_are_deposited_exactly_on_any_grid(n, generator):
-    grid = Grid((n, n), 0.0, 1.0)
-    centres = 0.1 + 0.8 * torch.rand(40, 2, dtype=torch.float64, generator=generator)
-    mass = torch.rand(40, dtype=torch.float64, generator=generator)
-    density = deposit(centres, mass, (0.2, 0.1), grid)
-    assert float(density.sum() * grid.cell_volume) == pytest.approx(float(mass.sum()))
-    mean = (density[..., None] * grid.points()).sum((0, 1)) * grid.cell_volume / mass.sum()
-    assert torch.allclose(
-        mean, (mass[:, None] * centres).sum(0) / mass.sum(), atol=0.3 / n**2 + 1e-9
-    )
 
 
 def test_large_problems_are_refused_or_coarsened(pair_2d):

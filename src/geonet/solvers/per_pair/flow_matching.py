@@ -19,10 +19,9 @@ from torch import Tensor
 
 from geonet.errors import SolverError
 from geonet.geodesics.base import Geodesic
-from geonet.geodesics.plan import deposit
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
-from geonet.measures.particles import sampled
+from geonet.measures.particles import deposit, sampled
 from geonet.measures.unit_box import unit_box
 from geonet.randomness import seeded
 from geonet.solvers.base import Solver
