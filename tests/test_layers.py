@@ -42,10 +42,12 @@ LAYERS = (  # from the bottom up; a package may import what stands before it
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 BELOW = LEVEL["solvers"]
-# A path is plotted, animated and loaded by packages above its own, by these locations.
+# Paths and densities are drawn and loaded by packages above their own, by these locations.
 HANDED_UP = {
     "geonet.plotting.kinds:plot_kind",
     "geonet.plotting.animation:animate_geodesic",
+    "geonet.plotting.densities:plot_density",
+    "geonet.plotting.look:Look",
     "geonet.api:load",
 }
 

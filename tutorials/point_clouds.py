@@ -31,7 +31,7 @@ moons = 2 * (moons + np.where(upper, -0.5, 0.5)[:, None] * [1, 0.5]) + 0.2 * rng
 # smooth, and smooth densities have better paths.
 
 # %%
-grid = geonet.Grid((64, 64), -5, 5)
+grid = geonet.Grid((64, 64), -5, 5, drawn="plane")  # pictures: x to the right, y upwards
 
 
 def smoothed(points):

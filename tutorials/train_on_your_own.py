@@ -26,15 +26,13 @@ from geonet.training.own_report import report_on_own
 # ## The file
 #
 # Write an npz file with an array `values` of shape `(n, cells…)`; any two of them make a pair.
-# (Write two arrays `source` and `target` to give the pairs yourself.) In `values[i, j]` x runs
-# along the first axis and y upwards, so we turn the images, whose rows run from the top. A blur of
-# one pixel softens the hard edges. The last tenth will be held out, so shuffle first.
+# (Write two arrays `source` and `target` to give the pairs yourself.) A blur of one pixel softens
+# the hard edges. The last tenth will be held out, so shuffle first.
 
 # %%
 digits = sample_digits()
 order = np.random.default_rng(0).permutation(len(digits))
-upright = digits.images[order][:, ::-1].transpose(0, 2, 1).astype(float)
-values = gaussian_filter(upright, (0, 1, 1))
+values = gaussian_filter(digits.images[order].astype(float), (0, 1, 1))
 np.savez("digits.npz", values=values)
 
 # %% [markdown]

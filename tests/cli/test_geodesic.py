@@ -112,7 +112,15 @@ def test_npz_holds_the_frames(run, line_pair, tmp_path):
 def test_png_and_gif(run, image_pair, tmp_path):
     for name in ("path.png", "path.GIF"):
         code, _, err = run(
-            "geodesic", *image_pair, "--solver", "linear", "-o", tmp_path / name, "--times", 4
+            "geodesic",
+            *image_pair,
+            "--solver",
+            "linear",
+            "-o",
+            tmp_path / name,
+            "--times",
+            4,
+            *(("--no-stamp",) if name == "path.GIF" else ()),
         )
         assert (code, err) == (0, "")
     with Image.open(tmp_path / "path.png") as figure:
@@ -137,6 +145,21 @@ def test_kinds_of_pictures(run, image_pair, tmp_path, kind):
     expected.savefig(tmp_path / "expected.png")
     with Image.open(file) as found, Image.open(tmp_path / "expected.png") as wanted:
         assert np.array_equal(np.asarray(found), np.asarray(wanted))
+
+
+def test_the_look_of_pictures(run, image_pair, tmp_path):
+    look = {"cmap": "viridis", "norm": "log", "vmin": 0.01, "vmax": 50.0}
+    options = [part for name, value in look.items() for part in (f"--{name}", value)]
+    first, second = (geonet.read(name) for name in image_pair)
+    path = geonet.geodesic(first, second, "linear")
+    path.plot(**look).savefig(tmp_path / "expected.png")
+    path.animate(tmp_path / "expected.gif", 3, **look)
+    for suffix, times in ((".png", 5), (".gif", 3)):
+        file = tmp_path / f"path{suffix}"
+        how = ("--solver", "linear", "--times", times, "-o", file, *options)
+        assert run("geodesic", *image_pair, *how).code == 0
+        with Image.open(file) as found, Image.open(tmp_path / f"expected{suffix}") as wanted:
+            assert np.array_equal(found.convert("RGB"), wanted.convert("RGB"))
 
 
 def test_kinds_are_those_of_the_plots():
@@ -384,6 +407,13 @@ def test_saved_geodesic_is_no_density(refused, run, line_pair, tmp_path):
         (("--plot", "arrows", "-o", "x.png"), "--plot is 'arrows'; choose from frames, velocity"),
         (("--plot", "tracks", "--times", "3", "-o", "x.png"), "shows all times; leave --times out"),
         (("--plot", "slices", "-o", "x.png"), "3D"),
+        (("--cmap", "magm", "-o", "x.png"), "There is no cmap 'magm'; did you mean 'magma'?"),
+        (("--norm", "logs", "-o", "x.gif"), "There is no norm 'logs'; did you mean 'log'?"),
+        (("--vmin", "2", "--vmax", "1", "-o", "x.png"), "vmax is 1; give a number above vmin"),
+        (("--cmap", "gray", "-o", "x.npz"), "--cmap says what a picture looks like"),
+        (("--vmax", "1"), "--vmax says what a picture looks like, and none is drawn"),
+        (("--plot", "tracks", "--norm", "log", "-o", "x.png"), "leave --norm out"),
+        (("--no-stamp", "-o", "x.png"), "--no-stamp is for animations; give -o FILE.gif"),
         (("--invert",), "--invert is for images and"),
         (("--resolution", "100000000", "-o", "x.npz"), "give a smaller --resolution"),
         (("-o", "x.jpeg"), "Cannot write x.jpeg: give a name that ends in .png, .npz, .gif"),

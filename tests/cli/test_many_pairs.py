@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import geonet
 from geonet.cli import many
@@ -100,6 +101,49 @@ def test_rows_of_the_same_names_have_their_own_files(listed):
     )
     assert [row.name for row in rows] == ["0-1", "0-1-2", "0-1-3", "0-1-2-2"]
     assert [row.line for row in rows] == [2, 3, 4, 5]
+
+
+def test_every_pair_gets_a_picture(run, listed, tmp_path):
+    file, folder = listed("0.npy,1.npy", "2.npy,5.npy"), tmp_path / "out"
+    look = ("--plot", "history", "--cmap", "viridis", "--times", 20)
+    assert run("geodesic", "--pairs", file, "-o", "out", *look).code == 0
+    assert names(folder) == [
+        *("0-1.npz", "0-1.png", "2-5.npz", "2-5.png", "recipe.json", "summary.csv")
+    ]
+    expected = geonet.load(folder / "2-5.npz").plot(kind="history", cmap="viridis")
+    expected.savefig(tmp_path / "expected.png")
+    with Image.open(folder / "2-5.png") as found, Image.open(tmp_path / "expected.png") as wanted:
+        assert np.array_equal(np.asarray(found), np.asarray(wanted))
+
+
+def test_a_second_run_draws_what_is_missing_or_shows_something_else(run, listed, tmp_path):
+    file, folder = listed("0.npy,1.npy", "2.npy,5.npy"), tmp_path / "out"
+    assert run("geodesic", "--pairs", file, "-o", "out").code == 0
+
+    def drawn(*look):
+        """Which pictures a run writes, and which answers."""
+        before = {f.name: f.stat().st_mtime_ns for f in folder.glob("*-*.*")}
+        assert run("geodesic", "--pairs", file, "-o", "out", *look).code == 0
+        return {f.name for f in folder.glob("*-*.*") if f.stat().st_mtime_ns != before.get(f.name)}
+
+    frames = ("--plot", "frames")
+    assert drawn(*frames) == {"0-1.png", "2-5.png"}
+    assert drawn(*frames) == set()
+    (folder / "0-1.png").write_bytes(b"no picture")
+    assert drawn(*frames) == {"0-1.png"}
+    (folder / "2-5.png").unlink()
+    assert drawn(*frames) == {"2-5.png"}
+    assert drawn(*frames, "--norm", "log") == {"0-1.png", "2-5.png"}
+    np.save(tmp_path / "data" / "5.npy", np.ones(30))
+    assert drawn(*frames, "--norm", "log") == {"2-5.npz", "2-5.png"}
+
+
+def test_a_picture_that_cannot_be_drawn_keeps_the_answer(run, listed, tmp_path):
+    file = listed("0.npy,1.npy")
+    code, out, _ = run("geodesic", "--pairs", file, "-o", "out", "--plot", "slices")
+    assert code == 1
+    assert "1 pair solved" in out and "slices are drawn in 3D" in out
+    assert set(summary(tmp_path / "out")) == {"0-1.npz"}
 
 
 # ---- failures
@@ -250,7 +294,10 @@ def test_a_folder_that_was_tampered_with(run, refused, listed, tmp_path, name, c
         (("-o", "x.npz"), "give a folder, -o FOLDER"),
         (("data/0.npy", "data/1.npy", "-o", "out"), "--pairs goes without two files"),
         (("-o", "out", "--report"), "--pairs goes without --report"),
-        (("-o", "out", "--plot", "tracks"), "--pairs goes without --plot"),
+        (("-o", "out", "--plot", "film"), "--plot is 'film'; choose from frames"),
+        (("-o", "out", "--cmap", "gray"), "give -o FILE.png or FILE.gif, or --plot KIND"),
+        (("-o", "out", "--plot", "frames", "--cmap", "gry"), "There is no cmap 'gry'"),
+        (("-o", "out", "--plot", "frames", "--no-stamp"), "--no-stamp is for animations"),
         (("-o", "out", "--solver", "nobody"), "There is no solver 'nobody'"),
         (("-o", "out", "--times", "0,2"), "outside [0, 1]"),
         (("-o", "data/0.npy"), "Cannot make the folder data/0.npy"),

@@ -9,6 +9,7 @@ import torch
 import geonet
 from geonet import Density, Geodesic, Grid
 from geonet.errors import FileError, GridError, InputError, UnavailableError
+from geonet.geodesics.archive import _digest
 
 
 @pytest.fixture
@@ -124,6 +125,19 @@ def test_saved_frames_have_mass_one_or_the_given_mass(pair_1d, tmp_path):
     with pytest.raises(InputError, match="mass is 'all'; give 'one' or 'given'"):
         path.save(tmp_path / "other.npz", mass="all")
     assert [file.name for file in tmp_path.iterdir()] == ["p.npz"]
+
+
+@pytest.mark.parametrize("drawn", ["image", "plane"])
+def test_loading_keeps_how_a_grid_is_drawn(tmp_path, drawn):
+    density = Density(torch.rand(3, 4), geonet.Grid((3, 4), drawn=drawn))
+    file = geonet.geodesic(density, density, "linear").save(tmp_path / "p.npz")
+    assert geonet.load(file).grid.drawn == drawn
+    arrays = dict(np.load(file))  # as files were before they said so: those were planes
+    arrays["geonet"] = np.array(str(arrays["geonet"]).replace(f', "drawn": "{drawn}"', ""))
+    assert "drawn" not in str(arrays["geonet"])
+    arrays["sha256"] = np.array(_digest(arrays))
+    np.savez(file, **arrays)
+    assert geonet.load(file).grid.drawn == "plane"
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "text", "other npz", "newer"])

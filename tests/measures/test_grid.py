@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from geonet import Grid
+from geonet import Density, Grid
 from geonet.errors import GridError
 
 
@@ -29,6 +29,15 @@ def test_same_box_ignores_cells_and_rounding():
     assert not grid.same_box(Grid(3, 0, 5))
 
 
+def test_how_it_is_drawn_is_kept_and_makes_no_other_grid():
+    image, plane = Grid((3, 4)), Grid((3, 4), drawn="plane")
+    assert (image.drawn, plane.drawn) == ("image", "plane")
+    assert image == plane and hash(image) == hash(plane)
+    assert plane.with_shape(7).drawn == "plane"
+    density = Density(torch.rand(3, 4), plane)
+    assert density.resample(plane.with_shape(6)).grid.drawn == "plane"
+
+
 def test_text_names_cells_and_box():
     assert str(Grid((3, 4), 0, (5, 2))) == "3×4 cells on [0, 5]×[0, 2]"
 
@@ -51,6 +60,7 @@ def test_text_names_cells_and_box():
         ((8, -1e308, 1e308), "give finite bounds"),
         ((800, 1e6, 1e6 + 1e-6), "narrower than rounding there: 800 on .* give fewer cells"),
         ((2, 0, 1e-310), "narrower than rounding"),
+        (((8, 8), 0, 1, "lying"), "drawn is 'lying'; give 'image' or 'plane'"),
     ],
 )
 def test_impossible_grids_are_refused(arguments, message):

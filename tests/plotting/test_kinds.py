@@ -43,6 +43,11 @@ def test_unknown_kinds_are_refused(line):
         line.plot(kind="film")
 
 
+def test_a_kind_in_the_place_of_times_is_told(plane):
+    with pytest.raises(InputError, match="is the times; name a kind by kind='velocity'"):
+        plane.plot("velocity")
+
+
 def test_wrong_dimensions_are_refused(line, plane):
     with pytest.raises(InputError, match="is 1D and slices are drawn in 3D"):
         line.plot(kind="slices")

@@ -154,7 +154,8 @@ def geodesic(
         from geonet.cli.recipe import Rendering
 
         how = Rendering(moments, plot or "frames", **look, stamp=stamp, mass=mass)
-        how.check()
+        if look:  # importing matplotlib takes a while
+            how.check()
         return how
 
     if pairs is not None:
