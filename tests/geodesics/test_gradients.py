@@ -119,7 +119,8 @@ def test_normalising_takes_constants_out_of_gradients(generator):
 def test_points_move_along_the_gradient_of_the_distance(solver, shape):
     """W2² of a cloud, counted with the linear kernel, against differences along one direction.
 
-    The envelope's slope is that of the exact W2², which solvers have to a few thousandths.
+    The envelope's slope is that of the exact W2², from which that of 16² cells differs by a
+    hundredth or two.
     """
     grid = Grid(shape, 0.0, 1.0)
     points = 0.25 + 0.4 * random((400, grid.dimension), 3)

@@ -142,6 +142,11 @@ def _texts(folder: Path) -> Iterator[tuple]:
         rows.writerow(["x", "y", "weight"])
         rows.writerows(RNG.uniform(0, 1, (8, 3)).round(3).tolist())
     yield "cloud", _cloud, {"cloud.csv": cloud.read_bytes()}
+    rows = RNG.uniform(0, 1, (8, 2)).round(3).tolist()
+    plain = {
+        f"{k}.csv": "\n".join(f"{x}{mark}{y}" for x, y in rows) for k, mark in enumerate(",; ")
+    }
+    yield "points", _points, {name: text.encode() for name, text in plain.items()}
     listed = 'source, target\na.png,b.png\n"c,d.npy",a.png\n'
     yield "pair list", read_pair_list, {"pairs.csv": listed.encode()}
     summary = ",".join(COLUMNS) + "\n" + ",".join("1" for _ in COLUMNS) + "\n"
@@ -227,6 +232,14 @@ def _cloud(file: Path) -> None:
     points, _ = read_points(file)
     assert bool(torch.isfinite(points).all())
     _look(geonet.read(file, CLOUD))
+
+
+def _points(file: Path) -> None:
+    """A table without header, which is told what it holds, and what stands for no data."""
+    for nodata in (None, 0.5, float("nan")):
+        _look(geonet.read(file, kind="values", nodata=nodata))
+    assert bool(torch.isfinite(read_points(file, kind="points")[0]).all())
+    _look(geonet.read(file, CLOUD, kind="points"))
 
 
 def _look(density: Density) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 FUZZ = Path(__file__).with_name("fuzz.py")
-READERS = 23
+READERS = 24
 
 
 @pytest.mark.parametrize(
     ("cases", "seed"),
-    [pytest.param(460, 1, id="some"), pytest.param(11_500, 2, marks=pytest.mark.slow, id="all")],
+    [pytest.param(480, 1, id="some"), pytest.param(12_000, 2, marks=pytest.mark.slow, id="all")],
 )
 def test_a_damaged_file_is_an_answer_or_a_typed_error(cases, seed):
     command = [sys.executable, str(FUZZ), "--cases", str(cases), "--seed", str(seed), "--json"]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from geonet.cli.output import counted
 from geonet.errors import FileError, GridError, InputError
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
@@ -87,7 +88,7 @@ def what_was_read(contents: Contents) -> dict[str, Any]:
 def as_text(read: dict[str, Any]) -> str:
     """What was read, for people."""
     if read["kind"] == "points":
-        return f"read as {read['points']:,} points"
+        return f"read as {counted(read['points'], 'point')}"
     text = f"read as {'×'.join(map(str, read['shape']))} values"
     if read["without_data"]:
         share = 100 * read["without_data"] / math.prod(read["shape"])

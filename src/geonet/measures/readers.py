@@ -431,7 +431,10 @@ def _npz_contents(file: Path) -> Contents:
 
 
 def _unnamed(file: Path, numbers: np.ndarray) -> Contents:
-    return Contents(file, numbers, _possible(numbers.shape))
+    """Numbers that do not say what they are; points are (n,) or (n, d)."""
+    shape = numbers.shape
+    points = len(shape) == 1 or (len(shape) == 2 and 1 <= shape[1] <= len(COORDINATES))
+    return Contents(file, numbers, KINDS if points else ("values",))
 
 
 def _corner(corner: np.ndarray) -> Corner:
@@ -459,8 +462,7 @@ def _without_pickle(file: Path, load: Callable[[], np.ndarray]) -> np.ndarray:
 def _csv_contents(file: Path) -> Contents:
     names, lines = _csv_lines(file)
     if names is None:
-        table = _csv_numbers(file, lines)
-        return Contents(file, table, _possible(table.shape))
+        return _unnamed(file, _csv_numbers(file, lines))
     axes = [name for name in COORDINATES if name in names]
     known = len(axes) + (WEIGHT in names)
     if not axes or tuple(axes) != COORDINATES[: len(axes)] or known != len(names):
@@ -477,12 +479,6 @@ def _csv_contents(file: Path) -> Contents:
     return Contents(file, table, ("points",), tuple(names))
 
 
-def _possible(shape: tuple[int, ...]) -> tuple[Kind, ...]:
-    """What an array may hold that does not say it; points are (n,) or (n, d)."""
-    points = len(shape) == 1 or (len(shape) == 2 and 1 <= shape[1] <= len(COORDINATES))
-    return KINDS if points else ("values",)
-
-
 def _csv_lines(file: Path) -> tuple[list[str] | None, list[str]]:
     """Names of the columns if there is a header, and the lines of numbers."""
     with reading(file, "a csv table"):
@@ -490,7 +486,7 @@ def _csv_lines(file: Path) -> tuple[list[str] | None, list[str]]:
     lines = [line for line in text.splitlines() if line.strip()]
     names = None
     if lines:
-        cells = _cells(lines[0].strip().lstrip("# "), _separator(lines[:1]))
+        cells = lines[0].strip().lstrip("# ").split(_separator(lines[:1]))
         if not any(map(_is_number, cells)):
             names = [name.strip().strip('"').lower() for name in cells]
             lines = lines[1:]
@@ -510,8 +506,8 @@ def _csv_numbers(file: Path, lines: list[str]) -> np.ndarray:
     try:
         return np.loadtxt(lines, delimiter=separator, ndmin=2, comments=None)
     except ValueError as error:
-        width = len(_cells(lines[0], separator))
-        rows = ((line, _cells(line, separator)) for line in lines)
+        width = len(lines[0].split(separator))
+        rows = ((line, line.split(separator)) for line in lines)
         broken = (r for r, cells in rows if len(cells) != width or not all(map(_is_number, cells)))
         bad = next(broken, lines[0])
         raise FileError(
@@ -523,10 +519,6 @@ def _csv_numbers(file: Path, lines: list[str]) -> np.ndarray:
 def _separator(lines: list[str]) -> str | None:
     """Of the cells of a row: a comma or a semicolon where there is one, else white space."""
     return next((mark for mark in (",", ";") if any(mark in line for line in lines)), None)
-
-
-def _cells(line: str, separator: str | None) -> list[str]:
-    return line.split(separator)
 
 
 def _is_number(cell: str) -> bool:
