@@ -275,7 +275,7 @@ def test_two_processes_are_not_one(pair, config, tmp_path, logged):
 
 def test_a_signal_to_one_stops_both_at_one_step(pair):
     folder, found = pair
-    assert [each["signalled"] for each in found] == [["interrupted", 3]] * 2
+    assert [each["signalled"] for each in found] == [["terminated", 3]] * 2
     _, header = read_tensors(folder / "signalled" / "checkpoint.safetensors", "a checkpoint")
     assert header["progress"]["step"] == 3
 
