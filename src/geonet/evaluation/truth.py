@@ -59,10 +59,10 @@ def truth_of(
     of_pair = of_pair or truth_of_pair
     if not source.leading:
         return of_pair(source, target, epsilon)
-    found, count = [], len(source)
-    for k in range(count):
-        with progress.part(f"exact path {k + 1}/{count}"):
-            found.append(of_pair(source[k], target[k], epsilon))
+    found = []
+    for k, pair in enumerate(zip(source, target, strict=True), 1):
+        with progress.part(f"exact path {k}/{len(source)}"):
+            found.append(of_pair(*pair, epsilon))
     return Truth(
         frames=Density.as_computed(torch.stack([one.frames.values for one in found]), source.grid),
         distance=torch.stack([one.distance for one in found]),

@@ -134,11 +134,11 @@ def _outcome(run: Run, reason: str | None) -> TrainingOutcome:
     done = "finished" if step == run.config.steps else "stopped"
     if not model.exists():
         return TrainingOutcome(None, step, reason or done, best)
-    _, header = read_tensors(model, "a geonet model")
-    errors = header["measured"].get("validation_l1_percent")
-    beside = header["measured"].get("halfway_l1_percent", {})
+    measured = read_tensors(model, "a geonet model")[1].get("measured", {})
+    errors = measured.get("validation_l1_percent")
     halfway = None if errors is None else errors[HALFWAY]
-    return TrainingOutcome(model, step, reason or done, best, halfway, beside.get("linear"))
+    linear = measured.get("halfway_l1_percent", {}).get("linear")
+    return TrainingOutcome(model, step, reason or done, best, halfway, linear)
 
 
 class Run:
