@@ -146,6 +146,8 @@ def test_training_rehearsed(tmp_path):
     printed = run("train_on_your_own", tmp_path)
     model, linear = errors_at_half(tmp_path)
     assert model < linear / 2
+    validated, mixed = figures(r"L1 at t = ½: ([\d.]+) % \(linear mixture ([\d.]+) %\)", printed)
+    assert validated < mixed / 2
     own, faded = figures(r"model ([\d.]+)% off at t = ½\nlinear mixture ([\d.]+)% off", printed)
     assert own < faded
     assert width(tmp_path / "digits.png") > 300

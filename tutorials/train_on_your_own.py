@@ -48,7 +48,8 @@ config = config_for(Path("digits.npz"), steps=steps)
 print(config.steps, "steps, floor", config.problem.floor)
 outcome = train(config, Path("runs/digits"))
 assert outcome.model is not None
-print(outcome.model, f"validation L1 {outcome.best:.1f} %")
+print(outcome.model)
+print(f"L1 at t = ½: {outcome.halfway:.1f} % (linear mixture {outcome.linear:.1f} %)")
 
 # %% [markdown]
 # This is what `geonet train --pairs digits.npz` does.
@@ -61,7 +62,7 @@ print(outcome.model, f"validation L1 {outcome.best:.1f} %")
 # learnt nothing.
 
 # %%
-report = report_on_own(outcome.model, config)
+report = report_on_own(outcome.model, config, truths=Path("runs/digits/truths.safetensors"))
 print("against", report.truth)
 for own, mixed in zip(report.model.rows(), report.linear.rows(), strict=True):
     print(f"t = {own[0]:>4}   model {own[1]:>14} %   linear mixture {mixed[1]:>14} %")

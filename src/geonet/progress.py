@@ -25,3 +25,15 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listener.reset(token)
+
+
+@contextmanager
+def part(name: str) -> Iterator[None]:
+    """Tell that a part of the work begins; what it tells meanwhile follows its name."""
+    outer = _listener.get()
+    if outer is None:
+        yield
+        return
+    outer(name)
+    with listening(lambda line: outer(f"{name}, {line}")):
+        yield

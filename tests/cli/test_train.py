@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -17,10 +19,16 @@ import geonet
 from geonet.evaluation.truth import truth_of
 from geonet.geodesics.base import QUARTERS
 from geonet.measures.metrics import l1
-from geonet.operators.model_file import read_tensors
+from geonet.operators.model_file import load_model, read_tensors
+from geonet.progress import tell
+from geonet.training import kept_truths
 from geonet.training.run_log import read_log
 
 PATIENCE = 240  # seconds, on a machine that has other work
+SIGNALS = pytest.mark.parametrize(
+    ("number", "code", "who"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")]
+)
+WORK = {"reading data", "drawing typical densities", "validating: exact path 1/2"}
 
 TINY = """
 name = "tiny"
@@ -59,6 +67,20 @@ every = 1000
 
 
 @pytest.fixture
+def refused(run):
+    """Call the command line, which must fail; gives the line of the error, the last one."""
+
+    def call(*arguments: object) -> str:
+        code, out, err = run(*arguments)
+        *before, line = err.splitlines()
+        assert (code, out) == (2, "") and set(before) <= WORK
+        assert line.startswith("error: ")
+        return line
+
+    return call
+
+
+@pytest.fixture
 def config(tmp_path, monkeypatch):
     """A config in the folder where commands run."""
     monkeypatch.chdir(tmp_path)
@@ -92,10 +114,17 @@ def test_a_training_from_start_to_use(run, config, line_pair, tmp_path):
     code, out, err = run("train", config)
     model = "runs/tiny/model.safetensors"
     assert code == 0
-    assert err.startswith("step 12  ") and err.count("\n") == 1
+    *before, last = err.splitlines()
+    errors = r"L1 at t = ½: ([\d.]+) % \(linear mixture ([\d.]+) %\)"
+    assert before == ["reading data", "validating: exact path 1/2"]
+    assert re.fullmatch(rf"step 12  \d+ s  {errors}", last)
     first, second, third = out.splitlines()
     assert first == "finished at step 12 of 12, in runs/tiny"
-    assert second.startswith(f"model: {model}, validation L1 ") and second.endswith(" %")
+    found = re.fullmatch(rf"model: {model}, {errors}", second)
+    measured = load_model(tmp_path / model)[1]["measured"]["halfway_l1_percent"]
+    assert [float(shown) for shown in found.groups()] == [
+        pytest.approx(measured[which], rel=5e-3) for which in ("model", "linear")
+    ]
     assert third == f"use it: geonet.geodesic(source, target, solver='{model}')"
     code, out, err = run("geodesic", *line_pair, "--solver", model, "--json")
     assert (code, err) == (0, "")
@@ -107,8 +136,9 @@ def test_a_training_from_start_to_use(run, config, line_pair, tmp_path):
 def test_stop_at_and_resume(run, config, tmp_path):
     code, out, _ = run("train", config, "--folder", "parts", "--stop-at", 5)
     assert code == 0
-    assert out.startswith("stopped at step 5 of 12, in parts\n")
-    assert out.endswith("go on: the same command with --resume\n")
+    assert out.splitlines()[0] == (
+        "saved, stopped at step 5 of 12 (--stop-at); go on: the same command with --resume"
+    )
     assert run("train", config, "--folder", "parts", "--resume").code == 0
     assert run("train", config, "--folder", "whole").code == 0
     _assert_same_state(tmp_path / "parts", tmp_path / "whole")
@@ -117,8 +147,10 @@ def test_stop_at_and_resume(run, config, tmp_path):
 def test_time_limit_is_in_minutes(run, config, tmp_path):
     code, out, _ = run("train", config, "--time-limit", 0)
     assert code == 0
-    assert out.startswith("time limit at step 1 of 12, in runs/tiny\n")
-    assert _step(tmp_path / "runs" / "tiny") == 1
+    assert out == (
+        "saved, stopped at step 0 of 12 (time limit); go on: the same command with --resume\n"
+    )
+    assert _step(tmp_path / "runs" / "tiny") == 0
     _, out, _ = run("train", config, "--resume", "--time-limit", 10)
     assert out.startswith("finished at step 12 of 12")
 
@@ -126,9 +158,8 @@ def test_time_limit_is_in_minutes(run, config, tmp_path):
 def test_without_validation_no_error_is_claimed(run, tmp_path, config):
     _write(tmp_path, "pairs = 2", "pairs = 0")
     code, out, err = run("train", config)
-    assert (code, err) == (0, "")
-    assert "model: runs/tiny/model.safetensors" in out
-    assert "inf" not in out.replace("finished", "")
+    assert (code, err) == (0, "reading data\n")
+    assert "\nmodel: runs/tiny/model.safetensors\n" in out
 
 
 @pytest.fixture
@@ -230,33 +261,20 @@ def test_it_is_in_the_help(run):
 # ---- signals
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_resume_goes_on(run, tmp_path, config, number):
+@SIGNALS
+def test_a_signal_saves_and_resume_goes_on(run, tmp_path, config, number, code, who):
     """Sent to `python -m geonet train` once a checkpoint and a line of the log are there."""
     _write(tmp_path, "steps = 12", "steps = 1000000")
     folder = tmp_path / "run"
-    command = ["-m", "geonet", "train", "tiny.toml", "--folder", "run"]
-    with subprocess.Popen(
-        [sys.executable, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    ) as process:
-        try:
-            _wait_for(folder / "checkpoint.safetensors", folder / "log.jsonl")
-            process.send_signal(number)
-            out, err = process.communicate(timeout=PATIENCE)
-        finally:
-            process.kill()
+    with _started("-m", "geonet", "train", "tiny.toml", "--folder", "run") as process:
+        _wait_for(folder / "checkpoint.safetensors", folder / "log.jsonl")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE)
     step = _step(folder)
-    assert process.returncode == 130
-    assert out.startswith(f"interrupted at step {step} of 1000000, in run\n")
-    assert out.endswith("go on: the same command with --resume\n")
-    progress, error = err.splitlines()
-    assert progress.startswith(f"step {step} ")
-    assert error == "error: Interrupted; nothing was left half-written."
+    assert process.returncode == code
+    first, model, _ = out.splitlines()
+    assert first == _saved(step, 1000000, who) and model.startswith("model: run/model.safetensors")
+    assert err.splitlines()[-1].startswith(f"step {step} ") and "error" not in err
     assert read_log(folder / "log.jsonl")[-1]["step"] == step
     assert not list(folder.glob(".*"))
 
@@ -264,6 +282,112 @@ def test_a_signal_saves_and_resume_goes_on(run, tmp_path, config, number):
     assert run("train", config, "--folder", folder, "--resume", "--stop-at", later).code == 0
     assert run("train", config, "--folder", tmp_path / "whole", "--stop-at", later).code == 0
     _assert_same_state(folder, tmp_path / "whole")
+
+
+# A solver that needs hours for a pair, and tells now and then how far it is.
+HOURS = """
+import sys, time
+from geonet.cli import main
+from geonet.progress import tell
+from geonet.training import kept_truths
+def slow(*pair):
+    for k in range(100_000):
+        tell(f"step {k}")
+        time.sleep(0.1)
+kept_truths.truth_of_pair = slow
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@SIGNALS
+def test_a_signal_during_validation_is_heard(run, tmp_path, config, number, code, who):
+    """It would go on for hours otherwise, which is more than any machine's load explains."""
+    with _started("-c", HOURS, "train", "tiny.toml", "--folder", "run") as process:
+        assert process.stderr.readline() == "reading data\n"
+        assert process.stderr.readline() == "validating: exact path 1/2\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (code, _saved(0, 12, who) + "\n")
+    assert "error" not in err
+    assert _step(tmp_path / "run") == 0
+    assert run("train", config, "--folder", "run", "--resume").out.startswith("finished at step 12")
+    assert run("train", config, "--folder", "whole").code == 0
+    _assert_same_state(tmp_path / "run", tmp_path / "whole")
+
+
+@SIGNALS
+def test_a_signal_during_the_report_is_heard(run, own, tmp_path, number, code, who):
+    """The training is finished and stays so; a resume makes the report, of what was solved."""
+    file = own()
+    arguments = ("train", "--pairs", file, "--steps", 4)
+    assert run(*arguments, "--stop-at", 4).code == 0
+    (tmp_path / "runs/my/report.json").unlink()
+    (tmp_path / "runs/my/truths.safetensors").unlink()
+    with _started("-c", HOURS, *map(str, arguments), "--resume") as process:
+        assert process.stderr.readline() == "reading data\n"
+        assert process.stderr.readline() == "drawing typical densities\n"
+        assert process.stderr.readline() == "held-out pairs: exact path 1/1\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code and "error" not in err
+    assert out.splitlines()[-1] == (
+        f"stopped before the report on held-out pairs ({who}); "
+        "go on: the same command with --resume"
+    )
+    assert not (tmp_path / "runs/my/report.json").exists()
+    assert run(*arguments, "--resume").out.endswith("report: runs/my/report.json\n")
+
+
+def test_the_report_keeps_its_exact_paths(run, own, monkeypatch):
+    """And shows which pair it is at."""
+    file = own()
+    code, out, err = run("train", "--pairs", file, "--steps", 4)
+    assert code == 0 and "held-out pairs: exact path 1/1\n" in err
+    monkeypatch.setattr("geonet.training.kept_truths.truth_of_pair", None)
+    again = run("train", "--pairs", file, "--steps", 4, "--resume")
+    assert again.code == 0 and again.out == out
+
+
+def test_the_time_limit_counts_the_report(run, own, tmp_path, monkeypatch):
+    """The clock of the limit is turned on when the first held-out pair is to be solved."""
+    now, solve = [100.0], kept_truths.truth_of_pair
+    file = own()
+
+    def slow(*pair):
+        if (tmp_path / "runs/my/model.safetensors").exists():
+            now[0] += 100
+            tell("half of it is done")
+        return solve(*pair)
+
+    for module in ("geonet.training.stops", "geonet.cli.train"):
+        monkeypatch.setattr(f"{module}.perf_counter", lambda: now[0])
+    monkeypatch.setattr(kept_truths, "truth_of_pair", slow)
+    code, out, _ = run("train", "--pairs", file, "--steps", 4, "--time-limit", 1)
+    assert code == 0 and out.splitlines()[1] == "finished at step 4 of 4, in runs/my"
+    assert out.splitlines()[-1].startswith("stopped before the report on held-out pairs (time lim")
+    assert not (tmp_path / "runs/my/report.json").exists()
+
+
+@contextmanager
+def _started(*arguments: str):
+    """Python with these arguments, ended at the end."""
+    with subprocess.Popen(
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"},
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _saved(step: int, steps: int, who: str) -> str:
+    return (
+        f"saved, stopped at step {step} of {steps} ({who}); go on: the same command with --resume"
+    )
 
 
 def _wait_for(*files) -> None:

@@ -10,6 +10,7 @@ from geonet.geodesics.base import QUARTERS
 from geonet.measures.density import Density
 from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.measures.metrics import l1
+from geonet.progress import listening, tell
 from geonet.solvers.registry import make_solver
 
 
@@ -57,3 +58,19 @@ def test_a_pair_and_a_batch_have_the_same_truth(d):
     batch, pair = truth_of(source, target), truth_of(source[1], target[1])
     assert torch.allclose(batch.frames.values[1], pair.frames.values, atol=1e-6)
     assert sum(batch.solvers.values()) == 2 and sum(pair.solvers.values()) == 1
+
+
+def test_a_batch_tells_its_pair_and_what_the_solver_tells():
+    source, target = (mixtures_1d(2, torch.Generator().manual_seed(k)).on(BOX_1D) for k in (1, 2))
+
+    def of_pair(*pair):
+        tell("residual 3 %")
+        return module.truth_of_pair(*pair)
+
+    heard = []
+    with listening(heard.append):
+        found = truth_of(source, target, of_pair=of_pair)
+        tell("done")
+    expected = [f"exact path {k}/2{told}" for k in (1, 2) for told in ("", ", residual 3 %")]
+    assert heard == [*expected, "done"]  # quantiles are found at once and tell nothing
+    assert torch.equal(found.frames.values, truth_of(source, target, of_pair=of_pair).frames.values)

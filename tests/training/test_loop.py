@@ -19,7 +19,7 @@ from geonet.operators.geonet import GeONetObjective
 from geonet.operators.model_file import load_model, read_tensors
 from geonet.operators.transport import TransportNet, TransportObjective
 from geonet.settings import to_table, to_toml
-from geonet.training import loop
+from geonet.training import loop, stops
 from geonet.training.config import read_config
 from geonet.training.known_paths import known_density, with_known_paths
 from geonet.training.loop import Run, TrainingOutcome, train
@@ -285,10 +285,12 @@ def test_resuming_a_finished_training_does_nothing(tiny, tmp_path, checkpoint):
 # ---- what is written, and where
 
 
-def test_a_run_leaves_four_files(tiny, tmp_path):
+def test_a_run_leaves_five_files(tiny, tmp_path):
     outcome = train(tiny(), tmp_path / "deep" / "run")
     names = {file.name for file in (tmp_path / "deep" / "run").iterdir()}
-    assert names >= {"checkpoint.safetensors", "config.toml", "log.jsonl", "model.safetensors"}
+    assert names >= {"config.toml", "log.jsonl"} | {
+        f"{name}.safetensors" for name in ("checkpoint", "model", "truths")
+    }
     assert not [name for name in names if name.startswith(".")]
     assert read_config(tmp_path / "deep" / "run" / "config.toml") == tiny()
     assert outcome.model == tmp_path / "deep" / "run" / "model.safetensors"
@@ -393,21 +395,34 @@ def test_stop_at(tiny, tmp_path):
     assert train(tiny(), tmp_path, resume=True, stop_at=99).reason == "finished"
 
 
-def test_time_limit_saves_and_stops(tiny, tmp_path, assert_same_state):
-    outcome = train(tiny(), tmp_path / "run", time_limit=0)
-    assert (outcome.step, outcome.reason) == (1, "time limit")
-    assert _step(tmp_path / "run") == 1
+def test_time_limit_saves_and_stops(tiny, tmp_path, monkeypatch, assert_same_state):
+    """Its clock is turned on in the fifth step."""
+    whole = Run.take_step
+
+    def take_step(self):
+        if self.progress.step == 4:
+            now[0] += 61
+        return whole(self)
+
+    now = [100.0]
+    monkeypatch.setattr(stops, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(Run, "take_step", take_step)
+    outcome = train(tiny(), tmp_path / "run", time_limit=60)
+    assert (outcome.step, outcome.reason) == (5, "time limit")
+    assert _step(tmp_path / "run") == 5
     assert train(tiny(), tmp_path / "run", resume=True, time_limit=3600).reason == "finished"
     train(tiny(), tmp_path / "whole")
     assert_same_state(tmp_path / "run", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_the_step_end_and_saves(tiny, tmp_path, monkeypatch, number):
+@pytest.mark.parametrize(
+    ("number", "reason"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]
+)
+def test_a_signal_lets_the_step_end_and_saves(tiny, tmp_path, monkeypatch, number, reason):
     before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
     _signal_during_step(monkeypatch, 5, [number])
     outcome = train(tiny(), tmp_path)
-    assert (outcome.step, outcome.reason) == (5, "interrupted")
+    assert (outcome.step, outcome.reason) == (5, reason)
     assert _step(tmp_path) == 5
     assert {n: signal.getsignal(n) for n in before} == before
 

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import torch
 from geonet.errors import TrainingError
+from geonet.training import kept_truths
 from geonet.training.config import read_config
 from geonet.training.loop import Run, train
 from geonet.operators.geonet import GeONetObjective
@@ -46,6 +47,8 @@ os.environ["MASTER_PORT"] = ports.pop()
 with joined_processes() as processes:
     found["place"] = [processes.rank, processes.count, processes.writes]
     found["any"] = processes.any(rank == 0, rank == 1, False)
+    own = ((None, "b")[rank], "ba"[rank], None)
+    found["first"] = [processes.first(value, ("a", "b")) for value in own]
     found["mean"] = processes.mean(torch.tensor([1.0 + 2 * rank]))
     found["gathered"] = processes.gathered(torch.tensor([rank]))
     run = Run(config, folder, processes)
@@ -88,6 +91,15 @@ Run.take_step = signalled
 found["signalled"] = go("signalled")
 Run.take_step = take_step
 
+truth_of_pair = kept_truths.truth_of_pair
+def signalled(*pair):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return truth_of_pair(*pair)
+kept_truths.truth_of_pair = signalled
+found["early"] = go("early")
+kept_truths.truth_of_pair = truth_of_pair
+found["late"] = go("early", resume=True)
+
 total = GeONetObjective.total
 def spoil(step):
     steps = iter(range(1, 100))
@@ -123,7 +135,7 @@ def pair(config, transport_config, tmp_path_factory):
     (folder / "tiny.toml").write_text(to_toml(to_table(config)))
     (folder / "transport.toml").write_text(to_toml(to_table(transport_config)))
     group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-    arguments = ["-c", SCRIPT, str(folder), *_free_ports(10)]
+    arguments = ["-c", SCRIPT, str(folder), *_free_ports(12)]
     places = [group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
     for code, _, err in _run(*((arguments, place) for place in places)):
         assert code == 0, err
@@ -172,6 +184,7 @@ def test_one_process_agrees_with_itself():
         assert processes == Processes(0, 1)
         assert processes.writes
         assert processes.any(True, False) == [True, False]
+        assert processes.first("b", ("a", "b")) == "b" and processes.first(None, ("a",)) is None
         assert processes.mean(torch.tensor(2.0)) == 2
         assert processes.gathered(torch.tensor(2)) == [torch.tensor(2)]
         module = torch.nn.Linear(1, 1)
@@ -183,6 +196,7 @@ def test_two_processes_know_their_place(pair):
     assert (first["place"], second["place"]) == ([0, 2, True], [1, 2, False])
     for found in (first, second):
         assert found["any"] == [True, True, False]
+        assert found["first"] == ["b", "a", None]
         assert found["mean"].tolist() == [2.0]
         assert [int(x) for x in found["gathered"]] == [0, 1]
 
@@ -275,9 +289,17 @@ def test_two_processes_are_not_one(pair, config, tmp_path, logged):
 
 def test_a_signal_to_one_stops_both_at_one_step(pair):
     folder, found = pair
-    assert [each["signalled"] for each in found] == [["interrupted", 3]] * 2
+    assert [each["signalled"] for each in found] == [["terminated", 3]] * 2
     _, header = read_tensors(folder / "signalled" / "checkpoint.safetensors", "a checkpoint")
     assert header["progress"]["step"] == 3
+
+
+def test_a_signal_while_one_solves_the_validation_stops_both(pair, assert_same_state):
+    """The other waits for the first step meanwhile; together they go on later."""
+    folder, found = pair
+    for each in found:
+        assert (each["early"], each["late"]) == (["terminated", 0], ["finished", 12])
+    assert_same_state(folder / "whole", folder / "early")
 
 
 @pytest.mark.parametrize("step", [1, 4])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import sys
 from types import ModuleType
 
 import pytest
+from rich.console import Console
 
+from geonet.training import run_log
 from geonet.training.loop import train
-from geonet.training.run_log import RunLog, read_log
+from geonet.training.run_log import Display, RunLog, read_log
 
 TERMS = {"continuity": 1.0, "hamilton_jacobi": 0.5, "source": 0.25, "target": 0.25}
 
@@ -20,7 +24,7 @@ def log(tmp_path):
 
 
 def _write(folder, *steps: int) -> None:
-    with RunLog(folder, 10, 0) as log:
+    with RunLog(folder, Display(10), 0) as log:
         for step in steps:
             log.losses(step, 2.0, TERMS, learning_rate=1e-3, seconds=0.5)
 
@@ -43,13 +47,13 @@ def test_every_line_is_json(tiny, tmp_path, log):
         assert sum(entry["terms"].values()) == pytest.approx(entry["loss"], rel=1e-5)
         assert entry["learning_rate"] > 0
     for entry in validations:
-        assert len(entry["validation"]) == 5
+        assert len(entry["validation"]) == 5 and entry["linear_halfway"] > 1
     seconds = [entry["seconds"] for entry in losses]
     assert seconds == sorted(seconds) and seconds[0] > 0
 
 
 def test_a_line_is_there_as_soon_as_it_is_written(tmp_path, log):
-    with RunLog(tmp_path, 10, 0) as open_log:
+    with RunLog(tmp_path, Display(10), 0) as open_log:
         open_log.losses(1, 2.0, TERMS)
         assert read_log(log) == [{"step": 1, "loss": 2.0, "terms": TERMS}]
 
@@ -61,7 +65,7 @@ def test_a_line_that_a_kill_cut_off_is_dropped(tmp_path, log, kept):
     last = whole.splitlines()[-1]
     log.write_text(whole[: whole.index(last) + kept])
     assert _steps(log) == [1, 2]
-    with RunLog(tmp_path, 10, 2) as resumed:
+    with RunLog(tmp_path, Display(10), 2) as resumed:
         resumed.losses(3, 2.0, TERMS)
     assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [1, 2, 3]
 
@@ -70,14 +74,14 @@ def test_a_line_without_its_end_is_kept(tmp_path, log):
     """Cut after the last brace: the line is whole, and the next must not be glued to it."""
     _write(tmp_path, 1, 2)
     log.write_text(log.read_text().rstrip("\n"))
-    with RunLog(tmp_path, 10, 2) as resumed:
+    with RunLog(tmp_path, Display(10), 2) as resumed:
         resumed.losses(3, 2.0, TERMS)
     assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [1, 2, 3]
 
 
 def test_lines_after_the_checkpoint_are_dropped(tmp_path, log):
     _write(tmp_path, 1, 2, 3, 4, 5)
-    RunLog(tmp_path, 10, 3).stream.close()
+    RunLog(tmp_path, Display(10), 3).stream.close()
     assert _steps(log) == [1, 2, 3]
 
 
@@ -107,12 +111,59 @@ def test_a_kill_between_checkpoints_leaves_the_log_of_one_run(
 
 
 def test_without_a_terminal_errors_are_lines_on_standard_error(tmp_path, capsys):
-    with RunLog(tmp_path, 10, 0) as log:
-        log.advance(1)
+    """The error that counts is the one at t = ½, beside that of the linear mixture."""
+    with Display(10) as display, RunLog(tmp_path, display, 0) as log:
+        display.at(1)
         log.losses(1, 2.0, TERMS)
-        log.validation(1, [1.0, 2.5], 61.2)
+        log.validation(1, [0.0, 1.5, 2.125, 1.5, 0.0], 33.04, 61.2)
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "step 1  61 s  L1 % 1.00 2.50\n")
+    assert (out, err) == ("", "step 1  61 s  L1 at t = ½: 2.12 % (linear mixture 33 %)\n")
+    assert read_log(tmp_path / "log.jsonl")[-1] == {
+        "step": 1,
+        "validation": [0.0, 1.5, 2.125, 1.5, 0.0],
+        "linear_halfway": 33.04,
+        "seconds": 61.2,
+    }
+
+
+def test_without_a_terminal_work_is_a_line_now_and_then(monkeypatch, capsys):
+    """When it begins, and then every ten seconds; a process that shows nothing prints nothing."""
+    now = 100.0
+    monkeypatch.setattr(run_log, "monotonic", lambda: now)
+    with Display(10) as display, Display(10, shown=False) as quiet:
+        display.doing("reading data")
+        for k in range(1, 26):
+            for each in (display, quiet):
+                each.doing("validating", f"exact path {k}/25")
+            now += 1
+    assert capsys.readouterr().err.splitlines() == [
+        "reading data",
+        "validating: exact path 1/25",
+        "validating: exact path 12/25",
+        "validating: exact path 23/25",
+    ]
+
+
+def test_on_a_terminal_the_bar_says_what_goes_on(monkeypatch, tmp_path):
+    """Work before the first step, then the loss beside the errors."""
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=200, markup=False)
+    monkeypatch.setattr(run_log, "Console", lambda **_: console)
+    with Display(20) as display, RunLog(tmp_path, display, 3) as log:
+        display.at(3)
+        display.doing("validating", "exact path 7/16")
+        display.bar.refresh()
+        assert "3/20 validating: exact path 7/16" in _plain(shown)
+        log.validation(4, [0.0, 1.5, 2.125, 1.5, 0.0], 33.04, 1.0)
+        log.losses(4, 2.0, {"mismatch": 2.0})
+        display.bar.refresh()
+    assert "(ρ0−ρ1 2.0e+00) L1 at t = ½: 2.12 % (linear mixture 33 %)" in _plain(shown)
+    assert "step 4" not in _plain(shown)
+
+
+def _plain(stream: io.StringIO) -> str:
+    """What a terminal was sent, without its codes."""
+    return " ".join(re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", stream.getvalue()).split())
 
 
 def test_without_tensorboard(tmp_path, monkeypatch, log):
@@ -138,9 +189,9 @@ def test_with_tensorboard(tmp_path, monkeypatch):
     module = ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = SummaryWriter
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    with RunLog(tmp_path, 10, 0) as log:
+    with RunLog(tmp_path, Display(10), 0) as log:
         log.losses(3, 2.0, {"source": 2.0}, learning_rate=0.1)
-        log.validation(3, [1.0, 4.0], 0.5)
+        log.validation(3, [1.0, 4.0, 5.0], 30.0, 0.5)
     assert written == [
         str(tmp_path / "tensorboard"),
         ("loss", 2.0, 3),
@@ -148,5 +199,6 @@ def test_with_tensorboard(tmp_path, monkeypatch):
         ("terms/source", 2.0, 3),
         ("validation/0", 1.0, 3),
         ("validation/1", 4.0, 3),
+        ("validation/2", 5.0, 3),
         "closed",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,12 +33,16 @@ def measured(monkeypatch):
     """Let validation find these errors, one after the other."""
 
     def let(*errors: float) -> None:
-        answers = iter(errors)
-        monkeypatch.setattr(
-            Validation, "measured", lambda *_: {"validation_l1_percent": [next(answers)] * 5}
-        )
+        answers = map(_found, errors)
+        monkeypatch.setattr(Validation, "measured", lambda *_: next(answers))
 
     return let
+
+
+def _found(error: float) -> dict:
+    """What validation finds where all quarters have one error."""
+    halfway = {"model": error, "linear": 30.0}
+    return {"validation_l1_percent": [error] * 5, "halfway_l1_percent": halfway}
 
 
 @pytest.fixture
@@ -47,7 +52,7 @@ def transport_run(tiny_transport, tmp_path):
 
 def test_errors_are_those_of_the_solver_against_the_exact_path(run, tmp_path):
     measured = run.validation.measured(run.model)
-    assert set(measured) == {"validation_l1_percent"}
+    assert set(measured) == {"validation_l1_percent", "halfway_l1_percent"}
     errors = measured["validation_l1_percent"]
     file = save_model(tmp_path / "model.safetensors", run.model, {})
     source, target = run.validation.source, run.validation.target
@@ -61,7 +66,7 @@ def test_errors_are_those_of_the_solver_against_the_exact_path(run, tmp_path):
 def test_supervised_errors_are_those_of_the_solver(tiny_supervised, tmp_path, symmetry):
     run = Run(tiny_supervised(model={"swap_symmetry": symmetry}), tmp_path, Processes())
     measured = run.validation.measured(run.model)
-    assert set(measured) == {"validation_l1_percent"}
+    assert set(measured) == {"validation_l1_percent", "halfway_l1_percent"}
     file = save_model(tmp_path / "model.safetensors", run.model, {})
     path = geonet.geodesic(run.validation.source, run.validation.target, solver=str(file))
     errors = 100 * l1(path.density(QUARTERS), run.validation.truth).mean(0)
@@ -79,11 +84,47 @@ def test_transport_errors_are_those_of_the_uncorrected_solver(transport_run, tmp
     assert errors[0] < 0.1 and errors[2] > 1 and errors[4] < 0.1
 
 
+def test_the_error_halfway_stands_beside_that_of_the_linear_mixture(transport_run, tmp_path):
+    """The mean over the quarters counts two ends that are exact whatever was learnt."""
+    validation = transport_run.validation
+    measured = validation.measured(transport_run.model)
+    source, target = validation.source.values, validation.target.values
+    off = ((source + target) / 2 - validation.truth.values[:, 2]).abs().sum(1)
+    linear = 100 * (off / validation.truth.values[:, 2].sum(1)).mean()
+    assert measured["halfway_l1_percent"] == {
+        "model": measured["validation_l1_percent"][2],
+        "linear": pytest.approx(linear.item(), abs=1e-4),
+    }
+    assert linear > 10
+
+
+def test_the_outcome_tells_the_error_halfway_of_the_model_that_is_kept(
+    tiny_transport, tmp_path, logged
+):
+    config = tiny_transport(validation={"every": 3})
+    outcome = train(config, tmp_path)
+    found = [entry for entry in logged(tmp_path) if "validation" in entry]
+    kept = min(found, key=lambda entry: sum(entry["validation"]))
+    assert outcome.halfway == kept["validation"][2] > 1.5 * outcome.best
+    assert outcome.linear == kept["linear_halfway"]
+    assert train(config, tmp_path, resume=True) == outcome
+
+
+def test_models_without_an_error_halfway_still_load(tiny_transport, tmp_path):
+    """As those that are shipped, and those of earlier trainings."""
+    config = tiny_transport()
+    outcome = train(config, tmp_path)
+    model, header = load_model(outcome.model)
+    del header["measured"]["halfway_l1_percent"]
+    save_model(outcome.model, model, header)
+    assert train(config, tmp_path, resume=True) == replace(outcome, linear=None)
+
+
 def test_transport_models_are_calibrated(transport_run, tmp_path):
     """For half of the validation pairs the largest error is at most slope times mismatch."""
     run = transport_run
     measured = run.validation.measured(run.model)
-    assert set(measured) == {"validation_l1_percent", "calibration"}
+    assert set(measured) == {"validation_l1_percent", "halfway_l1_percent", "calibration"}
     assert set(measured["calibration"]) == {"slope", "limit"}
     file = save_model(tmp_path / "model.safetensors", run.model, {"measured": measured})
     source, target = run.validation.source, run.validation.target
@@ -182,8 +223,8 @@ def test_the_best_model_is_kept(tiny, tmp_path, measured):
     outcome = train(tiny(validation={"every": 3}), tmp_path)
     _, header = load_model(tmp_path / "model.safetensors")
     assert header["steps"] == 6
-    assert header["measured"] == {"validation_l1_percent": [3.0] * 5}
-    assert outcome.best == 3.0
+    assert header["measured"] == _found(3.0)
+    assert (outcome.best, outcome.halfway, outcome.linear) == (3.0, 3.0, 30.0)
     found = [e["validation"][0] for e in read_log(tmp_path / "log.jsonl") if "validation" in e]
     assert found == [5.0, 3.0, 4.0, 3.0]
 

@@ -19,7 +19,7 @@ from geonet.cli.geodesic import geodesic
 from geonet.cli.report import report
 from geonet.cli.reproduce import reproduce
 from geonet.cli.solvers import solvers
-from geonet.cli.train import train
+from geonet.cli.train import StoppedTraining, train
 from geonet.errors import GeonetError
 
 FAILED, INTERRUPTED = 2, 130
@@ -56,7 +56,8 @@ def start(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and give its exit code.
 
-    0; 1 where some of many pairs have no answer; 2 for what went wrong; 130 for Ctrl-C.
+    0; 1 where some of many pairs have no answer; 2 for what went wrong; 130 for Ctrl-C; 143 for
+    SIGTERM where it is heard.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -68,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except GeonetError as error:
         return _fail(str(error))
+    except StoppedTraining as stopped:
+        return stopped.code
     except UsageError as error:
         message: str = error.format_message()  # pyright: ignore[reportAttributeAccessIssue]
         return _fail(f"{message}{'' if message[-1:] in '.?' else '.'} See geonet --help.")

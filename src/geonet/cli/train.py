@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,8 +14,20 @@ from geonet.errors import InputError
 if TYPE_CHECKING:
     from geonet.training.config import TrainingConfig
     from geonet.training.loop import TrainingOutcome
+    from geonet.training.own_report import OwnReport
+    from geonet.training.stops import Stops
 
-INTERRUPTED = 130
+CODES = {"interrupted": 130, "terminated": 143}  # what shells say of SIGINT and SIGTERM
+WHO = {"interrupted": "Ctrl-C", "terminated": "SIGTERM", "stopped": "--stop-at"}
+GO_ON = "go on: the same command with --resume"
+
+
+class StoppedTraining(BaseException):
+    """A signal stopped the training, which has saved and said so; the exit code is left to give."""
+
+    def __init__(self, code: int):
+        super().__init__(code)
+        self.code = code
 
 
 def train(
@@ -61,19 +73,26 @@ def train(
 
     Several processes: torchrun --nproc-per-node 2 -m geonet train CONFIG.
     """
+    began = perf_counter()  # importing torch takes seconds
     from geonet.training.loop import train as run
+
+    def left() -> float | None:
+        """Seconds of the time limit."""
+        return None if time_limit is None else 60 * time_limit - (perf_counter() - began)
 
     settings = _settings(config, pairs, name, steps, floor)
     where = folder or Path("runs") / settings.name
     if pairs is not None and _talks():
         _announce(settings)
-    seconds = None if time_limit is None else 60 * time_limit
-    outcome = run(settings, where, resume=resume, time_limit=seconds, stop_at=stop_at)
+    outcome = run(settings, where, resume=resume, time_limit=left(), stop_at=stop_at)
+    reason: str | None = outcome.reason
     if _talks():
         _print(outcome, where, settings.steps)
-        if pairs is not None and outcome.model is not None and outcome.reason == "finished":
-            _print_report(outcome.model, settings, where)
-    return INTERRUPTED if outcome.reason == "interrupted" else 0
+        if pairs is not None and outcome.model is not None and reason == "finished":
+            reason = _print_report(outcome.model, settings, where, left())
+    if reason in CODES:
+        raise StoppedTraining(CODES[reason])
+    return 0
 
 
 def _settings(
@@ -113,21 +132,33 @@ def _announce(settings: TrainingConfig) -> None:
 
 
 def _print(outcome: TrainingOutcome, where: Path, steps: int) -> None:
-    typer.echo(f"{outcome.reason} at step {outcome.step} of {steps}, in {where}")
+    from geonet.training.validation import halfway_text
+
+    if outcome.reason == "finished":
+        typer.echo(f"finished at step {outcome.step} of {steps}, in {where}")
+    else:
+        who = WHO.get(outcome.reason, outcome.reason)
+        typer.echo(f"saved, stopped at step {outcome.step} of {steps} ({who}); {GO_ON}")
     if outcome.model is not None:
-        error = f", validation L1 {outcome.best:.2f} %" if math.isfinite(outcome.best) else ""
-        typer.echo(f"model: {outcome.model}{error}")
+        errors = halfway_text(outcome.halfway, outcome.linear)
+        typer.echo(f"model: {outcome.model}" + (f", {errors}" if errors else ""))
         typer.echo(f"use it: geonet.geodesic(source, target, solver='{outcome.model}')")
-    if outcome.step < steps:
-        typer.echo("go on: the same command with --resume")
 
 
-def _print_report(model: Path, settings: TrainingConfig, where: Path) -> None:
-    from geonet.cli.output import counted, print_table, working
-    from geonet.training.own_report import report_on_own
+def _print_report(
+    model: Path, settings: TrainingConfig, where: Path, time_limit: float | None
+) -> str | None:
+    """Measure on held-out pairs; gives the reason if it was stopped, and None if it was not."""
+    from geonet.cli.output import counted, print_table
+    from geonet.training.stops import Stopped, Stops
 
-    with working("solving pairs that were held out, exactly and by the model"):
-        report = report_on_own(model, settings)
+    stops = Stops(time_limit)
+    try:
+        report = _report(model, settings, where, stops)
+    except Stopped:
+        who = WHO.get(str(stops.reason), stops.reason)
+        typer.echo(f"stopped before the report on held-out pairs ({who}); {GO_ON}")
+        return stops.reason
     file = report.save(where)
     exact = ", ".join(f"{solver} ({count})" for solver, count in report.truth.items())
     pairs = counted(report.model.pairs, "pair")
@@ -139,3 +170,20 @@ def _print_report(model: Path, settings: TrainingConfig, where: Path) -> None:
     if report.model.distance is not None:
         typer.echo(f"W2 is off by {report.model.distance:.2g} % on average.")
     typer.echo(f"report: {file}")
+    return None
+
+
+def _report(model: Path, settings: TrainingConfig, where: Path, stops: Stops) -> OwnReport:
+    """The report, which shows the pair that it is at; a stop leaves by `Stopped`."""
+    from geonet.progress import listening
+    from geonet.training.kept_truths import TRUTHS
+    from geonet.training.own_report import report_on_own
+    from geonet.training.run_log import Display
+
+    def hear(line: str) -> None:
+        stops.check()
+        display.doing("held-out pairs", line)
+
+    with stops.listening_to_signals(), Display(settings.steps) as display, listening(hear):
+        display.at(settings.steps)
+        return report_on_own(model, settings, truths=where / TRUTHS)

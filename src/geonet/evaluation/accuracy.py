@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from geonet import progress
 from geonet.errors import GeonetError, InputError, UnavailableError
 from geonet.geodesics.base import QUARTERS, Geodesic
 from geonet.measures.density import Density
@@ -55,7 +56,8 @@ def measure(
     errors, distances, failures = [], [], []
     for k in range(len(source)):
         try:
-            path = solver(source[k], target[k])
+            with progress.part(f"{solver.name} {k + 1}/{len(source)}"):
+                path = solver(source[k], target[k])
             errors.append(100 * l1(path.density(QUARTERS), truth[k]).double())
             distances.append(_relative(path, distance[k]))
         except GeonetError as error:

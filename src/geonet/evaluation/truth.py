@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from geonet import progress
 from geonet.errors import ConvergenceError, DensityError
 from geonet.geodesics.base import QUARTERS, Geodesic
 from geonet.measures.density import Density
@@ -28,7 +30,7 @@ class Truth:
 
     Attributes:
         frames: at the quarters, (B, 5, *cells).
-        distance: W2, (B,).
+        distance: W2, (B,); of a bridge the bound from below that its potentials give.
         solvers: how many of the pairs each solver answered. All are exact to some thousandths, but
             `midpoint` for rough pairs, to about a hundredth.
     """
@@ -38,18 +40,42 @@ class Truth:
     solvers: dict[str, int]
 
 
-def truth_of(source: Density, target: Density) -> Truth:
-    """The truth for a pair or a batch: quantiles in 1D, else the best classical solver for each."""
-    if source.grid.dimension == 1:
-        return _truth_1d(source, target)
+def truth_of(
+    source: Density,
+    target: Density,
+    epsilon: float = 0.0,
+    of_pair: Callable[[Density, Density, float], Truth] | None = None,
+) -> Truth:
+    """The truth for a pair, or for a batch, pair by pair.
+
+    It tells which pair of a batch it is at (`geonet.progress`).
+
+    Args:
+        source: the first ends.
+        target: the second ends.
+        epsilon: noise; the truth is the Schrödinger bridge if there is any.
+        of_pair: what answers one pair, by default `truth_of_pair`.
+    """
+    of_pair = of_pair or truth_of_pair
     if not source.leading:
-        return _truth_of_pair(source, target)
-    found = [_truth_of_pair(*pair) for pair in zip(source, target, strict=True)]
+        return of_pair(source, target, epsilon)
+    found = []
+    for k, pair in enumerate(zip(source, target, strict=True), 1):
+        with progress.part(f"exact path {k}/{len(source)}"):
+            found.append(of_pair(*pair, epsilon))
     return Truth(
         frames=Density.as_computed(torch.stack([one.frames.values for one in found]), source.grid),
         distance=torch.stack([one.distance for one in found]),
         solvers=dict(sum((Counter(one.solvers) for one in found), Counter())),
     )
+
+
+def truth_of_pair(source: Density, target: Density, epsilon: float = 0.0) -> Truth:
+    """The bridge for ε > 0; else quantiles in 1D, and the best classical solver in 2D and 3D."""
+    if epsilon:
+        return _answer(make_solver("schrodinger", epsilon=epsilon)(source, target), source.grid)
+    exact = _truth_1d if source.grid.dimension == 1 else _smooth_or_rough
+    return exact(source, target)
 
 
 def _truth_1d(source: Density, target: Density) -> Truth:
@@ -63,7 +89,7 @@ def _truth_1d(source: Density, target: Density) -> Truth:
     return Truth(Density.as_computed(middles, source.grid), found.distance, found.solvers)
 
 
-def _truth_of_pair(source: Density, target: Density) -> Truth:
+def _smooth_or_rough(source: Density, target: Density) -> Truth:
     """By `monge-ampere` where there is a smooth map, else by `midpoint` on finer cells."""
     grid = source.grid
     with suppress(ConvergenceError, DensityError):
@@ -77,15 +103,12 @@ def _truth_of_pair(source: Density, target: Density) -> Truth:
 
 
 def _answer(path: Geodesic, grid: Grid) -> Truth:
-    count = path.batch[0] if path.batch else 1
-    return Truth(path.density(QUARTERS, grid), path.distance, {path.solver: count})
+    return Truth(path.density(QUARTERS, grid), path.distance, {path.solver: 1})
 
 
 def exact_path(source: Density, target: Density, epsilon: float) -> Density:
-    """The truth at the quarters: the Schrödinger bridge for ε > 0, else what is exact."""
-    if epsilon:
-        return make_solver("schrodinger", epsilon=epsilon)(source, target).density(QUARTERS)
-    return truth_of(source, target).frames
+    """The frames of `truth_of`."""
+    return truth_of(source, target, epsilon).frames
 
 
 def smooth_path(first: GaussianMixture, second: GaussianMixture, grid: Grid) -> Geodesic | None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,20 +17,23 @@ from torch import Tensor
 from geonet.errors import ConfigError, FileError, TrainingError
 from geonet.files import made_folder, written_atomically
 from geonet.operators.forms import build
-from geonet.operators.model_file import save_model
+from geonet.operators.model_file import read_tensors, save_model
 from geonet.operators.objective import Batch
 from geonet.optimizers.schedule import learning_rate, make_optimizer
+from geonet.progress import listening, tell
 from geonet.settings import to_table, to_toml
 from geonet.threads import waiting_asleep
 from geonet.training.balance import balanced_weights
 from geonet.training.catalogue import make_problem
 from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from geonet.training.config import TrainingConfig
+from geonet.training.kept_truths import TRUTHS, KeptTruths
 from geonet.training.known_paths import with_known_paths
 from geonet.training.processes import Processes, joined_processes
-from geonet.training.run_log import RunLog
+from geonet.training.run_log import Display, RunLog
 from geonet.training.sampling import cartesian_batch, sensor_points, triples_batch
-from geonet.training.validation import Validation
+from geonet.training.stops import REASONS, Stopped, Stops
+from geonet.training.validation import HALFWAY, Validation
 
 CHECKPOINT, MODEL, CONFIG = "checkpoint.safetensors", "model.safetensors", "config.toml"
 STREAMS_APART = 1_000_003  # between the seeds of two processes
@@ -46,14 +46,20 @@ class TrainingOutcome:
     Attributes:
         model: the file of the model with the lowest validation error; None before the first.
         step: steps done in all.
-        reason: "finished", "time limit", "interrupted" or "stopped".
-        best: lowest validation error in percent, mean over the quarters.
+        reason: "finished", "stopped" (`stop_at`), "interrupted" (Ctrl-C), "terminated" (SIGTERM) or
+            "time limit".
+        best: the lowest validation error in percent, by which the model was chosen: the mean over
+            t = 0, ¼, ½, ¾, 1. The ends of some forms are exact whatever they learnt.
+        halfway: the validation error of that model at t = ½ alone, in percent; None without one.
+        linear: that of the linear mixture of the ends, on the same pairs; None if not known.
     """
 
     model: Path | None
     step: int
     reason: str
     best: float
+    halfway: float | None = None
+    linear: float | None = None
 
 
 def train(
@@ -66,48 +72,73 @@ def train(
 ) -> TrainingOutcome:
     """Train into `folder`: config.toml, log.jsonl, checkpoint.safetensors, model.safetensors.
 
+    The exact paths of the validation pairs come first and are kept in truths.safetensors. A stop is
+    heard then, too. It saves what there is.
+
     Args:
         config: what to train, and how.
         folder: made if need be.
-        resume: go on from the checkpoint there, bit for bit as if there had been no break, on the
-            same machine, with the same versions and number of threads.
-        time_limit: seconds after which to save and stop.
+        resume: go on from the checkpoint there, with weights and losses bit for bit as if there had
+            been no break, on the same machine, with the same versions and number of threads. A stop
+            adds a validation, so the model that is kept may be one that an unbroken training never
+            validates.
+        time_limit: seconds from now on after which to save and stop.
         stop_at: the step after which to save and stop.
     """
-    with waiting_asleep(), joined_processes() as processes, asked_to_stop() as interrupted:
-        run = Run(config, folder, processes)
+    stops = Stops(time_limit)
+    _check_folder(folder, resume)
+    with (
+        waiting_asleep(),
+        joined_processes() as processes,
+        Display(config.steps, processes.writes) as display,
+    ):
+        with listening(display.doing):
+            run = Run(config, folder, processes)
         try:
-            if resume:
-                run.load()
-            elif processes.writes:
-                _prepare(folder, config)
-            reason = _steps(
-                run, interrupted, time_limit, min(config.steps, stop_at or config.steps)
-            )
+            with stops.listening_to_signals():
+                if resume:
+                    run.load()
+                elif processes.writes:
+                    _prepare(folder, config)
+                last = min(config.steps, stop_at or config.steps)
+                reason = _steps(run, display, stops, last)
         finally:
             run.leave()
-        done = "finished" if run.progress.step == config.steps else "stopped"
-        model = folder / MODEL if (folder / MODEL).exists() else None
-        return TrainingOutcome(model, run.progress.step, reason or done, run.progress.best)
+    return _outcome(run, reason)
 
 
-def _steps(
-    run: Run, interrupted: Callable[[], bool], time_limit: float | None, last: int
-) -> str | None:
+def _steps(run: Run, display: Display, stops: Stops, last: int) -> str | None:
     """Step until `last`, or until there is a reason to stop before, which is what it gives."""
-    began, progress, processes = perf_counter(), run.progress, run.processes
-    reason = None
-    log = RunLog(run.folder, run.config.steps, progress.step) if processes.writes else None
+    progress, processes = run.progress, run.processes
+    display.at(progress.step)
+    log = RunLog(run.folder, display, progress.step) if processes.writes else None
     with log or nullcontext():
+        if progress.step < last:
+            run.solve_validation(display, stops)
+        reason = processes.first(stops.reason, REASONS)
+        if reason is not None and progress.step == 0:
+            run.save()
         while progress.step < last and reason is None:
             loss, terms = run.take_step()
-            late = time_limit is not None and perf_counter() - began > time_limit
-            late, stop = processes.any(late, interrupted())
+            display.at(progress.step)
+            reason = processes.first(stops.reason, REASONS)
             if not math.isfinite(loss):
                 raise _diverged(progress.step, terms, run.folder)
-            reason = "interrupted" if stop else "time limit" if late else None
             run.after_step(log, loss, terms, final=reason is not None or progress.step == last)
     return reason
+
+
+def _outcome(run: Run, reason: str | None) -> TrainingOutcome:
+    """What is known of the model stands in its file, which an earlier part may have left."""
+    step, best, model = run.progress.step, run.progress.best, run.folder / MODEL
+    done = "finished" if step == run.config.steps else "stopped"
+    if not model.exists():
+        return TrainingOutcome(None, step, reason or done, best)
+    measured = read_tensors(model, "a geonet model")[1].get("measured", {})
+    errors = measured.get("validation_l1_percent")
+    halfway = None if errors is None else errors[HALFWAY]
+    linear = measured.get("halfway_l1_percent", {}).get("linear")
+    return TrainingOutcome(model, step, reason or done, best, halfway, linear)
 
 
 class Run:
@@ -115,10 +146,12 @@ class Run:
 
     def __init__(self, config: TrainingConfig, folder: Path, processes: Processes):
         self.config, self.folder, self.processes = config, folder, processes
+        tell("reading data")
         self.problem = make_problem(config)
         self.model = build(config.model, config.seed).to(processes.device)
         self.sensors = sensor_points(config.model.sensors, config.model.dimension)
         if self.model.typical:
+            tell("drawing typical densities")
             self.model.prepare(self._typical(self.model.typical).to(processes.device))
         self.objective = self.model.objective(config.loss, self.problem.box)
         self.shared = processes.shared(self.objective)
@@ -132,8 +165,21 @@ class Run:
 
     @cached_property
     def validation(self) -> Validation | None:
-        """Unseen pairs with their exact paths, solved when first asked for."""
-        return Validation(self.config, self.problem) if self.config.validation.pairs else None
+        """Unseen pairs with their exact paths, solved when first asked for and not in the file."""
+        if not self.config.validation.pairs:
+            return None
+        return Validation(self.config, self.problem, KeptTruths(self.folder / TRUTHS))
+
+    def solve_validation(self, display: Display, stops: Stops) -> None:
+        """Get the exact paths ready; a stop leaves the rest of them to the next start."""
+
+        def hear(line: str) -> None:
+            stops.check()
+            display.doing("validating", line)
+
+        if self.processes.writes:
+            with suppress(Stopped), listening(hear):
+                _ = self.validation
 
     def load(self) -> None:
         """Go back to the checkpoint."""
@@ -208,7 +254,6 @@ class Run:
         """Log, validate and save, where it is time to; all of them after the last step."""
         config, step = self.config, self.progress.step
         if log is not None:
-            log.advance(step)
             if final or step % config.log_every == 0:
                 rate = self.optimizer.param_groups[0]["lr"]
                 seconds = round(self.progress.seconds, 3)
@@ -228,7 +273,8 @@ class Run:
         errors = measured["validation_l1_percent"]
         if not all(map(math.isfinite, errors)):
             raise _diverged(self.progress.step, {}, self.folder, "the answer on unseen pairs is")
-        log.validation(self.progress.step, errors, round(self.progress.seconds, 1))
+        seconds = round(self.progress.seconds, 1)
+        log.validation(self.progress.step, errors, self.validation.linear, seconds)
         mean = sum(errors) / len(errors)
         if mean < self.progress.best:
             self.progress.best = mean
@@ -269,33 +315,19 @@ class Run:
             raise _diverged(self.progress.step, {}, self.folder, "weights are")
 
 
-@contextmanager
-def asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM set a flag, so that no step is cut; a second Ctrl-C is an interrupt."""
-    asked = threading.Event()
-
-    def handle(number: int, _: object) -> None:
-        if asked.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked.set()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set  # signals belong to the main thread
-        return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _prepare(folder: Path, config: TrainingConfig) -> None:
-    """Make the folder; a training that is there is never overwritten."""
-    if (folder / CHECKPOINT).exists():
+def _check_folder(folder: Path, resume: bool) -> None:
+    """A training that is there is never overwritten, and none that is not there goes on."""
+    there = (folder / CHECKPOINT).exists()
+    if there and not resume:
         raise FileError(
             f"{folder} holds a training already; go on with --resume, or give another --folder."
         )
+    if resume and not there:
+        raise FileError(f"There is no file {folder / CHECKPOINT}; start without --resume.")
+
+
+def _prepare(folder: Path, config: TrainingConfig) -> None:
+    """Make the folder, with the config in it."""
     made_folder(folder)
     with written_atomically(folder / CONFIG) as temporary:
         temporary.write_text(to_toml(to_table(config)), encoding="utf-8")

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from geonet.evaluation.accuracy import Accuracy, measure
-from geonet.evaluation.truth import truth_of
 from geonet.files import written_atomically
 from geonet.solvers.registry import make_solver
 from geonet.training.config import TrainingConfig
+from geonet.training.kept_truths import KeptTruths
 from geonet.training.own import read_own
 
 PAIRS = 20
@@ -44,12 +44,22 @@ class OwnReport:
         return folder / REPORT
 
 
-def report_on_own(model: Path, config: TrainingConfig, pairs: int = PAIRS) -> OwnReport:
-    """Solve pairs that were held out, exactly and by the model."""
+def report_on_own(
+    model: Path, config: TrainingConfig, pairs: int = PAIRS, truths: Path | None = None
+) -> OwnReport:
+    """Solve pairs that were held out, exactly and by the model.
+
+    Args:
+        model: the trained one.
+        config: that it was trained with.
+        pairs: how many of them, at most.
+        truths: a file for their exact paths, such as truths.safetensors of the run's folder; those
+            that are there are not solved again.
+    """
     assert config.problem.file is not None
     own = read_own(Path(config.problem.file), config.problem.floor)
     source, target = own.test_pairs(pairs)
-    truth = truth_of(source, target)
+    truth = KeptTruths(truths).of(source, target)
     known = source, target, truth.frames, truth.distance
     solver = make_solver(str(model), floor=0.0)  # these have theirs already
     return OwnReport(measure(solver, *known), measure(make_solver("linear"), *known), truth.solvers)

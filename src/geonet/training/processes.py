@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
+
+PATIENCE = timedelta(days=1)  # the others wait while one solves the pairs of the validation
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class Processes:
         dist.all_reduce(raised, dist.ReduceOp.MAX)
         return raised.bool().tolist()
 
+    def first(self, value: str | None, values: Sequence[str]) -> str | None:
+        """The first of `values` that is `value` in any process; None if none is."""
+        flags = self.any(*(value == one for one in values))
+        return next((one for one, flag in zip(values, flags, strict=True) if flag), None)
+
     def mean(self, values: Tensor) -> Tensor:
         """The average over processes."""
         if self.count > 1:
@@ -65,7 +73,7 @@ def joined_processes() -> Iterator[Processes]:
     if count == 1:
         yield Processes(device=device)
         return
-    dist.init_process_group("nccl" if graphics else "gloo")
+    dist.init_process_group("nccl" if graphics else "gloo", timeout=PATIENCE)
     try:
         yield Processes(dist.get_rank(), count, device)
     finally:

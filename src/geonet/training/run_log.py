@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from geonet.files import written_atomically
+from geonet.training.validation import HALFWAY, halfway_text
 
+LINE_EVERY = 10.0  # seconds between lines about one piece of work
 SHORT = {
     "continuity": "cont",
     "mismatch": "ρ0−ρ1",
@@ -25,21 +28,16 @@ SHORT = {
 }
 
 
-class RunLog:
-    """log.jsonl in the run's folder, a bar on a terminal, lines elsewhere.
+class Display:
+    """A bar on a terminal, lines elsewhere, both on standard error.
 
     Args:
-        folder: of the run.
         steps: in all.
-        step: where it starts; later lines of an earlier attempt are dropped.
+        shown: False for a process that shows nothing.
     """
 
-    def __init__(self, folder: Path, steps: int, step: int):
-        self.file = folder / "log.jsonl"
-        _drop_after(self.file, step)
-        self.stream = self.file.open("a", encoding="utf-8")
-        self.board = _tensorboard(folder)
-        self.console = Console(stderr=True, markup=False, highlight=False)
+    def __init__(self, steps: int, shown: bool = True):
+        console = Console(stderr=True, markup=False, highlight=False)
         self.bar = Progress(
             BarColumn(bar_width=24),
             TextColumn("{task.completed}/{task.total}"),
@@ -47,38 +45,79 @@ class RunLog:
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=self.console,
-            disable=not self.console.is_terminal,
+            console=console,
+            disable=not (shown and console.is_terminal),
         )
-        self.task = self.bar.add_task("", total=steps, completed=step)
-        self.errors = ""
+        self.task = self.bar.add_task("", total=steps)
+        self._prints = shown and not console.is_terminal
+        self._what, self._printed = "", 0.0
 
-    def __enter__(self) -> RunLog:
+    def __enter__(self) -> Display:
         self.bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
+
+    def at(self, step: int) -> None:
+        """Move the bar."""
+        self.bar.update(self.task, completed=step)
+
+    def describe(self, text: str) -> None:
+        """Show this beside the bar."""
+        self.bar.update(self.task, description=text)
+
+    def line(self, text: str) -> None:
+        """Print this where there is no bar."""
+        if self._prints:
+            print(text, file=sys.stderr, flush=True)
+
+    def doing(self, what: str, where: str = "") -> None:
+        """Show what goes on between steps: a line when it begins, then one in ten seconds."""
+        text = f"{what}: {where}" if where else what
+        self.describe(text)
+        now = monotonic()
+        if what != self._what or now - self._printed > LINE_EVERY:
+            self._what, self._printed = what, now
+            self.line(text)
+
+
+class RunLog:
+    """log.jsonl in the run's folder, and what of it is shown.
+
+    Args:
+        folder: of the run.
+        display: shows losses and errors.
+        step: where it starts; later lines of an earlier attempt are dropped.
+    """
+
+    def __init__(self, folder: Path, display: Display, step: int):
+        self.file, self.display = folder / "log.jsonl", display
+        _drop_after(self.file, step)
+        self.stream = self.file.open("a", encoding="utf-8")
+        self.board = _tensorboard(folder)
+        self.errors = ""
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.stream.close()
         if self.board is not None:
             self.board.close()
-
-    def advance(self, step: int) -> None:
-        """Move the bar."""
-        self.bar.update(self.task, completed=step)
 
     def losses(self, step: int, loss: float, terms: dict[str, float], **more: Any) -> None:
         """Log the loss, its weighted terms, and more."""
         self._write({"step": step, "loss": loss, "terms": terms, **more})
         text = " ".join(f"{SHORT[name]} {value:.1e}" for name, value in terms.items())
-        self.bar.update(self.task, description=f"loss {loss:.2e} ({text}) {self.errors}")
+        self.display.describe(f"loss {loss:.2e} ({text}) {self.errors}")
 
-    def validation(self, step: int, errors: list[float], seconds: float) -> None:
-        """Log the validation errors in percent."""
-        self._write({"step": step, "validation": errors, "seconds": seconds})
-        self.errors = "L1 % " + " ".join(f"{e:.2f}" for e in errors)
-        if not self.console.is_terminal:
-            print(f"step {step}  {seconds:.0f} s  {self.errors}", file=sys.stderr, flush=True)
+    def validation(self, step: int, errors: list[float], linear: float, seconds: float) -> None:
+        """Log validation errors in percent: at the quarters, and the linear mixture's at t = ½."""
+        entry = {"step": step, "validation": errors, "linear_halfway": linear, "seconds": seconds}
+        self._write(entry)
+        self.errors = halfway_text(errors[HALFWAY], linear)
+        self.display.line(f"step {step}  {seconds:.0f} s  {self.errors}")
 
     def _write(self, entry: dict[str, Any]) -> None:
         print(json.dumps(entry), file=self.stream, flush=True)

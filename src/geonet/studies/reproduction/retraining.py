@@ -39,7 +39,7 @@ def _trained(name: str, folder: Path, quick: bool, before: dict[str, str]) -> Pa
         problem = replace(config.problem, autoencoder=before["mnist-autoencoder"])
         config = replace(config, problem=problem)
     outcome = train(config, folder, resume=(folder / CHECKPOINT).exists())
-    if outcome.reason == "interrupted":
+    if outcome.reason != "finished":
         raise KeyboardInterrupt
     return folder / MODEL
 
