@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from geonet.advice import at_the_command_line
 from geonet.cli.benchmark import benchmark
 from geonet.cli.demo import demo
 from geonet.cli.evaluate import evaluate
@@ -20,9 +21,11 @@ from geonet.cli.report import report
 from geonet.cli.reproduce import reproduce
 from geonet.cli.solvers import solvers
 from geonet.cli.train import train
+from geonet.cli.waiting import Interrupted, left_behind
 from geonet.errors import GeonetError
 
 FAILED, INTERRUPTED = 2, 130
+NOTHING_LEFT = "Interrupted; nothing was left half-written."
 
 # typer has come with click beside it and with click inside it; this is the class in both.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -56,13 +59,24 @@ def start(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and give its exit code.
 
-    0; 1 where some of many pairs have no answer; 2 for what went wrong; 130 for Ctrl-C.
+    0; 1 where some of many pairs have no answer; 2 for what went wrong; 130 for Ctrl-C. Without
+    arguments it is the program itself: it then ends at once where Ctrl-C left work behind.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without the character shows ?
+    code = _run(arguments)
+    if arguments is None and left_behind():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # Python would free what the thread still computes with
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Run a command; whatever goes wrong is one line and an exit code."""
     try:
-        with warnings.catch_warnings():
+        with at_the_command_line(), warnings.catch_warnings():
             warnings.showwarning = _show_warning
             code = app(arguments, prog_name="geonet", standalone_mode=False)
         sys.stdout.flush()
@@ -78,13 +92,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return FAILED if ended.code else 0
         _close_output()  # typer and rich answer a closed pipe by SystemExit
         return _fail("The reader of the output went away before all was written.")
-    except (KeyboardInterrupt, typer.Abort):
-        code = INTERRUPTED
+    except (KeyboardInterrupt, typer.Abort) as interrupt:
+        return _fail(_how_far(interrupt), INTERRUPTED)
     except (OSError, RuntimeError) as error:  # a full disk, torch out of memory
         return _fail(str(error))
     if code == INTERRUPTED:
-        return _fail("Interrupted; nothing was left half-written.", INTERRUPTED)
+        return _fail(NOTHING_LEFT, INTERRUPTED)
     return code or 0
+
+
+def _how_far(interrupt: BaseException) -> str:
+    """What a command says about its interruption; typer hides it behind its own."""
+    for raised in (interrupt, interrupt.__cause__):
+        if isinstance(raised, Interrupted):
+            return str(raised)
+    return NOTHING_LEFT
 
 
 def _is_completion(arguments: Sequence[str] | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,15 +51,16 @@ def evaluate(
     import geonet
     from geonet.cli.output import counted, print_json, print_table, working
     from geonet.cli.solver_options import parse_options
+    from geonet.cli.waiting import waited_for
 
     chosen = geonet.solver(solver, **parse_options(option or []))
     if pairs is not None and suite:
         raise InputError("--pairs are measured instead of a suite; leave one of the two out.")
     found: dict[str, Measured] = {}
     for name in [str(pairs)] if pairs is not None else _suites(suite or [], chosen):
-        with working(f"{name}: exact paths, then {solver}"):
-            measured = _on_suite if pairs is None else _on_pairs
-            found[name] = measured(chosen, name, count)
+        measured = partial(_on_suite if pairs is None else _on_pairs, chosen, name, count)
+        with working(f"{name}: exact paths, then {solver}") as show:
+            found[name] = waited_for(measured, show)
     if as_json:
         print_json(
             {name: {**got.to_json(), "truth": truth} for name, (got, truth) in found.items()}

@@ -93,7 +93,7 @@ def geodesic(
     """
     from geonet.cli.output import working
     from geonet.cli.solver_options import parse_options
-    from geonet.progress import listening
+    from geonet.cli.waiting import waited_for
 
     options = parse_options(option or [])
 
@@ -115,8 +115,8 @@ def geodesic(
     check_output(output)
     check_plot(plot, output, times)
     made = recipe(output)
-    with working("solving") as status, listening(lambda line: status.update(f"solving: {line} …")):
-        solved = made.solve(first, second)
+    with working("solving") as show:
+        solved = waited_for(lambda: made.solve(first, second).judged(), show)
     if output is not None:
         with working(f"writing {output}"):
             solved.write(output, made.times, plot or "frames")
@@ -205,8 +205,9 @@ def parse_times(text: str | None, output: Path | None) -> list[float]:
 def _print_json(solved: Solved, output: Path | None) -> None:
     from geonet.cli.output import print_json
 
-    path, found = solved.path, solved.path.report
+    path, found = solved.path, solved.report
     answer: dict[str, Any] = {
+        "changed": list(solved.changes),
         "distance": found.distance,
         "solver": found.solver,
         "seconds": round(solved.seconds, 4),
@@ -219,9 +220,12 @@ def _print_json(solved: Solved, output: Path | None) -> None:
 
 def _print(solved: Solved, output: Path | None, in_full: bool) -> None:
     from geonet.cli.output import print_report, print_table
+    from geonet.wording import seconds
 
-    found = solved.path.report
-    where = [("grid", str(solved.path.grid)), ("solved in", f"{solved.seconds:.2g} s")]
+    found = solved.report
+    for sentence in solved.changes:
+        typer.echo(sentence)
+    where = [("grid", str(solved.path.grid)), ("solved in", seconds(solved.seconds))]
     written = [] if output is None else [("written", str(output))]
     if in_full:
         print_report(found, [*where, *written])
@@ -241,13 +245,16 @@ def _many(pairs: Path, folder: Path, recipe: Recipe, as_json: bool) -> int:
     from geonet.cli.pair_list import read_pair_list
 
     rows = read_pair_list(pairs)
-    with one_thread(), progress("pairs", len(rows)) as tick:
-        tally = solve_many(rows, pairs.parent, folder, recipe, tick)
+    with one_thread(), progress("pairs", len(rows)) as bar:
+        tally = solve_many(rows, pairs.parent, folder, recipe, bar)
     if as_json:
         _print_tally_json(tally, folder)
     else:
         already = f", {tally.before} were there already" if tally.before else ""
         typer.echo(f"{counted(tally.solved, 'pair')} solved{already}: {folder / SUMMARY}")
+        if tally.changed:
+            what = counted(tally.changed, "pair")
+            typer.echo(f"{what} coarsened or changed; the column changed of the summary says how.")
         if tally.failures:
             typer.echo(f"{counted(len(tally.failures), 'pair')} without an answer:")
         for failure in tally.failures:
@@ -272,6 +279,7 @@ def _print_tally_json(tally: Tally, folder: Path) -> None:
         {
             "solved": tally.solved,
             "before": tally.before,
+            "changed": tally.changed,
             "failures": failures,
             "output": str(folder),
         }

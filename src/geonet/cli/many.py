@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from geonet.cli.output import Bar, Show, counted
 from geonet.cli.pair_list import ListedPair
 from geonet.cli.recipe import Recipe
+from geonet.cli.waiting import Interrupted, waited_for
 from geonet.errors import FileError, GeonetError
 from geonet.files import made_folder, reading, written_atomically
 
@@ -26,7 +27,7 @@ MEASURED = (  # of the report, in this order
     "source_error",
     "target_error",
 )
-COLUMNS: tuple[str, ...] = ("file", "source", "target", *MEASURED)
+COLUMNS: tuple[str, ...] = ("file", "source", "target", *MEASURED, "changed")
 SAVED_EVERY = 50  # pairs between two versions of the summary
 
 Line = dict[str, Any]
@@ -42,15 +43,19 @@ class Failure:
 
 @dataclass(frozen=True)
 class Tally:
-    """How many pairs were solved now, how many before, and which could not be."""
+    """How many pairs were solved now, how many before, and which could not be.
+
+    `changed` counts all that were coarsened or changed on the way.
+    """
 
     solved: int
     before: int
+    changed: int
     failures: list[Failure]
 
 
 def solve_many(
-    pairs: list[ListedPair], base: Path, folder: Path, recipe: Recipe, tick: Callable[[], None]
+    pairs: list[ListedPair], base: Path, folder: Path, recipe: Recipe, bar: Bar
 ) -> Tally:
     """Solve what the folder lacks: NAME.npz for each pair, and a line in its summary.csv.
 
@@ -59,7 +64,7 @@ def solve_many(
         base: the folder from which its relative names count.
         folder: where to write; one that holds answers to another recipe is refused.
         recipe: how.
-        tick: called after each pair.
+        bar: shows how far it is.
     """
     lines = _opened(folder, {"files in": str(base.resolve()), **recipe.to_json()}, pairs)
     solved, before, failures = 0, 0, []
@@ -69,7 +74,7 @@ def solve_many(
                 before += 1
             else:
                 try:
-                    lines[f"{pair.name}.npz"] = _solve_pair(pair, base, folder, recipe)
+                    lines[f"{pair.name}.npz"] = _solve_pair(pair, base, folder, recipe, bar.show)
                     solved += 1
                     if solved % SAVED_EVERY == 0:
                         _write_summary(folder, lines)
@@ -77,22 +82,28 @@ def solve_many(
                     lines.pop(f"{pair.name}.npz", None)  # what is there belongs to other files
                     said = " ".join(str(error).split())
                     failures.append(Failure(pair, said or "There is not enough memory."))
-            tick()
-    finally:  # also after Ctrl-C
+            bar.tick()
+    except KeyboardInterrupt:
+        done = f"{before + solved:,} of {counted(len(pairs), 'pair')} are done"
+        raise Interrupted(f"Interrupted: {done}; the same command goes on.") from None
+    finally:
         _write_summary(folder, lines)
-    return Tally(solved, before, failures)
+    changed = sum(bool(lines.get(f"{pair.name}.npz", {}).get("changed")) for pair in pairs)
+    return Tally(solved, before, changed, failures)
 
 
-def _solve_pair(pair: ListedPair, base: Path, folder: Path, recipe: Recipe) -> Line:
+def _solve_pair(pair: ListedPair, base: Path, folder: Path, recipe: Recipe, show: Show) -> Line:
     """Solve and write a pair; gives its line of the summary."""
     if not pair.source or not pair.target:
         raise FileError(f"Line {pair.line} names no two files; write source,target.")
-    solved = recipe.solve(base / pair.source, base / pair.target)
-    report = solved.path.report.to_dict()
+    ends = base / pair.source, base / pair.target
+    solved = waited_for(lambda: recipe.solve(*ends).judged(), show)
+    report = solved.report.to_dict()
     file = folder / f"{pair.name}.npz"
     solved.write(file, recipe.times)
-    ends = {"file": file.name, "source": pair.source, "target": pair.target}
-    return ends | {key: report[key] for key in MEASURED}
+    names = {"file": file.name, "source": pair.source, "target": pair.target}
+    measured = {key: report[key] for key in MEASURED}
+    return names | measured | {"changed": " ".join(solved.changes)}
 
 
 def _is_done(pair: ListedPair, base: Path, folder: Path, lines: dict[str, Line]) -> bool:

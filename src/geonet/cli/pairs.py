@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import torch
 
+from geonet.cli.changes import cells, changed
 from geonet.errors import FileError, GridError, InputError
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
@@ -33,6 +33,8 @@ def read_pair(
         if invert:
             raise _no_image(source)
         grid = common_grid(source, target, resolution or CLOUD_CELLS)
+        if resolution is None:
+            changed(f"Counted: the points are counted in {cells(grid)} cells (see --resolution).")
         return read(source, grid), read(target, grid)
     if clouds[0]:
         second = _no_finer(_read_density(target, invert), resolution)
@@ -59,8 +61,8 @@ def common_grid(source: Path, target: Path, resolution: int) -> Grid:
     if longest == 0:
         raise InputError(f"All points of {source} and {target} coincide; there is nothing to move.")
     cell = longest * (1 + 2 * MARGIN) / resolution
-    cells = (upper - lower + 2 * MARGIN * longest) / cell
-    shape = (cells - 1e-9).ceil().clamp(min=2)  # rounding must not add a cell
+    counts = (upper - lower + 2 * MARGIN * longest) / cell
+    shape = (counts - 1e-9).ceil().clamp(min=2)  # rounding must not add a cell
     centre, half = (lower + upper) / 2, shape * cell / 2
     grid = Grid(shape.long().tolist(), (centre - half).tolist(), (centre + half).tolist())
     check_size(grid)
@@ -69,9 +71,9 @@ def common_grid(source: Path, target: Path, resolution: int) -> Grid:
 
 def output_grid(grid: Grid, resolution: int) -> Grid:
     """`resolution` cells along the longest side of the same box, the others in proportion."""
-    cells = grid.with_shape([max(2, round(resolution * n / grid.longest)) for n in grid.lengths])
-    check_size(cells)
-    return cells
+    resized = grid.with_shape([max(2, round(resolution * n / grid.longest)) for n in grid.lengths])
+    check_size(resized)
+    return resized
 
 
 def check_size(grid: Grid) -> None:
@@ -95,11 +97,15 @@ def _no_image(file: Path) -> InputError:
 def _on_one_grid(first: Density, second: Density) -> tuple[Density, Density]:
     """Both on the same box and on the finer of the two grids, where that is possible."""
     if not first.grid.same_box(second.grid) and _is_picture(first) and _is_picture(second):
+        ends = cells(first.grid), cells(second.grid)
         first, second = _padded(first), _padded(second)
+        changed(f"Padded: {ends[0]} and {ends[1]} cells are set in the middle of empty squares.")
     if not first.grid.same_box(second.grid) or first.grid.shape == second.grid.shape:
         return first, second
     finer = [max(pair) for pair in zip(first.grid.shape, second.grid.shape, strict=True)]
     grid = first.grid.with_shape(finer)
+    ends = cells(first.grid), cells(second.grid)
+    changed(f"Resampled: {ends[0]} and {ends[1]} cells are both brought to {cells(grid)}.")
     return first.resample(grid), second.resample(grid)
 
 
@@ -126,5 +132,8 @@ def _no_finer(density: Density, resolution: int | None) -> Density:
         return density
     coarser = output_grid(density.grid, most)
     if resolution is None:
-        warnings.warn(f"{density.grid} are solved on {coarser}; see --resolution.", stacklevel=2)
+        changed(
+            f"Coarsened: {cells(density.grid)} cells are solved on {cells(coarser)} "
+            f"(--resolution {max(density.grid.shape)} solves them all)."
+        )
     return density.resample(coarser)

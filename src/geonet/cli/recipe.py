@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from geonet.cli.changes import changes_in, gathered
 from geonet.cli.pairs import output_grid, read_pair
+from geonet.progress import tell
 
 if TYPE_CHECKING:
     from geonet.geodesics.base import Geodesic
+    from geonet.geodesics.report import Report
     from geonet.measures.grid import Grid
 
 
@@ -40,12 +44,14 @@ class Recipe:
     def solve(self, source: Path, target: Path) -> Solved:
         """Read both files and solve the pair."""
         chosen = self._solver()
-        first, second = read_pair(source, target, self.invert, self.resolution)
+        with gathered() as changes:
+            first, second = read_pair(source, target, self.invert, self.resolution)
         began = perf_counter()
         path = chosen(first, second)
         seconds = perf_counter() - began
         grid = output_grid(first.grid, self.resolution) if self.resolution else first.grid
-        return Solved(path, grid, seconds)
+        changes += changes_in(path, self.solver)
+        return Solved(path, grid, seconds, tuple(changes))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, by which two recipes are compared; a model's file with what is in it."""
@@ -62,11 +68,26 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Solved:
-    """A path, the grid on which it is to be written, and the seconds that solving took."""
+    """A path, the grid on which it is to be written, and the seconds that solving took.
+
+    `changes` are sentences on what was coarsened or replaced on the way.
+    """
 
     path: Geodesic
     grid: Grid
     seconds: float
+    changes: tuple[str, ...] = ()
+
+    @cached_property
+    def report(self) -> Report:
+        """How far the path can be trusted; measuring it may take as long as solving."""
+        tell("measuring how far the path can be trusted")
+        return self.path.report
+
+    def judged(self) -> Solved:
+        """The same, with its report made."""
+        assert self.report is not None
+        return self
 
     def write(self, output: Path, times: list[float], kind: str = "frames") -> None:
         """Write frames, a figure of some kind or an animation, whichever the suffix names."""

@@ -71,10 +71,8 @@ class Card(NamedTuple):
 def card_at(location: str) -> Card:
     """The card of a solver of geonet at 'module:Class', from its source."""
     found = _class_at(location)
-    return Card(
-        *(found.value(what) for what in ("name", "summary", "dimensions", "gives")),
-        tuple(found.options()),
-    )
+    known = {what: found.value(what) for what in ("name", "summary", "dimensions", "gives")}
+    return Card(**known, options=tuple(found.options()))
 
 
 def card_of(cls: type[Solver]) -> Card:
@@ -134,7 +132,7 @@ class _Module:
         """Of an expression, or of what an assignment assigns."""
         expression = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else node
         code = compile(ast.Expression(expression), "", "eval")  # pyright: ignore
-        return eval(code, {"__builtins__": {}}, self)
+        return eval(code, {"__builtins__": {}}, self)  # pyright: ignore[reportArgumentType]
 
     def has(self, node: ast.expr) -> bool:
         """Whether an expression is a name of geonet's, here or imported."""
