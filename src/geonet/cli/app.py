@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from geonet.advice import at_the_command_line
 from geonet.cli.benchmark import benchmark
@@ -30,12 +32,29 @@ NOTHING_LEFT = "Interrupted; nothing was left half-written."
 # typer has come with click beside it and with click inside it; this is the class in both.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
-app = typer.Typer(name="geonet", pretty_exceptions_enable=False)
+
+class Command(TyperCommand):
+    """A command whose help names values as its options are named, and not by Python's types."""
+
+    def __init__(self, *arguments: Any, **settings: Any):
+        super().__init__(*arguments, **settings)
+        for given in self.params:
+            if given.metavar is None and not getattr(given, "is_flag", False):
+                given.metavar = str(given.name).upper()
+
+    def get_help(self, ctx: Any) -> str:
+        """Without the types that typer puts behind arguments; columns stay in line."""
+        return re.sub(r" <[\w\[\], ]+>", lambda found: " " * len(found[0]), super().get_help(ctx))
+
+
+# Plain help: typer's panels give a type to every flag.
+app = typer.Typer(name="geonet", pretty_exceptions_enable=False, rich_markup_mode=None)
 for command in (
     *(demo, geodesic, report, solvers, train, evaluate, export),
     *(reproduce, benchmark),
 ):
-    app.command()(command)
+    first_line = (command.__doc__ or "").partition("\n")[0]
+    app.command(cls=Command, short_help=first_line)(command)
 
 
 @app.callback(invoke_without_command=True)

@@ -131,13 +131,14 @@ def _on_pairs(solver: Solver, file: str, count: int) -> Measured:
 
 def _remarks(accuracy: Accuracy, truth: dict[str, int]) -> list[str]:
     from geonet.cli.output import counted
+    from geonet.wording import percent
 
     lines = []
     if truth:
         exact = ", ".join(f"{solver} ({count})" for solver, count in truth.items())
         lines.append(f"Measured against {exact}, the best classical solver for each pair.")
     if accuracy.distance is not None:
-        lines.append(f"W2 is off by {accuracy.distance:.3g} % on average.")
+        lines.append(f"W2 is off by {percent(accuracy.distance / 100)} on average.")
     if accuracy.failures:
         lines.append(f"{counted(len(accuracy.failures), 'pair')} without an answer:")
         lines += [f"  {failure}" for failure in accuracy.failures[:SHOWN]]

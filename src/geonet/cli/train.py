@@ -125,6 +125,7 @@ def _print(outcome: TrainingOutcome, where: Path, steps: int) -> None:
 def _print_report(model: Path, settings: TrainingConfig, where: Path) -> None:
     from geonet.cli.output import counted, print_table, working
     from geonet.training.own_report import report_on_own
+    from geonet.wording import percent
 
     with working("solving pairs that were held out, exactly and by the model"):
         report = report_on_own(model, settings)
@@ -137,5 +138,5 @@ def _print_report(model: Path, settings: TrainingConfig, where: Path) -> None:
         [(*own, mixed[1]) for own, mixed in rows], ("t", "model", "its worst", "linear mixture")
     )
     if report.model.distance is not None:
-        typer.echo(f"W2 is off by {report.model.distance:.2g} % on average.")
+        typer.echo(f"W2 is off by {percent(report.model.distance / 100)} on average.")
     typer.echo(f"report: {file}")
