@@ -23,7 +23,7 @@ from geonet.cli.report import report
 from geonet.cli.reproduce import reproduce
 from geonet.cli.solvers import solvers
 from geonet.cli.train import train
-from geonet.cli.waiting import Interrupted, left_behind
+from geonet.cli.waiting import InterruptedWorkError, left_behind
 from geonet.errors import GeonetError
 
 FAILED, INTERRUPTED = 2, 130
@@ -111,21 +111,15 @@ def _run(arguments: Sequence[str] | None) -> int:
             return FAILED if ended.code else 0
         _close_output()  # typer and rich answer a closed pipe by SystemExit
         return _fail("The reader of the output went away before all was written.")
-    except (KeyboardInterrupt, typer.Abort) as interrupt:
-        return _fail(_how_far(interrupt), INTERRUPTED)
+    except InterruptedWorkError as interrupt:
+        return _fail(str(interrupt), INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
     except (OSError, RuntimeError) as error:  # a full disk, torch out of memory
         return _fail(str(error))
     if code == INTERRUPTED:
         return _fail(NOTHING_LEFT, INTERRUPTED)
     return code or 0
-
-
-def _how_far(interrupt: BaseException) -> str:
-    """What a command says about its interruption; typer hides it behind its own."""
-    for raised in (interrupt, interrupt.__cause__):
-        if isinstance(raised, Interrupted):
-            return str(raised)
-    return NOTHING_LEFT
 
 
 def _is_completion(arguments: Sequence[str] | None) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from geonet.cli.output import Bar, Show, counted
 from geonet.cli.pair_list import ListedPair
 from geonet.cli.recipe import Recipe
-from geonet.cli.waiting import Interrupted, waited_for
+from geonet.cli.waiting import InterruptedWorkError, waited_for
 from geonet.errors import FileError, GeonetError
 from geonet.files import made_folder, reading, written_atomically
 
@@ -85,7 +85,7 @@ def solve_many(
             bar.tick()
     except KeyboardInterrupt:
         done = f"{before + solved:,} of {counted(len(pairs), 'pair')} are done"
-        raise Interrupted(f"Interrupted: {done}; the same command goes on.") from None
+        raise InterruptedWorkError(f"Interrupted: {done}; the same command goes on.") from None
     finally:
         _write_summary(folder, lines)
     changed = sum(bool(lines.get(f"{pair.name}.npz", {}).get("changed")) for pair in pairs)

@@ -14,8 +14,8 @@ POLL = 0.1  # seconds between two looks at the work
 T = TypeVar("T")
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, with a sentence on what is done so far."""
+class InterruptedWorkError(Exception):
+    """Ctrl-C, with a sentence on what is done so far; typer would drop that of its own kind."""
 
 
 def waited_for(work: Callable[[], T], show: Callable[[str], None]) -> T:
