@@ -121,11 +121,13 @@ class Schrodinger(Solver):
         if self.epsilon is None:
             return max(DEFAULT_EPSILON * grid.longest**2, least)
         if self.epsilon < least * (1 - 1e-9):
+            rounded = (number(least), number(1.0005 * least))  # the second is never below
+            enough = next(text for text in rounded if float(text) >= least * (1 - 1e-9))
             raise SolverError(
                 f"epsilon = {self.epsilon:g} is below the grid's resolution: the noise "
                 f"sqrt(2·epsilon) = {number(math.sqrt(2 * self.epsilon), 3)} is less than a cell "
                 f"of {number(max(grid.spacing), 3)}; give {argument('epsilon')} of at least "
-                f"{number(1.0005 * least, 4)} or a finer grid."
+                f"{enough} or a finer grid."
             )
         return float(self.epsilon)
 
