@@ -32,7 +32,7 @@ def number(value: float, digits: int = 4) -> str:
     if rounded == 0 or 1e-4 <= rounded < 1e6 or not math.isfinite(value):
         return _plain(value, digits)
     mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
-    return f"{_trimmed(mantissa)}e{int(power)}"
+    return "e".join((_trimmed(mantissa), str(int(power))))
 
 
 def _plain(value: float, digits: int) -> str:

@@ -123,7 +123,9 @@ def shipped_class(name: str) -> type[Solver]:
 @cache
 def class_of_form(form: str) -> type[Solver]:
     """The solver of a model's file, by the form that its header names."""
-    gives = gives_of_form(form)
+    from geonet.operators.forms import form_of
+
+    gives = form_of(form).gives
     own = {
         "name": form,
         "summary": f"a model of the form {form} from a file that `geonet train` wrote",
