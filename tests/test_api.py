@@ -36,7 +36,7 @@ def test_unknown_solvers_get_a_suggestion(name, hint):
 
 def test_unknown_options_are_refused():
     with pytest.raises(
-        SolverError, match="'monge-ampere' has no option 'flor'; it takes tolerance"
+        SolverError, match="'monge-ampere' has no option 'flor'; did you mean 'floor'"
     ):
         geonet.solver("monge-ampere", flor=0.1)
     with pytest.raises(SolverError, match="'quantile' has no option 'floor'; it takes none"):

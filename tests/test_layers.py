@@ -14,6 +14,7 @@ import geonet
 ROOT = Path(geonet.__file__).parent
 LAYERS = (  # from the bottom up; a package may import what stands before it
     (
+        "advice",
         "errors",
         "locations",
         "version",
@@ -23,6 +24,7 @@ LAYERS = (  # from the bottom up; a package may import what stands before it
         "settings",
         "threads",
         "progress",
+        "wording",
     ),
     ("optimizers",),
     ("measures",),

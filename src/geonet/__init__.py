@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from geonet.measures.gaussian_mixture import GaussianMixture
     from geonet.measures.grid import Grid
     from geonet.measures.readers import from_function, from_image, from_samples, read
+    from geonet.progress import listening
     from geonet.solvers.base import Solver
     from geonet.solvers.registry import register
 
@@ -35,6 +36,7 @@ __all__ = [
     "from_samples",
     "geodesic",
     "list_solvers",
+    "listening",
     "load",
     "read",
     "register",
@@ -48,6 +50,7 @@ _HOMES = {
     "geonet.measures.gaussian_mixture": ("GaussianMixture",),
     "geonet.measures.grid": ("Grid",),
     "geonet.measures.readers": ("from_function", "from_image", "from_samples", "read"),
+    "geonet.progress": ("listening",),
     "geonet.solvers.base": ("Solver",),
     "geonet.solvers.registry": ("register",),
 }

@@ -6,15 +6,12 @@ the docstrings. Run it by `make solvers` after a change to any of them; a test c
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from pages import ROOT, table
 
 from geonet.solvers.base import Solver
+from geonet.solvers.catalogue import REQUIRED, card_of, parts
 from geonet.solvers.registry import solver_class, solver_names
 
 PAGE = ROOT / "docs" / "solvers.md"
@@ -69,17 +66,13 @@ def section(name: str, cls: type[Solver]) -> str:
 
 def text_of(cls: type[Solver]) -> str:
     """The docstring without its list of attributes."""
-    return _parts(cls)[0]
+    return parts(cls.__dict__.get("__doc__"))[0]
 
 
 def options_of(cls: type[Solver]) -> Iterator[tuple[str, str, str]]:
     """Name, default and meaning of every option."""
-    meanings: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        meanings |= _parts(base)[1]
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        meaning = meanings.get(field.name, "").rstrip(".").replace("|", r"\|")
-        yield f"`{field.name}`", _default(field.default), meaning
+    for option in card_of(cls).options:
+        yield f"`{option.name}`", _default(option.default), option.meaning.replace("|", r"\|")
 
 
 def dimensions(cls: type[Solver]) -> str:
@@ -101,20 +94,11 @@ def gradients(cls: type[Solver]) -> str:
     return ", ".join(cls.differentiable) or "none of these"
 
 
-def _parts(cls: type) -> tuple[str, dict[str, str]]:
-    """A class's own docstring: the text, and its attributes with their meanings."""
-    text, _, listed = inspect.cleandoc(cls.__dict__.get("__doc__") or "").partition("\nAttributes:")
-    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE)
-    return text.strip(), {name: " ".join(meaning.split()) for name, meaning in entries}
-
-
 def _default(value: object) -> str:
-    """A default as a user writes it; of a file its name."""
-    if value is dataclasses.MISSING:
+    """A default as a user writes it."""
+    if value is REQUIRED:
         return "–"
-    if isinstance(value, str):
-        return f'`"{Path(value).name}"`'
-    return f"`{value!r}`"
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value!r}`"
 
 
 def main() -> None:

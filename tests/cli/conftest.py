@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from geonet.cli import main
+from geonet.cli import main, output
 
 
 class Run(NamedTuple):
@@ -54,6 +55,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch) -> None:
+    """No lines about the time that work takes, however busy the machine is."""
+    monkeypatch.setattr(output, "PATIENCE", math.inf)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 import geonet
+from geonet.cli.changes import gathered
 from geonet.cli.geodesic import PLOTS
 from geonet.cli.pairs import common_grid, read_pair
 from geonet.measures.readers import opened, read_points
@@ -450,11 +451,16 @@ def test_pictures_of_different_proportions_are_padded_to_squares(write):
 
 def test_large_pictures_are_solved_on_fewer_cells(write):
     large = write("large.npy", np.random.default_rng(0).random((1200, 300)))
-    with pytest.warns(UserWarning, match=r"1200×300 cells .* are solved on 1024×256 cells"):
+    with gathered() as changes:
         first, _ = read_pair(large, large, invert=False, resolution=None)
     assert first.grid.shape == (1024, 256)
-    first, _ = read_pair(large, large, invert=False, resolution=40)
+    assert changes == [
+        "Coarsened: 1200×300 cells are solved on 1024×256 (--resolution 1200 solves them all)."
+    ]
+    with gathered() as changes:
+        first, _ = read_pair(large, large, invert=False, resolution=40)
     assert first.grid.shape == (40, 10)
+    assert changes == []  # asked for
 
 
 def test_clouds_that_do_not_fit(refused, write, line_pair):

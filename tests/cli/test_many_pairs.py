@@ -200,7 +200,9 @@ def test_an_interrupt_keeps_what_is_done(run, listed, tmp_path, monkeypatch):
         return solve(row, *others)
 
     monkeypatch.setattr(many, "_solve_pair", interrupted)
-    assert run("geodesic", "--pairs", file, "-o", "out").code == 130
+    code, _, err = run("geodesic", "--pairs", file, "-o", "out")
+    assert code == 130
+    assert err == "error: Interrupted: 1 of 2 pairs are done; the same command goes on.\n"
     assert set(summary(tmp_path / "out")) == {"0-1.npz"}
     monkeypatch.setattr(many, "_solve_pair", solve)
     assert (

@@ -86,7 +86,7 @@ def test_what_is_printed(run, ran):
     assert lines[8] == "More" and lines[10].split() == ["x", "–"]
     assert lines[12] == "A remark."
     assert lines[14].startswith("made/here/first.json, made/here/first.md; ")
-    assert lines[14].endswith(" s") and len(lines) == 15
+    assert lines[14].endswith("s") and len(lines) == 15  # seconds, or milliseconds
 
 
 @pytest.mark.parametrize("quick", [False, True])

@@ -60,7 +60,9 @@ def test_the_weights_are_not_read_to_choose_a_solver(file_of, kind, monkeypatch)
 
 def test_options_of_a_file(file_of):
     assert make_solver(str(file_of("transport")), corrections=2).corrections == 2
-    with pytest.raises(SolverError, match="has no option 'corrections'; it takes file."):
+    with pytest.raises(
+        SolverError, match="has no option 'corrections'; it takes file \\(a name\\)."
+    ):
         make_solver(str(file_of("geonet")), corrections=2)
     with pytest.raises(SolverError, match="The option corrections of .* it takes a whole number"):
         make_solver(str(file_of("transport")), corrections="many")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+from geonet.advice import at_the_command_line
 from geonet.cli.benchmark import benchmark
 from geonet.cli.demo import demo
 from geonet.cli.evaluate import evaluate
@@ -20,19 +23,38 @@ from geonet.cli.report import report
 from geonet.cli.reproduce import reproduce
 from geonet.cli.solvers import solvers
 from geonet.cli.train import StoppedTraining, train
+from geonet.cli.waiting import InterruptedWorkError, left_behind
 from geonet.errors import GeonetError
 
 FAILED, INTERRUPTED = 2, 130
+NOTHING_LEFT = "Interrupted; nothing was left half-written."
 
 # typer has come with click beside it and with click inside it; this is the class in both.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
-app = typer.Typer(name="geonet", pretty_exceptions_enable=False)
+
+class Command(TyperCommand):
+    """A command whose help names values as its options are named, and not by Python's types."""
+
+    def __init__(self, *arguments: Any, **settings: Any):
+        super().__init__(*arguments, **settings)
+        for given in self.params:
+            if given.metavar is None and not getattr(given, "is_flag", False):
+                given.metavar = str(given.name).upper()
+
+    def get_help(self, ctx: Any) -> str:
+        """Without the types that typer puts behind arguments; columns stay in line."""
+        return re.sub(r" <[\w\[\], ]+>", lambda found: " " * len(found[0]), super().get_help(ctx))
+
+
+# Plain help: typer's panels give a type to every flag.
+app = typer.Typer(name="geonet", pretty_exceptions_enable=False, rich_markup_mode=None)
 for command in (
     *(demo, geodesic, report, solvers, train, evaluate, export),
     *(reproduce, benchmark),
 ):
-    app.command()(command)
+    first_line = (command.__doc__ or "").partition("\n")[0]
+    app.command(cls=Command, short_help=first_line)(command)
 
 
 @app.callback(invoke_without_command=True)
@@ -57,13 +79,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and give its exit code.
 
     0; 1 where some of many pairs have no answer; 2 for what went wrong; 130 for Ctrl-C; 143 for
-    SIGTERM where it is heard.
+    SIGTERM where it is heard. Without arguments it is the program itself: it then ends at once
+    where Ctrl-C left work behind.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without the character shows ?
+    code = _run(arguments)
+    if arguments is None and left_behind():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # Python would free what the thread still computes with
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Run a command; whatever goes wrong is one line and an exit code."""
     try:
-        with warnings.catch_warnings():
+        with at_the_command_line(), warnings.catch_warnings():
             warnings.showwarning = _show_warning
             code = app(arguments, prog_name="geonet", standalone_mode=False)
         sys.stdout.flush()
@@ -81,12 +114,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return FAILED if ended.code else 0
         _close_output()  # typer and rich answer a closed pipe by SystemExit
         return _fail("The reader of the output went away before all was written.")
+    except InterruptedWorkError as interrupt:
+        return _fail(str(interrupt), INTERRUPTED)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except (OSError, RuntimeError) as error:  # a full disk, torch out of memory
         return _fail(str(error))
     if code == INTERRUPTED:
-        return _fail("Interrupted; nothing was left half-written.", INTERRUPTED)
+        return _fail(NOTHING_LEFT, INTERRUPTED)
     return code or 0
 
 

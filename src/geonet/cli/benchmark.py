@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from geonet.errors import InputError
+from geonet.wording import seconds
 
 if TYPE_CHECKING:
     from geonet.studies.benchmark.result import Benchmark
@@ -61,7 +62,7 @@ def benchmark(
     for table in tables(found):
         typer.echo(f"\n{table.title}")
         print_table(table.texts(), list(table.columns))
-    typer.echo(f"\n{', '.join(map(str, files))}; {perf_counter() - began:.0f} s")
+    typer.echo(f"\n{', '.join(map(str, files))}; {seconds(perf_counter() - began)}")
 
 
 def _before(folder: Path, quick: bool) -> Benchmark:

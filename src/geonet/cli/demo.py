@@ -30,14 +30,11 @@ def demo(
     """
     made_folder(output)
     from geonet.cli.output import one_thread, print_table, working
+    from geonet.cli.waiting import waited_for
     from geonet.plotting import plot_together
 
-    with one_thread(), working("solving three pairs"):
-        stories = [
-            _solve("mixtures, 2D", _mixtures_2d()),
-            _solve("spiral to heart", _shapes()),
-            _solve("mixtures, 1D", _mixtures_1d()),
-        ]
+    with one_thread(), working("solving three pairs") as show:
+        stories = waited_for(_stories, show)
     with one_thread(), working("drawing"):
         picture, animation = output / "geodesics.png", output / "spiral-to-heart.gif"
         figure = plot_together(_rows(stories))
@@ -80,6 +77,14 @@ class Story:
         import geonet
 
         return geonet.geodesic(self.path.source, self.path.target, "linear")
+
+
+def _stories() -> list[Story]:
+    return [
+        _solve("mixtures, 2D", _mixtures_2d()),
+        _solve("spiral to heart", _shapes()),
+        _solve("mixtures, 1D", _mixtures_1d()),
+    ]
 
 
 def _solve(name: str, pair: tuple[Density, Density]) -> Story:

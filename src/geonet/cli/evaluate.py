@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,15 +51,16 @@ def evaluate(
     import geonet
     from geonet.cli.output import counted, print_json, print_table, working
     from geonet.cli.solver_options import parse_options
+    from geonet.cli.waiting import waited_for
 
     chosen = geonet.solver(solver, **parse_options(option or []))
     if pairs is not None and suite:
         raise InputError("--pairs are measured instead of a suite; leave one of the two out.")
     found: dict[str, Measured] = {}
     for name in [str(pairs)] if pairs is not None else _suites(suite or [], chosen):
-        with working(f"{name}: exact paths, then {solver}"):
-            measured = _on_suite if pairs is None else _on_pairs
-            found[name] = measured(chosen, name, count)
+        measured = partial(_on_suite if pairs is None else _on_pairs, chosen, name, count)
+        with working(f"{name}: exact paths, then {solver}") as show:
+            found[name] = waited_for(measured, show)
     if as_json:
         print_json(
             {name: {**got.to_json(), "truth": truth} for name, (got, truth) in found.items()}
@@ -129,13 +131,14 @@ def _on_pairs(solver: Solver, file: str, count: int) -> Measured:
 
 def _remarks(accuracy: Accuracy, truth: dict[str, int]) -> list[str]:
     from geonet.cli.output import counted
+    from geonet.wording import percent
 
     lines = []
     if truth:
         exact = ", ".join(f"{solver} ({count})" for solver, count in truth.items())
         lines.append(f"Measured against {exact}, the best classical solver for each pair.")
     if accuracy.distance is not None:
-        lines.append(f"W2 is off by {accuracy.distance:.3g} % on average.")
+        lines.append(f"W2 is off by {percent(accuracy.distance / 100)} on average.")
     if accuracy.failures:
         lines.append(f"{counted(len(accuracy.failures), 'pair')} without an answer:")
         lines += [f"  {failure}" for failure in accuracy.failures[:SHOWN]]

@@ -23,6 +23,7 @@ def export(
     """
     from geonet.cli.output import print_json, print_table, working
     from geonet.export.onnx_files import export_onnx, metadata
+    from geonet.wording import number
 
     with working(f"exporting {model} and comparing it with torch"):
         files = export_onnx(model, output)
@@ -38,7 +39,7 @@ def export(
         print_json({"model": model, "files": found})
         return
     rows = [
-        (entry["file"], f"{entry['bytes'] / 1000:,.0f} kB", f"{entry['largest_difference']:.1e}")
+        (entry["file"], f"{entry['bytes'] / 1000:,.0f} kB", number(entry["largest_difference"], 2))
         for entry in found
     ]
     print_table(rows, ("written", "size", "largest difference from torch"))

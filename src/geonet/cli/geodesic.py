@@ -131,7 +131,7 @@ def geodesic(
     """
     from geonet.cli.output import working
     from geonet.cli.solver_options import parse_options
-    from geonet.progress import listening
+    from geonet.cli.waiting import waited_for
 
     options = parse_options(option or [])
     kind = kind_of_tables(points, grid)
@@ -173,8 +173,8 @@ def geodesic(
     check_look(look, stamp, output, plot)
     made = recipe(output)
     how = rendering(made.times, made.mass)
-    with working("solving") as status, listening(lambda line: status.update(f"solving: {line} …")):
-        solved = made.solve(first, second)
+    with working("solving") as show:
+        solved = waited_for(lambda: made.solve(first, second).judged(), show)
     if output is not None:
         with working(f"writing {output}"):
             solved.write(output, how)
@@ -295,8 +295,9 @@ def parse_times(text: str | None, output: Path | None) -> list[float]:
 def _print_json(solved: Solved, output: Path | None) -> None:
     from geonet.cli.output import print_json
 
-    path, found = solved.path, solved.path.report
+    path, found = solved.path, solved.report
     answer: dict[str, Any] = {
+        "changed": list(solved.changes),
         "distance": found.distance,
         "solver": found.solver,
         "seconds": round(solved.seconds, 4),
@@ -311,10 +312,13 @@ def _print_json(solved: Solved, output: Path | None) -> None:
 def _print(solved: Solved, output: Path | None, in_full: bool) -> None:
     from geonet.cli.output import print_report, print_table
     from geonet.cli.pairs import as_text
+    from geonet.wording import seconds
 
-    found = solved.path.report
+    found = solved.report
+    for sentence in solved.changes:
+        typer.echo(sentence)
     ends = zip(("source", "target"), map(as_text, solved.read), strict=True)
-    where = [*ends, ("grid", str(solved.path.grid)), ("solved in", f"{solved.seconds:.2g} s")]
+    where = [*ends, ("grid", str(solved.path.grid)), ("solved in", seconds(solved.seconds))]
     written = [] if output is None else [("written", str(output))]
     if in_full:
         print_report(found, [*where, *written])
@@ -336,13 +340,16 @@ def _many(
     from geonet.cli.pair_list import read_pair_list
 
     rows = read_pair_list(pairs)
-    with one_thread(), progress("pairs", len(rows)) as tick:
-        tally = solve_many(rows, pairs.parent, folder, recipe, tick, pictures)
+    with one_thread(), progress("pairs", len(rows)) as bar:
+        tally = solve_many(rows, pairs.parent, folder, recipe, bar, pictures)
     if as_json:
         _print_tally_json(tally, folder)
     else:
         already = f", {tally.before} were there already" if tally.before else ""
         typer.echo(f"{counted(tally.solved, 'pair')} solved{already}: {folder / SUMMARY}")
+        if tally.changed:
+            what = counted(tally.changed, "pair")
+            typer.echo(f"{what} coarsened or changed; the column changed of the summary says how.")
         if tally.failures:
             typer.echo(f"{counted(len(tally.failures), 'pair')} without an answer:")
         for failure in tally.failures:
@@ -367,6 +374,7 @@ def _print_tally_json(tally: Tally, folder: Path) -> None:
         {
             "solved": tally.solved,
             "before": tally.before,
+            "changed": tally.changed,
             "failures": failures,
             "output": str(folder),
         }

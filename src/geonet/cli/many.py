@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,10 @@ from typing import Any
 from PIL import Image
 
 from geonet.api import load
+from geonet.cli.output import Bar, Show, counted
 from geonet.cli.pair_list import ListedPair
 from geonet.cli.recipe import SHOWN, Recipe, Rendering, Solved
+from geonet.cli.waiting import InterruptedWorkError, waited_for
 from geonet.errors import FileError, GeonetError
 from geonet.files import made_folder, reading, written_atomically
 
@@ -29,7 +30,7 @@ MEASURED = (  # of the report, in this order
     "source_error",
     "target_error",
 )
-COLUMNS: tuple[str, ...] = ("file", "source", "target", *MEASURED)
+COLUMNS: tuple[str, ...] = ("file", "source", "target", *MEASURED, "changed")
 SAVED_EVERY = 50  # pairs between two versions of the summary
 
 Line = dict[str, Any]
@@ -45,10 +46,14 @@ class Failure:
 
 @dataclass(frozen=True)
 class Tally:
-    """How many pairs were solved now, how many before, and which could not be."""
+    """How many pairs were solved now, how many before, and which could not be.
+
+    `changed` counts all that were coarsened or changed on the way.
+    """
 
     solved: int
     before: int
+    changed: int
     failures: list[Failure]
 
 
@@ -57,7 +62,7 @@ def solve_many(
     base: Path,
     folder: Path,
     recipe: Recipe,
-    tick: Callable[[], None],
+    bar: Bar,
     pictures: Rendering | None = None,
 ) -> Tally:
     """Solve what the folder lacks: NAME.npz for each pair, and a line in its summary.csv.
@@ -67,7 +72,7 @@ def solve_many(
         base: the folder from which its relative names count.
         folder: where to write; one that holds answers to another recipe is refused.
         recipe: how.
-        tick: called after each pair.
+        bar: shows how far it is.
         pictures: how to draw NAME.png for each pair, if at all.
     """
     lines = _opened(folder, {"files in": str(base.resolve()), **recipe.to_json()}, pairs)
@@ -80,7 +85,7 @@ def solve_many(
                 else:
                     # What may be there belongs to other files.
                     lines.pop(f"{pair.name}.npz", None)
-                    lines[f"{pair.name}.npz"] = _solve_pair(pair, base, folder, recipe)
+                    lines[f"{pair.name}.npz"] = _solve_pair(pair, base, folder, recipe, bar.show)
                     solved += 1
                     if solved % SAVED_EVERY == 0:
                         _write_summary(folder, lines)
@@ -89,22 +94,28 @@ def solve_many(
             except (GeonetError, MemoryError, RuntimeError) as error:  # torch's, out of memory
                 said = " ".join(str(error).split())
                 failures.append(Failure(pair, said or "There is not enough memory."))
-            tick()
-    finally:  # also after Ctrl-C
+            bar.tick()
+    except KeyboardInterrupt:
+        done = f"{before + solved:,} of {counted(len(pairs), 'pair')} are done"
+        raise InterruptedWorkError(f"Interrupted: {done}; the same command goes on.") from None
+    finally:
         _write_summary(folder, lines)
-    return Tally(solved, before, failures)
+    changed = sum(bool(lines.get(f"{pair.name}.npz", {}).get("changed")) for pair in pairs)
+    return Tally(solved, before, changed, failures)
 
 
-def _solve_pair(pair: ListedPair, base: Path, folder: Path, recipe: Recipe) -> Line:
+def _solve_pair(pair: ListedPair, base: Path, folder: Path, recipe: Recipe, show: Show) -> Line:
     """Solve and write a pair; gives its line of the summary."""
     if not pair.source or not pair.target:
         raise FileError(f"Line {pair.line} names no two files; write source,target.")
-    solved = recipe.solve(base / pair.source, base / pair.target)
-    report = solved.path.report.to_dict()
+    ends = base / pair.source, base / pair.target
+    solved = waited_for(lambda: recipe.solve(*ends).judged(), show)
+    report = solved.report.to_dict()
     file = folder / f"{pair.name}.npz"
     solved.write(file, Rendering(recipe.times, mass=recipe.mass))
-    ends = {"file": file.name, "source": pair.source, "target": pair.target}
-    return ends | {key: report[key] for key in MEASURED}
+    names = {"file": file.name, "source": pair.source, "target": pair.target}
+    measured = {key: report[key] for key in MEASURED}
+    return names | measured | {"changed": " ".join(solved.changes)}
 
 
 def _draw_pair(pair: ListedPair, folder: Path, recipe: Recipe, how: Rendering) -> None:

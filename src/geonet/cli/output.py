@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,11 +19,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from geonet.wording import seconds
+
 if TYPE_CHECKING:
     from geonet.geodesics.report import Report
 
 UNBROKEN = 1000  # columns of a pipe or a file: one line per row, for grep
 PANEL = 100  # columns of a panel, at most
+PATIENCE, EVERY = 2.0, 10.0  # seconds: until work says how it goes, and between two such lines
+
+Show = Callable[[str], None]
 
 
 def print_json(answer: Any) -> None:
@@ -49,19 +57,71 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def working(on: str) -> AbstractContextManager[Any]:
-    """Shows on a terminal's standard error that work goes on."""
-    return Console(stderr=True, markup=False).status(f"{on} …")
+@contextmanager
+def working(on: str) -> Iterator[Show]:
+    """Shows on standard error that work goes on, and the lines that are handed to it."""
+    console = Console(stderr=True, markup=False)
+    if not console.is_terminal:
+        say = _seldom()
+        yield lambda line: say(f"{on}: {line}" if line else on)
+        return
+    began = monotonic()
+    with console.status(f"{on} …") as status:
+        yield lambda line: status.update(_status(on, line, monotonic() - began))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Progress through many pieces of work.
+
+    Attributes:
+        tick: counts one more.
+        show: shows a line about the piece at hand.
+    """
+
+    tick: Callable[[], None]
+    show: Show
 
 
 @contextmanager
-def progress(of: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal's standard error; every call of the function given counts one more."""
-    columns = (TextColumn(of), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+def progress(of: str, total: int) -> Iterator[Bar]:
+    """A bar on a terminal's standard error; elsewhere a line now and then."""
+    columns = (
+        *(TextColumn(of), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()),
+        TextColumn("{task.description}"),
+    )
     console = Console(stderr=True, markup=False)
+    say = _seldom()
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(of, total=total)
-        yield lambda: bar.advance(task)
+        task = bar.add_task("", total=total)
+
+        def show(line: str) -> None:
+            bar.update(task, description=line)
+            if not console.is_terminal:
+                done = int(bar.tasks[task].completed)
+                say(f"{done:,} of {total:,} {of} done{': ' if line else ''}{line}")
+
+        yield Bar(lambda: bar.advance(task), show)
+
+
+def _status(on: str, line: str, elapsed: float) -> str:
+    """A line of a terminal; the time is said when people begin to wonder."""
+    shown = f"{on}: {line}" if line else on
+    return f"{shown}, {seconds(int(elapsed))} …" if elapsed > PATIENCE else f"{shown} …"
+
+
+def _seldom() -> Show:
+    """Prints on standard error after the first seconds, and then now and then."""
+    began, said = monotonic(), -math.inf
+
+    def say(line: str) -> None:
+        nonlocal said
+        now = monotonic()
+        if now - began >= PATIENCE and now - said >= EVERY:
+            said = now
+            print(f"{line}, {seconds(now - began)}", file=sys.stderr, flush=True)
+
+    return say
 
 
 @contextmanager

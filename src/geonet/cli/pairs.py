@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from geonet.cli.changes import cells, changed
 from geonet.cli.output import counted
 from geonet.errors import FileError, GridError, InputError
 from geonet.measures.density import Density
@@ -108,6 +108,8 @@ def densities_of(
     clouds = [contents.kind == "points" for contents in (source, target)]
     if all(clouds):
         grid = common_grid(source, target, resolution or CLOUD_CELLS)
+        if resolution is None:
+            changed(f"Counted: the points are counted in {cells(grid)} cells (see --resolution).")
         return source.density(grid), target.density(grid)
     if clouds[0]:
         second = _no_finer(target.density(), resolution)
@@ -150,8 +152,8 @@ def common_grid(source: Contents, target: Contents, resolution: int) -> Grid:
             f"All points of {source.file} and {target.file} coincide; there is nothing to move."
         )
     cell = longest * (1 + 2 * MARGIN) / resolution
-    cells = (upper - lower + 2 * MARGIN * longest) / cell
-    shape = (cells - 1e-9).ceil().clamp(min=2)  # rounding must not add a cell
+    counts = (upper - lower + 2 * MARGIN * longest) / cell
+    shape = (counts - 1e-9).ceil().clamp(min=2)  # rounding must not add a cell
     centre, half = (lower + upper) / 2, shape * cell / 2
     corners = (centre - half).tolist(), (centre + half).tolist()
     grid = Grid(shape.long().tolist(), *corners, drawn="plane")
@@ -161,9 +163,9 @@ def common_grid(source: Contents, target: Contents, resolution: int) -> Grid:
 
 def output_grid(grid: Grid, resolution: int) -> Grid:
     """`resolution` cells along the longest side of the same box, the others in proportion."""
-    cells = grid.with_shape([max(2, round(resolution * n / grid.longest)) for n in grid.lengths])
-    check_size(cells)
-    return cells
+    resized = grid.with_shape([max(2, round(resolution * n / grid.longest)) for n in grid.lengths])
+    check_size(resized)
+    return resized
 
 
 def check_size(grid: Grid) -> None:
@@ -175,11 +177,15 @@ def check_size(grid: Grid) -> None:
 def _on_one_grid(first: Density, second: Density) -> tuple[Density, Density]:
     """Both on the same box and on the finer of the two grids, where that is possible."""
     if not first.grid.same_box(second.grid) and _is_picture(first) and _is_picture(second):
+        ends = cells(first.grid), cells(second.grid)
         first, second = _padded(first), _padded(second)
+        changed(f"Padded: {ends[0]} and {ends[1]} cells are set in the middle of empty squares.")
     if not first.grid.same_box(second.grid) or first.grid.shape == second.grid.shape:
         return first, second
     finer = [max(pair) for pair in zip(first.grid.shape, second.grid.shape, strict=True)]
     grid = first.grid.with_shape(finer)
+    ends = cells(first.grid), cells(second.grid)
+    changed(f"Resampled: {ends[0]} and {ends[1]} cells are both brought to {cells(grid)}.")
     return first.resample(grid), second.resample(grid)
 
 
@@ -207,5 +213,8 @@ def _no_finer(density: Density, resolution: int | None) -> Density:
         return density
     coarser = output_grid(density.grid, most)
     if resolution is None:
-        warnings.warn(f"{density.grid} are solved on {coarser}; see --resolution.", stacklevel=2)
+        changed(
+            f"Coarsened: {cells(density.grid)} cells are solved on {cells(coarser)} "
+            f"(--resolution {max(density.grid.shape)} solves them all)."
+        )
     return density.resample(coarser)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from geonet.cli.changes import changes_in, gathered
 from geonet.cli.pairs import densities_of, open_pair, output_grid, what_was_read
+from geonet.progress import tell
 
 if TYPE_CHECKING:
     from geonet.geodesics.base import Geodesic
+    from geonet.geodesics.report import Report
     from geonet.measures.density import Mass
     from geonet.measures.grid import Grid
     from geonet.measures.readers import Kind
@@ -53,12 +57,14 @@ class Recipe:
         """Read both files and solve the pair."""
         chosen = self._solver()
         files = open_pair(source, target, self.invert, self.kind, self.nodata)
-        first, second = densities_of(*files, self.resolution)
+        with gathered() as changes:
+            first, second = densities_of(*files, self.resolution)
         began = perf_counter()
         path = chosen(first, second)
         seconds = perf_counter() - began
+        changes += changes_in(path, self.solver)
         read = what_was_read(files[0]), what_was_read(files[1])
-        return Solved(path, self.grid_for(path), seconds, read)
+        return Solved(path, self.grid_for(path), seconds, read, tuple(changes))
 
     def grid_for(self, path: Geodesic) -> Grid:
         """The grid on which a path is to be written."""
@@ -121,12 +127,32 @@ class Rendering:
 
 @dataclass(frozen=True)
 class Solved:
-    """A path, the grid on which to write it, the seconds of solving, and what was read."""
+    """A path, and what else is to be told of it.
+
+    Attributes:
+        path: the answer.
+        grid: on which to write it.
+        seconds: that solving took.
+        read: what the two files held.
+        changes: sentences on what was coarsened or replaced on the way.
+    """
 
     path: Geodesic
     grid: Grid
     seconds: float
     read: Sequence[dict[str, Any]] = ()
+    changes: tuple[str, ...] = ()
+
+    @cached_property
+    def report(self) -> Report:
+        """How far the path can be trusted; measuring it may take as long as solving."""
+        tell("measuring how far the path can be trusted")
+        return self.path.report
+
+    def judged(self) -> Solved:
+        """The same, with its report made."""
+        _ = self.report
+        return self
 
     def write(self, output: Path, how: Rendering) -> None:
         """Write frames, a figure of some kind or an animation, whichever the suffix names."""

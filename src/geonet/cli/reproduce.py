@@ -10,6 +10,7 @@ import typer
 
 from geonet.cli.output import print_json, print_table
 from geonet.errors import InputError
+from geonet.wording import seconds
 
 
 def reproduce(
@@ -70,4 +71,4 @@ def _run(name: str, quick: bool, train: bool, out: Path) -> None:
     for remark in result.remarks:
         typer.echo(f"\n{remark}")
     files = result.save(out)
-    typer.echo(f"\n{', '.join(map(str, files))}; {perf_counter() - began:.0f} s")
+    typer.echo(f"\n{', '.join(map(str, files))}; {seconds(perf_counter() - began)}")

@@ -151,6 +151,7 @@ def _print_report(
     """Measure on held-out pairs; gives the reason if it was stopped, and None if it was not."""
     from geonet.cli.output import counted, print_table
     from geonet.training.stops import Stopped, Stops
+    from geonet.wording import percent
 
     stops = Stops(time_limit)
     try:
@@ -168,7 +169,7 @@ def _print_report(
         [(*own, mixed[1]) for own, mixed in rows], ("t", "model", "its worst", "linear mixture")
     )
     if report.model.distance is not None:
-        typer.echo(f"W2 is off by {report.model.distance:.2g} % on average.")
+        typer.echo(f"W2 is off by {percent(report.model.distance / 100)} on average.")
     typer.echo(f"report: {file}")
     return None
 

@@ -15,6 +15,7 @@ from geonet.geodesics.base import QUARTERS, Geodesic
 from geonet.measures.density import Density
 from geonet.measures.metrics import l1
 from geonet.solvers.base import Solver
+from geonet.wording import number
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class Accuracy:
     def rows(self) -> list[tuple[str, ...]]:
         """A row for each time: t, mean ± deviation, worst."""
         columns = zip(QUARTERS, self.mean, self.deviation, self.worst, strict=True)
-        return [(f"{t:g}", f"{m:.3g} ± {s:.3g}", f"{w:.3g}") for t, m, s, w in columns]
+        return [
+            (f"{t:g}", f"{number(m, 3)} ± {number(s, 3)}", number(w, 3)) for t, m, s, w in columns
+        ]
 
 
 def measure(

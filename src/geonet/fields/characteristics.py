@@ -17,6 +17,7 @@ from torch import Tensor
 from geonet.errors import ConvergenceError
 from geonet.fields import packed
 from geonet.fields.cosine_series import CosineSeries
+from geonet.wording import number
 
 ACCURACY = 1e-10  # of x_0, in units of the box
 MAX_STEPS = 50  # of Newton's method for x_0
@@ -97,8 +98,8 @@ class Characteristics:
             step = _solved(origin.hessian, t, miss)
             origin = self._damped(t, points, origin, step, miss.norm(dim=-1))
         raise ConvergenceError(
-            f"The particles at t = {t:g} were traced back only to {worst:.1e}, since the map is "
-            "nearly singular; smooth the densities.",
+            f"The particles at t = {t:g} were traced back only to {number(worst, 2)}, since the "
+            "map is nearly singular; smooth the densities.",
             worst,
         )
 

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from geonet.advice import either, setting
 from geonet.errors import GridError, InputError, UnavailableError
 from geonet.locations import located
 from geonet.measures.density import Density, Mass, as_points, as_tensor
@@ -345,7 +346,8 @@ class Geodesic(ABC):
     def _unavailable(self, what: str) -> UnavailableError:
         return UnavailableError(
             f"The solver {self.solver!r} gives no {what}; choose one that does, such as "
-            "solver='monge-ampere' or 'schrodinger' (geonet.list_solvers() lists what each gives)."
+            f"{setting('solver', 'midpoint')} "
+            f"({either('geonet.list_solvers()', 'geonet solvers')} lists what each gives)."
         )
 
 

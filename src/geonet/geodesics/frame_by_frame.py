@@ -11,11 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from geonet.advice import argument
 from geonet.errors import ConvergenceWarning
 from geonet.geodesics.base import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import resample
+from geonet.progress import tell
+from geonet.wording import number
 
 
 class FrameByFrame(Geodesic):
@@ -38,6 +41,7 @@ class FrameByFrame(Geodesic):
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         for t in times.tolist():
             if t not in self._frames:
+                tell(f"{self.solver}: the frame at t = {number(t)}, in one piece")
                 self._frames[t] = self._frame(t)
         frames = torch.stack([self._frames[t] for t in times.tolist()])
         return frames if grid.shape == self.grid.shape else resample(frames, self.grid, grid)
@@ -55,9 +59,9 @@ class FrameByFrame(Geodesic):
         if t not in self.notes["stopped early at t"]:  # a loaded path may have it already
             self.notes["stopped early at t"].append(t)
         warnings.warn(
-            f"{self.library}'s barycenter at t = {t:g} stopped at an error of {error:.1e} "
+            f"{self.library}'s barycenter at t = {t:g} stopped at an error of {number(error, 2)} "
             f"(tolerance {self._options.tolerance:g}) after {iterations} iterations; "
-            f"give more max_iterations or a larger {self.softer}.",
+            f"give more {argument('max_iterations')} or a larger {argument(self.softer)}.",
             ConvergenceWarning,
             stacklevel=5,  # at the caller of density()
         )

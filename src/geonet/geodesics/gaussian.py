@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from geonet.advice import either, setting
 from geonet.errors import GridError, InputError, SolverError
 from geonet.geodesics.base import Geodesic
 from geonet.geodesics.gradients import first_order, root
@@ -191,7 +192,8 @@ def gaussian_of(end: End) -> GaussianMixture:
     if mixture is None or mixture.components != 1:
         what = "a density on a grid" if mixture is None else f"{mixture.components} components"
         raise SolverError(
-            f"bures needs Gaussians, this is {what}; give a GaussianMixture of one component, "
-            "or use solver='auto'."
+            f"bures needs Gaussians, this is {what}; "
+            + either("give a GaussianMixture of one component, or ", "")
+            + f"use {setting('solver', 'auto')}."
         )
     return mixture

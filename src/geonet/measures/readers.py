@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from geonet.advice import either
 from geonet.errors import DensityError, FileError, InputError
 from geonet.files import open_npz, read_npy, reading
 from geonet.measures.density import Density, as_points, as_tensor, check_nodata, without_data
@@ -307,7 +308,8 @@ def _check_inside(inside: int, count: int, grid: Grid, outside: str) -> None:
     if outside == "error" and inside < count:
         raise DensityError(
             f"{count - inside} of {count} points lie outside the box of {grid}; "
-            "give a larger box, or outside='drop' to leave them out."
+            "give a larger box, or "
+            + either("outside='drop' to leave them out.", "files without these points.")
         )
     if inside == 0:
         raise DensityError(
@@ -413,7 +415,8 @@ def _npz_contents(file: Path) -> Contents:
     with open_npz(file, "an npz archive") as archive:
         names = list(archive)
         if "geonet" in names:
-            raise FileError(f"{file} is a saved geodesic; open it with geonet.load({str(file)!r}).")
+            opens = either(f"open it with geonet.load({str(file)!r})", f"see geonet report {file}")
+            raise FileError(f"{file} is a saved geodesic; {opens}.")
         if "values" not in names and len(names) != 1:
             raise FileError(
                 f"{file} holds the arrays {', '.join(names) or '(none)'}; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from geonet.advice import setting
 from geonet.errors import SolverError
 from geonet.operators.model import CACHED_MODELS, Header, Model
 from geonet.operators.model_file import load_model
@@ -23,12 +24,12 @@ def opened(file: Path, dimension: int, form: str | None = None) -> tuple[Model, 
     if form is not None and settings.kind != form:
         raise SolverError(
             f"The model {file} is of the kind {settings.kind!r}, which this solver does not "
-            f"take; give the file itself as the solver, solver={str(file)!r}."
+            f"take; give the file itself as the solver, {setting('solver', str(file))}."
         )
     if settings.dimension != dimension:
         raise SolverError(
             f"The model {file} takes {settings.dimension}D densities, "
-            f"these are {dimension}D; choose another model or solver='auto'."
+            f"these are {dimension}D; choose another model or {setting('solver', 'auto')}."
         )
     return model, header
 

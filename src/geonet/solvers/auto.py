@@ -10,6 +10,7 @@ import torch
 from geonet.geodesics.base import Geodesic
 from geonet.geodesics.stack import Stack
 from geonet.measures.density import Density
+from geonet.progress import tell
 from geonet.solvers.base import Solver, one_by_one
 from geonet.solvers.exact.bures import Bures
 from geonet.solvers.exact.midpoint import Midpoint
@@ -40,9 +41,16 @@ class Auto(Solver):
     promised, because every one of these solvers gives them. Choose a solver by name if you need
     velocities. It does not take more than three dimensions.
 
+    None of its attempts is open-ended: a network answers once, the linear program has at most a
+    million entries, and `midpoint` takes at most 20 steps for each of seven blurs on each of its
+    grids. On large grids these can still take minutes; `time_limit` ends them. It tells what it
+    tries while it works (`geonet.listening`).
+
     Attributes:
         learned: whether trained models may answer.
         tolerance: the tolerance of `midpoint`.
+        time_limit: seconds for each pair after which `midpoint` answers with the best potential so
+            far, and the report says that it has not converged. None for no limit.
     """
 
     name = "auto"
@@ -55,6 +63,7 @@ class Auto(Solver):
 
     learned: bool = True
     tolerance: float = Midpoint.tolerance
+    time_limit: float | None = None
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
         if source.grid.dimension == 1:
@@ -77,6 +86,7 @@ class Auto(Solver):
 
     def _solve_pair(self, source: Density, target: Density) -> Geodesic:
         if (solver := _special(source, target)) is not None:
+            tell(f"auto: {solver.name}")
             return solver(source, target)
         if self.learned:
             path = _transport(source, target)
@@ -85,7 +95,8 @@ class Auto(Solver):
         return self._midpoint(source, target)
 
     def _midpoint(self, source: Density, target: Density) -> Geodesic:
-        return Midpoint(tolerance=self.tolerance)(source, target)
+        tell("auto: midpoint")
+        return Midpoint(tolerance=self.tolerance, time_limit=self.time_limit)(source, target)
 
 
 def _special(source: Density, target: Density) -> Solver | None:
@@ -113,6 +124,7 @@ def _is_atoms(density: Density) -> bool:
 def _transport(source: Density, target: Density) -> MidpointGeodesic:
     """What the network alone answers."""
     solver = shipped_class(f"transport-{source.grid.dimension}d")
+    tell(f"auto: asking {solver.name}")
     return solver(corrections=0)(source, target)  # pyright: ignore
 
 

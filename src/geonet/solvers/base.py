@@ -6,12 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
+from geonet.advice import either, setting
 from geonet.errors import GeonetError, GridError, SolverError
 from geonet.geodesics.base import Geodesic
 from geonet.geodesics.gradients import wanted
 from geonet.geodesics.stack import Stack
 from geonet.measures.density import Density
 from geonet.measures.gaussian_mixture import End, GaussianMixture
+from geonet.progress import tell
 from geonet.threads import working_on
 
 EVERY_ANSWER = ("density", "distance", "velocity", "potential", "trajectories")
@@ -62,12 +64,13 @@ class Solver(ABC):
             takes = " and ".join(f"{k}D" for k in self.dimensions)
             raise SolverError(
                 f"The solver {self.name!r} takes {takes} densities, these are {d}D; "
-                "choose another (geonet.list_solvers() lists them) or solver='auto'."
+                f"choose another ({either('geonet.list_solvers() lists', 'geonet solvers lists')} "
+                f"them) or {setting('solver', 'auto')}."
             )
         if not source.grid.same_box(target.grid):
             raise GridError(
                 f"Source and target lie on different boxes: {source.grid} and {target.grid}; "
-                "put both on one box."
+                + either("put both on one box.", "give files with one box: lower and upper.")
             )
         if source.grid.shape != target.grid.shape:
             raise GridError(
@@ -104,6 +107,7 @@ def one_by_one(solve: Callable[[int], Geodesic], count: int) -> Stack:
     paths = []
     for i in range(count):
         try:
+            tell(f"pair {i + 1} of {count}")
             paths.append(solve(i))
         except GeonetError as error:
             error.args = (f"Pair {i} of the batch: {error}",)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,15 +10,15 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from geonet.errors import SolverError
 from geonet.locations import located
-from geonet.operators.forms import FORMS
-from geonet.operators.model_file import kind_of
-from geonet.solvers.base import Solver
-from geonet.solvers.learned.network import NetworkSolver
-from geonet.solvers.learned.shipped import SHIPPED, class_of_form, shipped_class
+from geonet.solvers.catalogue import Card, card_at, card_of
+from geonet.solvers.learned.shipped import SHIPPED, class_of_form, shipped_card, shipped_class
+
+if TYPE_CHECKING:  # importing torch takes seconds, and a list of names needs none of it
+    from geonet.solvers.base import Solver
 
 # Modules are imported when a solver is first asked for: POT alone takes longer than most solves.
 _REGISTRY: dict[str, str] = {
@@ -39,6 +38,8 @@ _REGISTRY: dict[str, str] = {
     "rectified-flow": "geonet.solvers.per_pair.rectified_flow:RectifiedFlow",
     "linear": "geonet.solvers.linear:Linear",
 }
+
+SUFFIX = ".safetensors"  # of a model's file
 
 
 def register(name: str, location: str) -> None:
@@ -65,6 +66,27 @@ def solver_classes() -> dict[str, type[Solver]]:
     return classes
 
 
+def solver_card(name: str) -> Card:
+    """What is to be known of a solver, or of a model's file; ours are not imported for it."""
+    if name in SHIPPED:
+        return shipped_card(name)
+    if name in _REGISTRY and _REGISTRY[name].startswith("geonet."):
+        return card_at(_REGISTRY[name])
+    if not name.endswith(SUFFIX):
+        return card_of(solver_class(name))._replace(name=name)
+    card = card_of(_class_of_file(Path(name)))
+    return card._replace(options=tuple(o for o in card.options if o.name != "file"))
+
+
+def solver_cards() -> list[Card]:
+    """Every solver's card, but for those of other packages that cannot be loaded."""
+    cards = []
+    for name in solver_names():
+        with suppress(SolverError):  # raised when that solver is asked for
+            cards.append(solver_card(name))
+    return cards
+
+
 def solver_class(name: str) -> type[Solver]:
     """The class behind a name."""
     if name in SHIPPED:
@@ -88,6 +110,8 @@ def _others() -> dict[str, EntryPoint]:
 
 def _loaded(name: str, location: str, load: Callable[[], Any]) -> type[Solver]:
     """A solver's class; what another package does wrong is a `SolverError`."""
+    from geonet.solvers.base import Solver
+
     try:
         found = load()
         if not (isinstance(found, type) and issubclass(found, Solver)):
@@ -102,6 +126,10 @@ def _loaded(name: str, location: str, load: Callable[[], Any]) -> type[Solver]:
 
 def _class_of_file(file: Path) -> type[Solver]:
     """The solver for a model file; for an unknown form one whose reading says what is wrong."""
+    from geonet.operators.forms import FORMS
+    from geonet.operators.model_file import kind_of
+    from geonet.solvers.learned.network import NetworkSolver
+
     form = kind_of(file)
     return class_of_form(form) if form in FORMS else NetworkSolver
 
@@ -114,27 +142,30 @@ def import_all() -> None:
 
 def make_solver(name: str, **options: Any) -> Solver:
     """A solver by name or by a trained model's file, with its options as keywords."""
-    if name.endswith(".safetensors"):
+    if name.endswith(SUFFIX):
         cls = _class_of_file(Path(name))
         options = {"file": name, **options}
     else:
         cls = solver_class(name)
-    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    known = {option.name: option for option in card_of(cls).options}
     unknown = [key for key in options if key not in known]
     if unknown:
-        takes = f"it takes {', '.join(known)}" if known else "it takes none"
-        raise SolverError(f"The solver {name!r} has no option {unknown[0]!r}; {takes}.")
+        close = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f"did you mean {close[0]!r}? It" if close else "it"
+        takes = ", ".join(map(str, known.values())) or "none"
+        raise SolverError(
+            f"The solver {name!r} has no option {unknown[0]!r}; {hint} takes {takes}."
+        )
     hints = get_type_hints(cls)
     for option, value in options.items():
         wanted = get_args(hints[option]) or (hints[option],)
         if not any(_fits(value, kind) for kind in wanted):
-            kinds = " or ".join(_KINDS.get(kind, f"a {kind.__name__.lower()}") for kind in wanted)
-            raise SolverError(f"The option {option} of {name!r} is {value!r}; it takes {kinds}.")
+            about = known[option]
+            raise SolverError(
+                f"The option {option} of {name!r} is {value!r}; it takes {about.takes}: "
+                f"{about.meaning}."
+            )
     return cls(**options)
-
-
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a name"}
-_KINDS[type(None)] = "none"
 
 
 def _fits(value: Any, kind: type) -> bool:

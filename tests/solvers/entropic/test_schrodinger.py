@@ -421,7 +421,7 @@ def test_epsilon_must_be_positive(epsilon):
 
 
 def test_epsilon_must_be_resolved_by_the_grid(mixtures):
-    message = r"epsilon = 0\.001 is below the grid's resolution.*give epsilon ≥ 0\.005"
+    message = r"epsilon = 0\.001 is below the grid's resolution.*give epsilon of at least 0\.005 or"
     with pytest.raises(SolverError, match=message):
         bridge(*mixtures, epsilon=0.001)
 

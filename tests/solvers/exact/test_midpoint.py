@@ -283,10 +283,10 @@ def test_a_batch_says_which_pairs_did_not_converge():
         ({"tolerance": float("nan")}, "tolerance is nan; give a share"),
         ({"max_steps": 0}, "max_steps is 0; give at least 1"),
         ({"start": "guess"}, "start is 'guess'; give 'zero', 'network' or an array"),
-        ({"start": 3}, "option start of 'midpoint' is 3; it takes a name or a tensor"),
+        ({"start": 3}, "option start of 'midpoint' is 3; it takes a name or an array"),
         ({"start": torch.zeros(4)}, "start has 1 axes .* give finite coefficients with 2 axes"),
         ({"start": torch.full((4, 4), torch.nan)}, "not finite; give finite coefficients"),
-        ({"steps": 3}, "no option 'steps'; it takes tolerance, start, max_steps, refine"),
+        ({"steps": 3}, "no option 'steps'; did you mean 'max_steps'"),
     ],
 )
 def test_bad_options(options, message):
@@ -299,3 +299,36 @@ def test_every_dimension_has_a_network_to_begin_with():
         grid = Grid((n,) * d)
         ends = [Density(noise(*grid.shape, seed=k) + 1, grid) for k in (1, 2)]
         assert solve(*ends, start="network").notes["converged"]
+
+
+# ---- a limit on its time
+
+
+def test_after_its_time_it_answers_with_the_best_so_far(monkeypatch):
+    """Every look at the clock takes a second: after three no step begins."""
+    from itertools import count
+
+    from geonet.geodesics.midpoint import newton
+
+    ticks = count()
+    monkeypatch.setattr(newton, "monotonic", lambda: float(next(ticks)))
+    grid = geonet.Grid((32, 32))
+    noise = torch.rand(2, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ends = [geonet.Density(values**4, grid) for values in noise]
+    with pytest.warns(ConvergenceWarning, match="did not reach the tolerance"):
+        path = geonet.geodesic(*ends, "midpoint", time_limit=3.0)
+    assert path.notes["converged"] is False
+    assert path.notes["stopped after"] == "time_limit, 3 s"
+    assert sum(path.notes["newton steps"]) <= 3
+    assert tuple(path.notes["cells"]) == grid.shape
+    assert np.allclose(path.density(0.5).values.sum() * grid.cell_volume, 1)
+    slower = geonet.geodesic(*ends, "auto", learned=False, time_limit=1e6)
+    assert slower.notes["residual"] < path.notes["residual"]
+    assert "stopped after" not in slower.notes
+
+
+def test_a_limit_that_is_none_changes_nothing(pair_2d):
+    first, second = (geonet.geodesic(*pair_2d, "midpoint", time_limit=t) for t in (None, 1e6))
+    assert torch.equal(first.coefficients, second.coefficients)
+    with pytest.raises(SolverError, match="time_limit is 0; give seconds above 0, or none."):
+        geonet.solver("midpoint", time_limit=0.0)

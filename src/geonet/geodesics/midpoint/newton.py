@@ -12,16 +12,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import monotonic
 
 import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from geonet import progress
 from geonet.fields.elliptic import Elliptic, Totals, levels_on
 from geonet.fields.levels import refined
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import resample
+from geonet.progress import tell
+from geonet.wording import percent
 
 FIRST = 8  # cells along the longest axis of the coarsest level
 FLOOR, HIGHEST = 0.03, 30.0  # of A, relative to uniform
@@ -58,6 +60,7 @@ class Found:
         totals: at the last level.
         steps: per level, from coarse to fine: cells, Newton's steps, steps of conjugate gradients.
         converged: whether the residual reached the tolerance.
+        late: whether the time limit ended it.
     """
 
     coefficients: Tensor
@@ -65,6 +68,7 @@ class Found:
     totals: Totals
     steps: tuple[tuple[str, int, int], ...]
     converged: bool
+    late: bool
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,14 @@ class Newton:
         max_steps: of Newton's method on each level and for each blur.
         refine: whether levels may have a half and a quarter of the densities' spacing.
         threads: how many may work on it.
+        time_limit: seconds after which no step begins; what is best then is the answer.
     """
 
     tolerance: float
     max_steps: int = STEPS
     refine: bool = True
     threads: int = 1
+    time_limit: float | None = None
 
     def solved(
         self, source: Tensor, target: Tensor, sides: Sequence[float], start: Tensor | None = None
@@ -91,7 +97,7 @@ class Newton:
         A potential to start from, (*other cells), replaces all levels that are coarser than it, if
         it is near enough.
         """
-        ends, steps = (source.double(), target.double()), []
+        ends, course = (source.double(), target.double()), _Course(self.time_limit)
         levels = levels_on(source.shape, sides, self.threads)
         shapes = [shape for shape in levels.shapes if max(shape) > FIRST]
         order = list(range(min(len(shapes), len(levels.shapes) - 1), -1, -1))
@@ -106,21 +112,23 @@ class Newton:
         for k in order:
             begins = k == order[0] and start is None
             wish = DETAIL if k == 0 and self._may_refine(source.shape, 1) else math.inf
-            solution = self._level(levels.at(k), c, ends, sides, k == 0, begins, wish, steps)
+            solution = self._level(levels.at(k), c, ends, sides, k == 0, begins, wish, course)
             c = solution[0]
         assert solution is not None
         cell = max(sides) / max(source.shape)
         for times in (1, 2):
-            if not (
-                self._may_refine(source.shape, times) and _wants_more(solution[2], cell, times)
-            ):
+            more = self._may_refine(source.shape, times) and not course.late()
+            if not (more and _wants_more(solution[2], cell, times)):
                 break
             ends = tuple(_repeated(end) for end in ends)
             equation = levels_on(ends[0].shape, sides, self.threads).at(0)
-            solution = self._level(equation, solution[0], ends, sides, True, False, math.inf, steps)
+            solution = self._level(
+                equation, solution[0], ends, sides, True, False, math.inf, course
+            )
         c, residual, totals = solution
-        found = Found(c, residual, totals, tuple(steps), residual <= 2 * self.tolerance)
-        if start is None or found.converged:
+        enough, late = residual <= 2 * self.tolerance, course.late()
+        found = Found(c, residual, totals, tuple(course.steps), enough, late and not enough)
+        if start is None or enough or late:
             return found
         again = self.solved(source, target, sides)
         return again if again.residual < residual else found
@@ -146,7 +154,7 @@ class Newton:
         last: bool,
         first: bool,
         enough: float,
-        steps: list[tuple[str, int, int]],
+        course: _Course,
     ) -> tuple[Tensor, float, Totals]:
         """The potential on one level, its residual and totals, from one on any cells.
 
@@ -155,14 +163,14 @@ class Newton:
         c = refined(c, equation.shape)
         means = [_averaged(end, equation.shape, sides) for end in ends]
         goal = self.tolerance if last else max(COARSE, self.tolerance)
-        walk = _Walk(equation, self.max_steps, 1 / math.prod(sides))
+        walk = _Walk(equation, self.max_steps, 1 / math.prod(sides), course)
         if first:
             uniform = 1 / math.prod(sides)
             mixed = [(1 - SHARED) * mean + SHARED * uniform for mean in means]
             c, _, _ = walk(c, mixed, SOFT, goal)
         best: tuple[Tensor, float, Totals] | None = None
         for height, rung in enumerate(LADDER):
-            now = c
+            now, walk.attempt = c, height + 1
             for blur in rung:
                 blurred = [_blurred(mean, blur) for mean in means]
                 now, _, _ = walk(now, blurred, SOFT, max(goal, HALF_DONE))
@@ -172,18 +180,40 @@ class Newton:
                 best = found
             if best[1] <= 2 * goal or best[2].mismatch > enough or (height > 1 and not gained):
                 break
+            if course.late():
+                break
         assert best is not None
-        steps.append(("×".join(map(str, equation.shape)), walk.steps, walk.iterations))
-        progress.tell(f"{steps[-1][0]} cells, residual {100 * best[1]:.2g} %")
+        course.steps.append((walk.cells, walk.steps, walk.iterations))
         return best
 
 
-class _Walk:
-    """Newton's steps on one level, counted."""
+class _Course:
+    """What was done so far, and until when there is time.
 
-    def __init__(self, equation: Elliptic, most: int, uniform: float):
-        self.equation, self.most, self.uniform = equation, most, uniform
+    Attributes:
+        steps: as `Found` has them.
+    """
+
+    def __init__(self, time_limit: float | None):
+        self.steps: list[tuple[str, int, int]] = []
+        self._end = math.inf if time_limit is None else monotonic() + time_limit
+
+    def late(self) -> bool:
+        """Whether the time is over."""
+        return monotonic() >= self._end
+
+
+class _Walk:
+    """Newton's steps on one level, counted and told.
+
+    Attributes:
+        attempt: the row of `LADDER`, from 1.
+    """
+
+    def __init__(self, equation: Elliptic, most: int, uniform: float, course: _Course):
+        self.equation, self.most, self.uniform, self.course = equation, most, uniform, course
         self.steps = self.iterations = 0
+        self.attempt, self.cells = 1, "×".join(map(str, equation.shape))
 
     def __call__(
         self, c: Tensor, ends: Sequence[Tensor], softness: float, goal: float
@@ -194,8 +224,9 @@ class _Walk:
         residual, totals = equation.look(c)
         size = _unbalanced(residual, totals)
         for _ in range(self.most):
-            if size <= goal or floor > HIGHEST:
+            if size <= goal or floor > HIGHEST or self.course.late():
                 break
+            self._tell(size)
             step = equation.step_for(residual, floor * self.uniform, INEXACT, ITERATIONS)
             trial, found = equation.look(c + step)
             now = _unbalanced(trial, found)
@@ -208,6 +239,13 @@ class _Walk:
                 floor *= RAISE
                 residual, totals = equation.look(c)
         return c, size, Totals(*totals)
+
+    def _tell(self, residual: float) -> None:
+        again = f", attempt {self.attempt}" if self.attempt > 1 else ""
+        tell(
+            f"midpoint: {self.cells} cells{again}, Newton step {self.steps + 1}, "
+            f"residual {percent(residual)}"
+        )
 
 
 def _unbalanced(residual: Tensor, totals: Sequence[float]) -> float:

@@ -29,6 +29,7 @@ from geonet.geodesics.midpoint.estimate import expected_error
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.unit_box import unit_box
+from geonet.progress import tell
 from geonet.threads import threads_for
 
 STEPS = 60  # of Newton's method for where a particle is halfway
@@ -157,9 +158,11 @@ class SplineGeodesic(Geodesic):
         """W2 is at least and at most this, in the unit cube."""
         ends = [self.box.to_density(end.values.detach()) for end in (self.source, self.target)]
         known = ends[0], ends[1], self.box.sides, self.totals.distance
+        tell("bounding W2 from below")
         lower = lower_bound(self.coefficients, *known)
         source, target = (end.detach() for end in self._ends())
         distance = max(lower, self.totals.distance)
+        tell("bounding W2 from above")
         return lower, upper_bound(self.coefficients, source, target, self.box.sides, distance)
 
     def _checks(self) -> dict[str, Tensor]:

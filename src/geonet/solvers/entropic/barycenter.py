@@ -19,6 +19,7 @@ import ot
 import torch
 from torch import Tensor
 
+from geonet.advice import argument, either, setting
 from geonet.errors import ConvergenceError, SolverError
 from geonet.geodesics.frame_by_frame import FrameByFrame
 from geonet.measures.density import Density
@@ -84,7 +85,9 @@ class Barycenter(Solver):
         if len(set(grid.shape)) > 1 or uneven:
             raise SolverError(
                 f"POT's 2D barycenter takes a square box with as many cells either way, "
-                f"not {grid}; use density.resample(grid) or choose another solver."
+                f"not {grid}; "
+                + either("use density.resample(grid)", "pad the files to squares")
+                + " or choose another solver."
             )
 
     def _pot(self, dimension: int) -> Callable[..., Any]:
@@ -133,7 +136,8 @@ class BarycenterPath(FrameByFrame):
             raise ConvergenceError(
                 f"POT's barycenter at t = {t:g} is not finite: its kernel underflows at "
                 f"reg = {self._options.reg:g}; "
-                "give a larger reg, method='sinkhorn_log' or another solver.",
+                f"give a larger {argument('reg')}, {setting('method', 'sinkhorn_log')} or another "
+                "solver.",
                 error,
             )
         if not error < self._options.tolerance:

@@ -18,12 +18,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from geonet.advice import argument, setting
 from geonet.errors import ConvergenceError, SolverError
 from geonet.fields.heat_flow import RESOLVED, Flow, heat_flow
 from geonet.geodesics.bridge import SchrodingerBridge, _masses
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
+from geonet.progress import tell
 from geonet.solvers.base import Solver
+from geonet.wording import number
 
 DEFAULT_EPSILON = 1e-3  # of the box's longest side squared
 WINDOW = 20  # iterations over which Sinkhorn's rate is measured
@@ -79,7 +82,7 @@ class Schrodinger(Solver):
         if self.epsilon is not None and not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise SolverError(
                 f"epsilon is {self.epsilon:g}; give a positive number, in units of the box's "
-                "coordinates squared, or solver='auto' for the path without noise."
+                f"coordinates squared, or {setting('solver', 'auto')} for the path without noise."
             )
         if not self.tolerance > 0 or self.max_iterations < 1:
             raise SolverError(
@@ -96,10 +99,10 @@ class Schrodinger(Solver):
         )
         if not error < self.tolerance:
             raise ConvergenceError(
-                f"The Schrödinger bridge misses its end by {error:.1e} in L1 after {iterations} "
-                f"iterations (tolerance {self.tolerance:g}): Sinkhorn contracts too slowly at "
-                f"epsilon = {epsilon:g}; "
-                "give a larger epsilon, more max_iterations or a coarser grid.",
+                f"The Schrödinger bridge misses its end by {number(error, 2)} in L1 after "
+                f"{iterations} iterations (tolerance {self.tolerance:g}): Sinkhorn contracts too "
+                f"slowly at epsilon = {epsilon:g}; give a larger "
+                f"{argument('epsilon')}, more {argument('max_iterations')} or a coarser grid.",
                 error,
             )
         shift = (_mean(second, log_g) - _mean(first, log_f)) / 2
@@ -108,6 +111,9 @@ class Schrodinger(Solver):
         log_f, log_g = log_f + shift + per_cell, log_g - shift + per_cell
         log_g = log_g - math.log(source.grid.volume)
         notes = {"epsilon": epsilon, "iterations": iterations, "marginal error": error}
+        usual = DEFAULT_EPSILON * source.grid.longest**2
+        if self.epsilon is None and epsilon > usual:
+            notes["epsilon raised from"] = usual
         return SchrodingerBridge(source, target, self.name, notes, epsilon, log_f, log_g)
 
     def _resolved_epsilon(self, grid: Grid) -> float:
@@ -115,10 +121,13 @@ class Schrodinger(Solver):
         if self.epsilon is None:
             return max(DEFAULT_EPSILON * grid.longest**2, least)
         if self.epsilon < least * (1 - 1e-9):
+            rounded = (number(least), number(1.0005 * least))  # the second is never below
+            enough = next(text for text in rounded if float(text) >= least * (1 - 1e-9))
             raise SolverError(
                 f"epsilon = {self.epsilon:g} is below the grid's resolution: the noise "
-                f"sqrt(2·epsilon) = {math.sqrt(2 * self.epsilon):.3g} is less than a cell of "
-                f"{max(grid.spacing):.3g}; give epsilon ≥ {least:.3g} or a finer grid."
+                f"sqrt(2·epsilon) = {number(math.sqrt(2 * self.epsilon), 3)} is less than a cell "
+                f"of {number(max(grid.spacing), 3)}; give {argument('epsilon')} of at least "
+                f"{enough} or a finer grid."
             )
         return float(self.epsilon)
 
@@ -151,6 +160,7 @@ def _sinkhorn(
     for iteration in range(1, limit + 1):
         carried = carry(log_f)
         error = _l1(log_g + carried, target)
+        tell(f"schrodinger: iteration {iteration}, the end is missed by {number(error, 2)}")
         if error < tolerance:  # but after a relaxed step the source is not met
             plain = log_source - carry(log_g)
             error = _l1(log_g + carry(plain), target)

@@ -22,13 +22,16 @@ import torch
 from scipy import fft
 from torch import Tensor
 
+from geonet.advice import argument
 from geonet.errors import ConvergenceWarning, SolverError
 from geonet.fields.compiled.transforms import centres, transform
 from geonet.geodesics.pushed import PushedGeodesic, cell_masses, displacement, pushed
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.unit_box import unit_box
+from geonet.progress import tell
 from geonet.solvers.base import Solver
+from geonet.wording import number, percent
 
 FIRST_STEP = 300.0  # over the largest density
 # Steps change where they gain more, or less, than a share of what the gradient promises.
@@ -97,11 +100,14 @@ class BackAndForth(Solver):
         while change > self.tolerance and iterations < self.max_iterations:
             ascent.climb()
             iterations, change = iterations + 1, ascent.relative_change()
+            left = f", W2 still changes by {percent(change)}" if change < math.inf else ""
+            tell(f"back-and-forth: iteration {iterations}{left}")
         converged = change <= self.tolerance
         if not converged:
             warnings.warn(
                 f"back-and-forth stopped after {iterations} iterations while W2 still changed by "
-                f"{change:.1e} (tolerance {self.tolerance:g}); give more max_iterations.",
+                f"{number(change, 2)} (tolerance {self.tolerance:g}); give more "
+                f"{argument('max_iterations')}.",
                 ConvergenceWarning,
                 stacklevel=5,  # at the caller of geodesic()
             )

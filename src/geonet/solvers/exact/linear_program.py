@@ -17,11 +17,13 @@ import ot
 import torch
 from torch import Tensor
 
+from geonet.advice import argument, either, setting
 from geonet.errors import ConvergenceError, SolverError
 from geonet.geodesics.plan import PlanGeodesic
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.unit_box import unit_box
+from geonet.progress import tell
 from geonet.quiet import quiet
 from geonet.solvers.base import Solver
 
@@ -78,7 +80,8 @@ class LinearProgram(Solver):
         d = source.grid.dimension
         if self.method == "emd_1d" and d != 1:
             raise SolverError(
-                f"The method 'emd_1d' takes 1D densities, these are {d}D; give method='emd'."
+                f"The method 'emd_1d' takes 1D densities, these are {d}D; "
+                f"give {setting('method', 'emd')}."
             )
 
     def _solve_pair(self, source: Density, target: Density) -> PlanGeodesic:
@@ -101,9 +104,11 @@ class LinearProgram(Solver):
             coarser = grid.with_shape([max(2, min(n - 1, int(n * shrink))) for n in grid.shape])
             if not self.coarsen or coarser == grid:
                 raise SolverError(
-                    f"{occupied} non-empty cells are more than linear-program's max_cells="
-                    f"{self.max_cells}; resample to a coarser grid, raise max_cells (memory grows "
-                    "with its square) or give coarsen=True."
+                    f"{occupied:,} non-empty cells are more than linear-program's max_cells, "
+                    f"{self.max_cells:,}; "
+                    + either("resample to a coarser grid", "give a smaller --resolution")
+                    + f", raise {argument('max_cells')} (memory grows with its square) or give "
+                    f"{setting('coarsen', True)}."
                 )
             grid = coarser
         return grid
@@ -125,6 +130,7 @@ class LinearProgram(Solver):
 
         And the dual variables (M,) of y.
         """
+        tell(f"linear-program: from {len(x):,} to {len(y):,} cells, in one piece")
         cost = ot.dist(x, y, metric="sqeuclidean")
         with quiet():  # POT warns where it stops early; that is an error below
             plan, log = ot.emd(a, b, cost, numItermax=self.max_iterations, log=True)

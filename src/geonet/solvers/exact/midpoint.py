@@ -12,14 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from geonet.advice import argument
 from geonet.errors import ConvergenceWarning, SolverError
 from geonet.geodesics.base import Geodesic
 from geonet.geodesics.midpoint.newton import STEPS, Newton
 from geonet.geodesics.midpoint.splined import SplineGeodesic
 from geonet.measures.density import Density
 from geonet.measures.unit_box import unit_box
+from geonet.progress import tell
 from geonet.solvers.base import EVERY_ANSWER, Solver, one_by_one
 from geonet.threads import threads_for
+from geonet.wording import number, percent, seconds
 
 STARTS = ("zero", "network")
 
@@ -44,8 +47,11 @@ class Midpoint(Solver):
         tolerance: of the residual, a share of the mass.
         start: "zero", "network" for the potential of `transport-2d` or `-3d`, or coefficients of
             quadratic splines in the unit cube around the box, (*any shape), for all pairs.
-        max_steps: of Newton's method on each level and for each blur.
+        max_steps: of Newton's method on each level and for each blur; a level has seven blurs at
+            most.
         refine: whether the last level may have half the spacing of the grid.
+        time_limit: seconds for each pair after which the best potential so far is the answer, which
+            the report then calls not converged. None for no limit: the same answer every time.
     """
 
     name = "midpoint"
@@ -57,6 +63,7 @@ class Midpoint(Solver):
     start: str | Tensor = "zero"
     max_steps: int = STEPS
     refine: bool = True
+    time_limit: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < 1:
@@ -65,6 +72,8 @@ class Midpoint(Solver):
             )
         if self.max_steps < 1:
             raise SolverError(f"max_steps is {self.max_steps}; give at least 1.")
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise SolverError(f"time_limit is {self.time_limit:g}; give seconds above 0, or none.")
         if isinstance(self.start, str) and self.start not in STARTS:
             raise SolverError(
                 f"start is {self.start!r}; give 'zero', 'network' or an array of coefficients."
@@ -80,8 +89,11 @@ class Midpoint(Solver):
         if workers == 1:
             paths = one_by_one(solve, count)
         else:  # the compiled loops let other threads run
+            found = []
             with ThreadPoolExecutor(workers) as pool:
-                found = list(pool.map(solve, range(count)))
+                for path in pool.map(solve, range(count)):
+                    found.append(path)
+                    tell(f"midpoint: {len(found)} of {count} pairs")
             paths = one_by_one(found.__getitem__, count)
         missed = [k for k, path in enumerate(paths.paths) if not path.notes["converged"]]
         if missed:
@@ -114,7 +126,8 @@ class Midpoint(Solver):
         """The path of a checked pair from a potential, (*any cells), or from zero."""
         box = unit_box(source.grid)
         first, second = (box.to_density(end.values.detach()) for end in (source, target))
-        newton = Newton(self.tolerance, self.max_steps, self.refine, threads_for(source.grid.size))
+        threads = threads_for(source.grid.size)
+        newton = Newton(self.tolerance, self.max_steps, self.refine, threads, self.time_limit)
         found = newton.solved(first, second, box.sides, start)
         notes: dict[str, Any] = {
             "residual": found.residual,
@@ -123,6 +136,8 @@ class Midpoint(Solver):
             "newton steps": [steps for _, steps, _ in found.steps],
             "multigrid steps": [steps for _, _, steps in found.steps],
         }
+        if found.late:
+            notes["stopped after"] = f"time_limit, {seconds(self.time_limit or 0)}"
         if warn and not found.converged:
             _warn("The pair", self.tolerance, found.residual)
         c = found.coefficients - found.coefficients.mean()  # the constant is free
@@ -130,10 +145,11 @@ class Midpoint(Solver):
 
 
 def _warn(which: str, tolerance: float, residual: float = math.nan) -> None:
-    left = "" if math.isnan(residual) else f" ({100 * residual:.2g} % of the mass is not balanced)"
+    left = "" if math.isnan(residual) else f" ({percent(residual)} of the mass is not balanced)"
     warnings.warn(
-        f"{which} did not reach the tolerance of {100 * tolerance:g} %{left}; the report says how "
-        "far the path can be trusted. Give more max_steps, or a larger tolerance.",
+        f"{which} did not reach the tolerance of {number(100 * tolerance)} %{left}; the report "
+        f"says how far the path can be trusted. Give more {argument('max_steps')} or time, "
+        f"or a larger {argument('tolerance')}.",
         ConvergenceWarning,
         stacklevel=7,  # at the caller of geonet.geodesic
     )

@@ -25,6 +25,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator, gmres
 from torch import Tensor
 
+from geonet.advice import setting
 from geonet.errors import ConvergenceError, DensityError, SolverError
 from geonet.fields.cosine_series import CosineSeries
 from geonet.geodesics.gradients import first_order, wanted
@@ -32,7 +33,9 @@ from geonet.geodesics.potential import PotentialGeodesic, positive_interpolant
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline
+from geonet.progress import tell
 from geonet.solvers.base import EVERY_ANSWER, Solver
+from geonet.wording import number, percent
 
 COARSEST = 16  # cells along an axis where Newton starts
 SMALLEST_STEP = 1e-2  # Newton's damping gives up below
@@ -113,12 +116,13 @@ class MongeAmpere(Solver):
 
 
 def _not_converged(residual: float, tolerance: float) -> ConvergenceError:
-    reached = f"stopped at residual {residual:.1e}, above its tolerance {tolerance:.1e}"
+    reached = f"stopped at residual {number(residual, 2)}, above its tolerance {tolerance:g}"
     if not math.isfinite(residual):
         reached = "found no map without folds"
     return ConvergenceError(
-        f"monge-ampere {reached}; smooth the densities, mix in uniform mass (floor=0.01 or more), "
-        "or use solver='linear-program' or 'schrodinger'.",
+        f"monge-ampere {reached}; smooth the densities, mix in uniform mass "
+        f"({setting('floor', 0.01)} or more), or use {setting('solver', 'midpoint')}, which takes "
+        "any densities.",
         residual,
     )
 
@@ -189,8 +193,9 @@ class _Linearisation:
         left = float((transposed(solution) - right).norm() / right.norm().clamp(min=1e-300))
         if not left < WORST_ADJOINT:
             raise ConvergenceError(
-                f"The gradient of monge-ampere's potential stopped at residual {left:.1e}; smooth "
-                "the densities, or use the distance alone, whose gradient needs no such system.",
+                f"The gradient of monge-ampere's potential stopped at residual {number(left, 2)}; "
+                "smooth the densities, or use the distance alone, whose gradient needs no such "
+                "system.",
                 left,
             )
         return -solution
@@ -218,7 +223,9 @@ def _newton(problem: _Problem, series: CosineSeries, limit: int) -> tuple[Cosine
         series = problem.zero()
         at = problem.linearise(series)
         assert at is not None
+    cells = "×".join(map(str, problem.grid.shape))
     for step in range(limit):
+        tell(f"monge-ampere: {cells} cells, Newton step {step + 1}, residual {percent(at.merit)}")
         direction = at.newton_direction(accuracy=min(0.1, 0.5 * at.merit))
         trial, better = _backtrack(problem, series, direction, at.merit)
         if better is None:
@@ -327,6 +334,6 @@ def _check_positive(density: Density, name: str) -> None:
     if zeros:
         raise DensityError(
             f"The {name} is zero in {zeros} of {density.values.numel()} cells and monge-ampere "
-            "needs positive densities; give floor=0.01 to mix in 1 % of uniform mass, or use "
-            "solver='schrodinger'."
+            f"needs positive densities; give {setting('floor', 0.01)} to mix in 1 % of uniform "
+            f"mass, or use {setting('solver', 'midpoint')}, which takes zeros."
         )

@@ -9,6 +9,7 @@ from typing import ClassVar
 from geonet.geodesics.base import Geodesic
 from geonet.measures.density import Density
 from geonet.operators.opened import opened
+from geonet.progress import tell
 from geonet.solvers.base import EVERY_ANSWER, Solver
 
 
@@ -30,8 +31,10 @@ class NetworkSolver(Solver):
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
         model, header = opened(Path(self.file), source.grid.dimension, self.form)
+        name = header.get("name", Path(self.file).stem)
+        tell(f"asking {name}")
         path = model.path(source, target, self.name, header)
-        path.notes["model"] = header.get("name", Path(self.file).stem)
+        path.notes["model"] = name
         return path
 
     _solve_pair = _solve

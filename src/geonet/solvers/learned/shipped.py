@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import field, make_dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from geonet.locations import located
-from geonet.operators.forms import form_of
-from geonet.operators.opened import PRETRAINED
-from geonet.solvers.base import Solver
-from geonet.solvers.learned.network import NetworkSolver
+from geonet.solvers.catalogue import Card, card_at, gives_of_form
 
+if TYPE_CHECKING:  # importing torch takes seconds, and the table is read without it
+    from geonet.solvers.base import Solver
+
+NETWORK = "geonet.solvers.learned.network:NetworkSolver"
 # Forms whose solver does more than evaluate the network.
 SOLVERS = {"transport": "geonet.solvers.learned.transport:TransportSolver"}
 
@@ -86,11 +87,28 @@ SHIPPED = {
 }
 
 
+def shipped_card(name: str) -> Card:
+    """What `geonet solvers` says of a shipped model."""
+    about = SHIPPED[name]
+    card = card_at(SOLVERS.get(about.form, NETWORK))
+    options = [
+        option._replace(default=f"{name}.safetensors") if option.name == "file" else option
+        for option in card.options
+    ]
+    return Card(name, about.summary, (about.dimension,), _gives(about), tuple(options))
+
+
+def _gives(about: Shipped) -> tuple[str, ...]:
+    return tuple(what for what in gives_of_form(about.form) if what not in about.lacks)
+
+
 @cache
 def shipped_class(name: str) -> type[Solver]:
     """The solver of a shipped model: that of its form, with the file filled in."""
+    from geonet.operators.opened import PRETRAINED
+
     about = SHIPPED[name]
-    gives = tuple(what for what in form_of(about.form).gives if what not in about.lacks)
+    gives = _gives(about)
     file = str(PRETRAINED / f"{name}.safetensors")
     own = {
         "name": name,
@@ -105,6 +123,8 @@ def shipped_class(name: str) -> type[Solver]:
 @cache
 def class_of_form(form: str) -> type[Solver]:
     """The solver of a model's file, by the form that its header names."""
+    from geonet.operators.forms import form_of
+
     gives = form_of(form).gives
     own = {
         "name": form,
@@ -116,6 +136,6 @@ def class_of_form(form: str) -> type[Solver]:
 
 
 def _subclass(form: str, own: dict[str, Any], options: list[Any]) -> type[Solver]:
-    base = located(SOLVERS[form]) if form in SOLVERS else NetworkSolver
+    base = located(SOLVERS.get(form, NETWORK))
     namespace = own | {"form": form, "__doc__": base.__doc__, "__module__": __name__}
     return make_dataclass(base.__name__, options, bases=(base,), namespace=namespace, frozen=True)

@@ -22,6 +22,7 @@ from geonet.measures.density import Density
 from geonet.operators.model import Header, doubled
 from geonet.operators.opened import opened
 from geonet.operators.transport import TransportNet, potential_of
+from geonet.progress import tell
 from geonet.solvers.base import one_by_one
 from geonet.solvers.exact.midpoint import Midpoint
 from geonet.solvers.learned.guess import splined, start_shape
@@ -58,6 +59,7 @@ class TransportSolver(NetworkSolver):
         assert isinstance(model, TransportNet)
         calibration = calibration_in(header, self.file)
         notes: dict[str, Any] = {"model": header.get("name", Path(self.file).stem)}
+        tell(f"asking {notes['model']}")
         floor = floor_in(header, self.file) if self.floor is None else self.floor
         if floor:
             source, target = source.with_floor(floor), target.with_floor(floor)

@@ -27,6 +27,7 @@ from torch.nn.functional import pad
 from geonet.errors import ConvergenceError, SolverError
 from geonet.fields.flow import carried
 from geonet.measures.density import as_tensor
+from geonet.progress import tell
 
 STEPS_OF_THE_FLOW = 16  # per unit of time, of fourth order
 
@@ -159,6 +160,7 @@ def train(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, training.steps)
     losses = torch.zeros(training.steps)
     for k in range(training.steps):
+        tell(f"training a flow: step {k + 1} of {training.steps}")
         t, where, velocity = on_lines(*pairs(), generator)
         with torch.enable_grad():  # whatever the caller has switched off
             loss = (network(torch.cat((where, t[:, None]), 1)) - velocity).square().sum(1).mean()

@@ -27,9 +27,11 @@ from geonet.operators.residuals import boundary, continuity, hamilton_jacobi
 from geonet.operators.trunk import make_trunk
 from geonet.optimizers.schedule import learning_rate, make_optimizer
 from geonet.optimizers.settings import OptimizerSettings
+from geonet.progress import tell
 from geonet.randomness import seeded
 from geonet.settings import from_table, to_table
 from geonet.solvers.base import Solver
+from geonet.wording import number
 
 POTENTIAL_SCALE = 0.1  # of H where the box has side one: displacements are some tenths
 WEIGHTS = {"continuity": 1.0, "hamilton_jacobi": 1e5, "source": 10.0, "target": 10.0}
@@ -120,6 +122,7 @@ class Pinn(Solver):
                 group["lr"] = learning_rate(settings, step, self.steps)
             loss = _loss(fields, ends, self.points, generator)
             losses.append(float(loss.detach()))
+            tell(f"pinn: step {step + 1} of {self.steps}, loss {number(losses[-1], 2)}")
             if not math.isfinite(losses[-1]):
                 raise _diverged(step)
             optimizer.zero_grad()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from geonet.evaluation.results import Result
-from geonet.evaluation.stamp import stamp
-from geonet.operators.opened import PRETRAINED
+if TYPE_CHECKING:  # a list of experiments must not wait for torch
+    from geonet.evaluation.results import Result
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Conditions:
 
     def file(self, name: str) -> Path:
         """The file of a model, the shipped one or the one trained in its place."""
+        from geonet.operators.opened import PRETRAINED
+
         return Path(dict(self.trained).get(name, PRETRAINED / f"{name}.safetensors"))
 
 
@@ -59,5 +61,7 @@ class Experiment:
 
     def measured(self, conditions: Conditions) -> Result:
         """Run it, and stamp what it gives."""
+        from geonet.evaluation.stamp import stamp
+
         stamped = stamp(self.modules)  # before: sources may change in the meantime
         return replace(self.run(conditions), stamp=stamped)

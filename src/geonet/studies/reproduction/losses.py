@@ -13,11 +13,11 @@ from geonet.operators.model_file import read_tensors
 from geonet.settings import from_table
 from geonet.studies.reproduction import paper
 from geonet.studies.reproduction.conditions import Conditions
+from geonet.studies.reproduction.experiments import LOGGED as MODELS
 from geonet.training.catalogue import make_problem
 from geonet.training.config import TrainingConfig
 from geonet.training.run_log import read_log
 
-MODELS = ("geonet-1d", "geonet-2d", "geonet-cloud", "geonet-mnist")
 LOG = "log.jsonl"
 LATE = 0.5  # the share of the steps that counts as late training
 
