@@ -23,6 +23,7 @@ LAYERS = (  # from the bottom up; a package may import what stands before it
         "settings",
         "threads",
         "progress",
+        "wording",
     ),
     ("optimizers",),
     ("measures",),
