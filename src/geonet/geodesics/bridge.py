@@ -135,9 +135,12 @@ class SchrodingerBridge(Geodesic):
         mended = upper_bound(self._splines, *self._unit_ends(), self._unit.sides, lower)
         both = torch.tensor([lower, mended], dtype=torch.float64)
         lower, mended = self._unit.from_velocity(both)
+        upper, distance = torch.minimum(mended, self.transport_cost), self._distance()
         return {
             "distance_lower_bound": lower,
-            "distance_upper_bound": torch.minimum(mended, self.transport_cost),
+            "distance_upper_bound": upper,
+            "distance_uncertainty": torch.maximum(upper - distance, distance - lower),
+            "blur": torch.tensor(math.sqrt(self.epsilon / 2), dtype=torch.float64),
         }
 
     def drift(self, t: Times, points: ArrayLike | Tensor) -> Tensor:
