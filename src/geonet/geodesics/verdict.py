@@ -23,7 +23,7 @@ NOT_PER_PAIR = ("solver", "cell", "notes")
 
 # What is known of frames between the ends beside an estimate: by the solver.
 KNOWN = {
-    "quantile": "the path is exact for densities that are constant in each cell",
+    "quantile": "the path is exact for cells of constant density",
     "bures": "the path is exact for Gaussians in all of space",
     "monge-ampere": "the solver met its equation within its tolerance",
     "schrodinger": "the path is the exact bridge with noise, and not the geodesic",
@@ -36,10 +36,10 @@ MORE_STEPS = {
     "ott-barycenter": "max_iterations",
 }
 LESS_BLUR = {
-    "schrodinger": "a smaller epsilon",
-    "barycenter": "a smaller reg",
-    "ott-barycenter": "a smaller epsilon",
-    "linear-program": "a larger max_cells",
+    "schrodinger": ("a smaller", "epsilon"),
+    "barycenter": ("a smaller", "reg"),
+    "ott-barycenter": ("a smaller", "epsilon"),
+    "linear-program": ("a larger", "max_cells"),
 }
 
 
@@ -207,7 +207,7 @@ def _remedy(report: Report, command_line: bool) -> str:
         less = LESS_BLUR.get(report.solver)
         if less is None:
             return f"Take {midpoint}."
-        return f"Give {_option(*less.rsplit(' ', 1), command_line)}, or take {midpoint}."
+        return f"Give {_option(*less, command_line)}, or take {midpoint}."
     if _flaws(report) and report.solver != "midpoint":
         return f"Take {midpoint}."
     if isinstance(report.error_estimate, float):
