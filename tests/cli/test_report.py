@@ -7,6 +7,11 @@ import json
 import geonet
 
 
+def unwrapped(panel: str) -> str:
+    """The text in a panel, whose lines are broken at its width."""
+    return " ".join(panel.replace("│", " ").split())
+
+
 def test_saved_paths_say_what_they_said_before(run, line_pair, tmp_path):
     file = tmp_path / "path.npz"
     path = geonet.geodesic(*(geonet.read(name) for name in line_pair))
@@ -17,7 +22,7 @@ def test_saved_paths_say_what_they_said_before(run, line_pair, tmp_path):
     other = path.save(tmp_path / "other.npz")
     code, out, err = run("report", file, other)
     assert (code, err) == (0, "")
-    assert out.count("╭─ report") == 2 and out.count(path.report.verdict()) == 2
+    assert out.count("╭─ report") == 2 and unwrapped(out).count(path.report.verdict()) == 2
 
 
 def test_what_is_no_path_is_refused(refused, line_pair, tmp_path):

@@ -129,59 +129,57 @@ def test_bounds_by_moments_hold_where_an_atom_counts_as_a_cell():
     assert float(upper) > exact
 
 
-def test_a_distance_below_the_bound_is_marked_in_a_batch(batch_1d):
+def test_a_distance_outside_its_bounds_is_shown_as_what_it_is_between(batch_1d):
     path = geonet.geodesic(*batch_1d)
-    low = [0.0] * 5 + [1e3] * 2
-    bounds = {"distance_lower_bound": low, "distance_upper_bound": [2e3] * 7}
-    assert "(below the bound for 2 of 7)" in str(telling(path, **bounds).report)
-
-
-# ---- in a sentence
-
-
-def test_a_sound_path_without_an_estimate_says_so(pair_1d):
-    verdict = geonet.geodesic(*pair_1d).report.verdict()
-    assert verdict == "Ends and mass are right. What lies between the ends is not estimated."
-
-
-def test_flaws_are_named(pair_1d):
-    report = geonet.geodesic(*pair_1d).report
-    flawed = replace(report, source_error=0.031, mass_error=0.02, target_error=0.004, distance=0.0)
-    assert flawed.verdict() == (
-        "The path misses its source by 3.1 %, is off in mass by 2 %. "
-        "Its W2 is below what the moments of both ends allow. "
-        "What lies between the ends is not estimated."
+    bounds = {
+        "distance_lower_bound": [0.0] * 5 + [1e3] * 2,
+        "distance_upper_bound": [2e3, 0.5, *[2e3] * 5],
+    }
+    report = telling(path, **bounds).report
+    own, low = report.distance[0], report.distance_lower_bound[1]
+    assert report.doubtful
+    assert dict(report.rows())["W2 distance"] == (
+        f"{own:.4g}, between {low:.4g} and 0.5, {own:.4g}, {own:.4g}, {own:.4g}, …"
     )
+    assert report.to_dict()["distance"][1] == own  # both are told
 
 
-@pytest.mark.parametrize(
-    ("estimate", "usual", "words"),
-    [
-        (0.0025, True, "Expect an L1 error of 0.25 %. The training had pairs like this."),
-        (0.0025, False, "Expect an L1 error of 0.25 %. The pair is unlike those of the training."),
-        (0.0025, None, "Expect an L1 error of 0.25 %."),
-        (
-            [0.001, 0.0025, None],
-            [True, False, None],
-            "Expect an L1 error of 0.25 %. What lies between the ends of 1 pairs of 3 is not "
-            "estimated. 1 of 3 pairs are unlike those of the training.",
-        ),
-        (
-            None,
-            False,
-            "Ends and mass are right. What lies between the ends is not estimated. "
-            "The pair is unlike those of the training.",
-        ),
-    ],
-)
-def test_the_expected_error_is_that_of_the_worst_pair(pair_1d, estimate, usual, words):
+@pytest.mark.parametrize(("share", "doubtful"), [(0.01, False), (0.03, True)])
+def test_an_uncertain_distance_is_shown_as_what_it_is_between(pair_1d, share, doubtful):
     report = geonet.geodesic(*pair_1d).report
-    assert replace(report, error_estimate=estimate, in_distribution=usual).verdict() == words
+    low, high = report.distance_lower_bound, report.distance_upper_bound
+    unsure = replace(report, distance_uncertainty=share * report.distance)
+    between = f"between {low:.4g} and {high:.4g}"
+    assert unsure.doubtful == doubtful
+    assert dict(unsure.rows())["W2 distance"] == (between if doubtful else f"{report.distance:.4g}")
+    assert unsure.uncertain_share == pytest.approx(share)
 
 
-def test_noise_and_grain_are_named(pair_2d):
+def test_masses_are_shown_where_they_differ(pair_1d):
+    source, target = (Density(end.values, end.grid) for end in pair_1d)
+    shown = {"mass of the source", "mass of the target", "target's mass over source's"}
+    for factor in (1.0, 1.004, 1.006, 5.0):
+        report = geonet.geodesic(source, Density(factor * target.values, target.grid)).report
+        assert report.target_mass / report.source_mass == pytest.approx(factor)
+        assert (shown <= set(dict(report.rows()))) == (factor > 1.005)
+    assert dict(report.rows())["target's mass over source's"] == "5"
+
+
+def test_blur_is_that_of_noise_or_of_coarse_cells(pair_2d):
+    assert geonet.geodesic(*pair_2d, "midpoint").report.blur is None
     bridge = geonet.geodesic(*pair_2d, "schrodinger", epsilon=0.08).report
-    assert bridge.verdict().endswith("Noise blurs it by 0.2 halfway, in units of the box.")
+    assert bridge.blur == pytest.approx(0.2)
     coarse = [end.resample(end.grid.with_shape(12)) for end in pair_2d]
-    plan = geonet.geodesic(*coarse, "linear-program").report
-    assert plan.verdict().endswith("It is grainy between the ends.")
+    assert geonet.geodesic(*coarse, "linear-program").report.blur is None
+    plan = geonet.geodesic(*coarse, "linear-program", max_cells=36, coarsen=True)
+    assert plan.report.blur == pytest.approx(max(plan.cells.spacing))
+    assert plan.report.blur > 1.5 * max(coarse[0].grid.spacing)
+
+
+def test_blur_of_a_barycenter_is_the_spread_it_gains():
+    bump = GaussianMixture.isotropic([[5.0]], [0.8]).on(Grid(100, 0, 10))
+    for solver, factor in (("barycenter", 1.0), ("debiased-barycenter", 0.0)):
+        path = geonet.geodesic(bump, bump, solver, reg=0.002)
+        gained = float(path.density(0.5).covariance() - bump.covariance())
+        blur = path.report.blur or 0.0
+        assert blur**2 == pytest.approx(factor * gained, rel=0.02)

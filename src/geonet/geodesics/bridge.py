@@ -23,14 +23,18 @@ from torch import Tensor
 from geonet.fields.flow import runge_kutta
 from geonet.fields.heat_flow import Flow, carried_factors, heat_flow
 from geonet.fields.legendre import squared_distance_transform
+from geonet.fields.quadratic import interpolated
 from geonet.geodesics.base import Geodesic, Times
 from geonet.geodesics.gradients import with_dual_gradient
+from geonet.geodesics.midpoint.bounds import SLACK, lower_bound, upper_bound
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline, resample
+from geonet.measures.unit_box import UnitBox, unit_box
 
 STEEPEST = 4.0  # slope of log μ per cell that a spline can follow
 STEPS = 24  # of Runge–Kutta from t = 0 to 1
+SETTLED, MOST = 1e-9, 500  # change of a density's own factor at which it is found; iterations
 
 
 class SchrodingerBridge(Geodesic):
@@ -39,10 +43,16 @@ class SchrodingerBridge(Geodesic):
     `potential` is u = −2ε log f, which obeys ∂_t u + ½|∇u|² − εΔu = 0, and `drift` is ∇u. The drift
     alone does not carry the density, for there is noise: ∂_t μ + div(μ∇u) + εΔμ = 0. So `velocity`
     is the current velocity v = ε∇log(g/f) = ∇u + ε∇log μ, for which ∂_t μ + div(μv) = 0, and the
-    particles of `trajectories` move with it, not along straight lines. `distance` is W2 without
-    noise, from below: the dual value of the bridge's potentials, whose error is of second order in
-    ε; `transport_cost`, what the noisy plan costs, is W2 from above. Both are for masses at the
-    cell centres, whose W2² is off that of the densities by the order of a cell squared.
+    particles of `trajectories` move with it, not along straight lines.
+
+    At t = 0 and 1, ε∇log μ would be as rough as the ends are. There `velocity` is a difference of
+    means over noisy particles: where those of the bridge go on average from x, less where those of
+    the bridge from the same end to itself do. Both agree for smooth ends and small ε; for rough
+    ends it is nearer to the geodesic's.
+
+    `distance` is W2 without noise, from below: the dual value of v's potential at t = ½, made
+    admissible, which is off by the square of that potential's error. W2 is at most what the noisy
+    plan costs, `transport_cost`, or the path of that potential with its ends mended.
 
     u has a free constant; here E_{μ_0}[log f_0] = E_{μ_1}[log g_1] in the unit box. Where the
     density falls by more than a factor e⁴ from a cell to the next (off the support, say), u, drift
@@ -76,50 +86,61 @@ class SchrodingerBridge(Geodesic):
         """sqrt(E|x − y|²) over the entropic plan between the cell centres; at least their W2."""
         carry = heat_flow(self.grid, self.epsilon, 1.0)
         total = torch.zeros((), dtype=torch.float64)
-        for axis, h in enumerate(self.grid.spacing):
-            # measured from a cell below the first centre, so that logarithms exist
-            cells = self.grid.shape[axis]
-            x = h * torch.arange(1, cells + 1, dtype=torch.float64)
-            x = x.reshape(-1, *(1,) * (self._dimension - 1 - axis))
+        for x in self._places():
             moments = [torch.exp(self._log_f + carry(self._log_g + k * x.log())) for k in range(3)]
             total += (x * x * moments[0] - 2 * x * moments[1] + moments[2]).sum()
         return (total * self.grid.cell_volume).clamp(min=0).sqrt()
 
     def _distance(self) -> Tensor:
-        """W2² ≥ Σ φ·μ_0 + Σ ψ·μ_1 where φ(x) + ψ(y) ≤ |x − y|², between the cell centres.
-
-        The bridge has φ = 4ε log f_0 and ψ = 4ε log g_1, off the true ones by the order of ε. The
-        best partner of each, and then the best partner of that, give Kantorovich's dual value; the
-        larger of the two is taken.
-        """
-        first, second = _masses(self.source), _masses(self.target)
-        source, target = self._kantorovich()
-        half = (source * first).sum() + (target * second).sum()
-        distance = (2 * half).clamp(min=0).sqrt()
-        return with_dual_gradient(distance, self.source, self.target, lambda: (source, target))
+        """W2² ≥ 2∫u_1 dμ_1 − 2∫u_0 dμ_0, where u at t = ½ gives both; see `midpoint.bounds`."""
+        lower = self._unit.from_velocity(self._lower_bound / (1 - SLACK))
+        distance = torch.tensor(lower, dtype=torch.float64)
+        return with_dual_gradient(distance, self.source, self.target, self._kantorovich)
 
     def _kantorovich(self) -> tuple[Tensor, Tensor]:
-        return self._dual
+        """−u_0(x) = min_y |x − y|² − u(y) and u_1(x) = min_y |x − y|² + u(y), over the cells."""
+        return (
+            squared_distance_transform(self._halfway, self.grid),
+            squared_distance_transform(-self._halfway, self.grid),
+        )
 
     @cached_property
-    def _dual(self) -> tuple[Tensor, Tensor]:
-        """½φ and ½ψ at the cells, (*grid.shape) each."""
-        first, second = _masses(self.source), _masses(self.target)
-        best, found = -math.inf, None
-        for log, swapped in ((self._log_f, False), (self._log_g, True)):
-            there = squared_distance_transform(4 * self.epsilon * log, self.grid)
-            here = squared_distance_transform(there, self.grid)
-            source, target = (there, here) if swapped else (here, there)
-            value = float((source * first).sum() + (target * second).sum())
-            if value > best:
-                best, found = value, (source / 2, target / 2)
-        assert found is not None
-        return found
+    def _halfway(self) -> Tensor:
+        """v's potential at t = ½, (*grid.shape), the mean of what both ends say."""
+        just_after = math.nextafter(0.5, 1.0)  # which is read from the target
+        return (self._velocity_values(0.5) + self._velocity_values(just_after)) / 2
+
+    @cached_property
+    def _splines(self) -> Tensor:
+        """The same in the unit cube, in quadratic splines."""
+        return interpolated(self._unit.to_potential(self._halfway))
+
+    @cached_property
+    def _lower_bound(self) -> float:
+        """Of W2, in the unit cube."""
+        return lower_bound(self._splines, *self._unit_ends(), self._unit.sides)
+
+    @property
+    def _unit(self) -> UnitBox:
+        return unit_box(self.grid)
+
+    def _unit_ends(self) -> tuple[Tensor, Tensor]:
+        first, second = (
+            self._unit.to_density(e.values.detach()) for e in (self.source, self.target)
+        )
+        return first, second
 
     def _checks(self) -> dict[str, Tensor]:
+        lower = self._lower_bound
+        mended = upper_bound(self._splines, *self._unit_ends(), self._unit.sides, lower)
+        both = torch.tensor([lower, mended], dtype=torch.float64)
+        lower, mended = self._unit.from_velocity(both)
+        upper, distance = torch.minimum(mended, self.transport_cost), self._distance()
         return {
-            "distance_lower_bound": self._distance(),
-            "distance_upper_bound": self.transport_cost,
+            "distance_lower_bound": lower,
+            "distance_upper_bound": upper,
+            "distance_uncertainty": torch.maximum(upper - distance, distance - lower),
+            "blur": torch.tensor(math.sqrt(self.epsilon / 2), dtype=torch.float64),
         }
 
     def drift(self, t: Times, points: ArrayLike | Tensor) -> Tensor:
@@ -139,8 +160,42 @@ class SchrodingerBridge(Geodesic):
         return torch.stack(slopes) * (-2 * self.epsilon)
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
-        fields = (self._velocity_potential(float(t)) for t in times)
-        return torch.stack([field.value_and_gradient(points)[1] for field in fields])
+        return torch.stack([self._velocity_at(t, points) for t in times.tolist()])
+
+    def _velocity_at(self, t: float, points: Tensor) -> Tensor:
+        if t in (0, 1):
+            return CubicSpline(self._end_velocities[int(t)], self.grid)(points).T
+        return self._velocity_potential(t).value_and_gradient(points)[1]
+
+    @cached_property
+    def _end_velocities(self) -> tuple[Tensor, Tensor]:
+        """At t = 0 and 1, (d, *grid.shape) each."""
+        first, second = (self._own_mean(end) for end in (self.source, self.target))
+        return self._mean_partner(self._log_g) - first, second - self._mean_partner(self._log_f)
+
+    def _mean_partner(self, log_factor: Tensor) -> Tensor:
+        """E[y | x] at the cells x, where y has the density K_1(x, y)·factor(y): (d, *grid.shape).
+
+        Measured from a cell below the first centre.
+        """
+        carry = heat_flow(self.grid, self.epsilon, 1.0)
+        total = carry(log_factor)
+        means = [carry(log_factor + x.log()) - total for x in self._places()]
+        return torch.stack(means).exp()
+
+    def _own_mean(self, end: Density) -> Tensor:
+        """`_mean_partner` for the bridge from an end to itself."""
+        carry = heat_flow(self.grid, self.epsilon, 1.0)
+        return self._mean_partner(_own_factor(_masses(end), carry))
+
+    def _places(self) -> list[Tensor]:
+        """Coordinates of the cells that broadcast, from a cell below: logarithms must exist."""
+        return [
+            (h * torch.arange(1, n + 1, dtype=torch.float64)).reshape(
+                -1, *(1,) * (self._dimension - 1 - axis)
+            )
+            for axis, (h, n) in enumerate(zip(self.grid.spacing, self.grid.shape, strict=True))
+        ]
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
         """Runge–Kutta in s ∈ [0, 1], t = sin²(πs/2): near sharp edges v grows as sqrt(ε/t)."""
@@ -161,9 +216,12 @@ class SchrodingerBridge(Geodesic):
         return frames
 
     def _velocity_potential(self, t: float) -> CubicSpline:
-        """ε log(g/f), whose gradient is v."""
+        return CubicSpline(self._velocity_values(t), self.grid)
+
+    def _velocity_values(self, t: float) -> Tensor:
+        """ε log(g/f), whose gradient is v, (*grid.shape)."""
         log_f, log_g = self._followable_factors(t)
-        return CubicSpline(self.epsilon * (log_g - log_f), self.grid)
+        return self.epsilon * (log_g - log_f)
 
     def _log_f_spline(self, t: Tensor) -> CubicSpline:
         return CubicSpline(self._followable_factors(float(t))[0], self.grid)
@@ -198,6 +256,18 @@ def _masses(density: Density) -> Tensor:
     """The mass of each cell in float64; Sinkhorn cannot converge if the two sums differ."""
     values = density.values.detach().to(torch.float64)
     return values / values.sum()
+
+
+def _own_factor(masses: Tensor, carry: Flow) -> Tensor:
+    """log f with f·K_1 f = μ: Sinkhorn's iteration for equal ends, by halves of its steps."""
+    log_masses = masses.log()
+    log_f = log_masses / 2
+    for _ in range(MOST):
+        step = (log_masses - carry(log_f) - log_f).nan_to_num(0.0) / 2  # −∞ stays
+        log_f = log_f + step
+        if float((masses * step).abs().sum()) < SETTLED:
+            break
+    return log_f
 
 
 def _limit_slope(log_density: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from abc import abstractmethod
 from typing import Any, ClassVar
@@ -26,7 +27,7 @@ class FrameByFrame(Geodesic):
 
     Attributes:
         library: whose barycenters they are.
-        softer: the option that makes them easier when it is larger.
+        softer: the option that makes them easier when it is larger, and blurs them.
     """
 
     library: ClassVar[str]
@@ -49,6 +50,20 @@ class FrameByFrame(Geodesic):
     @abstractmethod
     def _frame(self, t: float) -> Tensor:
         """The barycenter at time t on the grid of the pair."""
+
+    def _checks(self) -> dict[str, Tensor]:
+        """A variance of half the regularisation, with the outer centres one apart."""
+        if not self._blurs:
+            return {}
+        longest = max(range(self._dimension), key=lambda axis: self.grid.lengths[axis])
+        extent = self.grid.lengths[longest] - self.grid.spacing[longest]
+        share = math.sqrt(getattr(self._options, self.softer) / 2)
+        return {"blur": torch.tensor(share * extent, dtype=torch.float64)}
+
+    @property
+    def _blurs(self) -> bool:
+        """Whether the barycenter is that of the entropic cost, and not corrected for its bias."""
+        return True
 
     def _masses(self) -> list[np.ndarray]:
         """Of the cells of both ends, (*grid.shape) each, double precision."""

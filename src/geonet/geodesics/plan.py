@@ -66,6 +66,12 @@ class PlanGeodesic(Geodesic):
         ]
         return torch.stack(frames)
 
+    def _checks(self) -> dict[str, Tensor]:
+        """Boxes of coarser cells than the grid's are the blur."""
+        if self.cells == self.grid:
+            return {}
+        return {"blur": torch.tensor(max(self.cells.spacing), dtype=torch.float64)}
+
     def _state(self) -> dict[str, np.ndarray]:
         return {
             "start": self.start.numpy(),

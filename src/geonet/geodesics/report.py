@@ -12,13 +12,17 @@ from torch import Tensor
 from geonet.errors import InputError, UnavailableError
 from geonet.geodesics.base import QUARTERS, Geodesic
 from geonet.geodesics.gaussian import gaussian_distance
+from geonet.geodesics.verdict import verdict
 from geonet.measures.density import Density
 from geonet.measures.metrics import l1, mass_error, negativity
+from geonet.wording import number
 
 SHOWN = 5  # entries of a list in a line of text
 SLACK = 1e-3  # both the distance and its bound are sums over cells
+UNSURE = 0.02  # of W2: uncertainty above which an interval stands for the distance
+SAME = 5e-3  # masses that differ by a smaller share are not shown
 
-NOTICED = 0.5  # percent: what a verdict does not mention below
+TINY = 1e-300  # a distance up to here is none
 
 PerPair = float | list[float]
 
@@ -31,7 +35,8 @@ class Report:
 
     Attributes:
         solver: the solver that answered.
-        distance: W2 as the solver has it; None if it gives none.
+        distance: W2 as the solver has it; None if it gives none. Where it is not within its bounds
+            or its uncertainty is large, the bounds say more: see `doubtful`.
         distance_lower_bound: the W2 distance of Gaussians with the same moments (Gelbrich), or the
             path's own bound if that is larger.
         distance_upper_bound: what it costs to send all mass anywhere (the product of both ends), or
@@ -49,6 +54,12 @@ class Report:
             |v|.
         smallest_determinant: of the maps from t = ½ to both ends; where it is positive nothing
             folds.
+        distance_uncertainty: W2 is no further than this from `distance`.
+        blur: the standard deviation halfway, along each axis, that noise or coarse cells add; a
+            length in the units of the box.
+        source_mass: as it was given.
+        target_mass: as it was given.
+        cell: the side of a cube with the volume of a cell.
     """
 
     solver: str
@@ -65,6 +76,11 @@ class Report:
     mismatch: PerPair | None = None
     hamilton_jacobi: PerPair | None = None
     smallest_determinant: PerPair | None = None
+    distance_uncertainty: PerPair | None = None
+    blur: PerPair | None = None
+    source_mass: PerPair | None = None
+    target_mass: PerPair | None = None
+    cell: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -74,9 +90,10 @@ class Report:
         """(label, text) for each entry, for people."""
         entries: dict[str, Any] = {
             "solver": self.solver,
-            "W2 distance": self._judged_distance(),
+            "W2 distance": None if self.distance is None else self.distance_text,
             "W2 at least": self.distance_lower_bound,
             "W2 at most": self.distance_upper_bound,
+            "W2 uncertainty": self.distance_uncertainty,
             "L1 error, estimated": self.error_estimate,
             "in distribution": self.in_distribution,
             "mismatch at t = ½": self.mismatch,
@@ -86,78 +103,68 @@ class Report:
             "mass below zero": self.negativity,
             "L1 error at t = 0": self.source_error,
             "L1 error at t = 1": self.target_error,
+            "blur": self.blur,
+            **self._mass_rows(),
             **self.notes,
         }
         if self._many:
             entries["solver"] = f"{self.solver} ({len(_listed(self.mass_error))} pairs)"
         return [(label, _text(entry)) for label, entry in entries.items() if entry is not None]
 
-    def verdict(self) -> str:
-        """What all of it comes to, in a sentence or two; of a batch, for the worst pair."""
-        flaws = [
-            f"{what} {worst:.2g} %"
-            for what, entry in (
-                ("misses its source by", self.source_error),
-                ("misses its target by", self.target_error),
-                ("is off in mass by", self.mass_error),
-                ("falls below zero by", self.negativity),
-            )
-            if (worst := 100 * _worst(entry)) > NOTICED
-        ]
-        sentences = [f"The path {', '.join(flaws)}."] if flaws else []
-        if self._below_the_bound():
-            sentences.append("Its W2 is below what the moments of both ends allow.")
-        if not flaws and self.error_estimate is None:
-            sentences.append("Ends and mass are right.")
-        return " ".join([*sentences, *self._expectations()])
+    def verdict(self, command_line: bool = False) -> str:
+        """What all of it comes to, in four sentences at most; of a batch, for the worst pair.
 
-    def _expectations(self) -> list[str]:
-        """What is known of the path between its ends, in sentences."""
-        sentences = []
-        known = _listed(self.error_estimate)
-        if any(value is not None for value in known):
-            sentences.append(f"Expect an L1 error of {100 * _worst(known):.2g} %.")
-        unknown = sum(value is None for value in known)
-        if unknown:
-            of = f" of {unknown} pairs of {len(known)}" if len(known) > 1 else ""
-            sentences.append(f"What lies between the ends{of} is not estimated.")
-        usual = _listed(self.in_distribution)
-        strange = sum(value is False for value in usual)
-        if strange:
-            which = "The pair is" if len(usual) == 1 else f"{strange} of {len(usual)} pairs are"
-            sentences.append(f"{which} unlike those of the training.")
-        elif usual and all(usual):
-            sentences.append("The training had pairs like this.")
-        missed = sum(value is False for value in _listed(self.notes.get("converged")))
-        if missed:
-            of = f" for {missed} of {len(_listed(self.mass_error))} pairs" if self._many else ""
-            sentences.append(f"The solver did not reach its tolerance{of}.")
-        noise = [epsilon for epsilon in _listed(self.notes.get("epsilon")) if epsilon]
-        if noise:
-            blur = math.sqrt(max(noise) / 2)
-            sentences.append(f"Noise blurs it by {blur:.2g} halfway, in units of the box.")
-        if any(_listed(self.notes.get("plan entries"))):
-            sentences.append("It is grainy between the ends.")
-        return sentences
+        Args:
+            command_line: whether advice names options of the command line, not arguments.
+        """
+        return verdict(self, command_line)
+
+    @property
+    def uncertain_share(self) -> float:
+        """The largest uncertainty relative to the distance; 0 where none is known."""
+        shares = [
+            uncertainty / max(distance, TINY)
+            for distance, _, _, uncertainty in self._distances()
+            if distance is not None and uncertainty is not None
+        ]
+        return max(shares, default=0.0)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether any pair's distance is outside its bounds, or too uncertain."""
+        return any(_is_doubtful(pair) for pair in self._distances())
+
+    @property
+    def distance_text(self) -> str:
+        """The distance, or where that is doubtful what it is between."""
+        return _text([_distance_text(pair) for pair in self._distances()])
+
+    def _distances(self) -> list[tuple[Any, ...]]:
+        """Per pair: distance, lower bound, upper bound, uncertainty."""
+        count = len(_listed(self.mass_error))
+        entries = self.distance, self.distance_lower_bound, self.distance_upper_bound
+        known = [entry if isinstance(entry, list) else [entry] * count for entry in entries]
+        unsure = self.distance_uncertainty
+        unsure = unsure if isinstance(unsure, list) else [unsure] * count
+        return list(zip(*known, unsure, strict=True))
+
+    def _mass_rows(self) -> dict[str, Any]:
+        """Both masses and their ratio, where they differ."""
+        if self.source_mass is None or self.target_mass is None:
+            return {}
+        both = zip(_listed(self.source_mass), _listed(self.target_mass), strict=True)
+        ratios = [after / before for before, after in both]
+        if all(abs(ratio - 1) <= SAME for ratio in ratios):
+            return {}
+        return {
+            "mass of the source": self.source_mass,
+            "mass of the target": self.target_mass,
+            "target's mass over source's": ratios if self._many else ratios[0],
+        }
 
     @property
     def _many(self) -> bool:
         return isinstance(self.mass_error, list)
-
-    def _judged_distance(self) -> str | None:
-        """The distance as text, with a word where it cannot be right."""
-        if self.distance is None:
-            return None
-        below, text = self._below_the_bound(), _text(self.distance)
-        of = len(_listed(self.distance))
-        return f"{text} (below the bound for {below} of {of})" if below else text
-
-    def _below_the_bound(self) -> int:
-        """How many pairs have a distance that cannot be right."""
-        if self.distance is None:
-            return 0
-        pairs = zip(_listed(self.distance), _listed(self.distance_lower_bound), strict=True)
-        return sum(distance < (1 - SLACK) * bound for distance, bound in pairs)
 
     def __str__(self) -> str:
         width = max(len(label) for label, _ in self.rows())
@@ -185,6 +192,9 @@ def report_on(path: Geodesic) -> Report:
         source_error=_plain(l1(Density.as_computed(first, path.grid), path.source)),
         target_error=_plain(l1(Density.as_computed(last, path.grid), path.target)),
         notes=dict(path.notes),
+        source_mass=_plain(path.source.mass.expand(path.batch)),
+        target_mass=_plain(path.target.mass.expand(path.batch)),
+        cell=path.grid.cell_volume ** (1 / path.grid.dimension),
         **{name: _known(check, name == "in_distribution") for name, check in checks.items()},
     )
 
@@ -230,14 +240,25 @@ def _listed(entry: Any) -> list[Any]:
     return entry if isinstance(entry, list) else [entry]
 
 
-def _worst(entry: PerPair) -> float:
-    """The largest that is known."""
-    return max((value for value in _listed(entry) if value is not None), default=math.nan)
+def _is_doubtful(known: tuple[Any, ...]) -> bool:
+    """Of the distance, its bounds and its uncertainty."""
+    distance, lower, upper, uncertainty = known
+    if distance is None:
+        return False
+    outside = distance < (1 - SLACK) * lower or distance > (1 + SLACK) * upper
+    return outside or (uncertainty is not None and uncertainty > UNSURE * distance)
+
+
+def _distance_text(known: tuple[Any, ...]) -> str:
+    distance, lower, upper, _ = known
+    if _is_doubtful(known):
+        return f"between {_text(lower)} and {_text(upper)}"
+    return _text(distance)
 
 
 def _text(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return number(value)
     if isinstance(value, list):
         shown = ", ".join(_text(v) for v in value[:SHOWN])
         return f"{shown}, …" if len(value) > SHOWN else shown or "–"

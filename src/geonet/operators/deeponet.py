@@ -231,13 +231,16 @@ class DeepONetPath(Geodesic):
 
         That is, with an L1 error within `UNUSUAL` standard deviations of the mean there.
         """
+        checks = {}
+        if (epsilon := self.notes.get("epsilon")) is not None:  # of a model with noise
+            checks["blur"] = torch.full(self.batch, (epsilon / 2) ** 0.5, dtype=torch.float64)
         if self.tested is None:
-            return {}
+            return checks
         usual = torch.ones(self.batch, dtype=torch.bool)
         for k, t, end in ((0, 0.0, self.source), (-1, 1.0, self.target)):
             limit = (self.tested["mean"][k] + UNUSUAL * self.tested["sd"][k]) / 100
             usual &= l1(self.density(t), end) <= limit
-        return {"in_distribution": usual}
+        return checks | {"in_distribution": usual}
 
     def _pair(self, k: int) -> DeepONetPath:
         own = tuple(part[k : k + 1] for part in self.coefficients)

@@ -8,6 +8,7 @@ import torch
 import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceError, SolverError
+from geonet.evaluation.any_pairs import draw
 from geonet.fields.heat_flow import HeatKernel, _log_kernel
 from geonet.fields.legendre import squared_distance_transform
 from geonet.measures.families import mixtures_1d, mixtures_2d
@@ -27,10 +28,10 @@ class GaussianBridge:
 
     def __init__(self, m0, S0, m1, S1, epsilon):
         self.m0, self.m1, self.S0, self.S1 = (
-            torch.tensor(x, dtype=torch.float64) for x in (m0, m1, S0, S1)
+            torch.as_tensor(x, dtype=torch.float64) for x in (m0, m1, S0, S1)
         )
         self.epsilon = epsilon
-        self.I = torch.eye(len(m0), dtype=torch.float64)
+        self.I = torch.eye(len(self.S0), dtype=torch.float64)
         values, vectors = torch.linalg.eigh(4 * self.S0 @ self.S1 + (2 * epsilon) ** 2 * self.I)
         root = vectors @ values.sqrt().diag() @ vectors.T
         self.C = (root - 2 * epsilon * self.I) / 2
@@ -57,6 +58,16 @@ class GaussianBridge:
 
     def velocity(self, t, x):
         return (self.m1 - self.m0) + (x - self.mean(t)) @ self.slope(t).T
+
+    def answered(self, t, x):
+        """As the path has it: at the ends, relative to a plan from the same end to itself."""
+        if t not in (0, 1):
+            return self.velocity(t, x)
+        S = self.S1 if t else self.S0
+        own = GaussianBridge([0.0], S, [0.0], S, self.epsilon).C
+        sign = -1 if t else 1
+        slope = sign * (self.C - own) @ torch.linalg.inv(S)
+        return (self.m1 - self.m0) + (x - self.mean(t)) @ slope.T
 
     def drift(self, t, x):
         inverse = torch.linalg.inv(self.covariance(t))
@@ -134,7 +145,7 @@ def test_gaussians_on_the_square(epsilon):
     for t in TIMES:
         x = exact.points(t, n=5, reach=2.0)
         torch.testing.assert_close(answer.drift(t, x), exact.drift(t, x), atol=0.02, rtol=0)
-        torch.testing.assert_close(answer.velocity(t, x), exact.velocity(t, x), atol=0.02, rtol=0)
+        torch.testing.assert_close(answer.velocity(t, x), exact.answered(t, x), atol=0.02, rtol=0)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.02, 0.005])
@@ -145,7 +156,7 @@ def test_potential_drift_and_velocity_of_gaussians(epsilon):
     for t in TIMES:
         x = exact.points(t, n=31)
         torch.testing.assert_close(answer.drift(t, x), exact.drift(t, x), atol=2e-3, rtol=0)
-        torch.testing.assert_close(answer.velocity(t, x), exact.velocity(t, x), atol=2e-3, rtol=0)
+        torch.testing.assert_close(answer.velocity(t, x), exact.answered(t, x), atol=2e-3, rtol=0)
         constants.append(answer.potential(t, x) - exact.potential(t, x))
     spread = torch.stack(constants)
     assert float(spread.max() - spread.min()) < 2e-3  # one constant for all x and t
@@ -388,20 +399,53 @@ def test_save_and_load(tmp_path):
     torch.testing.assert_close(again.potential(0.3, x), answer.potential(0.3, x))
 
 
-@pytest.mark.parametrize("epsilon", [1e-3, 3e-4])
-def test_distance_and_cost_enclose_the_exact_one(epsilon):
-    """Of cells in two blobs with holes between; the plan's cost comes nearer as ε falls."""
+@pytest.mark.parametrize("epsilon", [None, 2.5e-4])
+@pytest.mark.parametrize("kind", ["smooth", "rough", "photographs", "shapes", "white-noise"])
+def test_distance_is_within_its_bounds_and_near_that_of_midpoint(kind, epsilon):
+    """Measured over all kinds at 64²: off by 1 % at most where things move by more than a cell."""
+    ends = draw(kind, 48)
+    exact = float(geonet.geodesic(*ends, "midpoint").distance)
+    path = bridge(*ends, epsilon=epsilon, tolerance=1e-5)
+    report, slack = path.report, 1 + 2e-3  # midpoint's own
+    assert report.distance_lower_bound < exact * slack
+    assert exact < report.distance_upper_bound * slack
+    assert report.distance_lower_bound <= report.distance <= report.distance_upper_bound
+    assert float(path.distance) == pytest.approx(exact, rel=0.12 if kind == "white-noise" else 0.01)
+    assert float(path.transport_cost) > exact
+
+
+def test_the_plans_cost_bounds_the_distance_where_little_is_between_the_ends():
+    """Of cells in two blobs with holes between: the sharper of two upper bounds is the plan's."""
     grid = Grid((24, 24))
     values = torch.rand(2, 24, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     values[0, 12:], values[1, :, :9] = 0, 0
     ends = Density(values[0], grid), Density(values[1], grid)
-    exact = float(geonet.geodesic(*ends, "linear-program").distance)
-    path = geonet.geodesic(*ends, "schrodinger", epsilon=max(epsilon, 0.5 / 24**2))
-    assert exact * (1 - 2e-3) < float(path.distance) <= exact * (1 + 1e-9)
-    assert exact <= float(path.transport_cost) < exact * 1.03
-    report = path.report
-    assert report.distance_lower_bound == pytest.approx(float(path.distance))
-    assert report.distance_upper_bound == pytest.approx(float(path.transport_cost))
+    atoms = float(geonet.geodesic(*ends, "linear-program").distance)
+    path = bridge(*ends, epsilon=0.5 / 24**2)
+    assert atoms <= float(path.transport_cost) < atoms * 1.03
+    assert path.report.distance_upper_bound <= float(path.transport_cost)
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"), [("smooth", 0.05), ("rough", 0.2), ("photographs", 0.1), ("digits", 0.4)]
+)
+def test_end_velocities_are_those_of_the_geodesic_where_ends_are_rough(kind, limit):
+    """Measured at 64²: 0.015, 0.07, 0.03 and 0.15 of W2, where ε∇log μ alone is up to 0.5."""
+    source, target = draw(kind, 32)
+    path, exact = bridge(source, target), geonet.geodesic(source, target, "midpoint")
+    points = source.grid.points().reshape(-1, 2)
+    for t, end in ((0.0, source), (1.0, target)):
+        error = ((path.velocity(t, points) - exact.velocity(t, points)) ** 2).sum(-1)
+        mean = (end.values.flatten() * error).sum() * source.grid.cell_volume
+        assert float(mean.sqrt() / exact.distance) < limit
+
+
+def test_equal_ends_have_no_velocity_at_the_ends():
+    density = draw("digits", 28)[0]
+    points = density.grid.points().reshape(-1, 2)
+    still = bridge(density, density, tolerance=1e-10).velocity((0.0, 1.0), points)
+    moving = (still.norm(dim=-1) * density.values.flatten()).mean()
+    assert float(moving) < 1e-6
 
 
 def test_the_distance_transform_is_the_least_over_all_cells():

@@ -127,6 +127,10 @@ class BarycenterPath(FrameByFrame):
     library = "POT"
     softer = "reg"
 
+    @property
+    def _blurs(self) -> bool:
+        return not isinstance(self._options, DebiasedBarycenter)
+
     def __init__(self, source: Density, target: Density, options: Barycenter):
         super().__init__(source, target, options, {"reg": options.reg, "method": options.method})
 

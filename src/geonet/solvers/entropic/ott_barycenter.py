@@ -86,6 +86,10 @@ class OttBarycenterPath(FrameByFrame):
     library = "OTT"
     softer = "epsilon"
 
+    @property
+    def _blurs(self) -> bool:
+        return not self._options.debiased
+
     def __init__(self, source: Density, target: Density, options: OttBarycenter):
         notes = {"epsilon": options.epsilon, "debiased": options.debiased}
         super().__init__(source, target, options, notes)

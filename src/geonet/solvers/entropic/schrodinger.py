@@ -51,12 +51,19 @@ class Schrodinger(Solver):
     It does not carry the density alone, because of the term εΔμ. Both become the geodesic's
     velocity as ε → 0.
 
-    **Distance.** `path.distance` is W2 without noise. The potentials 4ε log f and 4ε log g are
-    nearly Kantorovich's, and the dual value of their c-transform lies below W2 by the order of ε².
-    The cost of the noisy plan, `path.transport_cost`, is too large by the order of ε. The report
-    gives two bounds on W2. Both hold for masses at the cell centres, whose W2² differs from that of
-    the densities by the order of a cell squared, so coarse grids may put the distance above the
-    truth.
+    ε∇log μ is as rough as the ends are. At t = 0 and 1 `path.velocity` therefore is what noisy
+    particles do on average, E[y|x] − x, less the same for the bridge from that end to itself. Near
+    the ends, but not at them, it is the current velocity, rough or not. Particles hardly notice:
+    their displacements are near those of the geodesic unless the map tears.
+
+    **Distance.** `path.distance` is W2 without noise. The potential of v at t = ½ is nearly the
+    geodesic's, and Kantorovich's dual value of it lies below W2 by the square of its error. The
+    report bounds W2 from above by the path of this potential with its ends mended, or by the cost
+    of the noisy plan, `path.transport_cost`, whichever is less. `report.distance_uncertainty` is
+    the distance to the further bound. Densities count as constant in each cell.
+
+    **Choosing ε.** The frame halfway is blurred by √(ε/2) along each axis; `report.blur` says so,
+    and the verdict warns where that is more than things move.
 
     It refuses an ε that is too small for the grid: the noise √(2ε) must be at least a cell wide. A
     small ε also makes Sinkhorn slow. It raises `ConvergenceError` if it does not meet both ends.

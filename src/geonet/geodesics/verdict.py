@@ -1,0 +1,227 @@
+"""What a report comes to, in a few sentences for a person.
+
+How far things moved and how far the answer is blurred, in cells; what can be wrong; what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from geonet.wording import number, percent
+
+if TYPE_CHECKING:
+    from geonet.geodesics.report import Report
+
+NOTICED = 5e-3  # a share that is not mentioned below
+POOR = 0.05  # expected L1 error above which there is advice
+UNEVEN = 0.05  # masses that differ by a larger share are mentioned
+STILL = 0.01  # cells: those that move by less do not move
+LONGEST = 4  # sentences
+NOT_PER_PAIR = ("solver", "cell", "notes")
+
+# What is known of frames between the ends beside an estimate: by the solver.
+KNOWN = {
+    "quantile": "the path is exact for cells of constant density",
+    "bures": "the path is exact for Gaussians in all of space",
+    "monge-ampere": "the solver met its equation within its tolerance",
+    "schrodinger": "the path is the exact bridge with noise, and not the geodesic",
+}
+MORE_STEPS = {
+    "midpoint": "max_steps",
+    "back-and-forth": "max_iterations",
+    "barycenter": "max_iterations",
+    "debiased-barycenter": "max_iterations",
+    "ott-barycenter": "max_iterations",
+}
+LESS_BLUR = {
+    "schrodinger": ("a smaller", "epsilon"),
+    "barycenter": ("a smaller", "reg"),
+    "ott-barycenter": ("a smaller", "epsilon"),
+    "linear-program": ("a larger", "max_cells"),
+}
+
+
+def verdict(report: Report, command_line: bool = False) -> str:
+    """Four sentences at most; of a batch, about the worst pair, counted from one."""
+    if not isinstance(report.mass_error, list):
+        return _of_pair(report, command_line)
+    pairs = list(pairs_of(report))
+    worst = max(range(len(pairs)), key=lambda k: _badness(pairs[k]))
+    said = _of_pair(pairs[worst], command_line)
+    return f"Pair {worst + 1} of {len(pairs)} is the worst: {said[0].lower()}{said[1:]}"
+
+
+def pairs_of(report: Report) -> Iterator[Report]:
+    """The reports of the pairs of a batch."""
+    per_pair = [field.name for field in fields(report) if field.name not in NOT_PER_PAIR]
+    assert isinstance(report.mass_error, list)
+    for k in range(len(report.mass_error)):
+        entries = {name: _entry(getattr(report, name), k) for name in per_pair}
+        notes = {name: _entry(note, k) for name, note in report.notes.items()}
+        yield replace(report, notes=notes, **entries)
+
+
+def _entry(value: Any, k: int) -> Any:
+    return value[k] if isinstance(value, list) and k < len(value) else value
+
+
+def _of_pair(report: Report, command_line: bool) -> str:
+    if report.solver == "linear":
+        return (
+            "Nothing moves: the mixture fades one density into the other; it is not a geodesic. "
+            f"Take {_solver('auto', command_line)} for the geodesic."
+        )
+    first, remedy = _motion(report), _remedy(report, command_line)
+    doubts = [_smeared(report), _flaws(report), _trust(report), _masses(report), _interval(report)]
+    said = [sentence for sentence in doubts if sentence]
+    room = LONGEST - len(first) - bool(remedy)
+    return " ".join([*first, *said[:room], *([remedy] if remedy else [])])
+
+
+def _badness(report: Report) -> float:
+    """By which pairs of a batch are compared."""
+    flaws = report.source_error, report.target_error, report.mass_error, report.negativity
+    score = sum(float(flaw) for flaw in flaws if isinstance(flaw, float))
+    for share in (report.error_estimate, report.uncertain_share, report.mismatch):
+        score += share if isinstance(share, float) else 0.0
+    score += (report.in_distribution is False) + (report.notes.get("converged") is False)
+    return score + _blur_is_larger(report)
+
+
+# ---- what happened
+
+
+def _motion(report: Report) -> list[str]:
+    moved, blur = _in_cells(report, _way(report)), _in_cells(report, report.blur)
+    if moved is None:
+        return []
+    if moved < STILL and not blur:
+        return ["Nothing moves: the ends are equal, or as good as equal."]
+    at_least = "at least " if report.distance is None and moved >= 1 else ""
+    text = f"Moved {at_least}{_cells(moved)} on average"
+    return [f"{text}; blurred by {_cells(blur)}." if blur else f"{text}."]
+
+
+def _way(report: Report) -> float | None:
+    """The root mean square of all displacements: W2, or what it is at least."""
+    low, high = report.distance_lower_bound, report.distance_upper_bound
+    assert isinstance(low, float) and isinstance(high, float)
+    return min(max(report.distance, low), high) if isinstance(report.distance, float) else low
+
+
+def _in_cells(report: Report, length: Any) -> float | None:
+    return None if report.cell is None or length is None else length / report.cell
+
+
+def _cells(count: float) -> str:
+    if count < 0.995:
+        return "less than a cell"
+    text = number(count, digits=2)
+    return f"{text} cell" if text == "1" else f"{text} cells"
+
+
+# ---- what can be wrong
+
+
+def _blur_is_larger(report: Report) -> bool:
+    way = _way(report)
+    return isinstance(report.blur, float) and way is not None and report.blur > way
+
+
+def _smeared(report: Report) -> str:
+    if not _blur_is_larger(report):
+        return ""
+    return "The blur is larger than the motion: the path shows little but blur."
+
+
+def _flaws(report: Report) -> str:
+    flaws = [
+        f"{what} {percent(share)}"
+        for what, share in (
+            ("misses its source by", report.source_error),
+            ("misses its target by", report.target_error),
+            ("is off in mass by", report.mass_error),
+            ("falls below zero by", report.negativity),
+        )
+        if isinstance(share, float) and share > NOTICED
+    ]
+    if not flaws:
+        return ""
+    listed = f"{', '.join(flaws[:-1])} and {flaws[-1]}" if flaws[1:] else flaws[0]
+    return f"The path {listed}."
+
+
+def _trust(report: Report) -> str:
+    """What is known between the ends."""
+    parts = []
+    if isinstance(report.error_estimate, float):
+        parts.append(f"expect an L1 error of {percent(report.error_estimate)}")
+    elif isinstance(report.mismatch, float) and report.mismatch > NOTICED:
+        parts.append(f"both ends disagree on the density halfway by {percent(report.mismatch)}")
+    elif (known := KNOWN.get(report.solver)) is not None:
+        parts.append(known)
+    if report.in_distribution is False:
+        parts.append("the pair is unlike those of the training")
+    if report.notes.get("converged") is False:
+        parts.append("the solver did not reach its tolerance")
+    if report.notes.get("stopped early at t"):
+        parts.append("the solver stopped early at some times")
+    if report.notes.get("plan entries"):
+        parts.append("the path is grainy between the ends")
+    if not parts:
+        parts.append("nothing is known between the ends")
+    said = "; ".join(parts)
+    return f"{said[0].upper()}{said[1:]}."
+
+
+def _masses(report: Report) -> str:
+    before, after = report.source_mass, report.target_mass
+    if not isinstance(before, float) or not isinstance(after, float):
+        return ""
+    ratio = after / before
+    if abs(ratio - 1) <= UNEVEN:
+        return ""
+    return (
+        f"The target has {number(ratio, digits=2)} times the source's mass; the path is that of "
+        "the normalised densities."
+    )
+
+
+def _interval(report: Report) -> str:
+    if report.distance is None or not report.doubtful:
+        return ""
+    return f"W2 is {report.distance_text}."
+
+
+# ---- what to do
+
+
+def _remedy(report: Report, command_line: bool) -> str:
+    midpoint = _solver("midpoint", command_line)
+    missed = report.notes.get("converged") is False or report.notes.get("stopped early at t")
+    if missed and report.solver in MORE_STEPS:
+        return f"Give {_option('more', MORE_STEPS[report.solver], command_line)}."
+    if _blur_is_larger(report) or (report.blur and report.doubtful):
+        less = LESS_BLUR.get(report.solver)
+        if less is None:
+            return f"Take {midpoint}."
+        return f"Give {_option(*less, command_line)}, or take {midpoint}."
+    if _flaws(report) and report.solver != "midpoint":
+        return f"Take {midpoint}."
+    if isinstance(report.error_estimate, float):
+        if report.error_estimate <= POOR:
+            return ""
+        return "Give a finer grid." if report.solver == "midpoint" else f"Take {midpoint}."
+    if report.notes.get("plan entries"):
+        return f"For smooth frames take {midpoint}."
+    return "" if report.solver in KNOWN else f"Compare with {midpoint}."
+
+
+def _solver(name: str, command_line: bool) -> str:
+    return f"--solver {name}" if command_line else f"solver={name!r}"
+
+
+def _option(how: str, name: str, command_line: bool) -> str:
+    return f"{how} {name} (--option {name}=…)" if command_line else f"{how} {name}"

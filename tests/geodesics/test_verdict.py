@@ -1,0 +1,279 @@
+"""What a report says in sentences: the situations, and all that each is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import geonet
+from geonet import Density, GaussianMixture, Grid
+from geonet.evaluation.any_pairs import draw
+from geonet.geodesics.report import Report
+
+LINE, SQUARE = Grid(60, 0, 10), Grid((24, 24), 0, 5)
+
+
+def bump(grid: Grid, *mean: float, mass: float = 1.0) -> Density:
+    values = GaussianMixture.isotropic([list(mean)], [0.7]).on(grid).values
+    return Density(mass * values, grid)
+
+
+def report(solver: str = "midpoint", **entries: Any) -> Report:
+    """Of a sound path that moved by twelve cells, unless `entries` say something else."""
+    sound: dict[str, Any] = {
+        "distance": 12.0,
+        "distance_lower_bound": 11.99,
+        "distance_upper_bound": 12.05,
+        "mass_error": 0.0,
+        "negativity": 0.0,
+        "source_error": 0.0,
+        "target_error": 0.0,
+        "notes": {},
+        "source_mass": 1.0,
+        "target_mass": 1.0,
+        "cell": 1.0,
+    }
+    return Report(solver=solver, **sound | entries)
+
+
+def solved(*ends: Density, **options: Any) -> Report:
+    return geonet.geodesic(*ends, **options).report
+
+
+def batch(*ends: Density) -> Density:
+    return Density(torch.stack([end.values for end in ends]), ends[0].grid)
+
+
+def noise() -> tuple[Density, Density]:
+    return draw("white-noise", 24)
+
+
+ESTIMATED = {"error_estimate": 0.016}
+EXACT = "The path is exact for cells of constant density."
+BRIDGE = "The path is the exact bridge with noise, and not the geodesic."
+
+# ---- real solves
+
+SOLVED: dict[str, tuple[Callable[[], Report], str]] = {
+    "quantile": (
+        lambda: solved(bump(LINE, 3.0), bump(LINE, 7.0)),
+        f"Moved 24 cells on average. {EXACT}",
+    ),
+    "equal ends": (
+        lambda: solved(bump(LINE, 3.0), bump(LINE, 3.0)),
+        f"Nothing moves: the ends are equal, or as good as equal. {EXACT}",
+    ),
+    "less than a cell": (
+        lambda: solved(bump(LINE, 3.0), bump(LINE, 3.1)),
+        f"Moved less than a cell on average. {EXACT}",
+    ),
+    "linear": (
+        lambda: solved(bump(LINE, 3.0), bump(LINE, 7.0), solver="linear"),
+        "Nothing moves: the mixture fades one density into the other; it is not a geodesic. "
+        "Take solver='auto' for the geodesic.",
+    ),
+    "five times the mass": (
+        lambda: solved(bump(LINE, 3.0), bump(LINE, 7.0, mass=5.0)),
+        f"Moved 24 cells on average. {EXACT} "
+        "The target has 5 times the source's mass; the path is that of the normalised densities.",
+    ),
+    "a fifth of the mass": (
+        lambda: solved(bump(LINE, 3.0), bump(LINE, 7.0, mass=0.2)),
+        f"Moved 24 cells on average. {EXACT} "
+        "The target has 0.2 times the source's mass; the path is that of the normalised densities.",
+    ),
+    "a bridge": (
+        lambda: solved(bump(LINE, 3.0), bump(LINE, 7.0), solver="schrodinger", epsilon=0.4),
+        f"Moved 24 cells on average; blurred by 2.7 cells. {BRIDGE}",
+    ),
+    "a bridge that is mostly blur": (
+        lambda: solved(*noise(), solver="schrodinger"),
+        "Moved less than a cell on average; blurred by less than a cell. "
+        "The blur is larger than the motion: the path shows little but blur. "
+        f"{BRIDGE} Give a smaller epsilon, or take solver='midpoint'.",
+    ),
+    "a batch of bridges": (
+        lambda: solved(
+            *(batch(a, b) for a, b in zip(_smooth(), noise(), strict=True)), solver="schrodinger"
+        ),
+        "Pair 2 of 2 is the worst: moved less than a cell on average; blurred by less than a cell. "
+        "The blur is larger than the motion: the path shows little but blur. "
+        f"{BRIDGE} Give a smaller epsilon, or take solver='midpoint'.",
+    ),
+    "a plan": (
+        lambda: solved(bump(SQUARE, 1.5, 1.5), bump(SQUARE, 3.5, 3.0), solver="linear-program"),
+        "Moved 12 cells on average. The path is grainy between the ends. "
+        "For smooth frames take solver='midpoint'.",
+    ),
+    "a barycenter": (
+        lambda: solved(bump(LINE, 3.0), bump(LINE, 7.0), solver="barycenter", reg=0.01),
+        "Moved at least 24 cells on average; blurred by 4.2 cells. "
+        "The path misses its source by 92 % and misses its target by 92 %. "
+        "Nothing is known between the ends. Take solver='midpoint'.",
+    ),
+}
+
+
+def _smooth() -> tuple[Density, Density]:
+    ends = bump(SQUARE, 1.5, 1.5), bump(SQUARE, 3.5, 3.0)
+    first, second = (Density(end.values, Grid((24, 24))) for end in ends)
+    return first, second
+
+
+@pytest.mark.parametrize("situation", SOLVED)
+def test_what_is_said_of_answers(situation: str):
+    found, words = SOLVED[situation]
+    assert found().verdict() == words
+
+
+# ---- reports
+
+TOLD: dict[str, tuple[Report, str]] = {
+    "an estimate": (
+        report(**ESTIMATED),
+        "Moved 12 cells on average. Expect an L1 error of 1.6 %.",
+    ),
+    "cells of another size": (
+        report(cell=12.0, **ESTIMATED),
+        "Moved 1 cell on average. Expect an L1 error of 1.6 %.",
+    ),
+    "a large estimate": (
+        report(error_estimate=0.31),
+        "Moved 12 cells on average. Expect an L1 error of 31 %. Give a finer grid.",
+    ),
+    "not converged": (
+        report(error_estimate=0.4, notes={"converged": False}),
+        "Moved 12 cells on average. Expect an L1 error of 40 %; the solver did not reach its "
+        "tolerance. Give more max_steps.",
+    ),
+    "back-and-forth": (
+        report("back-and-forth", mismatch=0.35, notes={"converged": True}),
+        "Moved 12 cells on average. Both ends disagree on the density halfway by 35 %. "
+        "Compare with solver='midpoint'.",
+    ),
+    "back-and-forth, not converged": (
+        report("back-and-forth", mismatch=1.6, notes={"converged": False}),
+        "Moved 12 cells on average. Both ends disagree on the density halfway by 160 %; "
+        "the solver did not reach its tolerance. Give more max_iterations.",
+    ),
+    "a learned path": (
+        report("transport-2d", error_estimate=0.00081, in_distribution=True, mismatch=0.002),
+        "Moved 12 cells on average. Expect an L1 error of 0.081 %.",
+    ),
+    "a learned path of a foreign pair": (
+        report("transport-2d", error_estimate=0.47, in_distribution=False),
+        "Moved 12 cells on average. Expect an L1 error of 47 %; the pair is unlike those of the "
+        "training. Take solver='midpoint'.",
+    ),
+    "an operator that misses much": (
+        report(
+            "geonet-2d",
+            source_error=0.28,
+            target_error=0.17,
+            mass_error=0.018,
+            negativity=0.0083,
+            in_distribution=False,
+        ),
+        "Moved 12 cells on average. The path misses its source by 28 %, misses its target by 17 %, "
+        "is off in mass by 1.8 % and falls below zero by 0.83 %. "
+        "The pair is unlike those of the training. Take solver='midpoint'.",
+    ),
+    "one end is missed": (
+        report("flow-matching", target_error=0.031, distance=None),
+        "Moved at least 12 cells on average. The path misses its target by 3.1 %. "
+        "Nothing is known between the ends. Take solver='midpoint'.",
+    ),
+    "nothing is known": (
+        report("pinn"),
+        "Moved 12 cells on average. Nothing is known between the ends. "
+        "Compare with solver='midpoint'.",
+    ),
+    "Monge and Ampère": (
+        report("monge-ampere"),
+        "Moved 12 cells on average. The solver met its equation within its tolerance.",
+    ),
+    "Gaussians": (
+        report("bures"),
+        "Moved 12 cells on average. The path is exact for Gaussians in all of space.",
+    ),
+    "below its bound": (
+        report(distance=11.8, **ESTIMATED),
+        "Moved 12 cells on average. Expect an L1 error of 1.6 %. W2 is between 11.99 and 12.05.",
+    ),
+    "above its bound": (
+        report("pinn", distance=14.0),
+        "Moved 12 cells on average. Nothing is known between the ends. "
+        "W2 is between 11.99 and 12.05. Compare with solver='midpoint'.",
+    ),
+    "an uncertain distance": (
+        report("schrodinger", distance_upper_bound=13.5, distance_uncertainty=1.5, blur=3.0),
+        f"Moved 12 cells on average; blurred by 3 cells. {BRIDGE} W2 is between 11.99 and 13.5. "
+        "Give a smaller epsilon, or take solver='midpoint'.",
+    ),
+    "a certain distance": (
+        report("schrodinger", distance_uncertainty=0.05, blur=3.0),
+        f"Moved 12 cells on average; blurred by 3 cells. {BRIDGE}",
+    ),
+    "coarse cells": (
+        report("linear-program", blur=15.0, notes={"plan entries": 20, "solved on": "4×4 cells"}),
+        "Moved 12 cells on average; blurred by 15 cells. "
+        "The blur is larger than the motion: the path shows little but blur. "
+        "The path is grainy between the ends. Give a larger max_cells, or take solver='midpoint'.",
+    ),
+    "a barycenter that stopped early": (
+        report("debiased-barycenter", distance=None, notes={"stopped early at t": [0.5]}),
+        "Moved at least 12 cells on average. The solver stopped early at some times. "
+        "Give more max_iterations.",
+    ),
+    "masses that hardly differ": (
+        report(target_mass=1.04, **ESTIMATED),
+        "Moved 12 cells on average. Expect an L1 error of 1.6 %.",
+    ),
+    "a batch": (
+        report(
+            distance=[12.0, 3.0, 7.0],
+            distance_lower_bound=[11.99, 2.99, 6.99],
+            distance_upper_bound=[12.05, 3.05, 7.05],
+            mass_error=[0.0] * 3,
+            negativity=[0.0] * 3,
+            source_error=[0.0] * 3,
+            target_error=[0.0] * 3,
+            source_mass=[1.0] * 3,
+            target_mass=[1.0] * 3,
+            error_estimate=[0.01, 0.31, None],
+        ),
+        "Pair 2 of 3 is the worst: moved 3 cells on average. Expect an L1 error of 31 %. "
+        "Give a finer grid.",
+    ),
+}
+
+
+@pytest.mark.parametrize("situation", TOLD)
+def test_what_is_said_of_reports(situation: str):
+    found, words = TOLD[situation]
+    assert found.verdict() == words
+
+
+@pytest.mark.parametrize(
+    ("found", "advice"),
+    [
+        (report(notes={"converged": False}), "Give more max_steps (--option max_steps=…)."),
+        (report("pinn"), "Compare with --solver midpoint."),
+        (
+            report("schrodinger", blur=20.0),
+            "Give a smaller epsilon (--option epsilon=…), or take --solver midpoint.",
+        ),
+        (report("linear"), "Take --solver auto for the geodesic."),
+    ],
+)
+def test_advice_on_the_command_line_names_its_options(found: Report, advice: str):
+    assert found.verdict(command_line=True).endswith(advice)
+
+
+def test_there_are_thirty_situations_of_four_sentences_at_most():
+    assert len(SOLVED) + len(TOLD) >= 30
+    for _, words in [*SOLVED.values(), *TOLD.values()]:
+        assert words.count(". ") < 4
