@@ -10,6 +10,7 @@ import torch
 
 import geonet
 from geonet import Density, GaussianMixture, Grid
+from geonet.advice import at_the_command_line
 from geonet.evaluation.any_pairs import draw
 from geonet.geodesics.report import Report
 
@@ -99,7 +100,8 @@ SOLVED: dict[str, tuple[Callable[[], Report], str]] = {
         lambda: solved(
             *(batch(a, b) for a, b in zip(_smooth(), noise(), strict=True)), solver="schrodinger"
         ),
-        "Pair 2 of 2 is the worst: moved less than a cell on average; blurred by less than a cell. "
+        "Of 2 pairs path[1] is the worst: moved less than a cell on average; blurred by less than "
+        "a cell. "
         "The blur is larger than the motion: the path shows little but blur. "
         f"{BRIDGE} Give a smaller epsilon, or take solver='midpoint'.",
     ),
@@ -245,7 +247,7 @@ TOLD: dict[str, tuple[Report, str]] = {
             target_mass=[1.0] * 3,
             error_estimate=[0.01, 0.31, None],
         ),
-        "Pair 2 of 3 is the worst: moved 3 cells on average. Expect an L1 error of 31 %. "
+        "Of 3 pairs path[1] is the worst: moved 3 cells on average. Expect an L1 error of 31 %. "
         "Give a finer grid.",
     ),
 }
@@ -270,7 +272,8 @@ def test_what_is_said_of_reports(situation: str):
     ],
 )
 def test_advice_on_the_command_line_names_its_options(found: Report, advice: str):
-    assert found.verdict(command_line=True).endswith(advice)
+    with at_the_command_line():
+        assert found.verdict().endswith(advice)
 
 
 def test_there_are_thirty_situations_of_four_sentences_at_most():

@@ -111,13 +111,9 @@ class Report:
             entries["solver"] = f"{self.solver} ({len(_listed(self.mass_error))} pairs)"
         return [(label, _text(entry)) for label, entry in entries.items() if entry is not None]
 
-    def verdict(self, command_line: bool = False) -> str:
-        """What all of it comes to, in four sentences at most; of a batch, for the worst pair.
-
-        Args:
-            command_line: whether advice names options of the command line, not arguments.
-        """
-        return verdict(self, command_line)
+    def verdict(self) -> str:
+        """What all of it comes to, in four sentences at most; of a batch, for the worst pair."""
+        return verdict(self)
 
     @property
     def uncertain_share(self) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from geonet.advice import either, setting
 from geonet.wording import number, percent
 
 if TYPE_CHECKING:
@@ -43,14 +44,14 @@ LESS_BLUR = {
 }
 
 
-def verdict(report: Report, command_line: bool = False) -> str:
-    """Four sentences at most; of a batch, about the worst pair, counted from one."""
+def verdict(report: Report) -> str:
+    """Four sentences at most; of a batch, about the worst pair."""
     if not isinstance(report.mass_error, list):
-        return _of_pair(report, command_line)
+        return _of_pair(report)
     pairs = list(pairs_of(report))
     worst = max(range(len(pairs)), key=lambda k: _badness(pairs[k]))
-    said = _of_pair(pairs[worst], command_line)
-    return f"Pair {worst + 1} of {len(pairs)} is the worst: {said[0].lower()}{said[1:]}"
+    said = _of_pair(pairs[worst])
+    return f"Of {len(pairs)} pairs path[{worst}] is the worst: {said[0].lower()}{said[1:]}"
 
 
 def pairs_of(report: Report) -> Iterator[Report]:
@@ -67,13 +68,13 @@ def _entry(value: Any, k: int) -> Any:
     return value[k] if isinstance(value, list) and k < len(value) else value
 
 
-def _of_pair(report: Report, command_line: bool) -> str:
+def _of_pair(report: Report) -> str:
     if report.solver == "linear":
         return (
             "Nothing moves: the mixture fades one density into the other; it is not a geodesic. "
-            f"Take {_solver('auto', command_line)} for the geodesic."
+            f"Take {setting('solver', 'auto')} for the geodesic."
         )
-    first, remedy = _motion(report), _remedy(report, command_line)
+    first, remedy = _motion(report), _remedy(report)
     doubts = [_smeared(report), _flaws(report), _trust(report), _masses(report), _interval(report)]
     said = [sentence for sentence in doubts if sentence]
     room = LONGEST - len(first) - bool(remedy)
@@ -198,16 +199,16 @@ def _interval(report: Report) -> str:
 # ---- what to do
 
 
-def _remedy(report: Report, command_line: bool) -> str:
-    midpoint = _solver("midpoint", command_line)
+def _remedy(report: Report) -> str:
+    midpoint = setting("solver", "midpoint")
     missed = report.notes.get("converged") is False or report.notes.get("stopped early at t")
     if missed and report.solver in MORE_STEPS:
-        return f"Give {_option('more', MORE_STEPS[report.solver], command_line)}."
+        return f"Give {_option('more', MORE_STEPS[report.solver])}."
     if _blur_is_larger(report) or (report.blur and report.doubtful):
         less = LESS_BLUR.get(report.solver)
         if less is None:
             return f"Take {midpoint}."
-        return f"Give {_option(*less, command_line)}, or take {midpoint}."
+        return f"Give {_option(*less)}, or take {midpoint}."
     if _flaws(report) and report.solver != "midpoint":
         return f"Take {midpoint}."
     if isinstance(report.error_estimate, float):
@@ -219,9 +220,5 @@ def _remedy(report: Report, command_line: bool) -> str:
     return "" if report.solver in KNOWN else f"Compare with {midpoint}."
 
 
-def _solver(name: str, command_line: bool) -> str:
-    return f"--solver {name}" if command_line else f"solver={name!r}"
-
-
-def _option(how: str, name: str, command_line: bool) -> str:
-    return f"{how} {name} (--option {name}=…)" if command_line else f"{how} {name}"
+def _option(how: str, name: str) -> str:
+    return f"{how} {either(name, f'{name} (--option {name}=…)')}"
