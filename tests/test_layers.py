@@ -15,6 +15,7 @@ ROOT = Path(geonet.__file__).parent
 LAYERS = (  # from the bottom up; a package may import what stands before it
     (
         "errors",
+        "arguments",
         "locations",
         "version",
         "quiet",

@@ -14,6 +14,7 @@ from geonet.geodesics.base import QUARTERS, Geodesic
 from geonet.measures.density import Density
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
+from geonet.solvers.base import check_pair
 from geonet.solvers.registry import make_solver
 
 FINER = 21  # cells of the truth of a formula in 1D for one of the pair's, an odd number
@@ -40,6 +41,7 @@ class Truth:
 
 def truth_of(source: Density, target: Density) -> Truth:
     """The truth for a pair or a batch: quantiles in 1D, else the best classical solver for each."""
+    check_pair(source, target)
     if source.grid.dimension == 1:
         return _truth_1d(source, target)
     if not source.leading:

@@ -13,10 +13,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from geonet.arguments import as_path, check_kind
 from geonet.errors import GridError, InputError, UnavailableError
 from geonet.locations import located
 from geonet.measures.density import Density, as_points, as_tensor
-from geonet.measures.grid import Grid
+from geonet.measures.grid import Grid, check_grid
 from geonet.threads import working_on
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class Geodesic(ABC):
     @torch.no_grad()
     def animate(self, file: str | Path, frames: int = 31, grid: Grid | None = None) -> Path:
         """Write the path, forwards and backwards, as a .gif; with ffmpeg also as an .mp4."""
-        return located(ANIMATE)(self, Path(file), frames, grid)
+        return located(ANIMATE)(self, as_path(file), frames, grid)
 
     @torch.no_grad()
     def save(
@@ -137,7 +138,7 @@ class Geodesic(ABC):
         """Write an npz: the frames at `times` for any reader, and all that `load` needs."""
         from geonet.geodesics.archive import save_geodesic
 
-        return save_geodesic(self, Path(file), times, grid)
+        return save_geodesic(self, as_path(file), times, grid)
 
     @staticmethod
     def load(file: str | Path) -> Geodesic:
@@ -243,8 +244,7 @@ class Geodesic(ABC):
     def _output_grid(self, grid: Grid | None) -> Grid:
         if grid is None:
             return self.grid
-        if not isinstance(grid, Grid):
-            raise GridError(f"grid is {grid!r}; give a Grid, e.g. path.grid.with_shape(128).")
+        check_grid(grid)
         if not grid.same_box(self.grid):
             raise GridError(
                 f"The path lives on {self.grid}, the grid asked for is {grid}: the boxes differ; "
@@ -257,6 +257,12 @@ class Geodesic(ABC):
             f"The solver {self.solver!r} gives no {what}; choose one that does, such as "
             "solver='monge-ampere' or 'schrodinger' (geonet.list_solvers() lists what each gives)."
         )
+
+
+def check_path(path: Geodesic, name: str = "path") -> None:
+    """Refuse what is not a path."""
+    remedy = "give what geonet.geodesic(source, target) or geonet.load(file) gives"
+    check_kind(path, Geodesic, name, remedy)
 
 
 def check_times(t: Times) -> tuple[Tensor, bool]:

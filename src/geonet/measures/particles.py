@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from geonet.errors import DensityError, GridError
-from geonet.measures.density import Density
-from geonet.measures.grid import Grid
+from geonet.arguments import check_count
+from geonet.errors import DensityError
+from geonet.measures.density import Density, as_points, check_density
+from geonet.measures.grid import Grid, check_grid
+from geonet.randomness import check_generator
 
 
 def sampled(density: Density, count: int, generator: torch.Generator) -> Tensor:
     """`count` particles drawn from a density, uniform in their cells, (count, d), float64."""
-    grid, masses = density.grid, _masses(density)
+    masses, grid = _masses(density, count), density.grid
+    check_generator(generator)
     cells = torch.multinomial(masses, count, replacement=True, generator=generator)
     centres = grid.points().reshape(-1, grid.dimension)[cells]
     inside = torch.rand(centres.shape, dtype=torch.float64, generator=generator) - 0.5
@@ -24,16 +28,14 @@ def rounded(density: Density, count: int) -> Tensor:
 
     This is the paper's simplest way; it does not compensate for rounding.
     """
-    times = (count * _masses(density)).round().long()
+    times = (count * _masses(density, count)).round().long()
     return density.grid.points().reshape(-1, density.grid.dimension).repeat_interleave(times, 0)
 
 
-def histogram(particles: Tensor, grid: Grid) -> Density:
+def histogram(particles: ArrayLike | Tensor, grid: Grid) -> Density:
     """Shares of particles (..., n, d) in the cells; those outside the box count at its faces."""
-    if particles.shape[-1] != grid.dimension:
-        raise GridError(f"Particles are {particles.shape[-1]}D and the grid {grid.dimension}D.")
-    if not bool(torch.isfinite(particles).all()):
-        raise DensityError("Some particles are nowhere (NaN or infinite); leave them out.")
+    check_grid(grid)
+    particles = as_points(particles, grid.dimension)
     spacing = torch.tensor(grid.spacing, dtype=torch.float64)
     index = torch.zeros(particles.shape[:-1], dtype=torch.long)
     cells = ((particles - grid.corner("lower")) / spacing).floor().long()
@@ -46,5 +48,10 @@ def histogram(particles: Tensor, grid: Grid) -> Density:
     return Density(counts.reshape(*leading, *grid.shape), grid)
 
 
-def _masses(density: Density) -> Tensor:
+def _masses(density: Density, count: int) -> Tensor:
+    """Of the cells of a single density, for so many particles."""
+    check_density(density)
+    check_count(count, 1, "count")
+    if density.leading:
+        raise DensityError(f"This is {density!r}; give a single density, such as density[0].")
     return density.values.to(torch.float64).clamp(min=0).reshape(-1) * density.grid.cell_volume

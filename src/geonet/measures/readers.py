@@ -16,10 +16,11 @@ from numpy.typing import ArrayLike
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from geonet.arguments import as_path, shown
 from geonet.errors import DensityError, FileError, InputError
 from geonet.files import open_npz, read_npy, reading
 from geonet.measures.density import Density, as_points, as_tensor
-from geonet.measures.grid import Grid
+from geonet.measures.grid import Grid, check_grid
 from geonet.quiet import quiet
 
 IMAGE_SUFFIXES = (
@@ -44,6 +45,12 @@ def from_function(function: Callable[[Tensor], ArrayLike | Tensor], grid: Grid) 
             NumPy or torch.
         grid: where to evaluate it.
     """
+    check_grid(grid)
+    if not callable(function):
+        raise InputError(
+            f"function is {shown(function)}; give a function of points, "
+            "or geonet.Density(values, grid) for values."
+        )
     values = as_tensor(function(grid.points()))
     if tuple(values.shape) != grid.shape:
         raise DensityError(
@@ -69,6 +76,7 @@ def from_samples(
     """
     if outside not in ("error", "drop"):
         raise InputError(f"outside is {outside!r}; give 'error' or 'drop'.")
+    check_grid(grid)
     where = as_points(points, grid.dimension)
     if where.ndim > 2:
         raise InputError(f"Samples have shape {tuple(where.shape)}; give one cloud, (n, d).")
@@ -94,7 +102,13 @@ def from_image(file: str | Path, invert: bool = False) -> Density:
         file: PNG, JPEG, GIF, BMP, TIFF, WEBP or PPM, with 8 or 16 bits per channel.
         invert: whether dark pixels hold the mass instead of bright ones.
     """
-    return _density_from(Path(file), _image_values(Path(file), invert), None)
+    if hasattr(file, "shape"):
+        raise InputError(
+            "geonet.from_image takes the name of a file, and this is an array; "
+            "use geonet.Density(values, grid)."
+        )
+    path = as_path(file)
+    return _density_from(path, _image_values(path, invert), None)
 
 
 def read(file: str | Path, grid: Grid | None = None) -> Density:
@@ -111,7 +125,9 @@ def read(file: str | Path, grid: Grid | None = None) -> Density:
         grid: where the values live; by default the file's box or, if it has none, a box with
             longest side 1.
     """
-    file = Path(file)
+    file = as_path(file)
+    if grid is not None:
+        check_grid(grid)
     suffix = file.suffix.lower()
     if suffix in IMAGE_SUFFIXES:
         return _density_from(file, _image_values(file, invert=False), grid)
@@ -130,7 +146,7 @@ def read(file: str | Path, grid: Grid | None = None) -> Density:
 
 def read_points(file: str | Path) -> tuple[Tensor, Tensor | None]:
     """Points (n, d) and weights (n,), or None, from a csv with a header `x[,y[,z]][,weight]`."""
-    file = Path(file)
+    file = as_path(file)
     names, lines = _csv_lines(file)
     if names is None:
         raise FileError(
@@ -159,7 +175,7 @@ def read_points(file: str | Path) -> tuple[Tensor, Tensor | None]:
 
 def is_cloud(file: str | Path) -> bool:
     """Whether the file is a csv with a header, that is a point cloud."""
-    file = Path(file)
+    file = as_path(file)
     return file.suffix.lower() == ".csv" and _csv_lines(file)[0] is not None
 
 

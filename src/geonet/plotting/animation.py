@@ -12,11 +12,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
+from geonet.arguments import as_path, check_count
 from geonet.errors import FileError
 from geonet.files import written_atomically
 from geonet.geodesics.base import Geodesic
 from geonet.measures.grid import Grid
-from geonet.plotting.checks import check, check_count
+from geonet.plotting.checks import check
 from geonet.plotting.look import DENSITY_MAP, FAINT, INK, Frames, quieten
 from geonet.plotting.panels import PROJECTIONS, projection
 from geonet.plotting.video import check_ffmpeg, write_mp4
@@ -28,12 +29,13 @@ STEP, PAUSE = 60, 600  # milliseconds that a frame is shown, between and at the 
 
 
 def animate_geodesic(
-    path: Geodesic, file: Path, frames: int = 31, grid: Grid | None = None
+    path: Geodesic, file: str | Path, frames: int = 31, grid: Grid | None = None
 ) -> Path:
     """Write `frames` moments, forwards and back, as a GIF that loops or an MP4 that plays once.
 
     An MP4 needs ffmpeg.
     """
+    file = as_path(file)
     kind = file.suffix.lower()
     if kind not in (".gif", ".mp4"):
         raise FileError(
