@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from numbers import Integral, Real
+from numbers import Integral, Number, Real
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,13 @@ def is_number(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value in a message: in full where it is short, else its type and shape."""
+    """A value in a message: in full where it is short, else its beginning, or type and shape."""
+    kind = type(value).__name__.removeprefix("nd")  # arrays
+    noun = f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and shape:
-        return f"a {type(value).__name__} of shape {tuple(shape)}"
+        return f"{noun} of shape {tuple(shape)}"
     text = repr(value)
-    return text if len(text) <= LONGEST and "\n" not in text else f"a {type(value).__name__}"
+    if len(text) <= LONGEST and "\n" not in text:
+        return text
+    return f"{text[:LONGEST]}…" if isinstance(value, str | Number) else noun

@@ -17,7 +17,7 @@ from geonet.arguments import as_path, check_kind
 from geonet.errors import GridError, InputError, UnavailableError
 from geonet.locations import located
 from geonet.measures.density import Density, as_points, as_tensor
-from geonet.measures.grid import Grid, check_grid
+from geonet.measures.grid import Grid
 from geonet.threads import working_on
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class Geodesic(ABC):
     def _output_grid(self, grid: Grid | None) -> Grid:
         if grid is None:
             return self.grid
-        check_grid(grid)
+        check_kind(grid, Grid, "grid", "give a Grid, e.g. path.grid.with_shape(128)", GridError)
         if not grid.same_box(self.grid):
             raise GridError(
                 f"The path lives on {self.grid}, the grid asked for is {grid}: the boxes differ; "

@@ -121,7 +121,7 @@ class Density:
         """One density of a batch."""
         if not self.leading:
             raise DensityError(
-                "This density is a single one, not a batch; use it without an index."
+                "This density has no batch axis, it is a single one; use it without an index."
             )
         check_index(index, len(self))
         mixture = None if self.mixture is None else self.mixture[index]
@@ -137,7 +137,9 @@ class Density:
 
     def __len__(self) -> int:
         if not self.leading:
-            raise DensityError("This density is a single one; give a batch, (n, *grid.shape).")
+            raise DensityError(
+                "This density has no batch axis, it is a single one; give values (n, *grid.shape)."
+            )
         return self.leading[0]
 
     def __iter__(self) -> Iterator[Density]:

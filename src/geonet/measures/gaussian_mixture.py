@@ -45,15 +45,15 @@ class GaussianMixture:
             )
         if not bool((self.weights > 0).all() and torch.isfinite(self.weights).all()):
             raise DensityError(
-                "Weights of a mixture are not all positive and finite; give such, or none."
+                "Weights of a mixture must be positive and finite; leave out the others."
             )
         factor, failed = torch.linalg.cholesky_ex(self.covariances)
         skew = (self.covariances - self.covariances.transpose(-1, -2)).abs().max()
         symmetric = bool(skew <= 1e-8 * self.covariances.abs().max())
         if bool(failed.any()) or not symmetric or not bool(torch.isfinite(self.means).all()):
             raise DensityError(
-                "Means are not finite or covariances not symmetric and positive definite; "
-                "give such as a mixture has."
+                "These are no mixture; "
+                "give finite means and symmetric positive definite covariances."
             )
         self.weights = self.weights / self.weights.sum(-1, keepdim=True)
         self._factor = factor
@@ -78,7 +78,9 @@ class GaussianMixture:
                 f"{tuple(means.shape)}; give one number, or one per component."
             )
         if not bool(((std > 0) & torch.isfinite(std)).all()):
-            raise DensityError("Standard deviations are not positive and finite; give such.")
+            raise DensityError(
+                "Standard deviations must be positive and finite; leave out components without any."
+            )
         std = std.expand(means.shape[:-1])
         return cls(means, torch.diag_embed(std[..., None].expand(means.shape) ** 2), weights)
 
@@ -142,7 +144,7 @@ class GaussianMixture:
         """One mixture of a batch."""
         if self.means.ndim == 2:
             raise DensityError(
-                "This mixture is a single one, not a batch; use it without an index."
+                "This mixture has no batch axis, it is a single one; use it without an index."
             )
         check_index(index, len(self.means))
         return GaussianMixture(self.means[index], self.covariances[index], self.weights[index])

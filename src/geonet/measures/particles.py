@@ -7,8 +7,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from geonet.arguments import check_count
-from geonet.errors import DensityError
-from geonet.measures.density import Density, as_points, check_density
+from geonet.errors import DensityError, GridError
+from geonet.measures.density import Density, as_tensor, check_density
 from geonet.measures.grid import Grid, check_grid
 from geonet.randomness import check_generator
 
@@ -35,7 +35,16 @@ def rounded(density: Density, count: int) -> Tensor:
 def histogram(particles: ArrayLike | Tensor, grid: Grid) -> Density:
     """Shares of particles (..., n, d) in the cells; those outside the box count at its faces."""
     check_grid(grid)
-    particles = as_points(particles, grid.dimension)
+    particles = as_tensor(particles).to(torch.float64)
+    if particles.ndim < 2 or particles.shape[-1] != grid.dimension:
+        raise GridError(
+            f"Particles have shape {tuple(particles.shape)} and the grid is {grid.dimension}D; "
+            f"give an array (..., n, {grid.dimension})."
+        )
+    if not particles.numel():
+        raise DensityError("There are no particles; give at least one.")
+    if not bool(torch.isfinite(particles).all()):
+        raise DensityError("Some particles are nowhere (NaN or infinite); leave them out.")
     spacing = torch.tensor(grid.spacing, dtype=torch.float64)
     index = torch.zeros(particles.shape[:-1], dtype=torch.long)
     cells = ((particles - grid.corner("lower")) / spacing).floor().long()
