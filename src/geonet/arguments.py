@@ -34,7 +34,9 @@ def check_count(count: Any, least: int, name: str) -> None:
 
 
 def check_index(index: Any, count: int) -> None:
-    """Refuse what is not the number of one of a batch of `count`."""
+    """Refuse what is neither the number of one of a batch of `count`, nor a slice of it."""
+    if isinstance(index, slice):
+        return
     if not is_whole(index) or not -count <= index < count:
         raise InputError(
             f"The index {shown(index)} is none of a batch of {count}; "

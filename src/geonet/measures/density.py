@@ -101,7 +101,7 @@ class Density:
         """(1 − fraction)·μ + fraction·uniform: the explicit way to make a density positive."""
         if not is_number(fraction) or not 0 <= fraction < 1:
             raise DensityError(
-                f"floor is {shown(fraction)}; give a number in [0, 1), a share of the mass."
+                f"floor is {shown(fraction)}; give a share of the mass, a number in [0, 1)."
             )
         if fraction == 0:
             return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from numpy.typing import ArrayLike
@@ -146,8 +147,21 @@ class GaussianMixture:
             raise DensityError(
                 "This mixture has no batch axis, it is a single one; use it without an index."
             )
-        check_index(index, len(self.means))
+        check_index(index, len(self))
         return GaussianMixture(self.means[index], self.covariances[index], self.weights[index])
+
+    def __len__(self) -> int:
+        if self.means.ndim == 2:
+            raise DensityError(
+                "This mixture has no batch axis, it is a single one; give means (batch, k, d)."
+            )
+        return len(self.means)
+
+    def __iter__(self) -> Iterator[GaussianMixture]:
+        return (self[i] for i in range(len(self)))
+
+    def __bool__(self) -> bool:
+        return True  # a single mixture cannot be counted
 
     def __repr__(self) -> str:
         batch = f"{len(self.means)} of " if self.means.ndim == 3 else ""
