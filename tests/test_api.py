@@ -76,7 +76,7 @@ def test_mixtures_need_a_grid_unless_the_solver_takes_formulas():
 
 
 def test_arrays_are_not_densities():
-    with pytest.raises(InputError, match=r"not Tensor; use geonet.Density\(values, grid\)"):
+    with pytest.raises(InputError, match=r"\(8, 8\); give geonet.Density\(values, grid\)"):
         geonet.geodesic(torch.ones(8, 8), density())
 
 

@@ -1,68 +1,268 @@
-"""What the README and the documentation say is run and followed here."""
+"""What the README and the documentation say is followed here, from top to bottom of every page."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import tomllib
+from collections import Counter
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
 
-from geonet.cli import app
+from geonet.cli import app, main
+from geonet.locations import located
+from geonet.settings import to_toml
 from geonet.solvers.registry import solver_names
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
+TITLE = re.compile(r'title="([^"]+)"')
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)[^)]*\)")
+DIRECTIVE = re.compile(r"^::: (\S+)\n((?:    .*\n)*)", re.MULTILINE)
 COMMANDS = ("make demo", "make test")
+
+# Lines that take long, what is run in their place, and why that is enough. A line without any is
+# only parsed.
+SHORTER: dict[str, tuple[str | None, str]] = {
+    "geonet evaluate transport-2d": (
+        "geonet evaluate transport-2d --count 1",
+        "exact paths of twenty pairs",
+    ),
+    "geonet evaluate schrodinger --suite 2d-ood --option epsilon=0.01": (
+        "geonet evaluate schrodinger --suite 2d-ood --option epsilon=0.01 --count 1",
+        "exact paths of twenty pairs",
+    ),
+    "geonet evaluate transport-2d --pairs my.npz": (
+        "geonet evaluate transport-2d --pairs my.npz --count 1",
+        "exact paths of twenty pairs",
+    ),
+    "geonet evaluate runs/my/model.safetensors --pairs my.npz": (
+        "geonet evaluate runs/my/model.safetensors --pairs my.npz --count 1",
+        "exact paths of twenty pairs",
+    ),
+    "geonet train --pairs my.npz": (
+        "geonet train --pairs my.npz --stop-at 1",
+        "minutes of training, then twenty exact paths; tests/cli/test_train.py has the end of it",
+    ),
+    "geonet train --pairs my.npz --resume": (
+        "geonet train --pairs my.npz --resume --stop-at 2",
+        "goes on with the training above",
+    ),
+    "geonet train --pairs my.npz --name mine": (
+        "geonet train --pairs my.npz --name mine --stop-at 1",
+        "minutes of training",
+    ),
+    "torchrun --nproc-per-node 2 -m geonet train studies/configs/gaussian-1d.toml "
+    "--folder runs/two": (
+        "geonet train studies/configs/gaussian-1d.toml --folder runs/two",
+        "two processes on one core; tests/training/test_processes.py starts torchrun",
+    ),
+    "geonet benchmark": (None, "an hour; the last line of its page runs one suite"),
+    "geonet benchmark --quick": (None, "minutes; the last line of its page runs one suite"),
+    "geonet benchmark --suite any": (
+        None,
+        "an hour; tests/studies/benchmark/any_pair measures its pairs",
+    ),
+    "geonet benchmark --suite 2d --solvers transport-2d,monge-ampere": (
+        None,
+        "minutes; the last line of its page runs another suite",
+    ),
+    "geonet benchmark --suite 1d --solvers quantile,transport-1d --json": (
+        "geonet benchmark --suite 1d --solvers quantile --json --quick",
+        "a minute; with fewer pairs and one process some seconds",
+    ),
+    "geonet reproduce table-2": (
+        "geonet reproduce table-1 --quick",
+        "minutes; table 1 is the quickest, and the tests of studies/reproduction run the others",
+    ),
+    "geonet reproduce all --quick": (
+        None,
+        "half an hour; tests/studies/reproduction runs every experiment",
+    ),
+    "geonet reproduce table-2 --train": (
+        None,
+        "hours; tests/studies/reproduction/test_retraining.py trains and measures",
+    ),
+    ".venv/bin/python tutorials/images.py": (None, "tests/test_tutorials.py runs every tutorial"),
+}
+
+# What makes any config a matter of seconds.
+FEW = {"steps": 2, "compile": False, "checkpoint_every": 1, "log_every": 1}
+SMALL = {"sampling": {"pairs": 4, "points": 8, "places": 8}, "validation": {"pairs": 1, "every": 1}}
+
+
+@dataclass(frozen=True)
+class Block:
+    """What stands between two fences of a page."""
+
+    language: str
+    title: str | None  # the name of a file whose content the block is
+    lines_before: int
+    text: str
+
+    def commands(self) -> list[str]:
+        """The lines of a shell, without comments."""
+        if self.language != "bash":
+            return []
+        return [line.split(" #")[0].strip() for line in self.text.splitlines() if line.strip()]
 
 
 def name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def python_blocks(page: Path) -> list[tuple[int, str]]:
-    """The ```python blocks of a page, each with the number of lines before it."""
-    text = page.read_text(encoding="utf-8")
-    return [
-        (text.count("\n", 0, fence.start(2)), fence[2])
-        for fence in FENCE.finditer(text)
-        if fence[1] == "python"
-    ]
+def blocks(page: Path) -> list[Block]:
+    text, found = page.read_text(encoding="utf-8"), []
+    for fence in FENCE.finditer(text):
+        title = TITLE.search(fence[2])
+        before = text.count("\n", 0, fence.start(3))
+        found.append(Block(fence[1], title and title[1], before, fence[3]))
+    return found
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=name)
-def test_python_blocks_run(page, tmp_path, monkeypatch):
+def can_be_followed(block: Block) -> bool:
+    return block.language in ("python", "bash") or block.title is not None
+
+
+# ---- following a page
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(map(can_be_followed, blocks(page)))], ids=name
+)
+def test_page_can_be_followed(page, tmp_path, monkeypatch, capsys):
+    """In an empty folder, from top to bottom: Python, commands, and files that are shown."""
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "documentation"}
-    for lines_before, block in python_blocks(page):
-        source = "\n" * lines_before + block  # an error names the page's own line
-        exec(compile(source, str(page), "exec", dont_inherit=True), namespace)
+    if "studies/configs/" in page.read_text(encoding="utf-8"):
+        copy_configs(tmp_path / "studies" / "configs")
+    for block in blocks(page):
+        if block.title is not None:
+            write(tmp_path / block.title, block.text)
+        elif block.language == "python":
+            source = "\n" * block.lines_before + block.text  # an error names the page's own line
+            exec(compile(source, str(page), "exec", dont_inherit=True), namespace)
+        for line in block.commands():
+            follow(line, capsys)
 
 
-def shell_lines(page: Path) -> list[str]:
-    """The `geonet …` lines of a page's shell blocks."""
-    fences = FENCE.finditer(page.read_text(encoding="utf-8"))
-    lines = [line for fence in fences if fence[1] == "bash" for line in fence[2].splitlines()]
-    return [line for line in lines if line.startswith("geonet ")]
+def follow(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run a command of geonet, or what `SHORTER` has for it; of others, see that they exist."""
+    if line in SHORTER:
+        instead, _ = SHORTER[line]
+        understand(line)
+        if instead is None:
+            return
+        line = instead
+    program, *arguments = shlex.split(line)
+    if program == "make":
+        assert has_target(arguments[0]), line
+    elif program == "pip":
+        assert arguments[-1] in (f"geonet[{extra}]" for extra in extras()), line
+    else:
+        assert program == "geonet", f"{line!r} is no command that a test can follow"
+        code = main(arguments)
+        assert code == 0, f"{line}\n{capsys.readouterr().err}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if shell_lines(page)], ids=name)
-def test_commands_are_understood(page):
+def understand(line: str) -> None:
     """Command, options and arguments; nothing is run."""
-    commands = get_command(app.app).commands
-    for line in shell_lines(page):
-        _, command, *arguments = shlex.split(line, comments=True)
-        if command.startswith("--"):
-            continue
-        commands[command].make_context(command, arguments)  # raises where it does not understand
+    program, *words = shlex.split(line)
+    if "geonet" not in (program, *words):
+        assert Path(ROOT, words[0]).is_file(), line
+        return
+    command, *arguments = words[words.index("geonet") + 1 :] if program != "geonet" else words
+    get_command(app.app).commands[command].make_context(command, arguments)  # raises if it cannot
+
+
+def has_target(target: str) -> bool:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE) is not None
+
+
+def extras() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return list(project["optional-dependencies"])
+
+
+def copy_configs(folder: Path) -> None:
+    """The configs of a clone, in which some pages are read."""
+    folder.mkdir(parents=True)
+    for config in (ROOT / "studies" / "configs").glob("*.toml"):
+        write(folder / config.name, config.read_text(encoding="utf-8"))
+
+
+def write(file: Path, text: str) -> None:
+    """A file as it stands on a page; a config with few steps on little, to train for a second."""
+    if file.suffix == ".toml":
+        table: dict[str, Any] = tomllib.loads(text) | FEW
+        table |= {part: table.get(part, {}) | values for part, values in SMALL.items()}
+        text = to_toml(table)
+    file.write_text(text, encoding="utf-8")
+
+
+def test_every_shorter_line_is_on_a_page():
+    lines = {line for page in PAGES for block in blocks(page) for line in block.commands()}
+    assert set(SHORTER) <= lines
+
+
+def test_a_page_that_cannot_be_followed_fails(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for line in ("geonet geodesic a.png b.png", "make nothing", "pip install nothing", "rm a.png"):
+        with pytest.raises(AssertionError, match=line.split()[-1]):
+            follow(line, capsys)
+
+
+# ---- one home for every object
+
+
+def objects(page: Path) -> list[str]:
+    """What the `:::` directives of a page document, each by the place where it is defined."""
+    found = []
+    for path, options in DIRECTIVE.findall(page.read_text(encoding="utf-8")):
+        members = re.search(r"members: \[(.*)\]", options)
+        found += documented(path, members and [part.strip() for part in members[1].split(",")])
+    return found
+
+
+def documented(path: str, members: list[str] | None = None) -> list[str]:
+    """An object, or a module with the public names that it defines."""
+    try:
+        module = import_module(path)
+    except ModuleNotFoundError:
+        home, _, last = path.rpartition(".")
+        found = located(f"{home}:{last}")
+        return [f"{found.__module__}.{found.__qualname__}"]
+    own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == path]
+    chosen = own if members is None else members
+    return [path, *(f"{path}.{key}" for key in chosen if not key.startswith("_"))]
+
+
+def test_every_object_has_one_home():
+    """An object on two pages has two addresses, and mkdocs does not know which one links mean."""
+    homes = Counter(found for page in PAGES for found in objects(page))
+    assert len(homes) > 80
+    assert [found for found, count in homes.items() if count > 1] == []
+
+
+def test_an_object_is_known_by_any_name():
+    (grid,) = documented("geonet.Grid")
+    assert grid == "geonet.measures.grid.Grid"
+    assert "geonet.errors.GridError" in documented("geonet.errors")
+    assert "geonet.measures.metrics.l1" not in documented("geonet.evaluation.metrics")
+
+
+# ---- what pages say and link to
 
 
 def test_readme_shows_python():
-    assert python_blocks(ROOT / "README.md")
+    assert any(block.language == "python" for block in blocks(ROOT / "README.md"))
 
 
 def test_first_page_of_the_site_is_the_readme(monkeypatch):
@@ -79,15 +279,7 @@ def test_first_page_of_the_site_is_the_readme(monkeypatch):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_readme_names_the_commands(command):
-    shell = [fence[2] for fence in FENCE.finditer((ROOT / "README.md").read_text(encoding="utf-8"))]
-    lines = [line.split("#")[0].strip() for block in shell for line in block.splitlines()]
-    assert command in lines
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_makefile_has_the_commands(command):
-    target = command.removeprefix("make ")
-    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert command in [line for block in blocks(ROOT / "README.md") for line in block.commands()]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

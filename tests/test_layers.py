@@ -16,6 +16,7 @@ LAYERS = (  # from the bottom up; a package may import what stands before it
     (
         "advice",
         "errors",
+        "arguments",
         "locations",
         "version",
         "quiet",

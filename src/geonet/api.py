@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from geonet.arguments import as_path, shown
 from geonet.errors import InputError, SolverError
 from geonet.geodesics.archive import load_geodesic
 from geonet.geodesics.base import Geodesic
 from geonet.measures.density import Density
 from geonet.measures.gaussian_mixture import End, GaussianMixture
-from geonet.measures.grid import Grid
+from geonet.measures.grid import Grid, check_grid
 from geonet.solvers.base import MixtureSolver, Solver
 from geonet.solvers.registry import import_all, make_solver, solver_classes
 
@@ -18,7 +19,7 @@ from geonet.solvers.registry import import_all, make_solver, solver_classes
 def geodesic(
     source: End,
     target: End,
-    solver: str | Solver = "auto",
+    solver: str | Path | Solver = "auto",
     *,
     grid: Grid | None = None,
     **options: Any,
@@ -32,13 +33,14 @@ def geodesic(
         grid: where Gaussian mixtures are evaluated; not needed for densities.
         **options: options of the named solver, such as `floor=0.01` for "monge-ampere".
     """
-    if not isinstance(solver, str | Solver):
-        raise SolverError(
-            f"solver is {solver!r}; give a name from geonet.list_solvers() or a Solver."
-        )
+    if grid is not None:
+        check_grid(grid)
     if isinstance(solver, Solver):
         if options:
-            raise SolverError("Options go with a solver's name; this solver already has its own.")
+            raise SolverError(
+                "Options go with a solver's name, and this solver already has its own; "
+                "give them to geonet.solver(name, ...)."
+            )
         chosen = solver
     else:
         chosen = make_solver(solver, **options)
@@ -47,8 +49,8 @@ def geodesic(
     return chosen(*(_on_grid(end, grid, chosen) for end in (source, target)))
 
 
-def solver(name: str, **options: Any) -> Solver:
-    """The solver of that name, a callable (source, target) -> Geodesic."""
+def solver(name: str | Path, **options: Any) -> Solver:
+    """The solver of that name or model file, a callable (source, target) -> Geodesic."""
     return make_solver(name, **options)
 
 
@@ -62,8 +64,9 @@ def list_solvers() -> dict[str, str]:
 
 def load(file: str | Path) -> Geodesic:
     """The path that `path.save(file)` wrote."""
+    found = as_path(file)
     import_all()  # every kind of path registers itself when its module is imported
-    return load_geodesic(Path(file))
+    return load_geodesic(found)
 
 
 def _on_grid(end: End, grid: Grid | None, solver: Solver) -> Density:
@@ -86,7 +89,7 @@ def _on_grid(end: End, grid: Grid | None, solver: Solver) -> Density:
 def _checked(end: End) -> End:
     if not isinstance(end, Density | GaussianMixture):
         raise InputError(
-            f"Source and target must be densities, not {type(end).__name__}; "
-            "use geonet.Density(values, grid)."
+            f"Source and target must be densities, and one of them is {shown(end)}; "
+            "give geonet.Density(values, grid)."
         )
     return end

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from geonet.arguments import check_kind, shown
 from geonet.errors import ConfigError
 from geonet.files import reading
 
@@ -75,6 +76,24 @@ def to_toml(table: dict[str, Any], prefix: str = "") -> str:
     return text
 
 
+def check_types(settings: Any) -> None:
+    """Refuse a dataclass that was made with values of other types than its fields have."""
+    hints = get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        hint, value = hints[field.name], getattr(settings, field.name)
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if value is None and NoneType in kinds:
+            continue
+        kind = kinds[0]
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            made = f"give {kind.__name__}(...)"
+            check_kind(value, kind, field.name, made, ConfigError)
+        elif get_origin(kind) is Literal:
+            check_kind(value, str, field.name, "give a name", ConfigError)
+        else:
+            _value(kind, value, field.name)
+
+
 def require(condition: bool, message: str) -> None:
     """Refuse a setting with one sentence."""
     if not condition:
@@ -106,7 +125,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if hint is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
     if type(value) is not hint or (hint is float and not math.isfinite(value)):
-        raise ConfigError(f"{where} is {value!r}; give {_KINDS[hint]}.")
+        raise ConfigError(f"{where} is {shown(value)}; give {_KINDS[hint]}.")
     return value
 
 

@@ -91,3 +91,13 @@ def test_the_callers_tensors_are_not_shared():
     mixture = GaussianMixture.isotropic(means, 1.0)
     means += 5
     assert float(mixture.means) == 0
+
+
+def test_a_batch_can_be_unpacked_and_sliced():
+    batch = GaussianMixture.isotropic(torch.ones(3, 2, 1), 0.5)
+    first, *_, last = batch
+    assert len(batch) == 3 and len(batch[1:]) == 2
+    assert first.means.shape == last.means.shape == (2, 1)
+    with pytest.raises(DensityError, match="no batch axis"):
+        len(first)
+    assert first

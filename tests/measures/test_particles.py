@@ -93,7 +93,10 @@ def test_particles_in_single_precision_are_counted_too():
 def test_particles_of_another_dimension_are_refused(particles, grid):
     with pytest.raises(GridError) as error:
         histogram(torch.zeros(7, particles), GRIDS[grid])
-    assert str(error.value) == f"Particles are {particles}D and the grid {grid}D."
+    assert str(error.value) == (
+        f"Particles have shape (7, {particles}) and the grid is {grid}D; "
+        f"give an array (..., n, {grid})."
+    )
 
 
 def test_counts_have_no_gradient_in_the_particles():

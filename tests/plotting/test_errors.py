@@ -113,7 +113,7 @@ def test_rounding_is_not_blown_up(line):
 
 
 def test_bad_references_are_refused(line, plane, batch):
-    with pytest.raises(InputError, match=r"reference is Density; give a path, such as geonet\."):
+    with pytest.raises(InputError, match=r"reference is Density.*; give what geonet\.geodesic"):
         plot_error(line, line.source)
     with pytest.raises(GridError, match=r"does not live on 60 cells.*give one in the same box"):
         plot_error(line, plane)

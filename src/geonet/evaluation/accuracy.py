@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from geonet import progress
+from geonet.arguments import check_kind
 from geonet.errors import GeonetError, InputError, UnavailableError
 from geonet.geodesics.base import QUARTERS, Geodesic
-from geonet.measures.density import Density
+from geonet.measures.density import Density, as_tensor, check_density
 from geonet.measures.metrics import l1
 from geonet.solvers.base import Solver
 from geonet.wording import number
@@ -56,6 +57,10 @@ def measure(
     solver: Solver, source: Density, target: Density, truth: Density, distance: Tensor
 ) -> Accuracy:
     """Solve a batch of pairs, one by one, and compare with their exact frames and distances."""
+    check_kind(solver, Solver, "solver", "give a Solver, such as geonet.solver('auto')")
+    for batch, name in ((source, "source"), (target, "target"), (truth, "truth")):
+        check_density(batch, name)
+    distance = as_tensor(distance)
     errors, distances, failures = [], [], []
     for k in range(len(source)):
         try:

@@ -16,6 +16,7 @@ from geonet.geodesics.base import QUARTERS, Geodesic
 from geonet.measures.density import Density
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
+from geonet.solvers.base import check_pair
 from geonet.solvers.registry import make_solver
 
 FINER = 21  # cells of the truth of a formula in 1D for one of the pair's, an odd number
@@ -57,6 +58,7 @@ def truth_of(
         of_pair: what answers one pair, by default `truth_of_pair`.
     """
     of_pair = of_pair or truth_of_pair
+    check_pair(source, target)
     if not source.leading:
         return of_pair(source, target, epsilon)
     found = []

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from geonet.arguments import as_path
 from geonet.errors import ExportError, SolverError
 from geonet.export.parts import Part, parts_of
 from geonet.files import made_folder, reading, written_atomically
@@ -49,11 +50,11 @@ def export_onnx(model: str | Path | Solver, folder: str | Path) -> list[Path]:
     Raises:
         ExportError: if the files would not answer as torch does, or a library is missing.
     """
-    file = model_file(model)
+    file, folder = model_file(model), as_path(folder, "folder")
     _require_libraries()
     network, header = load_model(file)
     network.freeze()  # one matrix in the file instead of many and their stacking
-    where, name = made_folder(Path(folder)), str(header.get("name", file.stem))
+    where, name = made_folder(folder), str(header.get("name", file.stem))
     name = name if re.fullmatch(r"\w[\w.-]*", name) else file.stem  # no path into other folders
     made = {
         where / f"{name}-{part.name}.onnx": _exported(part, name, header)
@@ -68,7 +69,7 @@ def export_onnx(model: str | Path | Solver, folder: str | Path) -> list[Path]:
 
 def model_file(model: str | Path | Solver) -> Path:
     """The file of a trained solver; any other solver is refused."""
-    solver = model if isinstance(model, Solver) else make_solver(str(model))
+    solver = model if isinstance(model, Solver) else make_solver(model)
     file = getattr(solver, "file", None)
     if file is None:
         raise SolverError(

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from geonet.advice import either, setting
+from geonet.arguments import as_path, check_kind
 from geonet.errors import GridError, InputError, UnavailableError
 from geonet.locations import located
 from geonet.measures.density import Density, Mass, as_points, as_tensor
@@ -170,7 +171,7 @@ class Geodesic(ABC):
             stamp: whether every frame says its time.
         """
         look = located(LOOK)(cmap, norm, vmin, vmax)
-        return located(ANIMATE)(self, Path(file), frames, grid, look, stamp)
+        return located(ANIMATE)(self, as_path(file), frames, grid, look, stamp)
 
     @torch.no_grad()
     def save(
@@ -191,7 +192,7 @@ class Geodesic(ABC):
         """
         from geonet.geodesics.archive import save_geodesic
 
-        return save_geodesic(self, Path(file), times, grid, mass)
+        return save_geodesic(self, as_path(file), times, grid, mass)
 
     @staticmethod
     def load(file: str | Path) -> Geodesic:
@@ -330,8 +331,7 @@ class Geodesic(ABC):
     def _output_grid(self, grid: Grid | None) -> Grid:
         if grid is None:
             return self.grid
-        if not isinstance(grid, Grid):
-            raise GridError(f"grid is {grid!r}; give a Grid, e.g. path.grid.with_shape(128).")
+        check_kind(grid, Grid, "grid", "give a Grid, e.g. path.grid.with_shape(128)", GridError)
         if not grid.same_box(self.grid):
             raise GridError(
                 f"The path lives on {self.grid}, the grid asked for is {grid}: the boxes differ; "
@@ -349,6 +349,12 @@ class Geodesic(ABC):
             f"{setting('solver', 'midpoint')} "
             f"({either('geonet.list_solvers()', 'geonet solvers')} lists what each gives)."
         )
+
+
+def check_path(path: Geodesic, name: str = "path") -> None:
+    """Refuse what is not a path."""
+    remedy = "give what geonet.geodesic(source, target) or geonet.load(file) gives"
+    check_kind(path, Geodesic, name, remedy)
 
 
 def check_times(t: Times) -> tuple[Tensor, bool]:

@@ -12,9 +12,10 @@ import torch
 from numpy.typing import ArrayLike, DTypeLike
 from torch import Tensor
 
+from geonet.arguments import check_index, check_kind, is_number, shown
 from geonet.errors import DensityError, GridError, InputError
 from geonet.locations import located
-from geonet.measures.grid import Grid
+from geonet.measures.grid import Grid, check_grid
 from geonet.measures.interpolation import CubicSpline, resample
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class Density:
 
     def resample(self, grid: Grid) -> Density:
         """The density on other cells of the same box; the mass of every region is kept exactly."""
+        check_grid(grid)
         if grid == self.grid:
             return self
         return Density._of(resample(self.values, self.grid, grid), grid, self.mass, None)
@@ -132,8 +134,10 @@ class Density:
 
     def with_floor(self, fraction: float) -> Density:
         """(1 − fraction)·μ + fraction·uniform: the explicit way to make a density positive."""
-        if not 0 <= fraction < 1:
-            raise DensityError(f"floor is {fraction:g}; give a share of the mass in [0, 1).")
+        if not is_number(fraction) or not 0 <= fraction < 1:
+            raise DensityError(
+                f"floor is {shown(fraction)}; give a share of the mass, a number in [0, 1)."
+            )
         if fraction == 0:
             return self
         mixed = (1 - fraction) * self.values + fraction / self.grid.volume
@@ -169,18 +173,26 @@ class Density:
     def __getitem__(self, index: int) -> Density:
         """One density of a batch."""
         if not self.leading:
-            raise DensityError("This density is a single one and has no batch axis to index.")
+            raise DensityError(
+                "This density has no batch axis, it is a single one; use it without an index."
+            )
+        check_index(index, len(self))
         mixture = None if self.mixture is None else self.mixture[index]
         return Density._of(self.values[index], self.grid, self.mass[index], mixture)
 
     def chosen(self, which: Sequence[int]) -> Density:
         """Some densities of a batch, as a batch; of values alone, not of formulas."""
+        check_kind(which, Sequence, "which", f"give a list of numbers from 0 to {len(self) - 1}")
         index = list(which)
+        for k in index or [None]:
+            check_index(k, len(self))
         return Density._of(self.values[index], self.grid, self.mass[index], None)
 
     def __len__(self) -> int:
         if not self.leading:
-            raise DensityError("This density is a single one and has no batch axis to count.")
+            raise DensityError(
+                "This density has no batch axis, it is a single one; give values (n, *grid.shape)."
+            )
         return self.leading[0]
 
     def __iter__(self) -> Iterator[Density]:
@@ -198,6 +210,11 @@ class Density:
         return self.grid.points().reshape(-1, self.grid.dimension)
 
 
+def check_density(density: Density, name: str = "density") -> None:
+    """Refuse what is not a density."""
+    check_kind(density, Density, name, "give a geonet.Density(values, grid)", DensityError)
+
+
 def as_tensor(values: ArrayLike | Tensor) -> Tensor:
     """NumPy, list or torch in, floating torch out; float32 and float64 are kept.
 
@@ -210,6 +227,10 @@ def as_tensor(values: ArrayLike | Tensor) -> Tensor:
         except ValueError as error:  # rows of different lengths
             raise DensityError(f"Values are not an array ({error}); give equal rows.") from error
         if array.dtype.kind not in "biuf":
+            if not array.ndim:
+                raise DensityError(
+                    f"{shown(values)} is not a number; give real ones, alone or in a list or array."
+                )
             raise DensityError(
                 f"Values of type {array.dtype} are not numbers; give an array of real numbers."
             )
@@ -315,8 +336,7 @@ def _integral(values: Tensor, grid: Grid) -> Tensor:
 
 
 def _check_shape(values: Tensor, grid: Grid) -> None:
-    if not isinstance(grid, Grid):
-        raise GridError(f"grid is {grid!r}; give a geonet.Grid(shape, lower, upper).")
+    check_grid(grid)
     d = grid.dimension
     if not d <= values.ndim <= d + LEADING_AXES:
         raise DensityError(

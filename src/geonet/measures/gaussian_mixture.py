@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from geonet.arguments import check_count, check_index
 from geonet.errors import DensityError
 from geonet.measures.density import Density, as_points, as_tensor
-from geonet.measures.grid import Grid
+from geonet.measures.grid import Grid, check_grid
+from geonet.randomness import check_generator
 
 
 class GaussianMixture:
@@ -42,13 +45,16 @@ class GaussianMixture:
                 "give (batch?, k, d), (batch?, k, d, d) and (batch?, k)."
             )
         if not bool((self.weights > 0).all() and torch.isfinite(self.weights).all()):
-            raise DensityError("Weights of a mixture must be positive and finite.")
+            raise DensityError(
+                "Weights of a mixture must be positive and finite; leave out the others."
+            )
         factor, failed = torch.linalg.cholesky_ex(self.covariances)
         skew = (self.covariances - self.covariances.transpose(-1, -2)).abs().max()
         symmetric = bool(skew <= 1e-8 * self.covariances.abs().max())
         if bool(failed.any()) or not symmetric or not bool(torch.isfinite(self.means).all()):
             raise DensityError(
-                "A mixture needs finite means and symmetric positive definite covariances."
+                "These are no mixture; "
+                "give finite means and symmetric positive definite covariances."
             )
         self.weights = self.weights / self.weights.sum(-1, keepdim=True)
         self._factor = factor
@@ -63,13 +69,19 @@ class GaussianMixture:
         """Round components: means (batch?, k, d), deviations (batch?, k) or one for all."""
         means = as_tensor(means).to(torch.float64)
         std = as_tensor(std).to(torch.float64)
+        if means.ndim not in (2, 3):
+            raise DensityError(
+                f"Means have shape {tuple(means.shape)}; give (k, d), or (batch, k, d)."
+            )
         if std.ndim and std.shape != means.shape[:-1]:
             raise DensityError(
                 f"Standard deviations of shape {tuple(std.shape)} do not fit means of shape "
                 f"{tuple(means.shape)}; give one number, or one per component."
             )
         if not bool(((std > 0) & torch.isfinite(std)).all()):
-            raise DensityError("Standard deviations must be positive and finite.")
+            raise DensityError(
+                "Standard deviations must be positive and finite; leave out components without any."
+            )
         std = std.expand(means.shape[:-1])
         return cls(means, torch.diag_embed(std[..., None].expand(means.shape) ** 2), weights)
 
@@ -99,6 +111,7 @@ class GaussianMixture:
 
     def on(self, grid: Grid) -> Density:
         """The mixture at the cell centres, renormalised on the box; remembers its formula."""
+        check_grid(grid)
         density = Density(self.pdf(grid.points()), grid)
         density.mixture = self
         return density
@@ -115,6 +128,8 @@ class GaussianMixture:
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """`n` independent points, (batch?, n, d)."""
+        check_count(n, 1, "n")
+        check_generator(generator)
         flat = self.weights.reshape(-1, self.components)
         chosen = torch.multinomial(flat, n, replacement=True, generator=generator)  # (B, n)
         means = self.means.reshape(-1, self.components, self.dimension)
@@ -129,8 +144,24 @@ class GaussianMixture:
     def __getitem__(self, index: int) -> GaussianMixture:
         """One mixture of a batch."""
         if self.means.ndim == 2:
-            raise DensityError("This mixture is a single one and has no batch axis to index.")
+            raise DensityError(
+                "This mixture has no batch axis, it is a single one; use it without an index."
+            )
+        check_index(index, len(self))
         return GaussianMixture(self.means[index], self.covariances[index], self.weights[index])
+
+    def __len__(self) -> int:
+        if self.means.ndim == 2:
+            raise DensityError(
+                "This mixture has no batch axis, it is a single one; give means (batch, k, d)."
+            )
+        return len(self.means)
+
+    def __iter__(self) -> Iterator[GaussianMixture]:
+        return (self[i] for i in range(len(self)))
+
+    def __bool__(self) -> bool:
+        return True  # a single mixture cannot be counted
 
     def __repr__(self) -> str:
         batch = f"{len(self.means)} of " if self.means.ndim == 3 else ""

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from geonet.errors import GridError
+from geonet.arguments import check_kind, shown
+from geonet.errors import GeonetError, GridError
 
 ROUNDING = 1e-13  # of a coordinate: narrower cells cannot be told apart
 LEAST = 1e-290  # of a coordinate: below, numbers have fewer digits
@@ -125,16 +126,19 @@ class Grid:
 
     def corner(self, which: str) -> Tensor:
         """The `lower` or `upper` corner as a tensor (d,), float64."""
+        if not isinstance(which, str) or which not in ("lower", "upper"):
+            raise GridError(f"which is {shown(which)}; give 'lower' or 'upper'.")
         return torch.tensor(getattr(self, which), dtype=torch.float64)
 
     def with_shape(self, shape: int | Sequence[int]) -> Grid:
         """The same box with other cells; one number serves every axis."""
-        if isinstance(shape, int | np.integer):
-            shape = (int(shape),) * self.dimension
+        if isinstance(shape, SCALAR):
+            shape = _cell_counts(shape) * self.dimension
         return Grid(shape, self.lower, self.upper, self.drawn)
 
     def same_box(self, other: Grid) -> bool:
         """Whether the two grids cover the same box, up to rounding."""
+        check_grid(other, "other")
         if self.dimension != other.dimension:
             return False
         return all(
@@ -149,11 +153,16 @@ class Grid:
         return f"{cells} cells on {'×'.join(f'[{a:g}, {b:g}]' for a, b in sides)}"
 
 
+def check_grid(grid: Grid, name: str = "grid") -> None:
+    """Refuse what is not a grid."""
+    check_kind(grid, Grid, name, "give a geonet.Grid(shape, lower, upper)", GridError)
+
+
 def _cell_counts(shape: int | Sequence[int]) -> tuple[int, ...]:
     try:
         counts = (shape,) if isinstance(shape, SCALAR) else tuple(shape)
-    except TypeError as error:
-        raise GridError(f"shape is {shape!r}; give (n,), (n, m) or (n, m, k).") from error
+    except (TypeError, GeonetError) as error:
+        raise GridError(f"shape is {shown(shape)}; give (n,), (n, m) or (n, m, k).") from error
     if not counts:
         raise GridError("A grid needs at least one axis; give shape as (n,), (n, m) or (n, m, k).")
     for axis, n in enumerate(counts):
@@ -170,7 +179,7 @@ def _corner(corner: float | Sequence[float], dimension: int, name: str) -> tuple
         values = tuple(float(value) for value in values)
     except (TypeError, ValueError, OverflowError) as error:
         raise GridError(
-            f"{name} is {corner!r}; give one number for all axes or one per axis."
+            f"{name} is {shown(corner)}; give one number for all axes or one per axis."
         ) from error
     if len(values) != dimension:
         raise GridError(

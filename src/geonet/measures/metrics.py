@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from geonet.errors import GridError, InputError
-from geonet.measures.density import Density
+from geonet.measures.density import Density, check_density
 
 DIRECTIONS = 64  # of the sliced distance, equally spaced over the half circle
 BLOCKS = 16  # along each axis, over which `block_l1` averages
@@ -28,6 +28,8 @@ def block_l1(density: Density, truth: Density, blocks: int = BLOCKS) -> Tensor:
 
     Detail finer than a block does not count, so the two may lie on different cells of one box.
     """
+    check_density(density)
+    check_density(truth, "truth")
     coarse = truth.grid.with_shape(blocks)
     return l1(density.resample(coarse), truth.resample(coarse))
 
@@ -69,11 +71,13 @@ def sliced_w1(density: Density, truth: Density) -> Tensor:
 
 def mass_error(density: Density) -> Tensor:
     """|∫μ − 1|."""
+    check_density(density)
     return (_integral(density.values, density) - 1).abs()
 
 
 def negativity(density: Density) -> Tensor:
     """∫max(−μ, 0): the mass below zero."""
+    check_density(density)
     return _integral((-density.values).clamp(min=0), density)
 
 
@@ -86,6 +90,8 @@ def _integral(values: Tensor, like: Density) -> Tensor:
 
 
 def _same_grid(density: Density, truth: Density) -> None:
+    check_density(density)
+    check_density(truth, "truth")
     if density.leading != truth.leading:
         raise InputError(
             f"The densities have leading axes {density.leading} and {truth.leading}; "

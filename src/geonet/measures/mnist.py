@@ -19,9 +19,10 @@ from urllib.request import urlopen
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
+from geonet.arguments import is_number, shown
 from geonet.errors import DensityError, FileError, InputError
 from geonet.files import reading, written_atomically
-from geonet.measures.density import Density
+from geonet.measures.density import Density, as_tensor
 from geonet.measures.grid import Grid
 from geonet.measures.idx import read_idx
 
@@ -71,8 +72,8 @@ def mnist(part: Part) -> Digits:
     Args:
         part: "train" or "test".
     """
-    if part not in NAMES:
-        raise InputError(f"part is {part!r}; give 'train' or 'test'.")
+    if not isinstance(part, str) or part not in NAMES:
+        raise InputError(f"part is {shown(part)}; give 'train' or 'test'.")
     images, labels = (_read_checked(_find(name)) for name in NAMES[part])
     return Digits(images, labels)
 
@@ -95,13 +96,13 @@ def as_densities(images: np.ndarray, blur: float, floor: float) -> Density:
         blur: standard deviation of a Gaussian blur, in pixels; the blur keeps the mass.
         floor: share of the mass that is spread evenly, (1 − floor)·image + floor·uniform.
     """
-    pixels = np.asarray(images)
+    pixels = as_tensor(images).numpy()
     if pixels.shape[1:] != (SIDE, SIDE):
         raise DensityError(
             f"Images of shape {pixels.shape} are no digits; give an array (n, {SIDE}, {SIDE})."
         )
-    if not 0 <= blur <= SIDE:
-        raise InputError(f"blur is {blur:g}; give a standard deviation of 0 to {SIDE} pixels.")
+    if not is_number(blur) or not 0 <= blur <= SIDE:
+        raise InputError(f"blur is {shown(blur)}; give a standard deviation of 0 to {SIDE} pixels.")
     scaled = pixels / 255  # as `from_image` scales an image
     blurred = gaussian_filter(scaled, (0, blur, blur), mode="reflect")
     return Density(blurred, Grid((SIDE, SIDE))).with_floor(floor)

@@ -6,16 +6,20 @@ import math
 from itertools import product
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from geonet.arguments import check_count
 from geonet.errors import DensityError, GridError, InputError
-from geonet.measures.density import Density
-from geonet.measures.grid import Grid
+from geonet.measures.density import Density, as_tensor, check_density
+from geonet.measures.grid import Grid, check_grid
+from geonet.randomness import check_generator
 
 
 def sampled(density: Density, count: int, generator: torch.Generator) -> Tensor:
     """`count` particles drawn from a density, uniform in their cells, (count, d), float64."""
-    grid, masses = density.grid, _masses(density)
+    masses, grid = _masses(density, count), density.grid
+    check_generator(generator)
     cells = torch.multinomial(masses, count, replacement=True, generator=generator)
     centres = grid.points().reshape(-1, grid.dimension)[cells]
     inside = torch.rand(centres.shape, dtype=torch.float64, generator=generator) - 0.5
@@ -27,14 +31,21 @@ def rounded(density: Density, count: int) -> Tensor:
 
     This is the paper's simplest way; it does not compensate for rounding.
     """
-    times = (count * _masses(density)).round().long()
+    times = (count * _masses(density, count)).round().long()
     return density.grid.points().reshape(-1, density.grid.dimension).repeat_interleave(times, 0)
 
 
-def histogram(particles: Tensor, grid: Grid) -> Density:
+def histogram(particles: ArrayLike | Tensor, grid: Grid) -> Density:
     """Shares of particles (..., n, d) in the cells; those outside the box count at its faces."""
-    if particles.shape[-1] != grid.dimension:
-        raise GridError(f"Particles are {particles.shape[-1]}D and the grid {grid.dimension}D.")
+    check_grid(grid)
+    particles = as_tensor(particles).to(torch.float64)
+    if particles.ndim < 2 or particles.shape[-1] != grid.dimension:
+        raise GridError(
+            f"Particles have shape {tuple(particles.shape)} and the grid is {grid.dimension}D; "
+            f"give an array (..., n, {grid.dimension})."
+        )
+    if not particles.numel():
+        raise DensityError("There are no particles; give at least one.")
     if not bool(torch.isfinite(particles).all()):
         raise DensityError("Some particles are nowhere (NaN or infinite); leave them out.")
     clouds = particles.reshape(-1, *particles.shape[-2:])
@@ -88,5 +99,10 @@ def deposit(centres: Tensor, mass: Tensor, size: tuple[float, ...], grid: Grid) 
     return total.reshape(grid.shape) / grid.cell_volume
 
 
-def _masses(density: Density) -> Tensor:
+def _masses(density: Density, count: int) -> Tensor:
+    """Of the cells of a single density, for so many particles."""
+    check_density(density)
+    check_count(count, 1, "count")
+    if density.leading:
+        raise DensityError(f"This is {density!r}; give a single density, such as density[0].")
     return density.values.to(torch.float64).clamp(min=0).reshape(-1) * density.grid.cell_volume

@@ -20,10 +20,11 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from geonet.advice import either
+from geonet.arguments import shown
 from geonet.errors import DensityError, FileError, InputError
 from geonet.files import open_npz, read_npy, reading
 from geonet.measures.density import Density, as_points, as_tensor, check_nodata, without_data
-from geonet.measures.grid import Grid
+from geonet.measures.grid import Grid, check_grid
 from geonet.measures.particles import counted, deposit
 from geonet.quiet import quiet
 
@@ -52,6 +53,12 @@ def from_function(function: Callable[[Tensor], ArrayLike | Tensor], grid: Grid) 
             NumPy or torch.
         grid: where to evaluate it.
     """
+    check_grid(grid)
+    if not callable(function):
+        raise InputError(
+            f"function is {shown(function)}; give a function of points, "
+            "or geonet.Density(values, grid) for values."
+        )
     given = function(grid.points())
     values = given if isinstance(given, np.ma.MaskedArray) else as_tensor(given)
     if tuple(values.shape) != grid.shape:
@@ -84,6 +91,7 @@ def from_samples(
     """
     _check_word("outside", outside, ("error", "drop"))
     _check_word("kernel", kernel, ("cell", "linear"))
+    check_grid(grid)
     where = as_points(points, grid.dimension)
     if where.ndim > 2:
         raise InputError(f"Samples have shape {tuple(where.shape)}; give one cloud, (n, d).")
@@ -143,6 +151,8 @@ def read(
         nodata: the value of cells without data, which count as empty; NaN may be one. For images
             see `from_image`.
     """
+    if grid is not None:
+        check_grid(grid)
     contents = opened(_named(file, "read"), nodata=nodata).told(kind)
     if contents.kind is None:
         raise FileError(f'{contents.doubt()}; give kind="points" or kind="values".')

@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
+from geonet.arguments import as_path, check_count
 from geonet.errors import FileError
 from geonet.files import written_atomically
 from geonet.geodesics.base import Geodesic
 from geonet.measures.grid import Grid
-from geonet.plotting.checks import check, check_count
+from geonet.plotting.checks import check
 from geonet.plotting.look import FAINT, INK, PLAIN, Frames, Look, fit_height, quieten
 from geonet.plotting.panels import PROJECTIONS, projection
 from geonet.plotting.upright import across_and_along, upright
@@ -33,7 +34,7 @@ STEP, PAUSE = 60, 600  # milliseconds that a frame is shown, between and at the 
 
 def animate_geodesic(
     path: Geodesic,
-    file: Path,
+    file: str | Path,
     frames: int = 31,
     grid: Grid | None = None,
     look: Look = PLAIN,
@@ -43,6 +44,7 @@ def animate_geodesic(
 
     An MP4 needs ffmpeg. With `stamp` every frame says its time.
     """
+    file = as_path(file)
     kind = file.suffix.lower()
     if kind not in (".gif", ".mp4"):
         raise FileError(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from geonet.errors import InputError
-from geonet.geodesics.base import Geodesic, Times, check_times
+from geonet.geodesics.base import Geodesic, Times, check_path, check_times
 from geonet.measures.grid import Grid
 
 
 def check(path: Geodesic, times: Times, grid: Grid | None) -> tuple[list[float], Grid]:
     """The times as a list, and the grid to draw on: the path's own unless another is given."""
+    check_path(path)
     if path.batch:
         raise InputError(
             f"This path holds {path.batch[0]} pairs; draw one of them, as in path[0].plot()."
@@ -30,9 +29,3 @@ def check_dimension(grid: Grid, dimension: int, what: str) -> None:
             f"The path is {grid.dimension}D and {what} drawn in {dimension}D; "
             "use path.plot(), which draws frames in any of them."
         )
-
-
-def check_count(count: int, least: int, name: str) -> None:
-    """Refuse what is not a whole number, or is too small."""
-    if not isinstance(count, int | np.integer) or count < least:
-        raise InputError(f"{name} is {count}; give a whole number, at least {least}.")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from geonet.errors import GridError, InputError
-from geonet.geodesics.base import QUARTERS, Geodesic, Times
+from geonet.errors import GridError
+from geonet.geodesics.base import QUARTERS, Geodesic, Times, check_path
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.metrics import l1
@@ -46,11 +46,7 @@ def plot_error(
 
 
 def _reference_on(reference: Geodesic, moments: list[float], grid: Grid) -> Density:
-    if not isinstance(reference, Geodesic):
-        raise InputError(
-            f"The reference is {type(reference).__name__}; give a path, such as "
-            "geonet.geodesic(path.source, path.target, solver='monge-ampere')."
-        )
+    check_path(reference, "reference")
     try:
         check(reference, moments, grid)
     except GridError as error:

@@ -11,10 +11,11 @@ from matplotlib.colors import Normalize, to_rgba
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from geonet.arguments import check_count
 from geonet.geodesics.base import QUARTERS, Geodesic, Times
 from geonet.measures.grid import Grid
 from geonet.measures.particles import sampled
-from geonet.plotting.checks import check, check_count, check_dimension
+from geonet.plotting.checks import check, check_dimension
 from geonet.plotting.look import (
     DPI,
     INK,
@@ -91,6 +92,7 @@ def plot_tracks(
     _, grid = check(path, QUARTERS, grid)
     check_dimension(grid, 2, "tracks are")
     check_count(particles, 1, "particles")
+    check_count(seed, 0, "seed")
     source, target = path.density(0.0, grid), path.density(1.0, grid)
     points = sampled(source, particles, torch.Generator().manual_seed(seed))
     tracks = path.trajectories(np.linspace(0, 1, KNOTS), points).detach().numpy()  # (K, N, 2)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from geonet.arguments import check_kind
 from geonet.errors import InputError
 from geonet.geodesics.base import QUARTERS, Geodesic, Times, check_times
 from geonet.measures.grid import Grid
@@ -49,6 +50,9 @@ def plot_history(path: Geodesic, grid: Grid | None = None, look: Look = PLAIN) -
 
 def plot_together(paths: Mapping[str, Geodesic], times: Times = QUARTERS) -> Figure:
     """Paths in 1D or 2D under each other, a row each with its name, at the same times."""
+    check_kind(paths, Mapping, "paths", "give a dict of paths by their names")
+    if not paths:
+        raise InputError("There are no paths; give at least one, by its name.")
     moments = check_times(times)[0].tolist()
     heights = [_row_height(path) for path in paths.values()]
     size = (1.7 * len(moments) + 0.4, sum(1.7 * height + 0.1 for height in heights) + 0.2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
+from geonet.arguments import shown
 from geonet.errors import InputError
 from geonet.geodesics.base import QUARTERS, Geodesic, Times
 from geonet.measures.grid import Grid
@@ -26,11 +27,11 @@ def plot_kind(
     """The picture of that kind: frames, velocity, slices, history or tracks."""
     if isinstance(times, str):
         raise InputError(f"The first argument is the times; name a kind by kind={times!r}.")
+    known = ", ".join((*AT_TIMES, *OF_ALL_TIMES))
+    if not isinstance(kind, str) or kind not in (*AT_TIMES, *OF_ALL_TIMES):
+        raise InputError(f"There is no kind {shown(kind)} of picture; choose one of {known}.")
     if kind in AT_TIMES:
         return AT_TIMES[kind](path, QUARTERS if times is None else times, grid, look)
-    if kind not in OF_ALL_TIMES:
-        known = ", ".join((*AT_TIMES, *OF_ALL_TIMES))
-        raise InputError(f"There is no kind {kind!r} of picture; choose one of {known}.")
     if times is not None:
         raise InputError(f"A picture of kind {kind!r} shows all times; leave `times` out.")
     if kind == "history":

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from geonet.advice import either, setting
+from geonet.arguments import shown
 from geonet.errors import GeonetError, GridError, SolverError
 from geonet.geodesics.base import Geodesic
 from geonet.geodesics.gradients import wanted
 from geonet.geodesics.stack import Stack
-from geonet.measures.density import Density
+from geonet.measures.density import Density, check_density
 from geonet.measures.gaussian_mixture import End, GaussianMixture
 from geonet.progress import tell
 from geonet.threads import working_on
@@ -59,6 +60,7 @@ class Solver(ABC):
         """Solve one checked pair."""
 
     def _check(self, source: Density, target: Density) -> None:
+        check_pair(source, target)
         d = source.grid.dimension
         if self.dimensions is not None and d not in self.dimensions:
             takes = " and ".join(f"{k}D" for k in self.dimensions)
@@ -66,21 +68,6 @@ class Solver(ABC):
                 f"The solver {self.name!r} takes {takes} densities, these are {d}D; "
                 f"choose another ({either('geonet.list_solvers() lists', 'geonet solvers lists')} "
                 f"them) or {setting('solver', 'auto')}."
-            )
-        if not source.grid.same_box(target.grid):
-            raise GridError(
-                f"Source and target lie on different boxes: {source.grid} and {target.grid}; "
-                + either("put both on one box.", "give files with one box: lower and upper.")
-            )
-        if source.grid.shape != target.grid.shape:
-            raise GridError(
-                f"Source and target lie on different grids: {source.grid} and {target.grid}; "
-                "use density.resample(grid) to bring one to the other's."
-            )
-        if source.leading != target.leading or len(source.leading) > 1:
-            raise SolverError(
-                f"Source has leading axes {source.leading} and target {target.leading}; "
-                "give two single densities or two batches of the same length."
             )
 
 
@@ -91,8 +78,11 @@ class MixtureSolver(Solver):
         """The geodesic between two densities, or between two mixtures on R^d."""
         if isinstance(source, Density) and isinstance(target, Density):
             return super().__call__(source, target)
-        if isinstance(source, Density) or isinstance(target, Density):
-            raise SolverError("Give both Gaussians on a grid, or both without.")
+        if not (isinstance(source, GaussianMixture) and isinstance(target, GaussianMixture)):
+            raise SolverError(
+                f"The ends are {shown(source)} and {shown(target)}; "
+                "give both Gaussians on a grid, or both without."
+            )
         if not wanted(source, target):
             source, target = source.detach(), target.detach()
         return self._solve_mixtures(source, target)
@@ -100,6 +90,27 @@ class MixtureSolver(Solver):
     @abstractmethod
     def _solve_mixtures(self, source: GaussianMixture, target: GaussianMixture) -> Geodesic:
         """Solve a pair, or a batch, of mixtures that have no grid."""
+
+
+def check_pair(source: Density, target: Density) -> None:
+    """Refuse ends that do not make a pair, or a batch of pairs, on one grid."""
+    check_density(source, "source")
+    check_density(target, "target")
+    if not source.grid.same_box(target.grid):
+        raise GridError(
+            f"Source and target lie on different boxes: {source.grid} and {target.grid}; "
+            + either("put both on one box.", "give files with one box: lower and upper.")
+        )
+    if source.grid.shape != target.grid.shape:
+        raise GridError(
+            f"Source and target lie on different grids: {source.grid} and {target.grid}; "
+            "use density.resample(grid) to bring one to the other's."
+        )
+    if source.leading != target.leading or len(source.leading) > 1:
+        raise SolverError(
+            f"Source has leading axes {source.leading} and target {target.leading}; "
+            "give two single densities or two batches of the same length."
+        )
 
 
 def one_by_one(solve: Callable[[int], Geodesic], count: int) -> Stack:

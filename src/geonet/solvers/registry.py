@@ -12,6 +12,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
+from geonet.arguments import check_kind, shown
 from geonet.errors import SolverError
 from geonet.locations import located
 from geonet.solvers.catalogue import Card, card_at, card_of
@@ -44,8 +45,10 @@ SUFFIX = ".safetensors"  # of a model's file
 
 def register(name: str, location: str) -> None:
     """Add a solver under `name`; location is 'module:Class'."""
-    if ":" not in location:
-        raise SolverError(f"The location {location!r} is not 'module:Class'; give both.")
+    if not isinstance(name, str) or not name:
+        raise SolverError(f"name is {shown(name)}; give the name of the solver, a string.")
+    if not isinstance(location, str) or ":" not in location:
+        raise SolverError(f"The location {shown(location)} is not 'module:Class'; give both.")
     if name in solver_names():
         raise SolverError(f"A solver named {name!r} exists already; choose another name.")
     _REGISTRY[name] = location
@@ -140,8 +143,11 @@ def import_all() -> None:
     import_module("geonet.geodesics.known_map")
 
 
-def make_solver(name: str, **options: Any) -> Solver:
+def make_solver(name: str | Path, **options: Any) -> Solver:
     """A solver by name or by a trained model's file, with its options as keywords."""
+    name = str(name) if isinstance(name, Path) else name
+    remedy = "give a name from geonet.list_solvers(), a model's file (*.safetensors) or a Solver"
+    check_kind(name, str, "solver", remedy, SolverError)
     if name.endswith(SUFFIX):
         cls = _class_of_file(Path(name))
         options = {"file": name, **options}

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from geonet.arguments import as_path
 from geonet.files import reading
 from geonet.operators.architecture import ModelSettings
 from geonet.operators.forms import form_of
 from geonet.operators.geonet import GeONetSettings
 from geonet.operators.objective import LossSettings
 from geonet.optimizers.settings import OptimizerSettings
-from geonet.settings import from_table, read_toml, require
+from geonet.settings import check_types, from_table, read_toml, require
 
 DIMENSIONS = {
     "mixtures-1d": 1,
@@ -46,6 +47,7 @@ class ProblemSettings:
     autoencoder: str | None = None
 
     def __post_init__(self) -> None:
+        check_types(self)
         require(
             (self.family is None) != (self.file is None),
             "give either a family or a file of pairs.",
@@ -76,6 +78,7 @@ class SamplingSettings:
     places: int = 128
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("pairs", "points", "places"):
             require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; give at least 1.")
 
@@ -89,6 +92,7 @@ class ValidationSettings:
     seed: int = 1_000_000
 
     def __post_init__(self) -> None:
+        check_types(self)
         require(self.pairs >= 0, f"pairs is {self.pairs}; give ≥ 0.")
         require(self.every > 0, f"every is {self.every}; give at least 1.")
         require(0 <= self.seed < 2**31, f"seed is {self.seed}; give 0 to 2³¹ − 1.")
@@ -121,6 +125,7 @@ class TrainingConfig:
     validation: ValidationSettings = field(default_factory=ValidationSettings)
 
     def __post_init__(self) -> None:
+        check_types(self)
         require(
             re.fullmatch(r"[\w.-]+", self.name) is not None and not self.name.startswith("."),
             f"name is {self.name!r}; use letters, digits, '-', '_' and '.'.",
@@ -147,8 +152,9 @@ class TrainingConfig:
         )
 
 
-def read_config(file: Path) -> TrainingConfig:
+def read_config(file: str | Path) -> TrainingConfig:
     """The config in a TOML file; a relative path to pairs counts from that file's folder."""
+    file = as_path(file)
     table = read_toml(file)
     problem = table.get("problem")
     if isinstance(problem, dict) and isinstance(problem.get("file"), str):

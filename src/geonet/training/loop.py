@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from geonet.errors import ConfigError, FileError, TrainingError
+from geonet.arguments import as_path, check_count, check_kind, is_number, shown
+from geonet.errors import ConfigError, FileError, InputError, TrainingError
 from geonet.files import made_folder, written_atomically
 from geonet.operators.forms import build
 from geonet.operators.model_file import read_tensors, save_model
@@ -64,7 +65,7 @@ class TrainingOutcome:
 
 def train(
     config: TrainingConfig,
-    folder: Path,
+    folder: str | Path,
     *,
     resume: bool = False,
     time_limit: float | None = None,
@@ -85,6 +86,12 @@ def train(
         time_limit: seconds from now on after which to save and stop.
         stop_at: the step after which to save and stop.
     """
+    check_kind(config, TrainingConfig, "config", "give a TrainingConfig, or read_config(file)")
+    folder = as_path(folder, "folder")
+    if stop_at is not None:
+        check_count(stop_at, 1, "stop_at")
+    if time_limit is not None and not is_number(time_limit):
+        raise InputError(f"time_limit is {shown(time_limit)}; give a number of seconds.")
     stops = Stops(time_limit)
     _check_folder(folder, resume)
     with (

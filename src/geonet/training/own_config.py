@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from geonet.arguments import as_path, check_count
 from geonet.operators.objective import LossSettings
 from geonet.operators.transport import TransportSettings
 from geonet.optimizers.settings import OptimizerSettings
@@ -41,7 +42,10 @@ SIZES = {
 
 
 def config_for(
-    file: Path, name: str | None = None, steps: int | None = None, floor: float | None = None
+    file: str | Path,
+    name: str | None = None,
+    steps: int | None = None,
+    floor: float | None = None,
 ) -> TrainingConfig:
     """A training of the transport form on the densities in a file.
 
@@ -51,6 +55,9 @@ def config_for(
         steps: of the training; by default so many that it takes some minutes.
         floor: share of the mass that is made uniform; by default 5 % if there are empty cells.
     """
+    file = as_path(file)
+    if steps is not None:
+        check_count(steps, 1, "steps")
     own = read_own(file)
     size, cells = SIZES[own.box.dimension], min(own.box.shape)
     sensors = max(2, min(size.sensors, cells))
