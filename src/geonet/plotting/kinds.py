@@ -25,10 +25,11 @@ def plot_kind(
     look: Look = PLAIN,
 ) -> Figure:
     """The picture of that kind: frames, velocity, slices, history or tracks."""
-    if isinstance(times, str):
+    kinds = (*AT_TIMES, *OF_ALL_TIMES)
+    if isinstance(times, str) and times in kinds:
         raise InputError(f"The first argument is the times; name a kind by kind={times!r}.")
-    known = ", ".join((*AT_TIMES, *OF_ALL_TIMES))
-    if not isinstance(kind, str) or kind not in (*AT_TIMES, *OF_ALL_TIMES):
+    if not isinstance(kind, str) or kind not in kinds:
+        known = ", ".join(kinds)
         raise InputError(f"There is no kind {shown(kind)} of picture; choose one of {known}.")
     if kind in AT_TIMES:
         return AT_TIMES[kind](path, QUARTERS if times is None else times, grid, look)
