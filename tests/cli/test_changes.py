@@ -105,7 +105,7 @@ def test_nothing_changed_is_nothing_said(run, write, monkeypatch):
     """Not at the resolution of the files either, above the usual limit."""
     monkeypatch.setattr(pairs, "LARGEST", {2: 16})
     files = [write(f"{k}.npy", end) for k, end in enumerate(blobs((24, 12)))]
-    assert run("geodesic", *files, "--resolution", 24).out.startswith("grid ")
+    assert run("geodesic", *files, "--resolution", 24).out.startswith("source ")
     answer = json.loads(run("geodesic", *files, "--resolution", 24, "--json").out)
     assert answer["changed"] == [] and answer["grid"]["shape"] == [24, 12]
 

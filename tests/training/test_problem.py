@@ -242,7 +242,7 @@ def test_training_and_solver_read_the_same_sensors(upper, record):
             {"source": -np.eye(3, 8)},
             ": 3 of 24 values are negative; clip them at zero if they are noise.",
         ),
-        ({"target": np.full((3, 8), np.nan)}, ": 24 of 24 values are NaN; fill or remove"),
+        ({"target": np.full((3, 8), np.nan)}, ": 24 of 24 values are NaN; fill them first."),
         ({"source": np.zeros((3, 8))}, ": Density 0 of the batch is zero everywhere, so there"),
         ({"source": np.array([["a"] * 8] * 3)}, ": Values of type <U1 are not numbers; give"),
         ({"lower": 2.0}, ": The box is empty along axis 0: lower 2, upper 1; give finite"),

@@ -174,6 +174,9 @@ def _density(file: Path, arrays: dict[str, np.ndarray], key: str) -> Density:
     lower, upper = (
         arrays.get(name, np.float64(k)).tolist() for k, name in enumerate(("lower", "upper"))
     )
+    missing = int(np.isnan(values).sum()) if values.dtype.kind == "f" else 0
+    if missing:  # a training takes no `nodata`
+        raise FileError(f"{file}: {missing} of {values.size} values are NaN; fill them first.")
     try:
         density = Density(values, Grid(values.shape[1:], lower, upper))
     except (InputError, TypeError, ValueError) as error:

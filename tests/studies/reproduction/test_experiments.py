@@ -222,7 +222,7 @@ def logged(tmp_path, monkeypatch):
         header = {"training": to_table(config), "history": lines, "steps": 40, "seconds": 120.0}
         return write_tensors(tmp_path / f"{name}.safetensors", {"w": torch.zeros(1)}, header)
 
-    monkeypatch.setattr("geonet.studies.reproduction.conditions.PRETRAINED", tmp_path)
+    monkeypatch.setattr("geonet.operators.opened.PRETRAINED", tmp_path)
     return write
 
 
