@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 _at_command_line: ContextVar[bool] = ContextVar("at_command_line", default=False)
-OPTIONS = ("solver",)  # arguments that are options of the command line, and not of a solver
+# arguments that are options of the command line, and not of a solver
+OPTIONS = ("solver", "cmap", "norm", "vmin", "vmax")
 
 
 @contextmanager
@@ -27,13 +28,13 @@ def either(python: str, command: str) -> str:
 
 def setting(name: str, value: object) -> str:
     """An argument with its value: floor=0.01, or --option floor=0.01."""
-    option = f"--{name} {value}" if name in OPTIONS else f"--option {name}={_word(value)}"
-    return either(f"{name}={value!r}", option)
+    between = " " if name in OPTIONS else "="
+    return either(f"{name}={value!r}", f"{argument(name)}{between}{_word(value)}")
 
 
 def argument(name: str) -> str:
-    """An argument of the solver by its name: epsilon, or --option epsilon."""
-    return either(name, f"--option {name}")
+    """An argument by its name: epsilon and vmin, or --option epsilon and --vmin."""
+    return either(name, f"--{name}" if name in OPTIONS else f"--option {name}")
 
 
 def _word(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from numbers import Integral, Number, Real
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,33 @@ def check_count(count: Any, least: int, name: str) -> None:
         raise InputError(f"{name} is {shown(count)}; give a whole number, at least {least}.")
 
 
-def check_index(index: Any, count: int) -> None:
+def check_word(
+    word: Any, words: Sequence[str], name: str, error: type[InputError] = InputError
+) -> None:
+    """Refuse what is none of a few words."""
+    if not isinstance(word, str) or word not in words:
+        choice = " or ".join(map(repr, words))
+        raise error(f"{name} is {shown(word)}; give {choice}.")
+
+
+def check_flag(flag: Any, name: str) -> None:
+    """Refuse what is neither true nor false: any word, such as "no", would count as true."""
+    check_kind(flag, bool, name, "give True or False")
+
+
+def as_number(value: Any, name: str, remedy: str = "give a number") -> float:
+    """A float from a real number that it can hold."""
+    try:
+        if is_number(value):
+            return float(value)
+    except OverflowError:
+        pass
+    raise InputError(f"{name} is {shown(value)}; {remedy}.")
+
+
+def check_index(index: Any, count: int, slices: bool = True) -> None:
     """Refuse what is neither the number of one of a batch of `count`, nor a slice of it."""
-    if isinstance(index, slice):
+    if slices and isinstance(index, slice):
         return
     if not is_whole(index) or not -count <= index < count:
         raise InputError(

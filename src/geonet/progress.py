@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
 
+from geonet.arguments import as_number, shown
+from geonet.errors import InputError
+
 Listener = Callable[[str], None]
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
@@ -29,7 +32,12 @@ def listening(listener: Listener, every: float = 0.0) -> Iterator[None]:
         listener: called with a line of text, in the thread that solves.
         every: seconds between two lines; those in between are dropped.
     """
-    token = _listener.set(_seldom(listener, every) if every > 0 else listener)
+    if not callable(listener):
+        raise InputError(f"listener is {shown(listener)}; give a function of a line, as print is.")
+    pause = as_number(every, "every", "give a number of seconds")
+    if not pause >= 0:
+        raise InputError(f"every is {pause:g}; give a number of seconds, at least 0.")
+    token = _listener.set(_seldom(listener, pause) if pause > 0 else listener)
     try:
         yield
     finally:

@@ -298,7 +298,7 @@ def test_a_folder_that_was_tampered_with(run, refused, listed, tmp_path, name, c
         (("-o", "out", "--report"), "--pairs goes without --report"),
         (("-o", "out", "--plot", "film"), "--plot is 'film'; choose from frames"),
         (("-o", "out", "--cmap", "gray"), "give -o FILE.png or FILE.gif, or --plot KIND"),
-        (("-o", "out", "--plot", "frames", "--cmap", "gry"), "There is no cmap 'gry'"),
+        (("-o", "out", "--plot", "frames", "--cmap", "gry"), "--cmap is 'gry'; did you mean"),
         (("-o", "out", "--plot", "frames", "--no-stamp"), "--no-stamp is for animations"),
         (("-o", "out", "--solver", "nobody"), "There is no solver 'nobody'"),
         (("-o", "out", "--times", "0,2"), "outside [0, 1]"),

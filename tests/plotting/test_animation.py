@@ -115,7 +115,7 @@ def test_the_look_of_an_animation(plane, tmp_path):
     brightest = colours[round((LEVELS - 1) * (1 - np.log10(100 / peak) / 4))]
     assert tuple(brightest) in shown
     assert max(sum(c) for c in shown) == pytest.approx(sum(brightest.tolist()), abs=15)
-    with pytest.raises(InputError, match="There is no norm 'lin'; did you mean 'linear'"):
+    with pytest.raises(InputError, match="norm is 'lin'; did you mean 'linear'"):
         plane.animate(file, norm="lin")
 
 

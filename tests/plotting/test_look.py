@@ -136,14 +136,14 @@ def test_bad_times_and_grids_are_refused(line):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"cmap": "virids"}, "There is no cmap 'virids'; did you mean 'viridis'"),
-        ({"cmap": 3}, "There is no cmap 3; give one such as 'magma'"),
-        ({"norm": "sqr"}, "There is no norm 'sqr'; did you mean 'sqrt'"),
-        ({"norm": "zzz"}, "There is no norm 'zzz'; give one such as 'linear', 'sqrt' or 'log'"),
-        ({"vmin": "low"}, "vmin is 'low'; give a number"),
+        ({"cmap": "virids"}, "cmap is 'virids'; did you mean 'viridis'"),
+        ({"cmap": 3}, "cmap is 3; give a name such as 'magma'"),
+        ({"norm": "sqr"}, "norm is 'sqr'; did you mean 'sqrt'"),
+        ({"norm": "zzz"}, "norm is 'zzz'; give a name such as 'linear', 'sqrt' or 'log'"),
+        ({"vmin": "low"}, "vmin is 'low'; give a finite number"),
         ({"vmax": float("nan")}, "vmax is nan; give a finite number"),
-        ({"vmin": 2, "vmax": 1}, "vmax is 1; give a number above vmin = 2"),
-        ({"vmax": 0}, "vmax is 0; give a number above vmin = 0"),
+        ({"vmin": 2, "vmax": 1}, "vmax is 1; give a number above vmin=2.0"),
+        ({"vmax": 0}, "vmax is 0; give a number above zero"),
         ({"vmin": 0, "norm": "log"}, "vmin is 0; a logarithmic scale begins above zero"),
         ({"vmin": -1, "norm": "sqrt"}, "vmin is -1; a scale of roots begins at zero or above"),
         ({"vmin": 1e9}, "vmin is 1e.09 and the highest value drawn is .*; give a smaller vmin"),
@@ -159,6 +159,12 @@ def test_a_wrong_look_is_refused(asked, message, line, shift, tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             draw(**asked)
+
+
+@pytest.mark.parametrize("norm", ["linear", "sqrt", "log"])
+def test_where_nothing_is_all_has_the_first_colour(norm):
+    colours = Look(norm=norm).scale(np.zeros(2)).to_rgba(np.zeros(2))
+    assert colours == pytest.approx(matplotlib.colormaps["magma"]([0.0, 0.0]))
 
 
 @pytest.mark.parametrize("norm", ["linear", "sqrt", "log"])

@@ -262,7 +262,7 @@ def test_an_index_gives_the_path_of_one_pair(name, d, solved):
 def test_an_index_that_is_no_pair_is_refused(name, d, solved):
     path = solved(name, d)
     for index in (2, -3):
-        with pytest.raises(InputError, match=rf"no path\[{index}\].* 2 pairs; give -2 to 1"):
+        with pytest.raises(InputError, match=rf"{index} is none of a batch of 2; .* 0 to 1"):
             path[index]
     with pytest.raises(InputError, match="give a whole number"):
         path["first"]

@@ -20,7 +20,7 @@ import torch
 import geonet
 from geonet import evaluation, export, plotting, training
 from geonet.errors import GeonetError
-from geonet.measures import mnist, particles
+from geonet.measures import mnist, particles, readers
 from geonet.operators.transport import TransportSettings
 from geonet.training.config import ProblemSettings
 
@@ -207,6 +207,50 @@ WRONG_NAMES: Mistakes = [
     (np.array("quantile"), "name"),
     (0.5, "name"),
 ]
+NOT_NAMES: tuple[Any, ...] = (3, "zzz", "", b"log", ["log"], 1j, np.ones(2), numbers())
+WRONG_LOOKS: list[tuple[dict[str, Any], str]] = [
+    *(({"cmap": wrong}, "cmap is") for wrong in (None, *NOT_NAMES)),
+    *(({"norm": wrong}, "norm is") for wrong in (None, *NOT_NAMES)),
+    *(
+        ({name: wrong}, f"{name} is")
+        for name in ("vmin", "vmax")
+        for wrong in ("1", "low", True, [1.0], 1j, np.ones(2), torch.ones(2), float("nan"), 10**400)
+    ),
+    ({"cmap": "virids"}, "did you mean 'viridis'?"),
+    ({"norm": "logs"}, "did you mean 'log'?"),
+    ({"vmin": 2, "vmax": 1}, "above vmin=2.0"),
+    ({"vmax": -1}, "above zero"),
+    ({"vmin": 0, "norm": "log"}, "above zero"),
+    ({"vmin": -1, "norm": "sqrt"}, "at zero or above"),
+]
+NOT_LOOKS: Mistakes = [
+    (wrong, "geonet.plotting.Look(")
+    for wrong in (None, "magma", {"cmap": "gray"}, 3, plotting.Look, plotting.DENSITY_MAP)
+]
+WRONG_NODATA: Mistakes = [
+    (wrong, "nodata is")
+    for wrong in ("nan", "-9999", True, [255], 1j, np.ones(2), torch.ones(1), numbers(), 10**400)
+]
+WRONG_MASSES: Mistakes = [
+    (wrong, "'one' or 'given'")
+    for wrong in (None, 1, 2.5, "two", "", b"one", True, ["given"], np.ones(2), torch.ones(2), {})
+]
+WRONG_KINDS: Mistakes = [
+    (wrong, "'points' or 'values'")
+    for wrong in (1, "point", "", b"points", True, ["points"], np.ones(2), 1j, readers, {})
+]
+NO_FLAGS: Mistakes = [(wrong, "True or False") for wrong in (None, 1, "no", [], 0.5, np.ones(2))]
+WRONG_INDICES: Mistakes = [
+    (wrong, "0 to 2")
+    for wrong in (
+        *(99, 3, -4, "a", "0", 1.5, None, True, 1j, [0], np.ones(2), slice(0, 2), numbers()),
+        (0, 1),
+    )
+]
+WRONG_LIMITS: list[tuple[Any, str]] = [
+    *((wrong, "takes a number") for wrong in ("5", True, [5.0], 1j, np.ones(2), "1 min")),
+    *((wrong, "give seconds above 0") for wrong in (0, -1.0, float("nan"))),
+]
 
 
 def at(
@@ -218,6 +262,25 @@ def at(
 
 def given(said: str, *arguments: Any, **options: Any) -> tuple[Arguments, str]:
     return (arguments, options), said
+
+
+def named(name: str, mistakes: Mistakes, *others: Any) -> list[tuple[Arguments, str]]:
+    """Each mistake as the argument of that name, after arguments that are right."""
+    return [given(said, *others, **{name: wrong}) for wrong, said in mistakes]
+
+
+def looking(*others: Any) -> list[tuple[Arguments, str]]:
+    """Each wrong look, after arguments that are right."""
+    return [given(said, *others, **look) for look, said in WRONG_LOOKS]
+
+
+def many() -> geonet.Geodesic:
+    return geonet.geodesic(batch(), batch(), "linear")
+
+
+def heard(*arguments: Any, **options: Any) -> None:
+    with geonet.listening(*arguments, **options):
+        pass
 
 
 def of_path(method: str) -> Callable[..., Any]:
@@ -254,6 +317,9 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             given("Grid", A, B, grid=(16, 16)),
             given("Grid", mixture(), mixture(), grid=64),
             given("Solver", A, B, type(geonet.solver("linear"))),
+            *named("time_limit", WRONG_LIMITS, A, B, "midpoint"),
+            *named("time_limit", WRONG_LIMITS, A, B),
+            given("no option 'time_limit'", A, B, "linear", time_limit=5),
         ],
     ),
     "geonet.solver": (
@@ -262,6 +328,26 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             *at(0, WRONG_NAMES),
             given("no option", "linear", floor=1),
             given("takes", "schrodinger", epsilon=[0.1]),
+            *named("time_limit", WRONG_LIMITS, "midpoint"),
+            *named("time_limit", WRONG_LIMITS, "auto"),
+            given("share of the mass", "auto", tolerance=2.0),
+        ],
+    ),
+    "geonet.listening": (
+        heard,
+        [
+            *at(
+                0,
+                [
+                    (wrong, "function")
+                    for wrong in (None, 3, "print", [], {}, 1j, A, numbers(), True, b"print")
+                ],
+            ),
+            *at(
+                1,
+                [(wrong, "seconds") for wrong in (None, "2", True, [2], 1j, -1, float("nan"))],
+                print,
+            ),
         ],
     ),
     "geonet.Solver.__call__": (
@@ -276,7 +362,13 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             *at(0, [*WRONG_FILES, *UNREADABLE]),
             *at(1, WRONG_GRIDS, "missing.npy"),
             given("suffix", "a.docx"),
+            *named("kind", WRONG_KINDS, "missing.csv"),
+            *named("nodata", WRONG_NODATA, "missing.npy"),
         ],
+    ),
+    "geonet.measures.readers.read_points": (
+        readers.read_points,
+        [*at(0, [*WRONG_FILES, *UNREADABLE]), *at(1, WRONG_KINDS, "missing.csv")],
     ),
     "geonet.from_image": (
         geonet.from_image,
@@ -284,6 +376,8 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             *at(0, [*WRONG_FILES, *UNREADABLE]),
             given("Density", np.ones((8, 8))),
             given("Density", torch.ones(8, 8)),
+            *named("invert", NO_FLAGS, "missing.png"),
+            *named("nodata", WRONG_NODATA, "missing.png"),
         ],
     ),
     "geonet.from_samples": (
@@ -296,6 +390,10 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             given("negative", POINTS, GRID, [1.0, -1.0]),
             given("outside='drop'", [[9.0, 9.0]], GRID),
             given("'error' or 'drop'", POINTS, GRID, None, "clip"),
+            *(
+                given("'cell' or 'linear'", POINTS, GRID, kernel=wrong)
+                for wrong in (None, 1, "gaussian", "", b"cell", ["cell"], np.ones(2), True)
+            ),
             given("one cloud", np.ones((2, 3, 2)), GRID),
             given("Grid", GRID, POINTS),
         ],
@@ -353,6 +451,10 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             given("upper", (8, 8), 0, 1j),
             given("upper", (8, 8), 0, [None, None]),
             given("upper", (8, 8), 0, np.ones((2, 2))),
+            *(
+                given("'image' or 'plane'", (8, 8), drawn=wrong)
+                for wrong in (None, 1, "up", "", b"image", ["image"], np.ones(2), True)
+            ),
         ],
     ),
     "geonet.Grid.with_shape": (
@@ -399,8 +501,13 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             given("positive value", np.zeros((16, 16)), GRID),
             given("batch is empty", np.ones((0, 16, 16)), GRID),
             given("Grid", GRID, np.ones((16, 16))),
+            *named("nodata", WRONG_NODATA, np.ones((16, 16)), GRID),
+            given("positive value", np.ones((16, 16)), GRID, 1),
+            given('nodata=float("nan")', np.full((16, 16), np.nan), GRID, -9999),
         ],
     ),
+    "geonet.Density.numpy": (A.numpy, at(0, WRONG_MASSES)),
+    "geonet.Density.plot": (A.plot, [*looking(), given("smaller vmin", vmin=1e9)]),
     "geonet.Density.at": (A.at, at(0, WRONG_POINTS)),
     "geonet.Density.resample": (
         A.resample,
@@ -499,6 +606,9 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             *at(2, [(wrong, "choose one of") for wrong in (None, 3, "film", [], 1j)], 0.5, None),
             given("shows all times", 0.5, kind="tracks"),
             given("3D", kind="slices"),
+            *looking(0.5),
+            given("smaller vmin", 0.5, vmin=1e9),
+            given("colours of time", kind="tracks", cmap="gray"),
         ],
     ),
     "geonet.Geodesic.animate": (
@@ -510,6 +620,9 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             given(".gif", "film.avi"),
             given("folder", "missing/film.gif"),
             given(".gif", ""),
+            *looking("film.gif", 3),
+            given("smaller vmin", "film.gif", 3, vmin=1e9),
+            *named("stamp", NO_FLAGS, "film.gif", 3),
         ],
     ),
     "geonet.Geodesic.save": (
@@ -520,7 +633,12 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             *at(2, [*WRONG_GRIDS, *OTHER_BOXES], "path.npz", 0.5),
             given(".npz", "path.png"),
             given("folder", "missing/path.npz"),
+            *named("mass", WRONG_MASSES, "path.npz", 0.5),
         ],
+    ),
+    "geonet.Geodesic.__getitem__": (
+        lambda index, of=many: of()[index],
+        [*at(0, WRONG_INDICES), *(given("without an index", k, path) for k in (0, -1, "a", None))],
     ),
     **{
         f"geonet.evaluation.{name}": (
@@ -690,13 +808,42 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
                 *at(0, NOT_PATHS),
                 *at(1, [wrong for wrong in WRONG_TIMES], path(dimension)),
                 *at(2, WRONG_GRIDS, path(dimension), 0.5),
+                *at(3, NOT_LOOKS, path(dimension), 0.5, None),
+                *more,
             ],
         )
-        for name, dimension in (("plot_geodesic", 2), ("plot_velocity", 2), ("plot_slices", 3))
+        for name, dimension, more in (
+            ("plot_geodesic", 2, []),
+            ("plot_velocity", 2, named("arrows", WRONG_COUNTS, path())),
+            (
+                "plot_slices",
+                3,
+                [
+                    *(given("axis is", path(3), axis=k) for k in (None, "x", 3, 1.0, [0], True)),
+                    *(given("at is", path(3), at=k) for k in (None, "0.5", 2, [0.5], np.ones(2))),
+                ],
+            ),
+        )
     },
+    "geonet.plotting.Look": (plotting.Look, looking()),
+    "geonet.plotting.plot_density": (
+        plotting.plot_density,
+        [
+            *at(0, NOT_DENSITIES),
+            *at(1, NOT_LOOKS, A),
+            given("geonet.Density(", path()),
+            given("one of them", batch()),
+            given("smaller vmin", A, plotting.Look(vmin=1e9)),
+        ],
+    ),
     "geonet.plotting.plot_history": (
         plotting.plot_history,
-        [*at(0, NOT_PATHS), *at(1, WRONG_GRIDS, path(1)), given("1D", path())],
+        [
+            *at(0, NOT_PATHS),
+            *at(1, WRONG_GRIDS, path(1)),
+            *at(2, NOT_LOOKS, path(1), None),
+            given("1D", path()),
+        ],
     ),
     "geonet.plotting.plot_tracks": (
         plotting.plot_tracks,
@@ -734,6 +881,7 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             *at(1, [(wrong, "choose one of") for wrong in (None, 3, "film", [], 1j)], path()),
             *at(2, [wrong for wrong in WRONG_TIMES if wrong[0] is not None], path(), "frames"),
             *at(3, WRONG_GRIDS, path(), "frames", 0.5),
+            *at(4, NOT_LOOKS, path(), "frames", 0.5, None),
         ],
     ),
     "geonet.plotting.animate_geodesic": (
@@ -743,6 +891,8 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             *at(1, WRONG_FILES, path()),
             *at(2, WRONG_COUNTS, path(), "film.gif"),
             *at(3, WRONG_GRIDS, path(), "film.gif", 3),
+            *at(4, NOT_LOOKS, path(), "film.gif", 3, None),
+            *at(5, NO_FLAGS, path(), "film.gif", 3, None, plotting.Look()),
         ],
     ),
 }
@@ -794,6 +944,11 @@ def public_names() -> set[str]:
 
 def test_every_public_function_is_in_the_table():
     assert public_names() - set(TABLE) == set(OTHERS)
+
+
+def test_a_single_pair_cannot_be_counted():
+    with pytest.raises(GeonetError, match="a single pair; use it as it is"):
+        len(path())
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from geonet.arguments import check_word
 from geonet.errors import FileError, InputError
 from geonet.files import read_arrays, reading, written_atomically
 from geonet.geodesics.base import ENDS, Geodesic, Times, check_times
-from geonet.measures.density import Density, Mass, check_mass
+from geonet.measures.density import MASSES, Density, Mass
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
 
@@ -25,7 +26,7 @@ def save_geodesic(path: Geodesic, file: Path, times: Times, grid: Grid | None, m
         raise FileError(f"{file} does not end in .npz; a geodesic is saved as an npz file.")
     if not isinstance(path.source, Density):
         raise InputError("A path without a grid cannot be saved; give both ends on a grid.")
-    check_mass(mass)
+    check_word(mass, MASSES, "mass")
     moments, _ = check_times(times)
     frames = path.density(moments, grid)
     header = {

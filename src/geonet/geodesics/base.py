@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from geonet.advice import either, setting
-from geonet.arguments import as_path, check_kind
+from geonet.arguments import as_path, check_index, check_kind
 from geonet.errors import GridError, InputError, UnavailableError
 from geonet.locations import located
 from geonet.measures.density import Density, Mass, as_points, as_tensor
@@ -202,13 +202,7 @@ class Geodesic(ABC):
     def __getitem__(self, index: int) -> Geodesic:
         """The path of one pair of a batch; a negative index counts from the last."""
         count = len(self)
-        if not isinstance(index, int | np.integer):
-            raise InputError(f"path[{index!r}] is no pair; give a whole number, as in path[0].")
-        if not -count <= index < count:
-            raise InputError(
-                f"There is no path[{index}]: this path holds {count} pairs; "
-                f"give {-count} to {count - 1}."
-            )
+        check_index(index, count, slices=False)
         return self._pair(int(index) % count)
 
     def __len__(self) -> int:

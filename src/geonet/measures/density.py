@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,8 +11,8 @@ import torch
 from numpy.typing import ArrayLike, DTypeLike
 from torch import Tensor
 
-from geonet.arguments import check_index, check_kind, is_number, shown
-from geonet.errors import DensityError, GridError, InputError
+from geonet.arguments import as_number, check_index, check_kind, check_word, is_number, shown
+from geonet.errors import DensityError, GridError
 from geonet.locations import located
 from geonet.measures.grid import Grid, check_grid
 from geonet.measures.interpolation import CubicSpline, resample
@@ -95,7 +94,7 @@ class Density:
         Args:
             mass: "one" gives `values`, "given" gives `values` · `mass`, in the units that went in.
         """
-        check_mass(mass)
+        check_word(mass, MASSES, "mass")
         values = self.values.detach().cpu()
         if mass == "given":
             spread = (..., *(None,) * self.grid.dimension)
@@ -262,16 +261,10 @@ def as_points(points: ArrayLike | Tensor, dimension: int) -> Tensor:
     return tensor
 
 
-def check_mass(mass: str) -> None:
-    """Refuse a word that does not say of which mass values are."""
-    if mass not in MASSES:
-        raise InputError(f"mass is {mass!r}; give 'one' or 'given'.")
-
-
 def check_nodata(nodata: float | None) -> None:
     """Refuse what is not a number."""
-    if nodata is not None and not isinstance(nodata, Real):
-        raise InputError(f"nodata is {nodata!r}; give the number that marks cells without data.")
+    if nodata is not None:
+        as_number(nodata, "nodata", "give the number that marks cells without data")
 
 
 def without_data(values: np.ndarray | Tensor, nodata: float) -> np.ndarray | Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from geonet.arguments import check_kind, shown
+from geonet.arguments import check_kind, check_word, shown
 from geonet.errors import GeonetError, GridError
 
 ROUNDING = 1e-13  # of a coordinate: narrower cells cannot be told apart
@@ -64,8 +64,7 @@ class Grid:
                     f"The cells along axis {axis} are narrower than rounding there: {cells[axis]} "
                     f"on [{a:g}, {b:g}]; give fewer cells or a box nearer to zero."
                 )
-        if drawn not in get_args(Drawn):
-            raise GridError(f"drawn is {drawn!r}; give 'image' or 'plane'.")
+        check_word(drawn, get_args(Drawn), "drawn", GridError)
         object.__setattr__(self, "shape", cells)
         object.__setattr__(self, "lower", low)
         object.__setattr__(self, "upper", high)
@@ -126,8 +125,7 @@ class Grid:
 
     def corner(self, which: str) -> Tensor:
         """The `lower` or `upper` corner as a tensor (d,), float64."""
-        if not isinstance(which, str) or which not in ("lower", "upper"):
-            raise GridError(f"which is {shown(which)}; give 'lower' or 'upper'.")
+        check_word(which, ("lower", "upper"), "which", GridError)
         return torch.tensor(getattr(self, which), dtype=torch.float64)
 
     def with_shape(self, shape: int | Sequence[int]) -> Grid:

@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from geonet.arguments import is_number, shown
+from geonet.arguments import check_word, is_number, shown
 from geonet.errors import DensityError, FileError, InputError
 from geonet.files import reading, written_atomically
 from geonet.measures.density import Density, as_tensor
@@ -72,8 +72,7 @@ def mnist(part: Part) -> Digits:
     Args:
         part: "train" or "test".
     """
-    if not isinstance(part, str) or part not in NAMES:
-        raise InputError(f"part is {shown(part)}; give 'train' or 'test'.")
+    check_word(part, tuple(NAMES), "part")
     images, labels = (_read_checked(_find(name)) for name in NAMES[part])
     return Digits(images, labels)
 

@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from geonet.advice import either
-from geonet.arguments import shown
+from geonet.arguments import check_flag, check_word, shown
 from geonet.errors import DensityError, FileError, InputError
 from geonet.files import open_npz, read_npy, reading
 from geonet.measures.density import Density, as_points, as_tensor, check_nodata, without_data
@@ -89,8 +89,8 @@ def from_samples(
             nearest cell centres (cloud-in-cell); beyond the outermost centres it stays in the
             outermost cell.
     """
-    _check_word("outside", outside, ("error", "drop"))
-    _check_word("kernel", kernel, ("cell", "linear"))
+    check_word(outside, ("error", "drop"), "outside")
+    check_word(kernel, ("cell", "linear"), "kernel")
     check_grid(grid)
     where = as_points(points, grid.dimension)
     if where.ndim > 2:
@@ -121,6 +121,7 @@ def from_image(
             in a colour image that of all three colours. They count as empty.
     """
     path = _named(file, "from_image")
+    check_flag(invert, "invert")
     check_nodata(nodata)
     return Contents(path, _image_values(path, invert, nodata), ("values",)).density()
 
@@ -153,6 +154,7 @@ def read(
     """
     if grid is not None:
         check_grid(grid)
+    _check_kind(kind)
     contents = opened(_named(file, "read"), nodata=nodata).told(kind)
     if contents.kind is None:
         raise FileError(f'{contents.doubt()}; give kind="points" or kind="values".')
@@ -168,6 +170,7 @@ def read_points(
 
     With `kind="points"` also from one without header, or from an array (n, d) in an npy.
     """
+    _check_kind(kind)
     contents = opened(_named(file, "read_points")).told(kind)
     if contents.kind != "points":
         raise FileError(
@@ -230,7 +233,6 @@ class Contents:
         """The same, when somebody says what the numbers are."""
         if kind is None:
             return self
-        _check_word("kind", kind, KINDS)
         if kind not in self.kinds:
             raise FileError(f"{self.file} holds {self.kinds[0]} and no {kind}; leave kind out.")
         return replace(self, kinds=(kind,))
@@ -339,9 +341,10 @@ def _named(file: str | os.PathLike[str], function: str) -> Path:
     return Path(file)
 
 
-def _check_word(name: str, word: str, words: tuple[str, str]) -> None:
-    if word not in words:
-        raise InputError(f"{name} is {word!r}; give {words[0]!r} or {words[1]!r}.")
+def _check_kind(kind: str | None) -> None:
+    """Before the file is read."""
+    if kind is not None:
+        check_word(kind, KINDS, "kind")
 
 
 def _checked(contents: Contents, nodata: float | None) -> Contents:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
-from geonet.arguments import as_path, check_count
+from geonet.arguments import as_path, check_count, check_flag
 from geonet.errors import FileError
 from geonet.files import written_atomically
 from geonet.geodesics.base import Geodesic
@@ -51,9 +51,10 @@ def animate_geodesic(
             f"{file} does not end in .gif or .mp4; an animation is written as one of these."
         )
     check_count(frames, 2, "frames")
+    check_flag(stamp, "stamp")
     if kind == ".mp4":
         check_ffmpeg(file)  # before anything is computed
-    moments, grid = check(path, np.linspace(0, 1, frames), grid)
+    moments, grid = check(path, np.linspace(0, 1, frames), grid, look)
     labels = [f"t = {t:.2f}" if stamp else "" for t in moments]
     pictures = _pictures(path.density(moments, grid).numpy(), labels, grid, look)
     with written_atomically(file) as temporary:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from geonet.arguments import check_kind
 from geonet.errors import InputError
 from geonet.geodesics.base import Geodesic, Times, check_path, check_times
 from geonet.measures.grid import Grid
+from geonet.plotting.look import PLAIN, Look
 
 
-def check(path: Geodesic, times: Times, grid: Grid | None) -> tuple[list[float], Grid]:
+def check(
+    path: Geodesic, times: Times, grid: Grid | None, look: Look = PLAIN
+) -> tuple[list[float], Grid]:
     """The times as a list, and the grid to draw on: the path's own unless another is given."""
     check_path(path)
+    check_look(look)
     if path.batch:
         raise InputError(
             f"This path holds {path.batch[0]} pairs; draw one of them, as in path[0].plot()."
@@ -20,6 +25,11 @@ def check(path: Geodesic, times: Times, grid: Grid | None) -> tuple[list[float],
             f"The path is {grid.dimension}D; pictures are made in one to three dimensions."
         )
     return check_times(times)[0].tolist(), grid
+
+
+def check_look(look: Look) -> None:
+    """Refuse what is not a look, such as the name of a colour map."""
+    check_kind(look, Look, "look", "give a geonet.plotting.Look(cmap, norm, vmin, vmax)")
 
 
 def check_dimension(grid: Grid, dimension: int, what: str) -> None:

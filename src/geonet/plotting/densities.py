@@ -5,7 +5,8 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from geonet.errors import InputError
-from geonet.measures.density import Density
+from geonet.measures.density import Density, check_density
+from geonet.plotting.checks import check_look
 from geonet.plotting.look import DPI, PLAIN, Look, fit_height, quieten
 from geonet.plotting.panels import draw_projections, draw_strip
 from geonet.plotting.upright import tallness
@@ -16,6 +17,8 @@ SIDE = 3.2  # inches: the longer side of a 2D box
 
 def plot_density(density: Density, look: Look = PLAIN) -> Figure:
     """A curve in 1D, an image with its colours in 2D, projections in 3D."""
+    check_density(density)
+    check_look(look)
     grid = density.grid
     if density.leading:
         raise InputError(

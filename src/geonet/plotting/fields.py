@@ -58,7 +58,7 @@ def plot_velocity(
         look: the colours of the densities.
         arrows: how many fit along the longer side of the box.
     """
-    moments, grid = check(path, times, grid)
+    moments, grid = check(path, times, grid, look)
     check_dimension(grid, 2, "velocities are")
     check_count(arrows, 2, "arrows")
     places = _coarse(grid, arrows)

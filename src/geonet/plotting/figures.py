@@ -31,7 +31,7 @@ def plot_geodesic(
     path: Geodesic, times: Times = QUARTERS, grid: Grid | None = None, look: Look = PLAIN
 ) -> Figure:
     """The path at `times`: in 1D curves and space × time, in 2D frames, in 3D projections."""
-    moments, grid = check(path, times, grid)
+    moments, grid = check(path, times, grid, look)
     labels = [moment(t) for t in moments]
     figure = draw(_densities(path, grid), moments, labels, grid, look.scale, "density")
     entitle(figure, title_of(path))
@@ -40,7 +40,7 @@ def plot_geodesic(
 
 def plot_history(path: Geodesic, grid: Grid | None = None, look: Look = PLAIN) -> Figure:
     """A 1D path in space × time."""
-    _, grid = check(path, QUARTERS, grid)
+    _, grid = check(path, QUARTERS, grid, look)
     check_dimension(grid, 1, "space × time is")
     figure = Figure(figsize=(5.2, 3.6), dpi=DPI, layout="constrained")
     draw_history(figure, figure.subplots(), _densities(path, grid), grid, look.scale, "density")

@@ -14,6 +14,8 @@ from matplotlib.colors import Colormap, ListedColormap, LogNorm, Normalize, Powe
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from geonet.advice import argument, setting
+from geonet.arguments import as_number, shown
 from geonet.errors import InputError, UnavailableError
 from geonet.geodesics.base import Geodesic
 
@@ -52,17 +54,15 @@ class Look:
         if not isinstance(self.cmap, Colormap):
             _check_name("cmap", self.cmap, list(matplotlib.colormaps), "'magma' or 'viridis'")
         _check_name("norm", self.norm, list(NORMS), "'linear', 'sqrt' or 'log'")
-        for name in ("vmin", "vmax"):
-            value = getattr(self, name)
-            if value is not None and not math.isfinite(_number(name, value)):
-                raise InputError(f"{name} is {value}; give a finite number.")
-        lowest = 0.0 if self.vmin is None else self.vmin
-        if self.vmax is not None and not lowest < self.vmax:
-            raise InputError(f"vmax is {self.vmax:g}; give a number above vmin = {lowest:g}.")
-        if self.norm == "log" and self.vmin is not None and self.vmin <= 0:
-            raise InputError(f"vmin is {self.vmin:g}; a logarithmic scale begins above zero.")
-        if self.norm == "sqrt" and lowest < 0:
-            raise InputError(f"vmin is {lowest:g}; a scale of roots begins at zero or above.")
+        lowest, highest = (_limit(name, getattr(self, name)) for name in ("vmin", "vmax"))
+        vmin, vmax = argument("vmin"), argument("vmax")
+        if highest is not None and not (lowest or 0.0) < highest:
+            bound = "zero" if lowest is None else setting("vmin", lowest)
+            raise InputError(f"{vmax} is {highest:g}; give a number above {bound}.")
+        if self.norm == "log" and lowest is not None and lowest <= 0:
+            raise InputError(f"{vmin} is {lowest:g}; a logarithmic scale begins above zero.")
+        if self.norm == "sqrt" and lowest is not None and lowest < 0:
+            raise InputError(f"{vmin} is {lowest:g}; a scale of roots begins at zero or above.")
 
     def colours(self) -> Colormap:
         """The colour map."""
@@ -71,12 +71,14 @@ class Look:
     def scale(self, frames: Frames) -> ScalarMappable:
         """Colours for these values; those beyond either limit have the colour of the limit."""
         highest = float(frames.max()) if self.vmax is None else self.vmax
+        if highest == 0 and self.vmin is None:
+            highest = 1.0  # nothing is there: all has the first colour
         floor = highest * 10.0**-DECADES if self.norm == "log" else 0.0
         lowest = floor if self.vmin is None else self.vmin
         if not lowest < highest:
             raise InputError(
-                f"vmin is {lowest:g} and the highest value drawn is {highest:.4g}; "
-                "give a smaller vmin, or vmax too."
+                f"{argument('vmin')} is {lowest:g} and the highest value drawn is {highest:.4g}; "
+                f"give a smaller {argument('vmin')}, or {argument('vmax')} too."
             )
         return ScalarMappable(_norm(self.norm, lowest, highest), self.colours())
 
@@ -92,15 +94,18 @@ def _norm(name: str, lowest: float, highest: float) -> Normalize:
 def _check_name(what: str, name: object, known: list[str], examples: str) -> None:
     if isinstance(name, str) and name in known:
         return
-    close = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"give one such as {examples}."
-    raise InputError(f"There is no {what} {name!r}; {hint}")
+    close = difflib.get_close_matches(name, known, n=1) if isinstance(name, str) else []
+    hint = f"did you mean {close[0]!r}?" if close else f"give a name such as {examples}."
+    raise InputError(f"{argument(what)} is {shown(name)}; {hint}")
 
 
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise InputError(f"{name} is {value!r}; give a number.")
-    return float(value)
+def _limit(name: str, value: object) -> float | None:
+    if value is None:
+        return None
+    limit = as_number(value, argument(name), "give a finite number")
+    if not math.isfinite(limit):
+        raise InputError(f"{argument(name)} is {limit}; give a finite number.")
+    return limit
 
 
 PLAIN = Look()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
+from geonet.arguments import is_number, is_whole, shown
 from geonet.errors import InputError
 from geonet.geodesics.base import QUARTERS, Geodesic, Times
 from geonet.measures.grid import Grid
@@ -31,20 +32,20 @@ def plot_slices(
         axis: across which the box is cut: 0, 1 or 2.
         at: where, as a share of the side: 0 is the lower face, 1 the upper.
     """
-    moments, grid = check(path, times, grid)
+    moments, grid = check(path, times, grid, look)
     check_dimension(grid, 3, "slices are")
-    if axis not in (0, 1, 2):
-        raise InputError(f"axis is {axis}; cut across axis 0, 1 or 2.")
-    if not 0 <= at <= 1:
-        raise InputError(f"at is {at:g}; give a share of the side, from 0 to 1.")
+    if not is_whole(axis) or axis not in (0, 1, 2):
+        raise InputError(f"axis is {shown(axis)}; cut across axis 0, 1 or 2.")
+    if not is_number(at) or not 0 <= at <= 1:
+        raise InputError(f"at is {shown(at)}; give a share of the side, from 0 to 1.")
     layer = min(int(at * grid.shape[axis]), grid.shape[axis] - 1)
     first, second = (i for i in range(3) if i != axis)
     frames = path.density(moments, grid).numpy().take(layer, axis=1 + axis)
     labels = [moment(t) for t in moments]
     plane = plane_of(grid, (first, second))
-    figure, shown = draw_strip(frames, labels, plane, look.scale(frames), "density")
+    figure, axes = draw_strip(frames, labels, plane, look.scale(frames), "density")
     names = axis_names(grid)
-    name_axes(shown[0], (names[first], names[second]), plane, BETWEEN_TICKS)
+    name_axes(axes[0], (names[first], names[second]), plane, BETWEEN_TICKS)
     centre = float(grid.axes()[axis][layer])
     entitle(figure, f"{title_of(path)}   at {names[axis]} = {centre:.4g}")
     return figure

@@ -65,6 +65,9 @@ class Auto(Solver):
     tolerance: float = Midpoint.tolerance
     time_limit: float | None = None
 
+    def __post_init__(self) -> None:
+        self._by_midpoint()  # which checks its options: not only where it answers
+
     def _solve(self, source: Density, target: Density) -> Geodesic:
         if source.grid.dimension == 1:
             return Quantile()(source, target)
@@ -96,7 +99,10 @@ class Auto(Solver):
 
     def _midpoint(self, source: Density, target: Density) -> Geodesic:
         tell("auto: midpoint")
-        return Midpoint(tolerance=self.tolerance, time_limit=self.time_limit)(source, target)
+        return self._by_midpoint()(source, target)
+
+    def _by_midpoint(self) -> Midpoint:
+        return Midpoint(tolerance=self.tolerance, time_limit=self.time_limit)
 
 
 def _special(source: Density, target: Density) -> Solver | None:

@@ -73,7 +73,7 @@ class Midpoint(Solver):
         if self.max_steps < 1:
             raise SolverError(f"max_steps is {self.max_steps}; give at least 1.")
         if self.time_limit is not None and not self.time_limit > 0:
-            raise SolverError(f"time_limit is {self.time_limit:g}; give seconds above 0, or none.")
+            raise SolverError(f"time_limit is {self.time_limit:g}; give seconds above 0.")
         if isinstance(self.start, str) and self.start not in STARTS:
             raise SolverError(
                 f"start is {self.start!r}; give 'zero', 'network' or an array of coefficients."
