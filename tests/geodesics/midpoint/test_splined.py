@@ -159,12 +159,12 @@ def test_particles_halfway_have_the_splines_gradient():
 
 
 def test_particles_where_the_map_is_torn():
-    """Halves of a disc go apart; where there is no mass they may go anywhere, but not nowhere."""
+    """Halves of a disc go apart; where there is no mass they may go anywhere in the box."""
     pair = exact_pair("torn-disc", 32)
     path = geonet.geodesic(pair.source, pair.target, "midpoint")
     start = torch.cartesian_prod(*[torch.linspace(0, 1, 21).double()] * 2)
     places = path.trajectories([1.0], start).reshape(-1, 2)
-    assert bool(torch.isfinite(places).all())
+    assert bool(((places >= 0) & (places <= 1)).all())
     away = start - 0.5
     inside = (away.norm(dim=-1) < 0.17) & (away[:, 0].abs() > 0.04)  # a cell from rim and tear
     moved = (places - start)[inside]
