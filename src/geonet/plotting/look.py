@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, ListedColormap, LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from geonet.advice import argument, setting
@@ -148,6 +149,8 @@ def colour_bar(figure: Figure, scale: ScalarMappable, axes: Axes | list[Axes], l
     if isinstance(scale.norm, LogNorm):
         label = f"{label}\nat least {scale.norm.vmin:.2g}"
     bar = figure.colorbar(scale, ax=axes, label=label, fraction=0.05, aspect=25, pad=0.02)
+    if isinstance(scale.norm, PowerNorm):  # high values are close to each other
+        bar.locator = MaxNLocator(3)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     bar.ax.tick_params(color=FAINT, labelcolor=INK, labelsize="small")
     bar.ax.yaxis.label.set_color(INK)

@@ -127,7 +127,7 @@ class SplineGeodesic(Geodesic):
         return self._each(times, points, moved)
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
-        """Straight lines; those that the spline would lead out, by part of a cell, end at a wall."""
+        """Straight lines; those that splines lead out, by part of a cell, end at a wall."""
         lower, upper = self.grid.corner("lower"), self.grid.corner("upper")
         return super()._trajectories(times, points).clamp(lower, upper)
 
