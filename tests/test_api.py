@@ -133,3 +133,16 @@ def test_packages_are_there_without_importing_them():
 def test_what_is_not_public_is_not_there():
     with pytest.raises(AttributeError, match="module 'geonet' has no attribute 'geodesique'"):
         _ = geonet.geodesique
+
+
+def test_names_of_files_are_not_densities():
+    with pytest.raises(
+        InputError, match=r"'a\.png' is the name of a file, not a Density; give geonet\.read"
+    ):
+        geonet.geodesic("a.png", "b.png")
+
+
+def test_words_for_times_are_named():
+    density = geonet.Density([1.0, 2.0], geonet.Grid(2))
+    with pytest.raises(InputError, match=r"t is 'half'; give a number in \[0, 1\]"):
+        geonet.geodesic(density, density).density("half")

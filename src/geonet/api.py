@@ -76,7 +76,7 @@ def _on_grid(end: End, grid: Grid | None, solver: Solver) -> Density:
             return end.on(grid)
         raise InputError(
             f"A Gaussian mixture has no grid and {solver.name!r} needs one; "
-            "give grid=... or use mixture.on(grid)."
+            "give grid=..., use mixture.on(grid), or take solver='bures' for two Gaussians."
         )
     if grid is not None and end.grid != grid:
         raise InputError(
@@ -88,6 +88,11 @@ def _on_grid(end: End, grid: Grid | None, solver: Solver) -> Density:
 
 def _checked(end: End) -> End:
     if not isinstance(end, Density | GaussianMixture):
+        if isinstance(end, str | Path):
+            name = repr(str(end))
+            raise InputError(
+                f"{name} is the name of a file, not a Density; give geonet.read({name})."
+            )
         raise InputError(
             f"Source and target must be densities, and one of them is {shown(end)}; "
             "give geonet.Density(values, grid)."

@@ -513,3 +513,23 @@ def test_failed_writing_leaves_the_old_file(refused, line_pair, tmp_path, monkey
     assert line == f"error: Cannot write {file}: No space left on device.\n"
     assert file.read_bytes() == b"old"
     assert list(folder.iterdir()) == [file]
+
+
+def test_both_ends_can_be_blurred(run, write, tmp_path):
+    values = np.random.default_rng(0).random((12, 12))
+    file, out = write("noise.npy", values), tmp_path / "path.npz"
+    run("geodesic", file, file, "--blur", 1.5, "--solver", "linear", "-o", out)
+    expected = geonet.Density(values, geonet.Grid((12, 12))).blurred(1.5)
+    assert torch.equal(geonet.load(out).source.values, expected.values)
+
+
+def test_nodata_that_no_cell_has_is_said(run, write):
+    file = write("whole.npy", np.ones((12, 12)))
+    out = run("geodesic", file, file, "--solver", "linear", "--nodata", -9).out
+    assert out.startswith("Unused: no cell has the value of --nodata, -9.\n")
+
+
+def test_printed_lines_end_where_their_text_ends(run, write):
+    file = write("whole.npy", np.ones((12, 12)))
+    lines = run("geodesic", file, file, "--solver", "linear").out.splitlines()
+    assert lines and all(line == line.rstrip() for line in lines)

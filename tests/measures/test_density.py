@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 import torch
+from scipy.ndimage import gaussian_filter
 
+import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import DensityError, GridError, InputError
 
@@ -265,3 +267,45 @@ def test_a_box_that_single_precision_has_no_room_for_is_refused():
         with pytest.raises(DensityError, match="beyond the range of float32; use other units"):
             Density(np.ones((2, 2, 2), np.float32), Grid((2, 2, 2), 0, length))
         Density(np.ones((2, 2, 2)), Grid((2, 2, 2), 0, length))
+
+
+# ---- blur
+
+
+def test_blur_is_gaussian_between_reflecting_walls():
+    density = Density(torch.rand(2, 9, 14, dtype=torch.float64), Grid((9, 14)))
+    blurred = density.blurred(1.3)
+    expected = gaussian_filter(density.numpy(), (0, 1.3, 1.3), mode="reflect", truncate=4)
+    # scipy cuts the tails at round(4σ) cells, we at the next whole number: e^(−4²/2) of the rest
+    assert np.abs(blurred.numpy() - expected).max() < 1e-3 * expected.max()
+    assert blurred.numpy().sum((1, 2)) * density.grid.cell_volume == pytest.approx([1, 1])
+    assert torch.equal(blurred.mass, density.mass)
+    assert density.blurred(0) is density
+
+
+def test_blur_wider_than_the_box_leaves_little_but_the_mean():
+    values = torch.zeros(4, 400, dtype=torch.float64)
+    values[:, 0] = 1
+    narrow = Density(values, Grid((4, 400))).blurred(100).numpy()
+    assert np.ptp(narrow[:, 200]) < 1e-12 * narrow.max()
+
+
+def test_blur_is_differentiable():
+    values = torch.rand(5, 6, dtype=torch.float64, requires_grad=True)
+    blur = lambda v: Density(v, Grid((5, 6))).blurred(0.9).values  # noqa: E731
+    assert torch.autograd.gradcheck(blur, (values,))
+
+
+def test_points_outside_the_box_are_refused_but_for_formulas():
+    grid = Grid((8, 8))
+    with pytest.raises(GridError, match=r"1 of 2 points lie outside the box of 8×8 cells"):
+        Density(torch.ones(8, 8), grid).at([[0.5, 0.5], [2, 2]])
+    mixture = geonet.GaussianMixture.isotropic([[0.5, 0.5]], 0.1).on(grid)
+    assert float(mixture.at([2.0, 2.0])) < 1e-9
+
+
+def test_points_that_lie_on_their_side_are_recognised():
+    with pytest.raises(GridError, match=r"give an array \(\.\.\., 2\), as points\.T is\."):
+        geonet.from_samples(np.random.rand(2, 50), Grid((8, 8)))
+    with pytest.raises(GridError, match="There are no points"):
+        geonet.from_samples([], Grid((8, 8)))

@@ -330,6 +330,21 @@ def test_pixels_without_data_are_empty(save_image, invert, pixels, nodata):
         assert values.ravel() == pytest.approx(expected, abs=1e-6)
 
 
+def test_no_pixel_of_eight_bits_can_be_300(save_image):
+    file = save_image(np.full((2, 2), 255, np.uint8))
+    for nodata in (300, -1, 0.5):
+        with pytest.raises(InputError, match=r"nodata is .*; give the value of pixels without"):
+            geonet.from_image(file, nodata=nodata)
+
+
+def test_points_outside_the_box_can_be_dropped(tmp_path):
+    file = tmp_path / "cloud.csv"
+    file.write_text("x,y\n0.5,0.5\n3,3\n")
+    with pytest.raises(FileError, match="1 of 2 points lie outside .*outside='drop'"):
+        geonet.read(file, geonet.Grid((4, 4)))
+    assert float(geonet.read(file, geonet.Grid((4, 4)), outside="drop").mass) == 1 / 16
+
+
 def test_a_colour_without_data_has_that_value_in_all_channels(save_image):
     pixels = np.full((2, 2, 3), 255, np.uint8)
     pixels[0, 0], pixels[1, 1] = (255, 255, 0), (10, 20, 30)

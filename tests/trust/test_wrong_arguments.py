@@ -514,6 +514,16 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
         at(0, [*NO_GRID, *WRONG_GRIDS, *OTHER_BOXES, (B, "Grid")]),
     ),
     "geonet.Density.with_floor": (A.with_floor, at(0, WRONG_SHARES)),
+    "geonet.Density.blurred": (
+        A.blurred,
+        at(
+            0,
+            [
+                (wrong, "cells")
+                for wrong in (None, "1", -1, float("nan"), 1j, True, [1], {}, 1e9, A)
+            ],
+        ),
+    ),
     "geonet.Density.__getitem__": (
         lambda index: batch()[index],
         at(

@@ -91,6 +91,14 @@ def geodesic(
             help="Mass of the densities in an npz: one, or given, in the units of the files.",
         ),
     ] = "one",
+    blur: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            metavar="CELLS",
+            help="Blur both ends first, by so many cells: for counts and noise.",
+        ),
+    ] = 0.0,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -143,7 +151,7 @@ def geodesic(
         )  # importing torch takes seconds; wrong input must not wait for it
 
         unit = check_mass_of_frames(mass, written)
-        made = Recipe(solver, options, moments, resolution, invert, kind, nodata, unit)
+        made = Recipe(solver, options, moments, resolution, invert, kind, nodata, unit, blur)
         made.check()
         return made
 

@@ -39,9 +39,13 @@ def print_json(answer: Any) -> None:
 def print_table(rows: Iterable[Sequence[str]], headings: Sequence[str] = ()) -> None:
     """Print rows in columns, under headings if there are any."""
     console = _console()
-    if not console.is_terminal:
-        console.width = UNBROKEN
-    console.print(_table(rows, headings))
+    if console.is_terminal:
+        console.print(_table(rows, headings))
+        return
+    console.width = UNBROKEN
+    with console.capture() as captured:
+        console.print(_table(rows, headings))
+    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def print_report(report: Report, rows: Iterable[tuple[str, str]] = ()) -> None:

@@ -38,6 +38,7 @@ class Recipe:
         kind: what files hold that do not say it, "points" or "values".
         nodata: the value of cells without data.
         mass: of the frames in an npz, "one" or "given".
+        blur: of both ends before they are solved, in cells.
     """
 
     solver: str
@@ -48,6 +49,7 @@ class Recipe:
     kind: Kind | None = None
     nodata: float | None = None
     mass: Mass = "one"
+    blur: float = 0.0
 
     def check(self) -> None:
         """Refuse a solver or an option that does not exist, before any file is read."""
@@ -58,12 +60,15 @@ class Recipe:
         chosen = self._solver()
         files = open_pair(source, target, self.invert, self.kind, self.nodata)
         with gathered() as changes:
-            first, second = densities_of(*files, self.resolution)
+            ends = densities_of(*files, self.resolution)
+        first, second = (end.blurred(self.blur) for end in ends)
         began = perf_counter()
         path = chosen(first, second)
         seconds = perf_counter() - began
         changes += changes_in(path, self.solver)
         read = what_was_read(files[0]), what_was_read(files[1])
+        if self.nodata is not None and not any(one.get("without_data") for one in read):
+            changes.append(f"Unused: no cell has the value of --nodata, {self.nodata:g}.")
         return Solved(path, self.grid_for(path), seconds, read, tuple(changes))
 
     def grid_for(self, path: Geodesic) -> Grid:

@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from geonet.advice import either, setting
-from geonet.arguments import as_path, check_index, check_kind
+from geonet.arguments import as_path, check_index, check_kind, shown
 from geonet.errors import GridError, InputError, UnavailableError
 from geonet.locations import located
-from geonet.measures.density import Density, Mass, as_points, as_tensor
+from geonet.measures.density import Density, Mass, as_points, as_tensor, inside
 from geonet.measures.grid import Grid
 from geonet.threads import working_on
 
@@ -295,16 +295,7 @@ class Geodesic(ABC):
         return answer.reshape((*leading, *(where.shape if vector else where.shape[:-1])))
 
     def _inside(self, points: Tensor) -> Tensor:
-        """Points outside the box are refused; those that rounding put there go to its face."""
-        lower, upper = self.grid.corner("lower"), self.grid.corner("upper")
-        slack = 1e-9 * (upper - lower)
-        outside = ((points < lower - slack) | (points > upper + slack)).any(-1)
-        if bool(outside.any()):
-            raise GridError(
-                f"{int(outside.sum())} of {outside.numel()} points lie outside the box of "
-                f"{self.grid}; give points inside."
-            )
-        return points.clamp(lower, upper)
+        return inside(points, self.grid)
 
     @property
     def _cells(self) -> int:
@@ -353,6 +344,8 @@ def check_path(path: Geodesic, name: str = "path") -> None:
 
 def check_times(t: Times) -> tuple[Tensor, bool]:
     """Times as a float64 tensor (T,), and whether t was a single number."""
+    if t is None or isinstance(t, str):
+        raise InputError(f"t is {shown(t)}; give a number in [0, 1], or a list of them.")
     times = as_tensor(t).to(torch.float64)
     if times.ndim > 1 or times.numel() == 0:
         raise InputError(

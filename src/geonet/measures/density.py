@@ -15,7 +15,7 @@ from geonet.arguments import as_number, check_index, check_kind, check_word, is_
 from geonet.errors import DensityError, GridError
 from geonet.locations import located
 from geonet.measures.grid import Grid, check_grid
-from geonet.measures.interpolation import CubicSpline, resample
+from geonet.measures.interpolation import CubicSpline, blurred, resample
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
@@ -108,13 +108,16 @@ class Density:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def at(self, points: ArrayLike | Tensor) -> Tensor:
-        """Values (batch?, times?, ...) at points (..., d); cubic, or exact for mixtures."""
+        """Values (batch?, times?, ...) at points (..., d).
+
+        Cubic between the cells of the box; exact and anywhere for mixtures.
+        """
         where = as_points(points, self.grid.dimension)
         flat = where.reshape(-1, self.grid.dimension)
         if self.mixture is not None:
             values = self.mixture.pdf(flat) / self.mass[..., None]
         else:
-            values = CubicSpline(self.values, self.grid)(flat)
+            values = CubicSpline(self.values, self.grid)(inside(flat, self.grid))
         return values.reshape((*self.leading, *where.shape[:-1]))
 
     def resample(self, grid: Grid) -> Density:
@@ -141,6 +144,23 @@ class Density:
             return self
         mixed = (1 - fraction) * self.values + fraction / self.grid.volume
         return Density._of(mixed, self.grid, self.mass, None)
+
+    def blurred(self, cells: float) -> Density:
+        """The density after a Gaussian blur, whose standard deviation is so many cells.
+
+        The walls reflect, so the mass stays. For counts and noise, whose detail of the size of a
+        cell means nothing.
+        """
+        width = as_number(cells, "cells", "give the standard deviation of the blur, in cells")
+        most = max(self.grid.shape) / 4
+        if not 0 <= width <= most:
+            raise DensityError(f"cells is {shown(cells)}; give a blur of 0 to {most:g} cells.")
+        if width == 0:
+            return self
+        values = self.values
+        for axis in range(-self.grid.dimension, 0):
+            values = blurred(values.movedim(axis, -1), width).movedim(-1, axis)
+        return Density._of(values, self.grid, self.mass, None)
 
     def mean(self) -> Tensor:
         """Centre of mass, (batch?, times?, d), float64."""
@@ -249,16 +269,30 @@ def as_points(points: ArrayLike | Tensor, dimension: int) -> Tensor:
     tensor = as_tensor(points).to(torch.float64)
     if dimension == 1 and (tensor.ndim < 2 or tensor.shape[-1] != 1):
         tensor = tensor[..., None]
-    if tensor.ndim == 0 or tensor.shape[-1] != dimension:
-        raise GridError(
-            f"Points of shape {tuple(tensor.shape)} do not lie in {dimension}D; "
-            f"give an array (..., {dimension})."
-        )
     if tensor.numel() == 0:
         raise GridError("There are no points; give at least one.")
+    if tensor.ndim == 0 or tensor.shape[-1] != dimension:
+        turned = tensor.ndim == 2 and len(tensor) == dimension
+        raise GridError(
+            f"Points of shape {tuple(tensor.shape)} do not lie in {dimension}D; "
+            f"give an array (..., {dimension}){', as points.T is' if turned else ''}."
+        )
     if not bool(torch.isfinite(tensor).all()):
         raise GridError("Points contain NaN or infinite coordinates; remove them first.")
     return tensor
+
+
+def inside(points: Tensor, grid: Grid) -> Tensor:
+    """Points outside the box are refused; those that rounding put there go to its face."""
+    lower, upper = grid.corner("lower"), grid.corner("upper")
+    slack = 1e-9 * (upper - lower)
+    outside = ((points < lower - slack) | (points > upper + slack)).any(-1)
+    if bool(outside.any()):
+        raise GridError(
+            f"{int(outside.sum())} of {outside.numel()} points lie outside the box of {grid}; "
+            "give points inside."
+        )
+    return points.clamp(lower, upper)
 
 
 def check_nodata(nodata: float | None) -> None:
@@ -350,7 +384,7 @@ def _check_values(values: Tensor) -> None:
     for bad, name, remedy in (
         (torch.isnan(values), "NaN", empty),
         (torch.isinf(values), "infinite", "fill or remove them first"),
-        (values < 0, "negative", "clip them at zero if they are noise"),
+        (values < 0, "negative", "clip them at zero if they are noise, or give nodata"),
     ):
         count = int(bad.sum())
         if count:

@@ -1,7 +1,8 @@
 """Values between grid points, and values on another grid.
 
 `CubicSpline` interpolates smoothly: fourth order for smooth functions, up to the faces of the box.
-`resample` moves cell averages to other cells and keeps the mass of every region exactly.
+`resample` moves cell averages to other cells and keeps the mass of every region exactly; `blurred`
+blurs them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from geonet.measures.grid import Grid
 
 POLE = math.sqrt(3) - 2  # of the cubic B-spline's inverse filter
 REACH = 32  # |POLE|^32 < 1e-18: the filter's tail is below rounding
+TAILS = 4.0  # standard deviations of a blur that are not cut off
 GHOSTS = 2  # coefficients beyond each face that an evaluation may touch
 
 
@@ -167,3 +169,13 @@ def _outer(weights: list[Tensor]) -> Tensor:
     for w in weights[1:]:
         product = (product[..., :, None] * w[..., None, :]).flatten(-2)
     return product
+
+
+def blurred(values: Tensor, width: float) -> Tensor:
+    """A Gaussian blur along the last axis, `width` cells wide, between walls that reflect."""
+    count, reach = values.shape[-1], math.ceil(TAILS * width)
+    offsets = torch.arange(-reach, reach + 1, dtype=values.dtype)
+    kernel = torch.exp(-0.5 * (offsets / width) ** 2)
+    places = torch.arange(-reach, count + reach) % (2 * count)
+    mirrored = torch.minimum(places, 2 * count - 1 - places)
+    return values[..., mirrored].unfold(-1, len(kernel), 1) @ (kernel / kernel.sum())

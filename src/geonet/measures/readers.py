@@ -42,6 +42,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", None: "spaces or tabs"}
 
 Corner = float | list[float]
 Kind = Literal["points", "values"]
+Outside = Literal["error", "drop"]
 KINDS: tuple[Kind, Kind] = ("points", "values")
 
 
@@ -73,7 +74,7 @@ def from_samples(
     points: ArrayLike | Tensor,
     grid: Grid,
     weights: ArrayLike | Tensor | None = None,
-    outside: Literal["error", "drop"] = "error",
+    outside: Outside = "error",
     kernel: Literal["cell", "linear"] = "cell",
 ) -> Density:
     """The histogram of a point cloud: each cell gets the weight of the points in it.
@@ -131,6 +132,7 @@ def read(
     grid: Grid | None = None,
     kind: Kind | None = None,
     nodata: float | None = None,
+    outside: Outside = "error",
 ) -> Density:
     """A density from a file, by its suffix. Every failure is a `FileError` that names the file.
 
@@ -151,6 +153,7 @@ def read(
         kind: "values" of cells, or "points", a row for each and a column for each coordinate.
         nodata: the value of cells without data, which count as empty; NaN may be one. For images
             see `from_image`.
+        outside: what to do with points outside the grid's box: "error" or "drop".
     """
     if grid is not None:
         check_grid(grid)
@@ -160,7 +163,7 @@ def read(
         raise FileError(f'{contents.doubt()}; give kind="points" or kind="values".')
     if nodata is not None and contents.kind == "points":
         raise FileError(f"{contents.file} holds points, and nodata is for cells; leave it out.")
-    return contents.density(grid)
+    return contents.density(grid, outside)
 
 
 def read_points(
@@ -245,11 +248,11 @@ class Contents:
             "points or the values of cells"
         )
 
-    def density(self, grid: Grid | None = None) -> Density:
+    def density(self, grid: Grid | None = None, outside: Outside = "error") -> Density:
         """The density of the values, or of the points counted on a grid."""
         try:
             if self.kind == "points":
-                return self._counted(grid)
+                return self._counted(grid, outside)
             values = self.values()
             return Density(values, grid or _default_grid(values.shape, self.box))
         except FileError:
@@ -281,7 +284,7 @@ class Contents:
         axes = [names.index(name) for name in COORDINATES if name in names]
         return table[:, axes], table[:, names.index(WEIGHT)] if WEIGHT in names else None
 
-    def _counted(self, grid: Grid | None) -> Density:
+    def _counted(self, grid: Grid | None, outside: Outside) -> Density:
         points, weights = self.points()
         if grid is None:
             raise FileError(
@@ -293,7 +296,7 @@ class Contents:
                 f"{self.file} has points in {points.shape[-1]}D but the grid is "
                 f"{grid.dimension}D; give a grid with one axis per coordinate."
             )
-        return from_samples(points, grid, weights)
+        return from_samples(points, grid, weights, outside)
 
 
 # ---- samples
@@ -411,6 +414,11 @@ def _grey_and_opacity(
     for k, weight in enumerate(LUMA):  # one at a time: all would take four times the memory
         grey += np.float64(weight) * channels[..., k]
     if nodata is not None:
+        if nodata not in range(256):
+            raise InputError(
+                f"nodata is {nodata:g} and a pixel of 8 bits is a whole number from 0 to 255; "
+                "give the value of pixels without data."
+            )
         grey = np.ma.masked_array(grey, without_data(channels[..., :3], nodata).all(-1))
     return grey / (255 * sum(LUMA)), channels[..., 3] / 255
 
