@@ -97,8 +97,9 @@ def test_points_are_counted(run, tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text("x,y\n0,0\n1,0.5\n0.5,0.25\n")
     files = tmp_path / "a.csv", tmp_path / "b.csv"
-    assert run("geodesic", *files).out.startswith("Counted: the points are counted in 64×")
-    assert not run("geodesic", *files, "--resolution", 16).out.startswith("Counted")
+    for resolution, options in ((64, ()), (16, ("--resolution", 16))):
+        counted = f"Counted: W2 is that of the points counted in {resolution}×"
+        assert run("geodesic", *files, *options).out.startswith(counted)
 
 
 def test_nothing_changed_is_nothing_said(run, write, monkeypatch):

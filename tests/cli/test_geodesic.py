@@ -267,9 +267,9 @@ def test_points_and_grid_say_what_tables_hold(run, headless):
 
 
 def test_what_was_read_comes_first(run, headless, write):
-    how = ("--points", "--resolution", 24, "--solver", "linear")
-    out = run("geodesic", *headless, *how).out.splitlines()
-    assert [" ".join(line.split()) for line in out[:2]] == [
+    out = run("geodesic", *headless, "--points", "--solver", "linear").out.splitlines()
+    assert out[0].startswith("Counted: ")
+    assert [" ".join(line.split()) for line in out[1:3]] == [
         "source read as 200 points",
         "target read as 200 points",
     ]
@@ -447,7 +447,8 @@ def test_different_boxes_and_dimensions(refused, write, line_pair):
     boxes = [write(f"{n}.npz", {"values": np.ones(4), "lower": 0, "upper": n}) for n in (1, 2)]
     assert "lie on different boxes" in refused("geodesic", *boxes)
     plane = write("plane.npy", np.ones((4, 4)))
-    assert "lie on different boxes" in refused("geodesic", line_pair[0], plane)
+    line = refused("geodesic", line_pair[0], plane)
+    assert "is 1D and" in line and "is 2D; give two files of one dimension." in line
 
 
 def test_pictures_of_different_proportions_are_padded_to_squares(write):
@@ -469,7 +470,7 @@ def test_large_pictures_are_solved_on_fewer_cells(write):
     with gathered() as changes:
         first, _ = read_pair(large, large, invert=False, resolution=40)
     assert first.grid.shape == (40, 10)
-    assert changes == []  # asked for
+    assert changes[0].startswith("Coarsened: 1200×300 cells are solved on 40×10 (")
 
 
 def test_clouds_that_do_not_fit(refused, write, line_pair):
@@ -533,3 +534,18 @@ def test_printed_lines_end_where_their_text_ends(run, write):
     file = write("whole.npy", np.ones((12, 12)))
     lines = run("geodesic", file, file, "--solver", "linear").out.splitlines()
     assert lines and all(line == line.rstrip() for line in lines)
+
+
+def test_what_is_read_is_not_overwritten(refused, image_pair, monkeypatch):
+    before = [file.read_bytes() for file in image_pair]
+    monkeypatch.chdir(image_pair[0].parent)
+    line = refused("geodesic", *image_pair, "-o", image_pair[0].name)
+    assert "is one of the two files that are read; give another name." in line
+    assert [file.read_bytes() for file in image_pair] == before
+
+
+def test_of_a_picture_and_a_table_the_picture_is_inverted(run, image_pair, write, tmp_path):
+    pixels = np.asarray(Image.open(image_pair[0]).convert("L"))
+    table = write("ink.npy", 255 - pixels.astype(float))
+    answer = json.loads(run("geodesic", image_pair[0], table, "--invert", "--json").out)
+    assert answer["distance"] == pytest.approx(0, abs=1e-6)

@@ -364,3 +364,16 @@ def test_a_thousand_pairs_with_ten_broken_files(run, tmp_path, monkeypatch):
     code, out, _ = run(*arguments)
     again = json.loads(out)
     assert (code, again["solved"], again["before"], len(again["failures"])) == (1, 0, 990, 10)
+
+
+def test_pairs_that_do_not_converge_are_counted(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    atom, flat = np.zeros((24, 24)), np.ones((24, 24))
+    atom[3, 3] = 1
+    np.save("atom.npy", atom)
+    np.save("flat.npy", flat)
+    (tmp_path / "pairs.csv").write_text("source,target\natom.npy,flat.npy\nflat.npy,flat.npy\n")
+    how = ("--solver", "midpoint", "--option", "max_steps=1")
+    for _ in range(2):  # now, and from the summary
+        out = run("geodesic", "--pairs", "pairs.csv", "-o", "answers", *how).out
+        assert "1 pair not converged; the column converged of the summary says which." in out

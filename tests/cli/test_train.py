@@ -125,7 +125,7 @@ def test_a_training_from_start_to_use(run, config, line_pair, tmp_path):
     assert [float(shown) for shown in found.groups()] == [
         pytest.approx(measured[which], rel=5e-3) for which in ("model", "linear")
     ]
-    assert third == f"use it: geonet.geodesic(source, target, solver='{model}')"
+    assert third == f"use it: geonet geodesic A B --solver {model}"
     code, out, err = run("geodesic", *line_pair, "--solver", model, "--json")
     assert (code, err) == (0, "")
     answer = json.loads(out)

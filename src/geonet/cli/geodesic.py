@@ -52,7 +52,7 @@ def geodesic(
         typer.Option(
             metavar="N|T,T,…",
             help="A count or a list of times; by default 5 in a png, 11 in an npz, 31 in a gif, "
-            "61 in an mp4.",
+            "61 in an mp4; animations run forwards and back.",
         ),
     ] = None,
     resolution: Annotated[
@@ -176,7 +176,7 @@ def geodesic(
         pictures = None if picture is None else rendering(parse_times(times, picture))
         return _many(pairs, folder, made, pictures, as_json)
     first, second = _ends(source, target)
-    check_output(output)
+    check_output(output, first, second)
     check_plot(plot, output, times)
     check_look(look, stamp, output, plot)
     made = recipe(output)
@@ -208,10 +208,12 @@ def _folder(extra: list[str], output: Path | None) -> Path:
     return output
 
 
-def check_output(output: Path | None) -> None:
-    """Refuse a file that could not be written, before any work."""
+def check_output(output: Path | None, *inputs: Path) -> None:
+    """Refuse a file that could not be written, or is one of the inputs, before any work."""
     if output is None:
         return
+    if output.absolute() in (file.absolute() for file in inputs):
+        raise FileError(f"{output} is one of the two files that are read; give another name.")
     if output.suffix.lower() not in TIMES:
         raise FileError(f"Cannot write {output}: give a name that ends in {', '.join(TIMES)}.")
     if output.suffix.lower() == ".mp4":
@@ -355,6 +357,9 @@ def _many(
     else:
         already = f", {tally.before} were there already" if tally.before else ""
         typer.echo(f"{counted(tally.solved, 'pair')} solved{already}: {folder / SUMMARY}")
+        if tally.missed:
+            what = counted(tally.missed, "pair")
+            typer.echo(f"{what} not converged; the column converged of the summary says which.")
         if tally.changed:
             what = counted(tally.changed, "pair")
             typer.echo(f"{what} coarsened or changed; the column changed of the summary says how.")
@@ -383,6 +388,7 @@ def _print_tally_json(tally: Tally, folder: Path) -> None:
             "solved": tally.solved,
             "before": tally.before,
             "changed": tally.changed,
+            "not_converged": tally.missed,
             "failures": failures,
             "output": str(folder),
         }

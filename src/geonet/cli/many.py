@@ -30,7 +30,7 @@ MEASURED = (  # of the report, in this order
     "source_error",
     "target_error",
 )
-COLUMNS: tuple[str, ...] = ("file", "source", "target", *MEASURED, "changed")
+COLUMNS: tuple[str, ...] = ("file", "source", "target", *MEASURED, "converged", "changed")
 SAVED_EVERY = 50  # pairs between two versions of the summary
 
 Line = dict[str, Any]
@@ -48,12 +48,14 @@ class Failure:
 class Tally:
     """How many pairs were solved now, how many before, and which could not be.
 
-    `changed` counts all that were coarsened or changed on the way.
+    `changed` counts all that were coarsened or changed on the way, `missed` those whose solver did
+    not reach its tolerance.
     """
 
     solved: int
     before: int
     changed: int
+    missed: int
     failures: list[Failure]
 
 
@@ -100,8 +102,10 @@ def solve_many(
         raise InterruptedWorkError(f"Interrupted: {done}; the same command goes on.") from None
     finally:
         _write_summary(folder, lines)
-    changed = sum(bool(lines.get(f"{pair.name}.npz", {}).get("changed")) for pair in pairs)
-    return Tally(solved, before, changed, failures)
+    found = [lines.get(f"{pair.name}.npz", {}) for pair in pairs]
+    changed = sum(bool(line.get("changed")) for line in found)
+    missed = sum(str(line.get("converged")) == "False" for line in found)  # text, where it is read
+    return Tally(solved, before, changed, missed, failures)
 
 
 def _solve_pair(pair: ListedPair, base: Path, folder: Path, recipe: Recipe, show: Show) -> Line:
@@ -115,6 +119,7 @@ def _solve_pair(pair: ListedPair, base: Path, folder: Path, recipe: Recipe, show
     solved.write(file, Rendering(recipe.times, mass=recipe.mass))
     names = {"file": file.name, "source": pair.source, "target": pair.target}
     measured = {key: report[key] for key in MEASURED}
+    measured |= {"converged": solved.report.notes.get("converged")}
     return names | measured | {"changed": " ".join(solved.changes)}
 
 

@@ -15,9 +15,10 @@ from geonet.errors import FileError, GridError, InputError
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.readers import IMAGE_SUFFIXES, Contents, Kind, opened
+from geonet.wording import number
 
 FLAGS: dict[Kind, str] = {"points": "--points", "values": "--grid"}
-CLOUD_CELLS = 64  # along the longest side, where no resolution is given
+CLOUD_CELLS = {1: 64, 2: 64, 3: 24}  # along the longest side, where no resolution is given
 # Cells along the longest side of what is solved, where no resolution is given.
 LARGEST = {1: 2**20, 2: 1024, 3: 128}
 MAX_CELLS = 2**26
@@ -56,9 +57,8 @@ def open_pair(
         _check_contents(contents)
     values = [contents.file for contents in (first, second) if contents.kind == "values"]
     pictures = [file for file in values if file.suffix.lower() in IMAGE_SUFFIXES]
-    if invert and (not pictures or pictures != values):
-        other = next((file for file in values if file not in pictures), source)
-        raise InputError(f"--invert is for images and {other} is none; leave it out.")
+    if invert and not pictures:
+        raise InputError(f"--invert is for images and {source} is none; leave it out.")
     if nodata is not None and not values:
         raise InputError(f"--nodata is for cells, and {source} holds points; leave it out.")
     return first, second
@@ -107,9 +107,11 @@ def densities_of(
     """
     clouds = [contents.kind == "points" for contents in (source, target)]
     if all(clouds):
-        grid = common_grid(source, target, resolution or CLOUD_CELLS)
-        if resolution is None:
-            changed(f"Counted: the points are counted in {cells(grid)} cells (see --resolution).")
+        grid = common_grid(source, target, resolution)
+        changed(
+            f"Counted: W2 is that of the points counted in {cells(grid)} cells, which are "
+            f"{number(max(grid.spacing), 2)} wide (see --resolution)."
+        )
         return source.density(grid), target.density(grid)
     if clouds[0]:
         second = _no_finer(target.density(), resolution)
@@ -118,7 +120,13 @@ def densities_of(
     if clouds[1]:
         first = _no_finer(first, resolution)
         return first, _counted(target, first)
-    first, second = _on_one_grid(first, target.density())
+    second = target.density()
+    if first.grid.dimension != second.grid.dimension:
+        raise FileError(
+            f"{source.file} is {first.grid.dimension}D and {target.file} is "
+            f"{second.grid.dimension}D; give two files of one dimension."
+        )
+    first, second = _on_one_grid(first, second)
     return _no_finer(first, resolution), _no_finer(second, resolution)
 
 
@@ -135,7 +143,7 @@ def _counted(cloud: Contents, other: Density) -> Density:
     return Density._of(counted.values.T.flip(0).contiguous(), grid, counted.mass, None)
 
 
-def common_grid(source: Contents, target: Contents, resolution: int) -> Grid:
+def common_grid(source: Contents, target: Contents, resolution: int | None) -> Grid:
     """Square cells on a box around both clouds, `resolution` of them along its longest side."""
     first, second = (contents.points()[0] for contents in (source, target))
     if first.shape[-1] != second.shape[-1]:
@@ -151,7 +159,8 @@ def common_grid(source: Contents, target: Contents, resolution: int) -> Grid:
         raise InputError(
             f"All points of {source.file} and {target.file} coincide; there is nothing to move."
         )
-    cell = longest * (1 + 2 * MARGIN) / resolution
+    along = resolution or CLOUD_CELLS.get(first.shape[-1], min(CLOUD_CELLS.values()))
+    cell = longest * (1 + 2 * MARGIN) / along
     counts = (upper - lower + 2 * MARGIN * longest) / cell
     shape = (counts - 1e-9).ceil().clamp(min=2)  # rounding must not add a cell
     centre, half = (lower + upper) / 2, shape * cell / 2
@@ -207,14 +216,13 @@ def _padded(density: Density) -> Density:
 
 
 def _no_finer(density: Density, resolution: int | None) -> Density:
-    """Resampled if it has more cells along its longest side; says so if nobody asked for it."""
+    """Resampled if it has more cells along its longest side, which it says."""
     most = resolution or LARGEST.get(density.grid.dimension, max(density.grid.shape))
     if max(density.grid.shape) <= most:
         return density
     coarser = output_grid(density.grid, most)
-    if resolution is None:
-        changed(
-            f"Coarsened: {cells(density.grid)} cells are solved on {cells(coarser)} "
-            f"(--resolution {max(density.grid.shape)} solves them all)."
-        )
+    changed(
+        f"Coarsened: {cells(density.grid)} cells are solved on {cells(coarser)} "
+        f"(--resolution {max(density.grid.shape)} solves them all)."
+    )
     return density.resample(coarser)

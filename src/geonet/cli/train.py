@@ -142,7 +142,7 @@ def _print(outcome: TrainingOutcome, where: Path, steps: int) -> None:
     if outcome.model is not None:
         errors = halfway_text(outcome.halfway, outcome.linear)
         typer.echo(f"model: {outcome.model}" + (f", {errors}" if errors else ""))
-        typer.echo(f"use it: geonet.geodesic(source, target, solver='{outcome.model}')")
+        typer.echo(f"use it: geonet geodesic A B --solver {outcome.model}")
 
 
 def _print_report(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from geonet.advice import either
 from geonet.arguments import check_word
 from geonet.errors import FileError, InputError
 from geonet.files import read_arrays, reading, written_atomically
@@ -58,7 +59,10 @@ def load_geodesic(file: Path) -> Geodesic:
     """Read what `save_geodesic` wrote."""
     arrays = read_arrays(file, "a saved geodesic")
     if "geonet" not in arrays:
-        raise FileError(f"{file} is an npz but no saved geodesic; write one with path.save().")
+        raise FileError(
+            f"{file} is an npz but no saved geodesic; "
+            + either("write one with path.save().", "write one with geonet geodesic -o FILE.npz.")
+        )
     with reading(file, "a saved geodesic"):
         return _rebuild(file, arrays)
 

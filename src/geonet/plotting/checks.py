@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from geonet.advice import either
 from geonet.arguments import check_kind
 from geonet.errors import InputError
 from geonet.geodesics.base import Geodesic, Times, check_path, check_times
@@ -37,5 +38,6 @@ def check_dimension(grid: Grid, dimension: int, what: str) -> None:
     if grid.dimension != dimension:
         raise InputError(
             f"The path is {grid.dimension}D and {what} drawn in {dimension}D; "
-            "use path.plot(), which draws frames in any of them."
+            + either("use path.plot() for frames, which are drawn", "--plot frames is drawn")
+            + " in 1D to 3D."
         )
