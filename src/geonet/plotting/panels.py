@@ -14,7 +14,15 @@ from matplotlib.figure import Figure
 
 from geonet.measures.grid import Grid
 from geonet.plotting.look import DPI, INK, TIME_MAP, Frames, colour_bar, fit_height, quieten
-from geonet.plotting.upright import axis_names, extent, name_axes, name_box, tallness, upright
+from geonet.plotting.upright import (
+    aspect,
+    axis_names,
+    extent,
+    name_axes,
+    name_box,
+    tallness,
+    upright,
+)
 
 ROW = 6  # frames beside each other before the next row begins
 MOMENTS = 201  # times in the space × time picture
@@ -135,7 +143,7 @@ def draw_frames(axes: Sequence[Axes], frames: Frames, grid: Grid, colours: Scala
     for axis, frame in zip(axes, upright(frames, grid), strict=True):
         image = axis.imshow(frame, origin="upper", extent=extent(grid), **how)
         image.set(norm=colours.norm, cmap=colours.cmap)
-        axis.set(xticks=(), yticks=())
+        axis.set(xticks=(), yticks=(), aspect=aspect(grid))
         quieten(axis)
 
 
