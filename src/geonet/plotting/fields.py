@@ -32,7 +32,16 @@ from geonet.plotting.look import (
     title_of,
 )
 from geonet.plotting.panels import BETWEEN_TICKS, draw_strip
-from geonet.plotting.upright import aspect, extent, name_axes, name_box, placed, tallness, upright
+from geonet.plotting.upright import (
+    aspect,
+    equally_long,
+    extent,
+    name_axes,
+    name_box,
+    placed,
+    tallness,
+    upright,
+)
 
 THIN = 0.05  # of a frame's peak: no arrow is drawn where there is less mass
 ARROW = 1.2  # length of the longest arrow, in distances between arrows
@@ -67,12 +76,13 @@ def plot_velocity(
     velocities = [
         path.velocity(t, where).detach().numpy() for t, where in zip(moments, points, strict=True)
     ]
-    fastest = max(float(np.linalg.norm(v, axis=-1).max()) for v in velocities)
+    every, unit = np.concatenate(velocities), equally_long(grid)
+    drawn = np.linalg.norm(every / unit, axis=-1)
+    fastest = float(np.linalg.norm(every[drawn.argmax()]))
     frames = look.frames(path, moments, grid)
     labels = [moment(t) for t in moments]
     figure, axes = draw_strip(frames, labels, grid, look.scale(frames), look.name_of(path))
-    at_rest = ROUNDING * grid.longest
-    scale = ARROW * max(places.spacing) / max(fastest, at_rest)
+    scale = ARROW * float((places.spacing / unit).max()) / max(float(drawn.max()), ROUNDING)
     for axis, where, velocity in zip(axes, points, velocities, strict=True):
         _draw_arrows(axis, placed(where, grid), placed(velocity * scale, grid))
     entitle(figure, f"{title_of(path)}   longest arrow |v| = {fastest:.3g}")
@@ -124,9 +134,9 @@ def plot_tracks(
 
 
 def _coarse(grid: Grid, arrows: int) -> Grid:
-    """The box in nearly square cells, an arrow each."""
-    side = grid.longest / arrows
-    return grid.with_shape([max(2, round(length / side)) for length in grid.lengths])
+    """The box in cells that are nearly square on the picture, an arrow each."""
+    counts = arrows * np.array(grid.lengths) / equally_long(grid)
+    return grid.with_shape([max(2, round(count)) for count in counts.tolist()])
 
 
 def _where_mass_is(path: Geodesic, t: float, places: Grid) -> NDArray[np.float64]:

@@ -26,6 +26,7 @@ from geonet.plotting.upright import (
 
 ROW = 6  # frames beside each other before the next row begins
 MOMENTS = 201  # times in the space × time picture
+LOWEST = 1.6  # inches: the name of the colours runs upwards
 BETWEEN_TICKS = -9  # points that the name of an axis is set off
 PROJECTIONS = ((0, 1), (0, 2), (1, 2))  # axes that a 3D path is shown on
 
@@ -102,7 +103,8 @@ def draw_strip(
     columns = min(len(frames), ROW)
     rows = ceil(len(frames) / columns)
     text = 0.35 + 0.15 * labels[0].count("\n")
-    size = (side * columns + 1.1, rows * (side * tallness(grid) + text) + 0.35)
+    height = rows * (side * tallness(grid) + text) + 0.35
+    size = (side * columns + 1.1, max(height, LOWEST))
     figure = Figure(figsize=size, dpi=DPI, layout="compressed")
     axes = list(figure.subplots(rows, columns, squeeze=False).ravel())
     shown, empty = axes[: len(frames)], axes[len(frames) :]

@@ -52,6 +52,11 @@ def aspect(grid: Grid) -> float:
     return tallness(grid) / _ratio(grid)
 
 
+def equally_long(grid: Grid) -> NDArray[np.float64]:
+    """Lengths along the axes of a 2D box that are equally long on a picture, the longest there."""
+    return np.array(grid.lengths if aspect(grid) != 1 else (grid.longest, grid.longest))
+
+
 def axis_names(grid: Grid) -> tuple[str, ...]:
     """Of every axis of the grid: letters for coordinates, numbers for the axes of an array."""
     if grid.drawn == "plane" or grid.dimension == 1:
