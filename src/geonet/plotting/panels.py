@@ -125,6 +125,7 @@ def draw_projections(
     """A row for each projection of values (T, n, m, k): the integral along the third axis."""
     parts = [projection(values, grid, axes) for axes in PROJECTIONS]
     tall, names = [tallness(plane) for _, plane in parts], axis_names(grid)
+    name, _, note = what.partition(", ")
     size = (1.7 * len(values) + 1.1, 1.7 * sum(tall) + 1.4)
     figure = Figure(figsize=size, dpi=DPI, layout="compressed")
     axes = figure.subplots(3, len(values), squeeze=False, height_ratios=tall)
@@ -132,7 +133,8 @@ def draw_projections(
         colours = scale(frames)
         draw_frames(row, frames, plane, colours)
         name_axes(row[0], (names[first], names[second]), plane)
-        colour_bar(figure, colours, list(row), f"{what} over {names[3 - first - second]}")
+        label = f"{name} over {names[3 - first - second]}" + (f",\n{note}" if note else "")
+        colour_bar(figure, colours, list(row), label)
     label_frames(axes[0], labels)
     return figure
 
