@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 _at_command_line: ContextVar[bool] = ContextVar("at_command_line", default=False)
 # arguments that are options of the command line, and not of a solver
-OPTIONS = ("solver", "cmap", "norm", "vmin", "vmax")
+OPTIONS = ("solver", "cmap", "norm", "vmin", "vmax", "mass")
 
 
 @contextmanager

@@ -346,9 +346,30 @@ def test_masses_of_the_files_are_kept(run, refused, write, tmp_path):
             assert saved["mass"].tolist() == pytest.approx(expected)
             assert (saved["density"].sum((1, 2)) / 64).tolist() == pytest.approx(expected)
     assert "--mass is 'two'; give one or given" in refused("geodesic", *pair, "--mass", "two")
-    for output in ((), ("-o", tmp_path / "x.png")):
-        line = refused("geodesic", *pair, "--mass", "given", *output)
-        assert "--mass says what an npz holds; give -o FILE.npz" in line
+    line = refused("geodesic", *pair, "--mass", "given")
+    assert "--mass says what to write, and nothing is; add -o FILE" in line
+
+
+def test_pictures_take_the_masses_of_the_files(run, refused, write, tmp_path):
+    pair = write("a.npy", np.full((8, 8), 5.0)), write("b.npy", np.ones((8, 8)))
+    path = geonet.geodesic(*(geonet.read(file) for file in pair), "linear")
+    drawn = tmp_path / "drawn.png"
+    for mass in ("one", "given"):
+        options = ("--solver", "linear", "--mass", mass, "--vmax", 3, "--times", 3)
+        for suffix in ("png", "gif"):
+            file = tmp_path / f"{mass}.{suffix}"
+            assert run("geodesic", *pair, *options, "-o", file).code == 0
+        path.plot((0, 0.5, 1), mass=mass, vmax=3).savefig(drawn, format="png")
+        path.animate(tmp_path / "drawn.gif", 3, mass=mass, vmax=3)
+        for suffix in ("png", "gif"):
+            with (
+                Image.open(tmp_path / f"{mass}.{suffix}") as found,
+                Image.open(tmp_path / f"drawn.{suffix}") as expected,
+            ):
+                assert np.array_equal(found.convert("RGB"), expected.convert("RGB"))
+    low = ("--solver", "linear", "--vmin", 2, "-o", tmp_path / "low.png")
+    assert run("geodesic", *pair, *low, "--mass", "given").code == 0
+    assert "give a smaller --vmin" in refused("geodesic", *pair, *low)
 
 
 # ---- what it refuses

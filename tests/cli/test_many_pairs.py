@@ -138,6 +138,17 @@ def test_a_second_run_draws_what_is_missing_or_shows_something_else(run, listed,
     assert drawn(*frames, "--norm", "log") == {"2-5.npz", "2-5.png"}
 
 
+def test_pictures_of_pairs_take_the_masses_of_the_files(run, listed, tmp_path):
+    np.save(tmp_path / "data" / "heavy.npy", np.full(30, 9.0))
+    file = listed("0.npy,heavy.npy")
+    look = ("--plot", "history", "--mass", "given")
+    assert run("geodesic", "--pairs", file, "-o", "out", *look).code == 0
+    figure = geonet.load(tmp_path / "out" / "0-heavy.npz").plot(kind="history", mass="given")
+    figure.savefig(tmp_path / "drawn.png")
+    with Image.open(tmp_path / "out" / "0-heavy.png") as a, Image.open("drawn.png") as b:
+        assert np.array_equal(a, b)
+
+
 def test_a_picture_that_cannot_be_drawn_keeps_the_answer(run, listed, tmp_path):
     file = listed("0.npy,1.npy")
     code, out, _ = run("geodesic", "--pairs", file, "-o", "out", "--plot", "slices")

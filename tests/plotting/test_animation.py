@@ -69,11 +69,11 @@ def test_space_gif_shows_projections_beside_each_other(space, tmp_path):
 
 
 def test_fine_grids_are_not_scaled(tmp_path):
-    grid = geonet.Grid((20, 300), 0, (1, 15))
+    grid = geonet.Grid((60, 300), 0, (3, 15))
     ends = [geonet.GaussianMixture.isotropic([[0.5, y]], [1.8]).on(grid) for y in (2, 9)]
     path = geonet.geodesic(*ends, "linear")
     frame, _ = next(frames_of(path.animate(tmp_path / "path.gif", frames=2)))
-    assert frame.shape[:2] == (20, 300)
+    assert frame.shape[:2] == (60, 300)
 
 
 def test_frames_say_their_times(plane, space, line, tmp_path):

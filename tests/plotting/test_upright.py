@@ -213,3 +213,42 @@ def test_projections_and_slices_follow_the_same_rule(drawn, names):
         else:
             assert (row, column) == (grid.shape[second] - 1 - place[second], place[first])
             assert (axis.get_xlabel(), axis.get_ylabel()) == (named[first], named[second])
+
+
+@pytest.mark.parametrize("drawn", ["plane", "image"])
+@pytest.mark.parametrize("lengths", [(1, 50), (50, 1)])
+def test_a_very_long_box_is_drawn_square(drawn, lengths, pixels, tmp_path):
+    """With room for its colour bar; its sides have scales of their own, and arrows fill it."""
+    grid = geonet.Grid((24, 20), 0, lengths, drawn=drawn)
+    spread, middle = np.diag(np.square(lengths) / 60), np.array(lengths) / 2
+    density, target = (
+        geonet.GaussianMixture([mean], [spread]).on(grid) for mean in (middle, 1.1 * middle)
+    )
+    path = geonet.geodesic(density, target, "bures")
+    kinds = ("frames", "velocity", "tracks")
+    for figure in (density.plot(), *(path.plot(kind=kind) for kind in kinds)):
+        pixels(figure)
+        frame, bar = figure.axes[0].get_window_extent(), figure.axes[-1].get_window_extent()
+        assert frame.width == pytest.approx(frame.height, rel=0.01)
+        assert bar.height > 0.8 * frame.height
+    (arrows,) = path.plot(0.5, kind="velocity").axes[0].collections
+    across, along = (len(set(np.asarray(part).round(6))) for part in (arrows.X, arrows.Y))
+    assert across == along > 2
+    with Image.open(path.animate(tmp_path / "path.gif", 2)) as gif:
+        assert gif.size == (256, 256)
+
+
+def test_arrows_in_a_very_long_box_stay_in_proportion():
+    """Mass that moves across the short side has arrows of the size of a cell, not of the box."""
+    grid = geonet.Grid((40, 40), 0, (1, 50), drawn="plane")
+    spread = [[0.01, 0], [0, 25]]
+    ends = [geonet.GaussianMixture([[x, 25]], [spread]).on(grid) for x in (0.4, 0.6)]
+    (arrows,) = geonet.geodesic(*ends, "bures").plot(0.5, kind="velocity").axes[0].collections
+    assert np.abs(arrows.U).max() == pytest.approx(1.2 / 12, rel=0.01)
+
+
+def test_a_long_box_keeps_its_proportions():
+    grid = geonet.Grid((12, 60), 0, (1, 5.9), drawn="image")
+    figure = geonet.Density(np.ones((12, 60)), grid).plot()
+    assert figure.axes[0].get_aspect() == 1
+    assert figure.get_figheight() >= 1.6  # inches, for the name of the colours

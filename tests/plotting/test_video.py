@@ -81,11 +81,11 @@ def test_frames_are_those_of_the_gif(plane, ffmpeg, tmp_path):
 
 def test_odd_sides_become_even(ffmpeg, tmp_path):
     ffmpeg(RECORDER)
-    grid = geonet.Grid((21, 301), 0, (21, 301))
-    ends = [geonet.GaussianMixture.isotropic([[10, y]], [9.0]).on(grid) for y in (50, 200)]
+    grid = geonet.Grid((61, 301), 0, (61, 301))
+    ends = [geonet.GaussianMixture.isotropic([[30, y]], [9.0]).on(grid) for y in (50, 200)]
     file = geonet.geodesic(*ends, "linear").animate(tmp_path / "path.mp4", frames=2)
     _, frames = recorded(file)
-    assert frames.shape[1:] == (22, 302, 3)
+    assert frames.shape[1:] == (62, 302, 3)
     assert np.array_equal(frames[:, :, -1], frames[:, :, -2])
     assert np.array_equal(frames[:, -1], frames[:, -2])
 

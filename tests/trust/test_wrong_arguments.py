@@ -216,6 +216,7 @@ WRONG_LOOKS: list[tuple[dict[str, Any], str]] = [
         for name in ("vmin", "vmax")
         for wrong in ("1", "low", True, [1.0], 1j, np.ones(2), torch.ones(2), float("nan"), 10**400)
     ),
+    *(({"mass": wrong}, "'one' or 'given'") for wrong in (None, *NOT_NAMES)),
     ({"cmap": "virids"}, "did you mean 'viridis'?"),
     ({"norm": "logs"}, "did you mean 'log'?"),
     ({"vmin": 2, "vmax": 1}, "above vmin=2.0"),
@@ -862,6 +863,7 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             *at(1, WRONG_GRIDS, path()),
             *at(2, WRONG_COUNTS, path(), None),
             *at(3, [(None, "seed"), ("0", "seed"), (0.5, "seed"), (-1, "seed")], path(), None, 3),
+            *named("mass", WRONG_MASSES, path()),
             given("2D", path(1)),
         ],
     ),

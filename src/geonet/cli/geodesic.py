@@ -88,7 +88,8 @@ def geodesic(
         str,
         typer.Option(
             metavar="one|given",
-            help="Mass of the densities in an npz: one, or given, in the units of the files.",
+            help="Mass of the densities that are written or drawn: one, or given, in the units of "
+            "the files, which --vmin and --vmax then have too.",
         ),
     ] = "one",
     blur: Annotated[
@@ -158,10 +159,10 @@ def geodesic(
     asked = {"cmap": cmap, "norm": norm, "vmin": vmin, "vmax": vmax}
     look = {name: value for name, value in asked.items() if value is not None}
 
-    def rendering(moments: list[float], mass: Mass = "one") -> Rendering:
+    def rendering(moments: list[float], unit: Mass) -> Rendering:
         from geonet.cli.recipe import Rendering
 
-        how = Rendering(moments, plot or "frames", **look, stamp=stamp, mass=mass)
+        how = Rendering(moments, plot or "frames", **look, stamp=stamp, mass=unit)
         if look:  # importing matplotlib takes a while
             how.check()
         return how
@@ -173,7 +174,7 @@ def geodesic(
         check_plot(plot, picture, None)
         check_look(look, stamp, picture, plot)
         made = recipe(Path("of-a-pair.npz"))
-        pictures = None if picture is None else rendering(parse_times(times, picture))
+        pictures = None if picture is None else rendering(parse_times(times, picture), made.mass)
         return _many(pairs, folder, made, pictures, as_json)
     first, second = _ends(source, target)
     check_output(output, first, second)
@@ -263,13 +264,13 @@ def kind_of_tables(points: bool, grid: bool) -> Kind | None:
 
 
 def check_mass_of_frames(mass: str, output: Path | None) -> Mass:
-    """Refuse another word, or a file that has no use for it."""
+    """Refuse another word, or no file that could have use for it."""
     if mass == "one":
         return mass
     if mass != "given":
         raise InputError(f"--mass is {mass!r}; give one or given.")
-    if output is None or output.suffix.lower() != ".npz":
-        raise InputError("--mass says what an npz holds; give -o FILE.npz.")
+    if output is None:
+        raise InputError("--mass says what to write, and nothing is; add -o FILE.")
     return mass
 
 

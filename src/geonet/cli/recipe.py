@@ -37,8 +37,12 @@ class Recipe:
         invert: whether dark ink is the mass of images.
         kind: what files hold that do not say it, "points" or "values".
         nodata: the value of cells without data.
+<<<<<<< HEAD
         mass: of the frames in an npz, "one" or "given".
         blur: of both ends before they are solved, in cells.
+=======
+        mass: of the frames, "one" or "given".
+>>>>>>> fix-x
     """
 
     solver: str
@@ -101,7 +105,7 @@ class Rendering:
         vmin: the value of the first.
         vmax: the value of the last.
         stamp: whether the frames of an animation say their times.
-        mass: of the frames in an npz, "one" or "given".
+        mass: of the frames, "one" or "given".
     """
 
     times: list[float]
@@ -116,7 +120,8 @@ class Rendering:
     @property
     def look(self) -> dict[str, Any]:
         """The arguments of `Look`, by which a path is drawn."""
-        return {"cmap": self.cmap, "norm": self.norm, "vmin": self.vmin, "vmax": self.vmax}
+        names = ("cmap", "norm", "vmin", "vmax", "mass")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def shown(self) -> str:

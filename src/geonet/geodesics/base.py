@@ -130,6 +130,7 @@ class Geodesic(ABC):
         norm: str = "linear",
         vmin: float | None = None,
         vmax: float | None = None,
+        mass: Mass = "one",
     ) -> Figure:
         """A figure of the path.
 
@@ -142,8 +143,11 @@ class Geodesic(ABC):
             norm: how colours follow values: "linear", "sqrt" or "log".
             vmin: the value of the first colour; zero by default, or 1e-4 of `vmax` for "log".
             vmax: the value of the last colour; the highest that is drawn by default.
+            mass: of the densities: "one", or "given" for the units that went in, those of `vmin`
+                and `vmax` too.
         """
-        return located(PLOT)(self, kind, times, grid, located(LOOK)(cmap, norm, vmin, vmax))
+        look = located(LOOK)(cmap, norm, vmin, vmax, mass)
+        return located(PLOT)(self, kind, times, grid, look)
 
     @torch.no_grad()
     def animate(
@@ -156,6 +160,7 @@ class Geodesic(ABC):
         norm: str = "linear",
         vmin: float | None = None,
         vmax: float | None = None,
+        mass: Mass = "one",
         stamp: bool = True,
     ) -> Path:
         """Write the path, forwards and backwards, as a .gif; with ffmpeg also as an .mp4.
@@ -168,9 +173,10 @@ class Geodesic(ABC):
             norm: see `plot`.
             vmin: see `plot`.
             vmax: see `plot`.
+            mass: see `plot`.
             stamp: whether every frame says its time.
         """
-        look = located(LOOK)(cmap, norm, vmin, vmax)
+        look = located(LOOK)(cmap, norm, vmin, vmax, mass)
         return located(ANIMATE)(self, as_path(file), frames, grid, look, stamp)
 
     @torch.no_grad()

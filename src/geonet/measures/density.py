@@ -178,6 +178,7 @@ class Density:
         norm: str = "linear",
         vmin: float | None = None,
         vmax: float | None = None,
+        mass: Mass = "one",
     ) -> Figure:
         """A figure of one density: a curve in 1D, an image in 2D, projections in 3D.
 
@@ -186,8 +187,10 @@ class Density:
             norm: how colours follow values: "linear", "sqrt" or "log".
             vmin: the value of the first colour; zero by default, or 1e-4 of `vmax` for "log".
             vmax: the value of the last colour; the highest by default.
+            mass: of the values: "one", or "given" for the units that went in, those of `vmin` and
+                `vmax` too.
         """
-        return located(PLOT)(self, located(LOOK)(cmap, norm, vmin, vmax))
+        return located(PLOT)(self, located(LOOK)(cmap, norm, vmin, vmax, mass))
 
     def __getitem__(self, index: int) -> Density:
         """One density of a batch."""

@@ -21,7 +21,7 @@ from geonet.measures.grid import Grid
 from geonet.plotting.checks import check
 from geonet.plotting.look import FAINT, INK, PLAIN, Frames, Look, fit_height, quieten
 from geonet.plotting.panels import PROJECTIONS, projection
-from geonet.plotting.upright import across_and_along, upright
+from geonet.plotting.upright import across_and_along, aspect, upright
 from geonet.plotting.video import check_ffmpeg, write_mp4
 
 SIDE = 256  # pixels along the longest side, at least
@@ -55,8 +55,8 @@ def animate_geodesic(
     if kind == ".mp4":
         check_ffmpeg(file)  # before anything is computed
     moments, grid = check(path, np.linspace(0, 1, frames), grid, look)
-    labels = [f"t = {t:.2f}" if stamp else "" for t in moments]
-    pictures = _pictures(path.density(moments, grid).numpy(), labels, grid, look)
+    values, labels = look.frames(path, moments, grid), [f"t = {t:.2f}" for t in moments]
+    pictures = _pictures(values, labels if stamp else [""] * frames, grid, look, look.note_on(path))
     with written_atomically(file) as temporary:
         if kind == ".gif":
             _write_gif(pictures, temporary)
@@ -65,10 +65,16 @@ def animate_geodesic(
     return file
 
 
-def _pictures(values: Frames, labels: Sequence[str], grid: Grid, look: Look) -> list[Image.Image]:
-    """Values (T, *grid.shape) as T pictures with a palette, a label on each."""
+def _pictures(
+    values: Frames, labels: Sequence[str], grid: Grid, look: Look, note: str
+) -> list[Image.Image]:
+    """Values (T, *grid.shape) as T pictures with a palette, a label on each.
+
+    The note on the values belongs to the axis of a curve; images have none, so their labels end
+    with it.
+    """
     if grid.dimension == 1:
-        return _line_pictures(values, labels, grid, look)
+        return _line_pictures(values, labels, grid, look, f"density{note}")
     if grid.dimension == 2:
         levels = _scaled_up(values, grid, look)
     else:
@@ -76,14 +82,14 @@ def _pictures(values: Frames, labels: Sequence[str], grid: Grid, look: Look) -> 
         levels = _side_by_side([_scaled_up(*side, look) for side in sides])
     pictures = _coloured(levels, look)
     for picture, label in zip(pictures, labels, strict=True):
-        _stamp(picture, label)
+        _stamp(picture, label and label + note)
     return pictures
 
 
 def _line_pictures(
-    values: Frames, labels: Sequence[str], grid: Grid, look: Look
+    values: Frames, labels: Sequence[str], grid: Grid, look: Look, what: str
 ) -> list[Image.Image]:
-    """A moving curve, with source and target as outlines."""
+    """A moving curve, with source and target as outlines; `what` names the values."""
     figure = Figure(figsize=(4.4, 2.8), dpi=120, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     axis = figure.subplots()
@@ -93,7 +99,7 @@ def _line_pictures(
     colour = look.colours()(0.45)
     (curve,) = axis.plot(x, values[0], color=colour, linewidth=2)
     area = axis.fill_between(x, values[0], color=colour, alpha=0.2, linewidth=0)
-    axis.set(xlabel="x", ylabel="density", xlim=(grid.lower[0], grid.upper[0]))
+    axis.set(xlabel="x", ylabel=what, xlim=(grid.lower[0], grid.upper[0]))
     fit_height(axis, look.scale(values), values)
     text = axis.text(0.02, 0.95, "", transform=axis.transAxes, va="top", color=INK)
     quieten(axis)
@@ -120,16 +126,24 @@ def _with_palette(picture: Image.Image) -> Image.Image:
 
 def _scaled_up(values: Frames, grid: Grid, look: Look) -> NDArray[np.uint8]:
     """Frames (T, n, m) as levels (T, height, width) of one scale, rows from the top."""
-    finest = min(grid.spacing)
-    factor = ceil(SIDE / round(grid.longest / finest))
-    first, second = (round(length / finest * factor) for length in grid.lengths)
-    size = across_and_along((first, second), grid)
+    size = _size(grid)
     shares = np.ma.getdata(look.scale(values).norm(values.ravel())).clip(0, 1)
     levels = (LEVELS - 1) * upright(shares.reshape(values.shape), grid).astype(np.float32)
     frames = [Image.fromarray(frame).resize(size, Image.Resampling.BICUBIC) for frame in levels]
     return np.stack([np.asarray(frame).round().clip(0, LEVELS - 1) for frame in frames]).astype(
         np.uint8
     )
+
+
+def _size(grid: Grid) -> tuple[int, int]:
+    """Pixels across and along a picture, no fewer than cells."""
+    if aspect(grid) != 1:  # a square, instead of a sliver
+        side = max(SIDE, *grid.shape)
+        return side, side
+    finest = min(grid.spacing)
+    factor = ceil(SIDE / round(grid.longest / finest))
+    first, second = (round(length / finest * factor) for length in grid.lengths)
+    return across_and_along((first, second), grid)
 
 
 def _side_by_side(parts: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:

@@ -29,7 +29,7 @@ def plot_density(density: Density, look: Look = PLAIN) -> Figure:
         raise InputError(
             f"The density is {grid.dimension}D; pictures are made in one to three dimensions."
         )
-    values = density.numpy()[None]
+    values = density.numpy(look.mass)[None]
     if grid.dimension == 2:
         side = SIDE / max(1, tallness(grid))
         return draw_strip(values, [""], grid, look.scale(values), "density", side)[0]

@@ -11,8 +11,9 @@ from matplotlib.colors import Normalize, to_rgba
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from geonet.arguments import check_count
+from geonet.arguments import check_count, check_word
 from geonet.geodesics.base import QUARTERS, Geodesic, Times
+from geonet.measures.density import MASSES, Mass
 from geonet.measures.grid import Grid
 from geonet.measures.particles import sampled
 from geonet.plotting.checks import check, check_dimension
@@ -31,7 +32,16 @@ from geonet.plotting.look import (
     title_of,
 )
 from geonet.plotting.panels import BETWEEN_TICKS, draw_strip
-from geonet.plotting.upright import extent, name_axes, name_box, placed, tallness, upright
+from geonet.plotting.upright import (
+    aspect,
+    equally_long,
+    extent,
+    name_axes,
+    name_box,
+    placed,
+    tallness,
+    upright,
+)
 
 THIN = 0.05  # of a frame's peak: no arrow is drawn where there is less mass
 ARROW = 1.2  # length of the longest arrow, in distances between arrows
@@ -66,12 +76,13 @@ def plot_velocity(
     velocities = [
         path.velocity(t, where).detach().numpy() for t, where in zip(moments, points, strict=True)
     ]
-    fastest = max(float(np.linalg.norm(v, axis=-1).max()) for v in velocities)
-    frames = path.density(moments, grid).numpy()
+    every, unit = np.concatenate(velocities), equally_long(grid)
+    drawn = np.linalg.norm(every / unit, axis=-1)
+    fastest = float(np.linalg.norm(every[drawn.argmax()]))
+    frames = look.frames(path, moments, grid)
     labels = [moment(t) for t in moments]
-    figure, axes = draw_strip(frames, labels, grid, look.scale(frames), "density")
-    at_rest = ROUNDING * grid.longest
-    scale = ARROW * max(places.spacing) / max(fastest, at_rest)
+    figure, axes = draw_strip(frames, labels, grid, look.scale(frames), look.name_of(path))
+    scale = ARROW * float((places.spacing / unit).max()) / max(float(drawn.max()), ROUNDING)
     for axis, where, velocity in zip(axes, points, velocities, strict=True):
         _draw_arrows(axis, placed(where, grid), placed(velocity * scale, grid))
     entitle(figure, f"{title_of(path)}   longest arrow |v| = {fastest:.3g}")
@@ -79,7 +90,11 @@ def plot_velocity(
 
 
 def plot_tracks(
-    path: Geodesic, grid: Grid | None = None, particles: int = 100, seed: int = 0
+    path: Geodesic,
+    grid: Grid | None = None,
+    particles: int = 100,
+    seed: int = 0,
+    mass: Mass = "one",
 ) -> Figure:
     """The tracks of particles of a 2D path, drawn over its source and target.
 
@@ -88,11 +103,13 @@ def plot_tracks(
         grid: of the densities behind, the path's own by default.
         particles: how many, drawn from the density at t = 0.
         seed: of the draw.
+        mass: of the densities behind: with "given", the end of less mass is paler.
     """
     _, grid = check(path, QUARTERS, grid)
     check_dimension(grid, 2, "tracks are")
     check_count(particles, 1, "particles")
     check_count(seed, 0, "seed")
+    check_word(mass, MASSES, "mass")
     source, target = path.density(0.0, grid), path.density(1.0, grid)
     points = sampled(source, particles, torch.Generator().manual_seed(seed))
     tracks = path.trajectories(np.linspace(0, 1, KNOTS), points).detach().numpy()  # (K, N, 2)
@@ -100,8 +117,11 @@ def plot_tracks(
     size = (max(width, 2) + 0.9, width * tallness(grid) + 0.6)
     figure = Figure(figsize=size, dpi=DPI, layout="compressed")
     axis = figure.subplots()
-    for end, t in ((source, 0.0), (target, 1.0)):
-        _draw_tinted(axis, end.numpy(), grid, TIME_MAP(t))
+    ends = source.numpy(mass), target.numpy(mass)
+    highest = max(float(end.max()) for end in ends)
+    for end, t in zip(ends, (0.0, 1.0), strict=True):
+        peak = highest if mass == "given" else float(end.max())
+        _draw_tinted(axis, end / peak, grid, TIME_MAP(t))
     colours = _draw_tracks(axis, placed(tracks, grid))
     axis.set(xlim=extent(grid)[:2], ylim=extent(grid)[2:])
     name_box(axis, grid)
@@ -114,9 +134,9 @@ def plot_tracks(
 
 
 def _coarse(grid: Grid, arrows: int) -> Grid:
-    """The box in nearly square cells, an arrow each."""
-    side = grid.longest / arrows
-    return grid.with_shape([max(2, round(length / side)) for length in grid.lengths])
+    """The box in cells that are nearly square on the picture, an arrow each."""
+    counts = arrows * np.array(grid.lengths) / equally_long(grid)
+    return grid.with_shape([max(2, round(count)) for count in counts.tolist()])
 
 
 def _where_mass_is(path: Geodesic, t: float, places: Grid) -> NDArray[np.float64]:
@@ -147,12 +167,13 @@ def _draw_arrows(axis: Axes, points: NDArray[np.floating], arrows: NDArray[np.fl
 def _draw_tinted(
     axis: Axes, values: Frames, grid: Grid, colour: tuple[float, float, float, float]
 ) -> None:
-    """Values (n, m) in one colour, the less opaque the smaller they are."""
+    """Values (n, m) of at most one in one colour, the less opaque the smaller they are."""
     rows = upright(values, grid)
     picture = np.empty((*rows.shape, 4))
     picture[..., :3] = to_rgba(colour)[:3]
-    picture[..., 3] = TINT * rows.clip(min=0) / rows.max()
+    picture[..., 3] = TINT * rows.clip(min=0)
     axis.imshow(picture, origin="upper", extent=extent(grid), interpolation="bilinear")
+    axis.set_aspect(aspect(grid))
 
 
 def _draw_tracks(axis: Axes, tracks: NDArray[np.floating]) -> ScalarMappable:

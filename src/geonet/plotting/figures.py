@@ -33,7 +33,9 @@ def plot_geodesic(
     """The path at `times`: in 1D curves and space × time, in 2D frames, in 3D projections."""
     moments, grid = check(path, times, grid, look)
     labels = [moment(t) for t in moments]
-    figure = draw(_densities(path, grid), moments, labels, grid, look.scale, "density")
+    figure = draw(
+        _densities(path, grid, look), moments, labels, grid, look.scale, look.name_of(path)
+    )
     entitle(figure, title_of(path))
     return figure
 
@@ -43,7 +45,8 @@ def plot_history(path: Geodesic, grid: Grid | None = None, look: Look = PLAIN) -
     _, grid = check(path, QUARTERS, grid, look)
     check_dimension(grid, 1, "space × time is")
     figure = Figure(figsize=(5.2, 3.6), dpi=DPI, layout="constrained")
-    draw_history(figure, figure.subplots(), _densities(path, grid), grid, look.scale, "density")
+    values, what = _densities(path, grid, look), look.name_of(path)
+    draw_history(figure, figure.subplots(), values, grid, look.scale, what)
     entitle(figure, title_of(path))
     return figure
 
@@ -69,8 +72,8 @@ def plot_together(paths: Mapping[str, Geodesic], times: Times = QUARTERS) -> Fig
     return figure
 
 
-def _densities(path: Geodesic, grid: Grid) -> Asked:
-    return lambda times: path.density(times, grid).numpy()
+def _densities(path: Geodesic, grid: Grid, look: Look) -> Asked:
+    return lambda times: look.frames(path, times, grid)
 
 
 def _row_height(path: Geodesic) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from matplotlib.figure import Figure
 
 from geonet.arguments import shown
@@ -37,6 +39,6 @@ def plot_kind(
         raise InputError(f"A picture of kind {kind!r} shows all times; leave `times` out.")
     if kind == "history":
         return plot_history(path, grid, look)
-    if look != PLAIN:
+    if replace(look, mass=PLAIN.mass) != PLAIN:
         raise InputError("Tracks have the colours of time; leave cmap, norm, vmin and vmax out.")
-    return plot_tracks(path, grid)
+    return plot_tracks(path, grid, mass=look.mass)

@@ -16,9 +16,11 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from geonet.advice import argument, setting
-from geonet.arguments import as_number, shown
+from geonet.arguments import as_number, check_word, shown
 from geonet.errors import InputError, UnavailableError
-from geonet.geodesics.base import Geodesic
+from geonet.geodesics.base import Geodesic, Times
+from geonet.measures.density import MASSES, Mass
+from geonet.measures.grid import Grid
 
 Frames = NDArray[np.floating]
 
@@ -31,12 +33,13 @@ ERROR_MAP = matplotlib.colormaps["PuOr"]  # white is no error; the colour-blind 
 ROUNDING = 1e-9  # of the whole: smaller errors are not magnified
 DECADES = 4  # that logarithmic colours span, unless vmin says otherwise
 NORMS = ("linear", "sqrt", "log")
+ALIKE = 0.005  # of the larger mass: what two masses may differ by and count as the same
 INK, FAINT = "#333333", "#c8c8c8"
 
 
 @dataclass(frozen=True)
 class Look:
-    """The colours of densities.
+    """The colours of densities, and the units in which they are drawn.
 
     Attributes:
         cmap: a colour map of matplotlib, or its name.
@@ -44,17 +47,21 @@ class Look:
         vmin: the value of the first colour, which all below have too. By default zero, or 1e-4 of
             `vmax` for "log", where zero has no place.
         vmax: the value of the last colour; by default the highest that is drawn.
+        mass: of the densities: "one", or "given" for the units that went in, those of `vmin` and
+            `vmax` too.
     """
 
     cmap: str | Colormap = "magma"
     norm: str = "linear"
     vmin: float | None = None
     vmax: float | None = None
+    mass: Mass = "one"
 
     def __post_init__(self) -> None:
         if not isinstance(self.cmap, Colormap):
             _check_name("cmap", self.cmap, list(matplotlib.colormaps), "'magma' or 'viridis'")
         _check_name("norm", self.norm, list(NORMS), "'linear', 'sqrt' or 'log'")
+        check_word(self.mass, MASSES, argument("mass"))
         lowest, highest = (_limit(name, getattr(self, name)) for name in ("vmin", "vmax"))
         vmin, vmax = argument("vmin"), argument("vmax")
         if highest is not None and not (lowest or 0.0) < highest:
@@ -68,6 +75,20 @@ class Look:
     def colours(self) -> Colormap:
         """The colour map."""
         return self.cmap if isinstance(self.cmap, Colormap) else matplotlib.colormaps[self.cmap]
+
+    def frames(self, path: Geodesic, times: Times, grid: Grid) -> Frames:
+        """The densities of a path as they are drawn, (times?, *grid.shape)."""
+        return path.density(times, grid).numpy(self.mass)
+
+    def name_of(self, path: Geodesic) -> str:
+        """What the values of `frames` are called."""
+        return f"density{self.note_on(path)}"
+
+    def note_on(self, path: Geodesic) -> str:
+        """Says that mass one is drawn where the given mass changes along the path; else empty."""
+        masses = float(path.source.mass.detach()), float(path.target.mass.detach())
+        alike = max(masses) - min(masses) <= ALIKE * max(masses)
+        return "" if alike or self.mass == "given" else ", mass one"
 
     def scale(self, frames: Frames) -> ScalarMappable:
         """Colours for these values; those beyond either limit have the colour of the limit."""

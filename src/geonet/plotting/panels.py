@@ -14,10 +14,19 @@ from matplotlib.figure import Figure
 
 from geonet.measures.grid import Grid
 from geonet.plotting.look import DPI, INK, TIME_MAP, Frames, colour_bar, fit_height, quieten
-from geonet.plotting.upright import axis_names, extent, name_axes, name_box, tallness, upright
+from geonet.plotting.upright import (
+    aspect,
+    axis_names,
+    extent,
+    name_axes,
+    name_box,
+    tallness,
+    upright,
+)
 
 ROW = 6  # frames beside each other before the next row begins
 MOMENTS = 201  # times in the space × time picture
+LOWEST = 1.6  # inches: the name of the colours runs upwards
 BETWEEN_TICKS = -9  # points that the name of an axis is set off
 PROJECTIONS = ((0, 1), (0, 2), (1, 2))  # axes that a 3D path is shown on
 
@@ -94,7 +103,8 @@ def draw_strip(
     columns = min(len(frames), ROW)
     rows = ceil(len(frames) / columns)
     text = 0.35 + 0.15 * labels[0].count("\n")
-    size = (side * columns + 1.1, rows * (side * tallness(grid) + text) + 0.35)
+    height = rows * (side * tallness(grid) + text) + 0.35
+    size = (side * columns + 1.1, max(height, LOWEST))
     figure = Figure(figsize=size, dpi=DPI, layout="compressed")
     axes = list(figure.subplots(rows, columns, squeeze=False).ravel())
     shown, empty = axes[: len(frames)], axes[len(frames) :]
@@ -115,6 +125,7 @@ def draw_projections(
     """A row for each projection of values (T, n, m, k): the integral along the third axis."""
     parts = [projection(values, grid, axes) for axes in PROJECTIONS]
     tall, names = [tallness(plane) for _, plane in parts], axis_names(grid)
+    name, _, note = what.partition(", ")
     size = (1.7 * len(values) + 1.1, 1.7 * sum(tall) + 1.4)
     figure = Figure(figsize=size, dpi=DPI, layout="compressed")
     axes = figure.subplots(3, len(values), squeeze=False, height_ratios=tall)
@@ -122,7 +133,8 @@ def draw_projections(
         colours = scale(frames)
         draw_frames(row, frames, plane, colours)
         name_axes(row[0], (names[first], names[second]), plane)
-        colour_bar(figure, colours, list(row), f"{what} over {names[3 - first - second]}")
+        label = f"{name} over {names[3 - first - second]}" + (f",\n{note}" if note else "")
+        colour_bar(figure, colours, list(row), label)
     label_frames(axes[0], labels)
     return figure
 
@@ -135,7 +147,7 @@ def draw_frames(axes: Sequence[Axes], frames: Frames, grid: Grid, colours: Scala
     for axis, frame in zip(axes, upright(frames, grid), strict=True):
         image = axis.imshow(frame, origin="upper", extent=extent(grid), **how)
         image.set(norm=colours.norm, cmap=colours.cmap)
-        axis.set(xticks=(), yticks=())
+        axis.set(xticks=(), yticks=(), aspect=aspect(grid))
         quieten(axis)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from geonet.arguments import is_number, is_whole, shown
@@ -40,10 +41,10 @@ def plot_slices(
         raise InputError(f"at is {shown(at)}; give a share of the side, from 0 to 1.")
     layer = min(int(at * grid.shape[axis]), grid.shape[axis] - 1)
     first, second = (i for i in range(3) if i != axis)
-    frames = path.density(moments, grid).numpy().take(layer, axis=1 + axis)
+    frames = np.moveaxis(look.frames(path, moments, grid), 1 + axis, 0)[layer]
     labels = [moment(t) for t in moments]
     plane = plane_of(grid, (first, second))
-    figure, axes = draw_strip(frames, labels, plane, look.scale(frames), "density")
+    figure, axes = draw_strip(frames, labels, plane, look.scale(frames), look.name_of(path))
     names = axis_names(grid)
     name_axes(axes[0], (names[first], names[second]), plane, BETWEEN_TICKS)
     centre = float(grid.axes()[axis][layer])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from geonet.measures.grid import Grid
 
 LETTERS = ("x", "y", "z")
+LONGEST = 6  # times the other side: a longer box would be a sliver, beside a bar without height
 Values = TypeVar("Values", bound=np.generic)
 Side = TypeVar("Side")
 
@@ -41,9 +42,19 @@ def extent(grid: Grid) -> tuple[float, float, float, float]:
 
 
 def tallness(grid: Grid) -> float:
-    """Height over width of a 2D box."""
-    width, height = _two(grid.lengths, grid)
-    return height / width
+    """Height over width of a picture of a 2D box: the box's own, but a very long box is square."""
+    ratio = _ratio(grid)
+    return ratio if 1 / LONGEST <= ratio <= LONGEST else 1.0
+
+
+def aspect(grid: Grid) -> float:
+    """How much longer a unit is along the picture's height than across."""
+    return tallness(grid) / _ratio(grid)
+
+
+def equally_long(grid: Grid) -> NDArray[np.float64]:
+    """Lengths along the axes of a 2D box that are equally long on a picture, the longest there."""
+    return np.array(grid.lengths if aspect(grid) != 1 else (grid.longest, grid.longest))
 
 
 def axis_names(grid: Grid) -> tuple[str, ...]:
@@ -66,6 +77,11 @@ def name_axes(axis: Axes, names: tuple[str, str], grid: Grid, labelpad: float = 
     across, along = across_and_along(names, grid)
     axis.set_xlabel(across, labelpad=labelpad)
     axis.set_ylabel(along, rotation=0 if len(along) == 1 else 90)
+
+
+def _ratio(grid: Grid) -> float:
+    width, height = _two(grid.lengths, grid)
+    return height / width
 
 
 def _two(corner: tuple[float, ...], grid: Grid) -> tuple[float, float]:
