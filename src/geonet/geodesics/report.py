@@ -134,7 +134,7 @@ class Report:
     @property
     def doubtful(self) -> bool:
         """Whether any pair's distance is outside its bounds, or too uncertain."""
-        return any(_is_doubtful(*pair, self._still) for pair in self._distances())
+        return any(_is_doubtful(*pair, still=self._still) for pair in self._distances())
 
     @property
     def distance_text(self) -> str:
