@@ -377,6 +377,7 @@ def test_a_thousand_pairs_with_ten_broken_files(run, tmp_path, monkeypatch):
     assert (code, again["solved"], again["before"], len(again["failures"])) == (1, 0, 990, 10)
 
 
+@pytest.mark.filterwarnings("ignore::geonet.errors.ConvergenceWarning")
 def test_pairs_that_do_not_converge_are_counted(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     atom, flat = np.zeros((24, 24)), np.ones((24, 24))

@@ -8,6 +8,7 @@ import torch
 
 import geonet
 from geonet import Density, GaussianMixture, Grid
+from geonet.evaluation.any_pairs import draw
 from geonet.geodesics.report import moment_bounds
 
 KNOWN_TO_SOME = (
@@ -75,7 +76,7 @@ def test_what_is_known_of_some_pairs_only(batch_1d):
     assert report.in_distribution == [True, None, False] + [None] * 4
     assert report.distance_lower_bound == before.distance_lower_bound
     assert report.distance_upper_bound == before.distance_upper_bound
-    assert dict(report.rows())[LABELS["in_distribution"]] == "True, None, False, None, None, …"
+    assert dict(report.rows())[LABELS["in_distribution"]] == "True, –, False, –, –, …"
     assert json.loads(json.dumps(report.to_dict())) == report.to_dict()
 
 
@@ -183,3 +184,41 @@ def test_blur_of_a_barycenter_is_the_spread_it_gains():
         gained = float(path.density(0.5).covariance() - bump.covariance())
         blur = path.report.blur or 0.0
         assert blur**2 == pytest.approx(factor * gained, rel=0.02)
+
+
+@pytest.mark.parametrize("share", [1 - 9e-4, 1.0, 1 + 9e-4])
+def test_a_distance_that_rounding_puts_outside_is_moved_to_its_bound(batch_1d, share):
+    path = geonet.geodesic(*batch_1d)
+    sharp = (share * path.distance).tolist()
+    report = telling(path, distance_lower_bound=sharp, distance_upper_bound=sharp).report
+    assert not report.doubtful
+    assert report.distance_lower_bound == report.distance == report.distance_upper_bound
+    assert report.distance == pytest.approx(sharp)
+
+
+def test_the_distance_of_midpoint_is_within_its_bounds():
+    """Its dual value is a sum over cells, here a little less than the bound by other sums."""
+    report = geonet.geodesic(*draw("high-contrast", 24), "midpoint").report
+    assert report.distance_lower_bound <= report.distance <= report.distance_upper_bound
+    assert not report.doubtful
+
+
+@pytest.mark.parametrize("solver", ["midpoint", "linear-program", "quantile"])
+def test_equal_ends_have_a_distance_and_no_interval(pair_1d, solver):
+    report = geonet.geodesic(pair_1d[0], pair_1d[0], solver).report
+    assert report.distance_lower_bound <= report.distance <= report.distance_upper_bound
+    assert not report.doubtful and float(dict(report.rows())["W2 distance"]) < 1e-6
+
+
+def test_a_far_distance_between_equal_points_is_doubtful():
+    report = geonet.geodesic(*2 * [Density([0.0, 1.0, 0.0], Grid(3))], "quantile").report
+    assert report.distance_upper_bound < 1e-12
+    assert not report.doubtful and replace(report, distance=0.1).doubtful
+
+
+def test_lists_of_each_pair_are_told_apart(pair_1d):
+    notes = {"cells": [None, [32, 32], [128, 128]], "steps": [[1] * 7], "iterations": [3, 4]}
+    rows = dict(replace(geonet.geodesic(*pair_1d).report, notes=notes).rows())
+    assert rows["cells"] == "–; 32, 32; 128, 128"
+    assert rows["steps"] == "1, 1, 1, 1, 1, …"
+    assert rows["iterations"] == "3, 4"

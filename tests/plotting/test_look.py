@@ -17,7 +17,7 @@ import geonet
 from geonet import plotting
 from geonet.errors import GridError, InputError
 from geonet.geodesics.base import QUARTERS
-from geonet.plotting.look import Look
+from geonet.plotting.look import Look, title_of
 
 PICTURES = {
     "line": lambda paths: paths["line"].plot(),
@@ -209,6 +209,12 @@ def test_curves_have_the_height_that_colours_have(line):
 def test_tracks_refuse_colours_of_densities(shift):
     with pytest.raises(InputError, match="Tracks have the colours of time; leave cmap"):
         shift.plot(kind="tracks", cmap="gray")
+
+
+def test_titles_say_where_a_distance_is_a_lower_bound(line):
+    bridge = geonet.geodesic(line.source, line.target, "schrodinger", epsilon=50.0)
+    assert title_of(bridge) == f"schrodinger   W₂ ≥ {float(bridge.distance):.4g}"
+    assert title_of(line) == f"{line.solver}   W₂ = {float(line.distance):.4g}"
 
 
 def test_densities_with_gradients_are_drawn():

@@ -37,12 +37,8 @@ class Recipe:
         invert: whether dark ink is the mass of images.
         kind: what files hold that do not say it, "points" or "values".
         nodata: the value of cells without data.
-<<<<<<< HEAD
-        mass: of the frames in an npz, "one" or "given".
-        blur: of both ends before they are solved, in cells.
-=======
         mass: of the frames, "one" or "given".
->>>>>>> fix-x
+        blur: of both ends before they are solved, in cells.
     """
 
     solver: str

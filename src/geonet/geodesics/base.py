@@ -49,10 +49,12 @@ class Geodesic(ABC):
         target: μ_1.
         solver: name of the solver that answered.
         notes: what the solver has to say about its answer; goes into `report`.
+        distance_is_lower_bound: whether `distance` is W2 from below, and may be much less.
     """
 
     kind: ClassVar[str]
     kinds: ClassVar[dict[str, type[Geodesic]]] = {}
+    distance_is_lower_bound: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

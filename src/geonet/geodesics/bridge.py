@@ -27,6 +27,7 @@ from geonet.fields.quadratic import interpolated
 from geonet.geodesics.base import Geodesic, Times
 from geonet.geodesics.gradients import with_dual_gradient
 from geonet.geodesics.midpoint.bounds import SLACK, lower_bound, upper_bound
+from geonet.geodesics.report import moment_bounds
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import CubicSpline, resample
@@ -51,8 +52,9 @@ class SchrodingerBridge(Geodesic):
     ends it is nearer to the geodesic's.
 
     `distance` is W2 without noise, from below: the dual value of v's potential at t = ½, made
-    admissible, which is off by the square of that potential's error. W2 is at most what the noisy
-    plan costs, `transport_cost`, or the path of that potential with its ends mended.
+    admissible, which is off by the square of that potential's error, or what the moments of both
+    ends say if that is more. W2 is at most what the noisy plan costs, `transport_cost`, or the path
+    of that potential with its ends mended.
 
     u has a free constant; here E_{μ_0}[log f_0] = E_{μ_1}[log g_1] in the unit box. Where the
     density falls by more than a factor e⁴ from a cell to the next (off the support, say), u, drift
@@ -65,6 +67,7 @@ class SchrodingerBridge(Geodesic):
     """
 
     kind = "schrodinger"
+    distance_is_lower_bound = True
 
     def __init__(
         self,
@@ -92,10 +95,14 @@ class SchrodingerBridge(Geodesic):
         return (total * self.grid.cell_volume).clamp(min=0).sqrt()
 
     def _distance(self) -> Tensor:
-        """W2² ≥ 2∫u_1 dμ_1 − 2∫u_0 dμ_0, where u at t = ½ gives both; see `midpoint.bounds`."""
+        """W2² ≥ 2∫u_1 dμ_1 − 2∫u_0 dμ_0, where u at t = ½ gives both; see `midpoint.bounds`.
+
+        Where there is much noise u is almost flat, and the moments alone bound W2 better.
+        """
         lower = self._unit.from_velocity(self._lower_bound / (1 - SLACK))
         distance = torch.tensor(lower, dtype=torch.float64)
-        return with_dual_gradient(distance, self.source, self.target, self._kantorovich)
+        dual = with_dual_gradient(distance, self.source, self.target, self._kantorovich)
+        return torch.maximum(dual, moment_bounds(self.source, self.target)[0])
 
     def _kantorovich(self) -> tuple[Tensor, Tensor]:
         """−u_0(x) = min_y |x − y|² − u(y) and u_1(x) = min_y |x − y|² + u(y), over the cells."""

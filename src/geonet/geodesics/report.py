@@ -12,7 +12,8 @@ from torch import Tensor
 from geonet.errors import InputError, UnavailableError
 from geonet.geodesics.base import QUARTERS, Geodesic
 from geonet.geodesics.gaussian import gaussian_distance
-from geonet.geodesics.verdict import verdict
+from geonet.geodesics.stack import Stack
+from geonet.geodesics.verdict import STILL, verdict
 from geonet.measures.density import Density
 from geonet.measures.metrics import l1, mass_error, negativity
 from geonet.wording import number
@@ -34,9 +35,10 @@ class Report:
     In a list, None stands for pairs of which an entry is not known.
 
     Attributes:
-        solver: the solver that answered.
-        distance: W2 as the solver has it; None if it gives none. Where it is not within its bounds
-            or its uncertainty is large, the bounds say more: see `doubtful`.
+        solver: the solver that answered, or several of a batch.
+        distance: W2 as the solver has it; None if it gives none. What rounding puts outside its
+            bounds is moved to the nearest. Where it is not within them, or its uncertainty is
+            large, the bounds say more: see `doubtful`.
         distance_lower_bound: the W2 distance of Gaussians with the same moments (Gelbrich), or the
             path's own bound if that is larger.
         distance_upper_bound: what it costs to send all mass anywhere (the product of both ends), or
@@ -60,6 +62,8 @@ class Report:
         source_mass: as it was given.
         target_mass: as it was given.
         cell: the side of a cube with the volume of a cell.
+        dimension: of the grid.
+        solvers: the solver of each pair, of a batch that was answered pair by pair.
     """
 
     solver: str
@@ -81,6 +85,8 @@ class Report:
     source_mass: PerPair | None = None
     target_mass: PerPair | None = None
     cell: float | None = None
+    dimension: int | None = None
+    solvers: list[str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -112,7 +118,7 @@ class Report:
         return [(label, _text(entry)) for label, entry in entries.items() if entry is not None]
 
     def verdict(self) -> str:
-        """What all of it comes to, in four sentences at most; of a batch, for the worst pair."""
+        """What all of it comes to, in five sentences at most; of a batch, for the worst pair."""
         return verdict(self)
 
     @property
@@ -120,20 +126,25 @@ class Report:
         """The largest uncertainty relative to the distance; 0 where none is known."""
         shares = [
             uncertainty / max(distance, TINY)
-            for distance, _, _, uncertainty in self._distances()
-            if distance is not None and uncertainty is not None
+            for distance, _, upper, uncertainty in self._distances()
+            if distance is not None and uncertainty is not None and upper > self._still
         ]
         return max(shares, default=0.0)
 
     @property
     def doubtful(self) -> bool:
         """Whether any pair's distance is outside its bounds, or too uncertain."""
-        return any(_is_doubtful(pair) for pair in self._distances())
+        return any(_is_doubtful(*pair, still=self._still) for pair in self._distances())
 
     @property
     def distance_text(self) -> str:
         """The distance, or where that is doubtful what it is between."""
-        return _text([_distance_text(pair) for pair in self._distances()])
+        return _text([self._distance_text(*pair) for pair in self._distances()])
+
+    def _distance_text(self, distance: Any, lower: float, upper: float, unsure: Any) -> str:
+        if _is_doubtful(distance, lower, upper, unsure, self._still):
+            return f"between {_text(lower)} and {_text(upper)}"
+        return _text(distance)
 
     def _distances(self) -> list[tuple[Any, ...]]:
         """Per pair: distance, lower bound, upper bound, uncertainty."""
@@ -159,6 +170,11 @@ class Report:
         }
 
     @property
+    def _still(self) -> float:
+        """A distance that counts as none."""
+        return STILL * (self.cell or 0.0)
+
+    @property
     def _many(self) -> bool:
         return isinstance(self.mass_error, list)
 
@@ -177,10 +193,12 @@ def report_on(path: Geodesic) -> Report:
     if "distance_lower_bound" in checks:
         lower = torch.fmax(lower, checks.pop("distance_lower_bound"))
         upper = torch.fmin(upper, checks.pop("distance_upper_bound"))
+    lower = torch.minimum(lower, upper)  # which may be equal up to rounding
+    cell = path.grid.cell_volume ** (1 / path.grid.dimension)
     first, last = (frames.values.select(len(path.batch), k) for k in (0, -1))
     return Report(
         solver=path.solver,
-        distance=_distance(path),
+        distance=_distance(path, lower, upper, STILL * cell),
         distance_lower_bound=_plain(lower),
         distance_upper_bound=_plain(upper),
         mass_error=_plain(mass_error(frames).amax(-1)),
@@ -190,7 +208,9 @@ def report_on(path: Geodesic) -> Report:
         notes=dict(path.notes),
         source_mass=_plain(path.source.mass.expand(path.batch)),
         target_mass=_plain(path.target.mass.expand(path.batch)),
-        cell=path.grid.cell_volume ** (1 / path.grid.dimension),
+        cell=cell,
+        dimension=path.grid.dimension,
+        solvers=[pair.solver for pair in path.paths] if isinstance(path, Stack) else None,
         **{name: _known(check, name == "in_distribution") for name, check in checks.items()},
     )
 
@@ -212,11 +232,14 @@ def moment_bounds(source: Density, target: Density) -> tuple[Tensor, Tensor]:
     return lower, ((shift**2).sum(-1) + traces).sqrt()
 
 
-def _distance(path: Geodesic) -> PerPair | None:
+def _distance(path: Geodesic, lower: Tensor, upper: Tensor, still: float) -> PerPair | None:
+    """As the path has it; where that is outside its bounds by rounding, the nearest of them."""
     try:
-        return _plain(path.distance)
+        distance = path.distance.to(torch.float64)
     except UnavailableError:
         return None
+    below, above = _outside(distance, lower, upper, still)
+    return _plain(torch.where(below | above, distance, distance.clamp(lower, upper)))
 
 
 def _plain(value: Tensor) -> PerPair:
@@ -236,26 +259,29 @@ def _listed(entry: Any) -> list[Any]:
     return entry if isinstance(entry, list) else [entry]
 
 
-def _is_doubtful(known: tuple[Any, ...]) -> bool:
-    """Of the distance, its bounds and its uncertainty."""
-    distance, lower, upper, uncertainty = known
+def _outside(distance: Any, lower: Any, upper: Any, still: float) -> tuple[Any, Any]:
+    """Whether a distance is below or above its bounds; numbers or tensors."""
+    below = (distance < (1 - SLACK) * lower) & (lower > still)
+    return below, (distance > (1 + SLACK) * upper) & (distance > still)
+
+
+def _is_doubtful(
+    distance: float | None, lower: float, upper: float, uncertainty: float | None, still: float
+) -> bool:
     if distance is None:
         return False
-    outside = distance < (1 - SLACK) * lower or distance > (1 + SLACK) * upper
-    return outside or (uncertainty is not None and uncertainty > UNSURE * distance)
-
-
-def _distance_text(known: tuple[Any, ...]) -> str:
-    distance, lower, upper, _ = known
-    if _is_doubtful(known):
-        return f"between {_text(lower)} and {_text(upper)}"
-    return _text(distance)
+    unsure = uncertainty is not None and uncertainty > UNSURE * distance and upper > still
+    return unsure or any(_outside(distance, lower, upper, still))
 
 
 def _text(value: Any) -> str:
+    """Lists of lists, one for each pair, have semicolons between."""
+    if value is None:
+        return "–"
     if isinstance(value, float):
         return number(value)
     if isinstance(value, list):
-        shown = ", ".join(_text(v) for v in value[:SHOWN])
-        return f"{shown}, …" if len(value) > SHOWN else shown or "–"
+        between = "; " if any(isinstance(entry, list) for entry in value) else ", "
+        more = ["…"] if len(value) > SHOWN else []
+        return between.join([*(_text(entry) for entry in value[:SHOWN]), *more]) or "–"
     return str(value)

@@ -19,8 +19,9 @@ NOTICED = 5e-3  # a share that is not mentioned below
 POOR = 0.05  # expected L1 error above which there is advice
 UNEVEN = 0.05  # masses that differ by a larger share are mentioned
 STILL = 0.01  # cells: those that move by less do not move
-LONGEST = 4  # sentences
-NOT_PER_PAIR = ("solver", "cell", "notes")
+MISSED = 0.2  # an end that is missed by more: the path does not say how far things moved
+LONGEST = 4  # sentences, beside that on unequal masses
+NOT_PER_PAIR = ("solver", "solvers", "cell", "dimension", "notes")
 
 # What is known of frames between the ends beside an estimate: by the solver.
 KNOWN = {
@@ -30,12 +31,12 @@ KNOWN = {
     "schrodinger": "the path is the exact bridge with noise, and not the geodesic",
 }
 MORE_STEPS = {
-    "midpoint": "max_steps",
     "back-and-forth": "max_iterations",
     "barycenter": "max_iterations",
     "debiased-barycenter": "max_iterations",
     "ott-barycenter": "max_iterations",
 }
+MOST_DIMENSIONS = 3  # of auto and midpoint; the linear program takes any
 LESS_BLUR = {
     "schrodinger": ("a smaller", "epsilon"),
     "barycenter": ("a smaller", "reg"),
@@ -45,7 +46,7 @@ LESS_BLUR = {
 
 
 def verdict(report: Report) -> str:
-    """Four sentences at most; of a batch, about the worst pair."""
+    """Five sentences at most; of a batch, about the worst pair."""
     if not isinstance(report.mass_error, list):
         return _of_pair(report)
     pairs = list(pairs_of(report))
@@ -61,7 +62,8 @@ def pairs_of(report: Report) -> Iterator[Report]:
     for k in range(len(report.mass_error)):
         entries = {name: _entry(getattr(report, name), k) for name in per_pair}
         notes = {name: _entry(note, k) for name, note in report.notes.items()}
-        yield replace(report, notes=notes, **entries)
+        solver = _entry(report.solvers or report.solver, k)
+        yield replace(report, solver=solver, solvers=None, notes=notes, **entries)
 
 
 def _entry(value: Any, k: int) -> Any:
@@ -70,15 +72,16 @@ def _entry(value: Any, k: int) -> Any:
 
 def _of_pair(report: Report) -> str:
     if report.solver == "linear":
+        solver = "linear-program" if (report.dimension or 0) > MOST_DIMENSIONS else "auto"
         return (
             "Nothing moves: the mixture fades one density into the other; it is not a geodesic. "
-            f"Take {setting('solver', 'auto')} for the geodesic."
+            f"Take {setting('solver', solver)} for the geodesic."
         )
     first, remedy = _motion(report), _remedy(report)
-    doubts = [_smeared(report), _flaws(report), _trust(report), _masses(report), _interval(report)]
+    doubts = [_smeared(report), _flaws(report), _trust(report), _interval(report)]
     said = [sentence for sentence in doubts if sentence]
-    room = LONGEST - len(first) - bool(remedy)
-    return " ".join([*first, *said[:room], *([remedy] if remedy else [])])
+    room = LONGEST - bool(first) - bool(remedy)
+    return " ".join(filter(None, [first, *said[:room], _masses(report), remedy]))
 
 
 def _badness(report: Report) -> float:
@@ -94,15 +97,18 @@ def _badness(report: Report) -> float:
 # ---- what happened
 
 
-def _motion(report: Report) -> list[str]:
+def _motion(report: Report) -> str:
     moved, blur = _in_cells(report, _way(report)), _in_cells(report, report.blur)
     if moved is None:
-        return []
+        return ""
+    ends = report.source_error, report.target_error
+    if any(isinstance(error, float) and error > MISSED for error in ends):
+        return f"Blurred by {_cells(blur)}." if blur else ""
     if moved < STILL and not blur:
-        return ["Nothing moves: the ends are equal, or as good as equal."]
+        return "Nothing moves: the ends are equal, or as good as equal."
     at_least = "at least " if report.distance is None and moved >= 1 else ""
     text = f"Moved {at_least}{_cells(moved)} on average"
-    return [f"{text}; blurred by {_cells(blur)}." if blur else f"{text}."]
+    return f"{text}; blurred by {_cells(blur)}." if blur else f"{text}."
 
 
 def _way(report: Report) -> float | None:
@@ -158,7 +164,8 @@ def _trust(report: Report) -> str:
     """What is known between the ends."""
     parts = []
     if isinstance(report.error_estimate, float):
-        parts.append(f"expect an L1 error of {percent(report.error_estimate)}")
+        error = percent(report.error_estimate)
+        parts.append(f"expect an L1 error of {error} against the exact geodesic")
     elif isinstance(report.mismatch, float) and report.mismatch > NOTICED:
         parts.append(f"both ends disagree on the density halfway by {percent(report.mismatch)}")
     elif (known := KNOWN.get(report.solver)) is not None:
@@ -173,8 +180,7 @@ def _trust(report: Report) -> str:
         parts.append("the path is grainy between the ends")
     if not parts:
         parts.append("nothing is known between the ends")
-    said = "; ".join(parts)
-    return f"{said[0].upper()}{said[1:]}."
+    return _sentence("; ".join(parts))
 
 
 def _masses(report: Report) -> str:
@@ -200,25 +206,51 @@ def _interval(report: Report) -> str:
 
 
 def _remedy(report: Report) -> str:
-    midpoint = setting("solver", "midpoint")
+    better = _better(report)
     missed = report.notes.get("converged") is False or report.notes.get("stopped early at t")
+    if missed and report.notes.get("stopped after"):
+        return f"Give {_option('a larger', 'time_limit')}."
     if missed and report.solver in MORE_STEPS:
         return f"Give {_option('more', MORE_STEPS[report.solver])}."
+    if report.solver == "midpoint" and (missed or _is_poor(report)):
+        return f"Take {better}." if better else _smoother()
     if _blur_is_larger(report) or (report.blur and report.doubtful):
         less = LESS_BLUR.get(report.solver)
-        if less is None:
-            return f"Take {midpoint}."
-        return f"Give {_option(*less)}, or take {midpoint}."
-    if _flaws(report) and report.solver != "midpoint":
-        return f"Take {midpoint}."
-    if isinstance(report.error_estimate, float):
-        if report.error_estimate <= POOR:
-            return ""
-        return "Give a finer grid." if report.solver == "midpoint" else f"Take {midpoint}."
+        ways = [f"give {_option(*less)}" if less else "", f"take {better}" if better else ""]
+        return _sentence(", or ".join(filter(None, ways)))
+    if not better:
+        return ""
+    if _flaws(report) or _is_poor(report):
+        return f"Take {better}."
     if report.notes.get("plan entries"):
-        return f"For smooth frames take {midpoint}."
-    return "" if report.solver in KNOWN else f"Compare with {midpoint}."
+        return f"For smooth frames take {better}."
+    known = isinstance(report.error_estimate, float) or report.solver in KNOWN
+    return "" if known else f"Compare with {better}."
+
+
+def _smoother() -> str:
+    """For ends too rough for Newton's method, which more steps or finer cells do not help."""
+    blurred, bridge = either("density.blurred(1)", "--blur 1"), setting("solver", "schrodinger")
+    return f"Blur both ends by about a cell, {blurred}, or take {bridge}."
+
+
+def _better(report: Report) -> str:
+    """The solver to trust most in so many dimensions; "" if it is the one that answered."""
+    d = report.dimension
+    if d is not None and d > MOST_DIMENSIONS:
+        solver = "linear-program"
+    else:
+        solver = "quantile" if d == 1 else "midpoint"
+    return "" if report.solver == solver else setting("solver", solver)
+
+
+def _is_poor(report: Report) -> bool:
+    return isinstance(report.error_estimate, float) and report.error_estimate > POOR
 
 
 def _option(how: str, name: str) -> str:
     return f"{how} {either(name, f'{name} (--option {name}=…)')}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text else ""

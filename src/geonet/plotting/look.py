@@ -184,8 +184,9 @@ def entitle(figure: Figure, title: str) -> None:
 
 def title_of(path: Geodesic) -> str:
     """The solver, and the distance if it gives one."""
+    sign = "≥" if path.distance_is_lower_bound else "="
     try:
-        return f"{path.solver}   W₂ = {float(path.distance.detach()):.4g}"
+        return f"{path.solver}   W₂ {sign} {float(path.distance.detach()):.4g}"
     except UnavailableError:
         return path.solver
 

@@ -11,6 +11,7 @@ from geonet.errors import ConvergenceError, SolverError
 from geonet.evaluation.any_pairs import draw
 from geonet.fields.heat_flow import HeatKernel, _log_kernel
 from geonet.fields.legendre import squared_distance_transform
+from geonet.geodesics.report import moment_bounds
 from geonet.measures.families import mixtures_1d, mixtures_2d
 from geonet.measures.metrics import mass_error
 
@@ -412,6 +413,14 @@ def test_distance_is_within_its_bounds_and_near_that_of_midpoint(kind, epsilon):
     assert report.distance_lower_bound <= report.distance <= report.distance_upper_bound
     assert float(path.distance) == pytest.approx(exact, rel=0.12 if kind == "white-noise" else 0.01)
     assert float(path.transport_cost) > exact
+
+
+def test_distance_under_much_noise_is_at_least_that_of_the_moments():
+    ends = [GaussianMixture.isotropic([[x]], [0.5]).on(LINE) for x in (3.0, 6.0)]
+    path = bridge(*ends, epsilon=500.0)
+    report, moments = path.report, float(moment_bounds(*ends)[0])
+    assert float(path.distance) == pytest.approx(moments) == pytest.approx(3.0, rel=1e-3)
+    assert report.distance_lower_bound <= report.distance <= report.distance_upper_bound
 
 
 def test_the_plans_cost_bounds_the_distance_where_little_is_between_the_ends():

@@ -57,10 +57,11 @@ class Schrodinger(Solver):
     their displacements are near those of the geodesic unless the map tears.
 
     **Distance.** `path.distance` is W2 without noise. The potential of v at t = ½ is nearly the
-    geodesic's, and Kantorovich's dual value of it lies below W2 by the square of its error. The
-    report bounds W2 from above by the path of this potential with its ends mended, or by the cost
-    of the noisy plan, `path.transport_cost`, whichever is less. `report.distance_uncertainty` is
-    the distance to the further bound. Densities count as constant in each cell.
+    geodesic's, and Kantorovich's dual value of it lies below W2 by the square of its error; where
+    the means and covariances of both ends say more, they bound W2 from below. The report bounds W2
+    from above by the path of this potential with its ends mended, or by the cost of the noisy plan,
+    `path.transport_cost`, whichever is less. `report.distance_uncertainty` is the distance to the
+    further bound. Densities count as constant in each cell.
 
     **Choosing ε.** The frame halfway is blurred by √(ε/2) along each axis; `report.blur` says so,
     and the verdict warns where that is more than things move.

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from geonet.advice import either
 from geonet.errors import ConvergenceWarning, SolverError
 from geonet.geodesics.base import Geodesic
 from geonet.geodesics.midpoint.newton import STEPS, Newton
@@ -148,8 +147,7 @@ def _warn(which: str, tolerance: float, residual: float = math.nan) -> None:
     left = "" if math.isnan(residual) else f" ({percent(residual)} of the mass is not balanced)"
     warnings.warn(
         f"{which} did not reach the tolerance of {number(100 * tolerance)} %{left}; the report "
-        f"says how far the path can be trusted. Blurred ends converge better: "
-        f"{either('density.blurred(1)', '--blur 1')}.",
+        "says how far the path can be trusted, and what to do.",
         ConvergenceWarning,
         stacklevel=7,  # at the caller of geonet.geodesic
     )
