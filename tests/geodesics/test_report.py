@@ -158,7 +158,8 @@ def test_an_uncertain_distance_is_shown_as_what_it_is_between(pair_1d, share, do
 
 def test_masses_are_shown_where_they_differ(pair_1d):
     source, target = (Density(end.values, end.grid) for end in pair_1d)
-    shown = {"mass of the source", "mass of the target", "target's mass over source's"}
+    ends = {f"{end}, integral over the box" for end in ("source", "target")}
+    shown = {*ends, "target's mass over source's"}
     for factor in (1.0, 1.004, 1.006, 5.0):
         report = geonet.geodesic(source, Density(factor * target.values, target.grid)).report
         assert report.target_mass / report.source_mass == pytest.approx(factor)

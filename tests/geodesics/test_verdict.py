@@ -62,7 +62,7 @@ BRIDGE = "The path is the exact bridge with noise, and not the geodesic."
 SOLVED: dict[str, tuple[Callable[[], Report], str]] = {
     "quantile": (
         lambda: solved(bump(LINE, 3.0), bump(LINE, 7.0)),
-        f"Moved 24 cells on average. {EXACT}",
+        f"Moved 24 cells (rms). {EXACT}",
     ),
     "equal ends": (
         lambda: solved(bump(LINE, 3.0), bump(LINE, 3.0)),
@@ -75,7 +75,7 @@ SOLVED: dict[str, tuple[Callable[[], Report], str]] = {
     ),
     "less than a cell": (
         lambda: solved(bump(LINE, 3.0), bump(LINE, 3.1)),
-        f"Moved less than a cell on average. {EXACT}",
+        f"Moved less than a cell (rms). {EXACT}",
     ),
     "linear": (
         lambda: solved(bump(LINE, 3.0), bump(LINE, 7.0), solver="linear"),
@@ -84,21 +84,21 @@ SOLVED: dict[str, tuple[Callable[[], Report], str]] = {
     ),
     "five times the mass": (
         lambda: solved(bump(LINE, 3.0), bump(LINE, 7.0, mass=5.0)),
-        f"Moved 24 cells on average. {EXACT} "
+        f"Moved 24 cells (rms). {EXACT} "
         "The target has 5 times the source's mass; the path is that of the normalised densities.",
     ),
     "a fifth of the mass": (
         lambda: solved(bump(LINE, 3.0), bump(LINE, 7.0, mass=0.2)),
-        f"Moved 24 cells on average. {EXACT} "
+        f"Moved 24 cells (rms). {EXACT} "
         "The target has 0.2 times the source's mass; the path is that of the normalised densities.",
     ),
     "a bridge": (
         lambda: solved(bump(LINE, 3.0), bump(LINE, 7.0), solver="schrodinger", epsilon=0.4),
-        f"Moved 24 cells on average; blurred by 2.7 cells. {BRIDGE}",
+        f"Moved 24 cells (rms); blurred by 2.7 cells. {BRIDGE}",
     ),
     "a bridge that is mostly blur": (
         lambda: solved(*noise(), solver="schrodinger"),
-        "Moved less than a cell on average; blurred by less than a cell. "
+        "Moved less than a cell (rms); blurred by less than a cell. "
         "The blur is larger than the motion: the path shows little but blur. "
         f"{BRIDGE} Give a smaller epsilon, or take solver='midpoint'.",
     ),
@@ -106,14 +106,14 @@ SOLVED: dict[str, tuple[Callable[[], Report], str]] = {
         lambda: solved(
             *(batch(a, b) for a, b in zip(_smooth(), noise(), strict=True)), solver="schrodinger"
         ),
-        "Of 2 pairs path[1] is the worst: moved less than a cell on average; blurred by less than "
+        "Of 2 pairs path[1] is the worst: moved less than a cell (rms); blurred by less than "
         "a cell. "
         "The blur is larger than the motion: the path shows little but blur. "
         f"{BRIDGE} Give a smaller epsilon, or take solver='midpoint'.",
     ),
     "a plan": (
         lambda: solved(bump(SQUARE, 1.5, 1.5), bump(SQUARE, 3.5, 3.0), solver="linear-program"),
-        "Moved 12 cells on average. The path is grainy between the ends. "
+        "Moved 12 cells (rms). The path is grainy between the ends. "
         "For smooth frames take solver='midpoint'.",
     ),
     "a barycenter": (
@@ -142,19 +142,19 @@ def test_what_is_said_of_answers(situation: str):
 TOLD: dict[str, tuple[Report, str]] = {
     "an estimate": (
         report(**ESTIMATED),
-        "Moved 12 cells on average. Expect an L1 error of 1.6 % against the exact geodesic.",
+        "Moved 12 cells (rms). Expect an L1 error of 1.6 % against the exact geodesic.",
     ),
     "cells of another size": (
         report(cell=12.0, **ESTIMATED),
-        "Moved 1 cell on average. Expect an L1 error of 1.6 % against the exact geodesic.",
+        "Moved 1 cell (rms). Expect an L1 error of 1.6 % against the exact geodesic.",
     ),
     "a large estimate": (
         report(error_estimate=0.31),
-        f"Moved 12 cells on average. Expect an L1 error of 31 % against the exact geodesic. {BLUR}",
+        f"Moved 12 cells (rms). Expect an L1 error of 31 % against the exact geodesic. {BLUR}",
     ),
     "not converged": (
         report(error_estimate=0.4, notes={"converged": False}),
-        "Moved 12 cells on average. Expect an L1 error of 40 % against the exact geodesic; "
+        "Moved 12 cells (rms). Expect an L1 error of 40 % against the exact geodesic; "
         f"the solver did not reach its tolerance. {BLUR}",
     ),
     "stopped by its time limit": (
@@ -162,31 +162,31 @@ TOLD: dict[str, tuple[Report, str]] = {
             error_estimate=0.4,
             notes={"converged": False, "stopped after": "time_limit, 3 s"},
         ),
-        "Moved 12 cells on average. Expect an L1 error of 40 % against the exact geodesic; "
+        "Moved 12 cells (rms). Expect an L1 error of 40 % against the exact geodesic; "
         "the solver did not reach its tolerance. Give a larger time_limit.",
     ),
     "not converged in 1D": (
         report(dimension=1, notes={"converged": False}),
-        "Moved 12 cells on average. The solver did not reach its tolerance. "
+        "Moved 12 cells (rms). The solver did not reach its tolerance. "
         "Take solver='quantile'.",
     ),
     "back-and-forth": (
         report("back-and-forth", mismatch=0.35, notes={"converged": True}),
-        "Moved 12 cells on average. Both ends disagree on the density halfway by 35 %. "
+        "Moved 12 cells (rms). Both ends disagree on the density halfway by 35 %. "
         "Compare with solver='midpoint'.",
     ),
     "back-and-forth, not converged": (
         report("back-and-forth", mismatch=1.6, notes={"converged": False}),
-        "Moved 12 cells on average. Both ends disagree on the density halfway by 160 %; "
+        "Moved 12 cells (rms). Both ends disagree on the density halfway by 160 %; "
         "the solver did not reach its tolerance. Give more max_iterations.",
     ),
     "a learned path": (
         report("transport-2d", error_estimate=0.00081, in_distribution=True, mismatch=0.002),
-        "Moved 12 cells on average. Expect an L1 error of 0.081 % against the exact geodesic.",
+        "Moved 12 cells (rms). Expect an L1 error of 0.081 % against the exact geodesic.",
     ),
     "a learned path of a foreign pair": (
         report("transport-2d", error_estimate=0.47, in_distribution=False),
-        "Moved 12 cells on average. Expect an L1 error of 47 % against the exact geodesic; "
+        "Moved 12 cells (rms). Expect an L1 error of 47 % against the exact geodesic; "
         "the pair is unlike those of the training. Take solver='midpoint'.",
     ),
     "an operator that misses much": (
@@ -204,7 +204,7 @@ TOLD: dict[str, tuple[Report, str]] = {
     ),
     "one end is missed": (
         report("flow-matching", target_error=0.031, distance=None),
-        "Moved at least 12 cells on average. The path misses its target by 3.1 %. "
+        "Moved at least 12 cells (rms). The path misses its target by 3.1 %. "
         "Nothing is known between the ends. Take solver='midpoint'.",
     ),
     "both ends are missed": (
@@ -214,26 +214,26 @@ TOLD: dict[str, tuple[Report, str]] = {
     ),
     "an end is missed by less than a fifth": (
         report("flow-matching", target_error=0.19),
-        "Moved 12 cells on average. The path misses its target by 19 %. "
+        "Moved 12 cells (rms). The path misses its target by 19 %. "
         "Nothing is known between the ends. Take solver='midpoint'.",
     ),
     "nothing is known in 1D": (
         report("pinn", dimension=1),
-        "Moved 12 cells on average. Nothing is known between the ends. "
+        "Moved 12 cells (rms). Nothing is known between the ends. "
         "Compare with solver='quantile'.",
     ),
     "nothing is known in 4D": (
         report("flow-matching", dimension=4),
-        "Moved 12 cells on average. Nothing is known between the ends. "
+        "Moved 12 cells (rms). Nothing is known between the ends. "
         "Compare with solver='linear-program'.",
     ),
     "a plan in 4D": (
         report("linear-program", dimension=4, notes={"plan entries": 20}),
-        "Moved 12 cells on average. The path is grainy between the ends.",
+        "Moved 12 cells (rms). The path is grainy between the ends.",
     ),
     "coarse cells in 4D": (
         report("linear-program", dimension=4, blur=15.0, notes={"plan entries": 20}),
-        "Moved 12 cells on average; blurred by 15 cells. "
+        "Moved 12 cells (rms); blurred by 15 cells. "
         "The blur is larger than the motion: the path shows little but blur. "
         "The path is grainy between the ends. Give a larger max_cells.",
     ),
@@ -244,7 +244,7 @@ TOLD: dict[str, tuple[Report, str]] = {
     ),
     "many doubts and unequal masses": (
         report("schrodinger", blur=20.0, target_mass=3.0, target_error=0.1),
-        "Moved 12 cells on average; blurred by 20 cells. "
+        "Moved 12 cells (rms); blurred by 20 cells. "
         "The blur is larger than the motion: the path shows little but blur. "
         "The path misses its target by 10 %. "
         "The target has 3 times the source's mass; the path is that of the normalised densities. "
@@ -263,50 +263,50 @@ TOLD: dict[str, tuple[Report, str]] = {
     ),
     "nothing is known": (
         report("pinn"),
-        "Moved 12 cells on average. Nothing is known between the ends. "
+        "Moved 12 cells (rms). Nothing is known between the ends. "
         "Compare with solver='midpoint'.",
     ),
     "Monge and Ampère": (
         report("monge-ampere"),
-        "Moved 12 cells on average. The solver met its equation within its tolerance.",
+        "Moved 12 cells (rms). The solver met its equation within its tolerance.",
     ),
     "Gaussians": (
         report("bures"),
-        "Moved 12 cells on average. The path is exact for Gaussians in all of space.",
+        "Moved 12 cells (rms). The path is exact for Gaussians in all of space.",
     ),
     "below its bound": (
         report(distance=11.8, **ESTIMATED),
-        "Moved 12 cells on average. Expect an L1 error of 1.6 % against the exact geodesic. "
+        "Moved 12 cells (rms). Expect an L1 error of 1.6 % against the exact geodesic. "
         "W2 is between 11.99 and 12.05.",
     ),
     "above its bound": (
         report("pinn", distance=14.0),
-        "Moved 12 cells on average. Nothing is known between the ends. "
+        "Moved 12 cells (rms). Nothing is known between the ends. "
         "W2 is between 11.99 and 12.05. Compare with solver='midpoint'.",
     ),
     "an uncertain distance": (
         report("schrodinger", distance_upper_bound=13.5, distance_uncertainty=1.5, blur=3.0),
-        f"Moved 12 cells on average; blurred by 3 cells. {BRIDGE} W2 is between 11.99 and 13.5. "
+        f"Moved 12 cells (rms); blurred by 3 cells. {BRIDGE} W2 is between 11.99 and 13.5. "
         "Give a smaller epsilon, or take solver='midpoint'.",
     ),
     "a certain distance": (
         report("schrodinger", distance_uncertainty=0.05, blur=3.0),
-        f"Moved 12 cells on average; blurred by 3 cells. {BRIDGE}",
+        f"Moved 12 cells (rms); blurred by 3 cells. {BRIDGE}",
     ),
     "coarse cells": (
         report("linear-program", blur=15.0, notes={"plan entries": 20, "solved on": "4×4 cells"}),
-        "Moved 12 cells on average; blurred by 15 cells. "
+        "Moved 12 cells (rms); blurred by 15 cells. "
         "The blur is larger than the motion: the path shows little but blur. "
         "The path is grainy between the ends. Give a larger max_cells, or take solver='midpoint'.",
     ),
     "a barycenter that stopped early": (
         report("debiased-barycenter", distance=None, notes={"stopped early at t": [0.5]}),
-        "Moved at least 12 cells on average. The solver stopped early at some times. "
+        "Moved at least 12 cells (rms). The solver stopped early at some times. "
         "Give more max_iterations.",
     ),
     "masses that hardly differ": (
         report(target_mass=1.04, **ESTIMATED),
-        "Moved 12 cells on average. Expect an L1 error of 1.6 % against the exact geodesic.",
+        "Moved 12 cells (rms). Expect an L1 error of 1.6 % against the exact geodesic.",
     ),
     "a batch": (
         report(
@@ -321,7 +321,7 @@ TOLD: dict[str, tuple[Report, str]] = {
             target_mass=[1.0] * 3,
             error_estimate=[0.01, 0.31, None],
         ),
-        "Of 3 pairs path[1] is the worst: moved 3 cells on average. "
+        "Of 3 pairs path[1] is the worst: moved 3 cells (rms). "
         f"Expect an L1 error of 31 % against the exact geodesic. {BLUR}",
     ),
 }

@@ -164,8 +164,8 @@ class Report:
         if all(abs(ratio - 1) <= SAME for ratio in ratios):
             return {}
         return {
-            "mass of the source": self.source_mass,
-            "mass of the target": self.target_mass,
+            "source, integral over the box": self.source_mass,
+            "target, integral over the box": self.target_mass,
             "target's mass over source's": ratios if self._many else ratios[0],
         }
 

@@ -107,7 +107,7 @@ def _motion(report: Report) -> str:
     if moved < STILL and not blur:
         return "Nothing moves: the ends are equal, or as good as equal."
     at_least = "at least " if report.distance is None and moved >= 1 else ""
-    text = f"Moved {at_least}{_cells(moved)} on average"
+    text = f"Moved {at_least}{_cells(moved)} (rms)"
     return f"{text}; blurred by {_cells(blur)}." if blur else f"{text}."
 
 

@@ -48,8 +48,9 @@ def exactly(source: Density, target: Density, coefficients, t: float, grid: Grid
     frames = []
     for end, sign in ((source, -0.5), (target, 0.5)):
         there = origin.point + sign * origin.gradient
-        inside = ((there >= grid.corner("lower")) & (there <= grid.corner("upper"))).all(-1)
-        carried = end.at(there) * inside * origin.determinant(sign) / origin.determinant(s)
+        lower, upper = grid.corner("lower"), grid.corner("upper")
+        inside = ((there >= lower) & (there <= upper)).all(-1)
+        carried = end.at(there.clamp(lower, upper)) * inside * origin.determinant(sign) / origin.determinant(s)
         frames.append(carried.reshape(grid.shape))
     return torch.lerp(frames[0], frames[1], t)
 

@@ -178,6 +178,10 @@ class SplineGeodesic(Geodesic):
             "mismatch": self.totals.mismatch,
             "error_estimate": self.expected_error(),
         }
+        if not self.notes.get("converged", True):  # then nothing but the bounds is known of W2
+            distance = min(max(lower, self.totals.distance), upper)
+            unsure = max(upper - distance, distance - lower)
+            checks["distance_uncertainty"] = self.box.from_velocity(unsure)
         if self.usual is not None:
             checks["in_distribution"] = self.usual
         return {name: torch.tensor(value, dtype=torch.float64) for name, value in checks.items()}
