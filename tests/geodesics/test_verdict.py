@@ -167,8 +167,7 @@ TOLD: dict[str, tuple[Report, str]] = {
     ),
     "not converged in 1D": (
         report(dimension=1, notes={"converged": False}),
-        "Moved 12 cells (rms). The solver did not reach its tolerance. "
-        "Take solver='quantile'.",
+        "Moved 12 cells (rms). The solver did not reach its tolerance. Take solver='quantile'.",
     ),
     "back-and-forth": (
         report("back-and-forth", mismatch=0.35, notes={"converged": True}),
@@ -219,8 +218,7 @@ TOLD: dict[str, tuple[Report, str]] = {
     ),
     "nothing is known in 1D": (
         report("pinn", dimension=1),
-        "Moved 12 cells (rms). Nothing is known between the ends. "
-        "Compare with solver='quantile'.",
+        "Moved 12 cells (rms). Nothing is known between the ends. Compare with solver='quantile'.",
     ),
     "nothing is known in 4D": (
         report("flow-matching", dimension=4),
@@ -263,8 +261,7 @@ TOLD: dict[str, tuple[Report, str]] = {
     ),
     "nothing is known": (
         report("pinn"),
-        "Moved 12 cells (rms). Nothing is known between the ends. "
-        "Compare with solver='midpoint'.",
+        "Moved 12 cells (rms). Nothing is known between the ends. Compare with solver='midpoint'.",
     ),
     "Monge and Ampère": (
         report("monge-ampere"),

@@ -174,9 +174,7 @@ def _density(file: Path, arrays: dict[str, np.ndarray], key: str) -> Density:
     lower, upper = (
         arrays.get(name, np.float64(k)).tolist() for k, name in enumerate(("lower", "upper"))
     )
-    missing = int(np.isnan(values).sum()) if values.dtype.kind == "f" else 0
-    if missing:  # a training takes no `nodata`
-        raise FileError(f"{file}: {missing} of {values.size} values are NaN; fill them first.")
+    _check_numbers(file, values)
     try:
         density = Density(values, Grid(values.shape[1:], lower, upper))
     except (InputError, TypeError, ValueError) as error:
@@ -185,3 +183,15 @@ def _density(file: Path, arrays: dict[str, np.ndarray], key: str) -> Density:
     if density.grid.longest > min(sides) * (1 + 1e-9):
         raise FileError(f"The box in {file} has sides {sides}; pad the densities to a cube.")
     return density
+
+
+def _check_numbers(file: Path, values: np.ndarray) -> None:
+    """Refuse what `nodata` would be the remedy for elsewhere: a training takes none."""
+    if values.dtype.kind not in "if":
+        return
+    for bad, what, remedy in (
+        (np.isnan(values), "NaN", "fill them first"),
+        (values < 0, "negative", "clip them at zero if they are noise"),
+    ):
+        if bad.any():
+            raise FileError(f"{file}: {bad.sum()} of {values.size} values are {what}; {remedy}.")

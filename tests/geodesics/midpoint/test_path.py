@@ -50,7 +50,12 @@ def exactly(source: Density, target: Density, coefficients, t: float, grid: Grid
         there = origin.point + sign * origin.gradient
         lower, upper = grid.corner("lower"), grid.corner("upper")
         inside = ((there >= lower) & (there <= upper)).all(-1)
-        carried = end.at(there.clamp(lower, upper)) * inside * origin.determinant(sign) / origin.determinant(s)
+        carried = (
+            end.at(there.clamp(lower, upper))
+            * inside
+            * origin.determinant(sign)
+            / origin.determinant(s)
+        )
         frames.append(carried.reshape(grid.shape))
     return torch.lerp(frames[0], frames[1], t)
 
