@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from geonet.measures.density import Density
     from geonet.measures.gaussian_mixture import GaussianMixture
     from geonet.measures.grid import Grid
-    from geonet.measures.readers import from_function, from_image, from_samples, read
+    from geonet.measures.readers import from_image, read
+    from geonet.measures.samples import from_function, from_samples
     from geonet.progress import listening
     from geonet.solvers.base import Solver
     from geonet.solvers.registry import register
@@ -49,7 +50,8 @@ _HOMES = {
     "geonet.measures.density": ("Density",),
     "geonet.measures.gaussian_mixture": ("GaussianMixture",),
     "geonet.measures.grid": ("Grid",),
-    "geonet.measures.readers": ("from_function", "from_image", "from_samples", "read"),
+    "geonet.measures.readers": ("from_image", "read"),
+    "geonet.measures.samples": ("from_function", "from_samples"),
     "geonet.progress": ("listening",),
     "geonet.solvers.base": ("Solver",),
     "geonet.solvers.registry": ("register",),

@@ -10,10 +10,11 @@ import torch
 from PIL import Image
 
 import geonet
+from geonet.cli.asked import PLOTS
 from geonet.cli.changes import gathered
-from geonet.cli.geodesic import PLOTS
 from geonet.cli.pairs import common_grid, read_pair
-from geonet.measures.readers import opened, read_points
+from geonet.measures.contents import opened
+from geonet.measures.readers import read_points
 from geonet.plotting.kinds import AT_TIMES, OF_ALL_TIMES
 
 

@@ -17,7 +17,8 @@ from PIL import Image
 
 import geonet
 from geonet.errors import DensityError, FileError, GridError, InputError
-from geonet.measures.readers import opened, read_points
+from geonet.measures.contents import opened
+from geonet.measures.readers import read_points
 
 RNG = np.random.default_rng(0)
 

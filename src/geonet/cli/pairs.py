@@ -12,9 +12,10 @@ import torch
 from geonet.cli.changes import cells, changed
 from geonet.cli.output import counted
 from geonet.errors import FileError, GridError, InputError
+from geonet.measures.contents import Contents, Kind, opened
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
-from geonet.measures.readers import IMAGE_SUFFIXES, Contents, Kind, opened
+from geonet.measures.images import IMAGE_SUFFIXES
 from geonet.wording import number
 
 FLAGS: dict[Kind, str] = {"points": "--points", "values": "--grid"}

@@ -18,9 +18,9 @@ from geonet.progress import tell
 if TYPE_CHECKING:
     from geonet.geodesics.base import Geodesic
     from geonet.geodesics.report import Report
+    from geonet.measures.contents import Kind
     from geonet.measures.density import Mass
     from geonet.measures.grid import Grid
-    from geonet.measures.readers import Kind
 
 SHOWN = "geonet"  # the text of a png that says how it was drawn
 
