@@ -1,7 +1,8 @@
-"""Remarks of libraries that users are not to see, kept from them in any number of threads."""
+"""Warnings: remarks of libraries that users are not to see, and where ours come from."""
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,3 +38,11 @@ def quiet() -> Iterator[None]:
             _inside -= 1
             if _inside == 0:
                 _outside.__exit__(None, None, None)
+
+
+def callers_level() -> int:
+    """`stacklevel` with which a warning is at the first caller outside geonet."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("geonet."):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -23,6 +23,7 @@ from geonet.evaluation.any_pairs import KINDS, PAIRS, draw
 from geonet.evaluation.exact_pairs import EXACT_PAIRS, exact_pair
 from geonet.geodesics.base import QUARTERS
 from geonet.measures.metrics import block_l1, l1
+from geonet.wording import number
 
 BETWEEN = (0.25, 0.5, 0.75)
 FINER = 4  # for references: parts of a cell along each axis
@@ -107,10 +108,11 @@ def trust_rows(cells: int = 64) -> tuple[list[Cells], str]:
             )
         )
     enough = sum(ratio >= 0.5 for ratio in ratios)
+    least, most = (number(share, 2) for share in np.quantile(ratios, (0.05, 0.95)).tolist())
     told = (
         f"Of {len(ratios)} pairs, {enough} have an error of at most twice the estimate. "
-        f"The estimate is {np.quantile(ratios, 0.05):.2g} to {np.quantile(ratios, 0.95):.2g} times "
-        f"the error for 90 % of them, {median(ratios):.2g} times at the median. The bounds on W2 "
+        f"The estimate is {least} to {most} times the error for 90 % of them, "
+        f"{number(median(ratios), 2)} times at the median. The bounds on W2 "
         f"are {percent(median(widths))} wide at the median and {percent(max(widths))} at most."
     )
     return rows, told

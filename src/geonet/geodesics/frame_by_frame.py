@@ -19,6 +19,7 @@ from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import resample
 from geonet.progress import tell
+from geonet.quiet import callers_level
 from geonet.wording import number
 
 
@@ -78,7 +79,7 @@ class FrameByFrame(Geodesic):
             f"(tolerance {self._options.tolerance:g}) after {iterations} iterations; "
             f"give more {argument('max_iterations')} or a larger {argument(self.softer)}.",
             ConvergenceWarning,
-            stacklevel=5,  # at the caller of density()
+            stacklevel=callers_level(),
         )
 
     def _state(self) -> dict[str, np.ndarray]:

@@ -332,3 +332,13 @@ def test_a_limit_that_is_none_changes_nothing(pair_2d):
     assert torch.equal(first.coefficients, second.coefficients)
     with pytest.raises(SolverError, match="time_limit is 0; give seconds above 0."):
         geonet.solver("midpoint", time_limit=0.0)
+
+
+@pytest.mark.parametrize("solver", ["auto", "midpoint"])
+def test_a_warning_is_at_the_line_that_asked(solver):
+    atom = torch.zeros(16, 16)
+    atom[2, 3] = 1
+    ends = Density(atom, Grid((16, 16))), Density(torch.ones(16, 16), Grid((16, 16)))
+    with pytest.warns(ConvergenceWarning) as seen:
+        geonet.geodesic(*ends, solver, time_limit=1e-9)
+    assert [one.filename for one in seen] == [__file__]

@@ -30,6 +30,7 @@ from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.unit_box import unit_box
 from geonet.progress import tell
+from geonet.quiet import callers_level
 from geonet.solvers.base import Solver
 from geonet.wording import number, percent
 
@@ -109,7 +110,7 @@ class BackAndForth(Solver):
                 f"{number(change, 2)} (tolerance {self.tolerance:g}); give more "
                 f"{argument('max_iterations')}.",
                 ConvergenceWarning,
-                stacklevel=5,  # at the caller of geodesic()
+                stacklevel=callers_level(),
             )
         notes = {"iterations": iterations, "relative change": change, "converged": converged}
         return PushedGeodesic(source, target, self.name, notes, *ascent.best)

@@ -19,6 +19,7 @@ from geonet.geodesics.midpoint.splined import SplineGeodesic
 from geonet.measures.density import Density
 from geonet.measures.unit_box import unit_box
 from geonet.progress import tell
+from geonet.quiet import callers_level
 from geonet.solvers.base import EVERY_ANSWER, Solver, one_by_one
 from geonet.threads import threads_for
 from geonet.wording import number, percent, seconds
@@ -149,5 +150,5 @@ def _warn(which: str, tolerance: float, residual: float = math.nan) -> None:
         f"{which} did not reach the tolerance of {number(100 * tolerance)} %{left}; the report "
         "says how far the path can be trusted, and what to do.",
         ConvergenceWarning,
-        stacklevel=7,  # at the caller of geonet.geodesic
+        stacklevel=callers_level(),
     )
