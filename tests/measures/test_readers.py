@@ -6,8 +6,10 @@ import io
 import os
 import pickle
 import re
+import struct
 import tracemalloc
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -794,3 +796,19 @@ def test_no_other_format_hides_behind_a_suffix(tmp_path):
     Image.new("L", (8, 8), 200).save(file, format="EPS")
     with pytest.raises(FileError, match="as an image: no known format"):
         geonet.from_image(file)
+
+
+def test_a_header_that_claims_too_many_pixels_is_not_believed(save_image):
+    file = save_image(np.full((4, 4), 200, np.uint8))
+    content = bytearray(file.read_bytes())
+    content[16:24] = struct.pack(">II", 7, 8_388_617)  # width and height
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    file.write_bytes(content)
+    with pytest.raises(FileError, match="its header says 58720319 pixels, more than there are"):
+        geonet.from_image(file)
+
+
+def test_a_large_even_picture_is_read(save_image):
+    """The densest that there is: one bit a pixel, all equal."""
+    file = save_image(np.full((3000, 3000), True))
+    assert float(geonet.from_image(file).mass) == pytest.approx(1)

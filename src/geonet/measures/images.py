@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from geonet.errors import FileError, InputError
-from geonet.files import reading
+from geonet.files import PACKED, reading
 from geonet.measures.density import as_tensor, without_data
 from geonet.quiet import quiet
 
@@ -27,7 +27,7 @@ def image_values(file: Path, invert: bool, nodata: float | None) -> np.ndarray:
         quiet(),  # about metadata
         Image.open(file, formats=FORMATS) as image,
     ):
-        _check_pixels(image)
+        _check_pixels(image, file.stat().st_size)
         grey, opacity = _grey_and_opacity(ImageOps.exif_transpose(image), nodata)
     height, width = grey.shape
     if min(width, height) < 2:
@@ -37,13 +37,19 @@ def image_values(file: Path, invert: bool, nodata: float | None) -> np.ndarray:
     return (1 - grey if invert else grey) * opacity
 
 
-def _check_pixels(image: Image.Image) -> None:
-    """Pillow refuses twice its limit by itself, and only warns of what is above it."""
+def _check_pixels(image: Image.Image, size: int) -> None:
+    """Refuse more pixels than Pillow's limit, or than a PNG of so many bytes can hold.
+
+    Pillow refuses twice its limit by itself, and only warns of what is above it. It believes the
+    header and makes room first; a byte holds eight pixels at most before it is packed.
+    """
     pixels, most = image.width * image.height, Image.MAX_IMAGE_PIXELS
     if most is not None and pixels > most:
         raise Image.DecompressionBombError(
             f"Image size ({pixels} pixels) exceeds Pillow's limit of {most} pixels"
         )
+    if image.format == "PNG" and pixels > 8 * PACKED * size:
+        raise ValueError(f"its header says {pixels} pixels, more than there are")
 
 
 def _grey_and_opacity(
