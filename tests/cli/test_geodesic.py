@@ -563,6 +563,10 @@ def test_what_is_read_is_not_overwritten(refused, image_pair, monkeypatch):
     monkeypatch.chdir(image_pair[0].parent)
     line = refused("geodesic", *image_pair, "-o", image_pair[0].name)
     assert "is one of the two files that are read; give another name." in line
+    folder = image_pair[0].parent
+    (folder / "link.png").symlink_to(image_pair[1])
+    for other in (f"../{folder.name}/{image_pair[0].name}", "link.png"):
+        assert "is one of the two files" in refused("geodesic", *image_pair, "-o", other)
     assert [file.read_bytes() for file in image_pair] == before
 
 

@@ -21,6 +21,7 @@ MOST_FRAMES = 100  # in a picture
 
 
 def check_ends(source: Path | None, target: Path | None) -> tuple[Path, Path]:
+    """Both files; refuses a single one."""
     if source is None or target is None:
         raise InputError("A geodesic has two ends; give two files, or --pairs CSV.")
     return source, target
@@ -39,7 +40,11 @@ def check_output(output: Path | None, *inputs: Path) -> None:
     """Refuse a file that could not be written, or is one of the inputs, before any work."""
     if output is None:
         return
-    if output.absolute() in (file.absolute() for file in inputs):
+    try:
+        read = output.resolve() in [file.resolve() for file in inputs]  # links and .. too
+    except (OSError, RuntimeError, ValueError):  # a loop of links: what reads it will say so
+        read = False
+    if read:
         raise FileError(f"{output} is one of the two files that are read; give another name.")
     if output.suffix.lower() not in TIMES:
         raise FileError(f"Cannot write {output}: give a name that ends in {', '.join(TIMES)}.")

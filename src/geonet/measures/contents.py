@@ -15,9 +15,10 @@ from geonet.advice import either
 from geonet.arguments import check_word
 from geonet.errors import FileError, InputError
 from geonet.files import open_npz, read_npy, reading
-from geonet.measures.density import Density, as_tensor, check_nodata, without_data
+from geonet.measures.density import Density, as_tensor
 from geonet.measures.grid import Grid
 from geonet.measures.images import IMAGE_SUFFIXES, image_values
+from geonet.measures.nodata import check_nodata, without_data
 from geonet.measures.samples import Outside, from_samples
 
 SUFFIXES = (*IMAGE_SUFFIXES, ".npy", ".npz", ".csv")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, DTypeLike
 from torch import Tensor
 
+from geonet.advice import either
 from geonet.arguments import as_number, check_index, check_kind, check_word, is_number, shown
 from geonet.errors import DensityError, GridError
 from geonet.locations import located
 from geonet.measures.grid import Grid, check_grid
 from geonet.measures.interpolation import CubicSpline, blurred, resample
+from geonet.measures.nodata import check_nodata, without_data
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
@@ -298,18 +299,6 @@ def inside(points: Tensor, grid: Grid) -> Tensor:
     return points.clamp(lower, upper)
 
 
-def check_nodata(nodata: float | None) -> None:
-    """Refuse what is not a number."""
-    if nodata is not None:
-        as_number(nodata, "nodata", "give the number that marks cells without data")
-
-
-def without_data(values: np.ndarray | Tensor, nodata: float) -> np.ndarray | Tensor:
-    """Where an array of numbers says that there are no data, of the same shape."""
-    missing: Any = values != values if math.isnan(nodata) else values == float(nodata)
-    return missing
-
-
 def _filled(values: ArrayLike | Tensor, nodata: float | None) -> Tensor:
     """The values, with zero in cells without data."""
     check_nodata(nodata)
@@ -384,10 +373,11 @@ def _check_shape(values: Tensor, grid: Grid) -> None:
 
 def _check_values(values: Tensor) -> None:
     total, empty = values.numel(), 'fill them, or give nodata=float("nan") to count them as empty'
+    marked = either("nodata, the value of cells without data", "--nodata VALUE")
     for bad, name, remedy in (
         (torch.isnan(values), "NaN", empty),
         (torch.isinf(values), "infinite", "fill or remove them first"),
-        (values < 0, "negative", "clip them at zero if they are noise, or give nodata"),
+        (values < 0, "negative", f"clip them at zero if they are noise, or give {marked}"),
     ):
         count = int(bad.sum())
         if count:

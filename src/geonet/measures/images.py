@@ -9,7 +9,8 @@ from PIL import Image, ImageOps
 
 from geonet.errors import FileError, InputError
 from geonet.files import PACKED, reading
-from geonet.measures.density import as_tensor, without_data
+from geonet.measures.density import as_tensor
+from geonet.measures.nodata import without_data
 from geonet.quiet import quiet
 
 IMAGE_SUFFIXES = (

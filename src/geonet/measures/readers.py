@@ -15,9 +15,10 @@ from torch import Tensor
 from geonet.arguments import check_flag
 from geonet.errors import FileError, InputError
 from geonet.measures.contents import Contents, Kind, check_kind_of_file, opened
-from geonet.measures.density import Density, check_nodata
+from geonet.measures.density import Density
 from geonet.measures.grid import Grid, check_grid
 from geonet.measures.images import image_values
+from geonet.measures.nodata import check_nodata
 from geonet.measures.samples import Outside
 
 
