@@ -1,0 +1,141 @@
+"""A convolutional network from what is unbalanced halfway to a correction of the potential.
+
+It commutes with the reflections and the transposition of the grid: every 3×3 kernel has one weight
+for its centre, one for its edges and one for its corners. It is odd in the residual, so that the
+swap of the ends changes the sign of the answer: f(r) − f(−r). Lengths are in cells, so that it does
+on one grid what it does on another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import Module, ModuleList, Parameter
+from torch.nn.functional import avg_pool2d, conv2d, hardswish, interpolate
+
+INPUTS = 6  # what `shown` makes of three fields
+TAPS = 3  # weights of a kernel: its centre, its edges, its corners
+
+
+class SymmetricConv(Module):
+    """A 3×3 convolution, zero outside: (B, inputs, h, w) to (B, outputs, h, w).
+
+    The weight is a matrix, (TAPS·inputs, outputs): SOAP preconditions matrices.
+    """
+
+    def __init__(self, inputs: int, outputs: int, gain: float):
+        super().__init__()
+        scale = gain / math.sqrt(9 * inputs)
+        self.weight = Parameter(scale * torch.randn(TAPS * inputs, outputs))
+        self.bias = Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One convolution with the whole kernel."""
+        centre, edge, corner = self.weight.T.unflatten(1, (TAPS, -1)).unbind(1)
+        side = torch.stack([corner, edge, corner], -1)
+        kernel = torch.stack([side, torch.stack([edge, centre, edge], -1), side], -2)
+        return conv2d(x, kernel.contiguous(memory_format=torch.channels_last), self.bias, padding=1)
+
+
+class Pointwise(Module):
+    """A matrix at every cell: (B, inputs, h, w) to (B, outputs, h, w)."""
+
+    def __init__(self, inputs: int, outputs: int, gain: float = 1.0):
+        super().__init__()
+        self.weight = Parameter(gain / math.sqrt(inputs) * torch.randn(inputs, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One product of matrices."""
+        return conv2d(x, self.weight.T[:, :, None, None])
+
+
+class Residuals(Module):
+    """x + W·hardswish(x), several times."""
+
+    def __init__(self, width: int, count: int):
+        super().__init__()
+        self.convolutions = ModuleList(SymmetricConv(width, width, 0.7) for _ in range(count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, width, h, w) to the same."""
+        for convolution in self.convolutions:
+            x = x + convolution(hardswish(x))
+        return x
+
+
+class SymmetricUNet(Module):
+    """Residual and weight of the equation halfway to a correction of the potential.
+
+    Every grid, each of half the cells an axis, is shown the fields' means over its cells, and
+    answers with spline coefficients of its own; the finer ones add detail to the coarser ones'.
+
+    Args:
+        widths: features on each grid, the finest first.
+        down: convolutions on each grid on the way to coarser ones.
+        up: and on the way back.
+    """
+
+    def __init__(self, widths: Sequence[int], down: Sequence[int], up: Sequence[int]):
+        super().__init__()
+        steps = list(zip(widths, widths[1:], strict=False))
+        self.enter = ModuleList(SymmetricConv(INPUTS, width, 1.4) for width in widths)
+        self.down = ModuleList(map(Residuals, widths, down))
+        self.fall = ModuleList(Pointwise(fine, coarse) for fine, coarse in steps)
+        self.rise = ModuleList(Pointwise(coarse, fine) for fine, coarse in steps)
+        self.up = ModuleList(map(Residuals, widths, up))
+        self.head = ModuleList(Pointwise(width, 1, 0.01) for width in widths)
+        self.halvings = len(steps)
+
+    def forward(self, residual: Tensor, weight: Tensor, solved: Tensor) -> Tensor:
+        """Fields (B, h, w) to coefficients (B, h, w), in squared cells.
+
+        Args:
+            residual: ρ1 − ρ0, relative to the uniform density.
+            weight: trace A/d, likewise.
+            solved: −Δ⁻¹ of the residual, in squared cells.
+        """
+        fields, passed = torch.stack([residual, weight, solved], 1), []
+        x = self.down[0](self.enter[0](shown(fields, 0)))
+        for k in range(self.halvings):
+            passed.append(x)
+            fields = avg_pool2d(fields, 2)
+            x = self.enter[k + 1](shown(fields, k + 1)) + self.fall[k](avg_pool2d(x, 2))
+            x = self.down[k + 1](x)
+        x = self.up[-1](x)
+        answer = self._answer(-1, x)
+        for k in reversed(range(self.halvings)):
+            risen = self.rise[k](hardswish(x))
+            x = self.up[k](passed[k] + interpolate(risen, scale_factor=2, mode="nearest"))
+            answer = halved(answer) + self._answer(k, x)
+        return answer
+
+    def _answer(self, k: int, x: Tensor) -> Tensor:
+        """The odd part of what the k-th grid says, (B, h, w)."""
+        plus, minus = self.head[k](hardswish(x))[:, 0].chunk(2)
+        return plus - minus
+
+
+def shown(fields: Tensor, halvings: int) -> Tensor:
+    """What the network sees of residual, weight and solved, (B, 3, h, w): (2B, INPUTS, h, w).
+
+    The second half is what it would see after a swap of the ends. All is squashed by quotients,
+    which cost little.
+    """
+    residual, weight, solved = fields.split(1, 1)
+    cells = solved / 4**halvings
+    odd = [residual / (1 + residual.abs()), residual / (weight + 0.1)]
+    odd += [cells / (size + cells.abs()) for size in (1, 8)]
+    even = [weight / (weight + size) for size in (0.2, 3)]
+    both = torch.cat(
+        [torch.cat([*odd, *even], 1), torch.cat([*[-field for field in odd], *even], 1)]
+    )
+    return both.contiguous(memory_format=torch.channels_last)
+
+
+def halved(coefficients: Tensor) -> Tensor:
+    """The same spline on cells of half the side, in their square: (B, h, w) to (B, 2h, 2w)."""
+    finer = interpolate(coefficients[:, None], scale_factor=2, mode="bilinear", align_corners=False)
+    return 4 * finer[:, 0]
