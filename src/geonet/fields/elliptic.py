@@ -65,6 +65,10 @@ class Elliptic(Protocol):
         """The residual r, (*shape), and totals, as in `Totals`; K is kept for `step_for`."""
         ...
 
+    def mean_weight(self) -> Tensor:
+        """trace A/d of the last `look`, means over cells, (*shape); `step_for` changes it."""
+        ...
+
     def step_for(self, residual: Tensor, floor: float, tolerance: float, most: int) -> Tensor:
         """δ, (*shape), for K with a floor, up to a tolerance of |r|; after it, `look` again."""
         ...
@@ -165,6 +169,12 @@ class PlainElliptic:
             folding,
         )
         return spread_back(self.share * apart), [self.share * float(total) for total in sums]
+
+    def mean_weight(self) -> Tensor:
+        """trace A/d."""
+        d = len(self.shape)
+        own = sum(self.weights[..., k, k] * self.step[k] ** 2 for k in range(d))
+        return own.sum(tuple(range(d))) / (d * 2**d * self.share)  # pyright: ignore
 
     def step_for(self, residual: Tensor, floor: float, tolerance: float, most: int) -> Tensor:
         """Newton's step."""

@@ -77,6 +77,14 @@ def refined(coefficients: Tensor, shape: Sequence[int]) -> Tensor:
     return coefficients
 
 
+def repeated(values: Tensor, shape: Sequence[int]) -> Tensor:
+    """A density, constant in its cells, on cells that are whole parts of them, (*shape)."""
+    for axis, n in enumerate(shape):
+        if values.shape[axis] != n:
+            values = values.repeat_interleave(n // values.shape[axis], axis)
+    return values
+
+
 @lru_cache(maxsize=256)
 @torch.inference_mode(False)
 def refinement(coarse: int, fine: int) -> Band:

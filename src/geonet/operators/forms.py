@@ -11,6 +11,7 @@ FORMS = {
     "geonet": "geonet.operators.geonet:GeONet",
     "transport": "geonet.operators.transport:TransportNet",
     "deeponet": "geonet.operators.deeponet:DensityNet",
+    "cascade": "geonet.operators.cascade:CascadeNet",
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -80,7 +81,7 @@ class SymmetricUNet(Module):
 
     def __init__(self, widths: Sequence[int], down: Sequence[int], up: Sequence[int]):
         super().__init__()
-        steps = list(zip(widths, widths[1:], strict=False))
+        steps = list(pairwise(widths))
         self.enter = ModuleList(SymmetricConv(INPUTS, width, 1.4) for width in widths)
         self.down = ModuleList(map(Residuals, widths, down))
         self.fall = ModuleList(Pointwise(fine, coarse) for fine, coarse in steps)

@@ -20,6 +20,7 @@ class OptimizerSettings:
         warmup: steps over which it rises from zero.
         balance_every: rescale the weights of the terms so that their gradients have equal norms,
             every so many steps; 0 for never.
+        clip: the largest norm of a gradient, to which larger ones are shortened; 0 for any.
     """
 
     name: Literal["soap", "adam"] = "soap"
@@ -28,9 +29,11 @@ class OptimizerSettings:
     final: float = 0.01
     warmup: int = 200
     balance_every: int = 0
+    clip: float = 0.0
 
     def __post_init__(self) -> None:
         require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}; give > 0.")
         require(0 < self.final <= 1, f"final is {self.final}; give a share in (0, 1].")
         require(self.warmup >= 0, f"warmup is {self.warmup}; give ≥ 0.")
+        require(self.clip >= 0, f"clip is {self.clip:g}; give a norm, or 0 for none.")
         require(self.balance_every >= 0, f"balance_every is {self.balance_every}; give ≥ 0.")

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 
 from geonet.arguments import as_path, check_count, check_kind, is_number, shown
 from geonet.errors import ConfigError, FileError, InputError, TrainingError
@@ -228,6 +229,8 @@ class Run:
 
     def _moved(self) -> bool:
         """Let the optimizer step; SOAP cannot where the gradient is not finite."""
+        if self.config.optimizer.clip:
+            clip_grad_norm_(self.model.parameters(), self.config.optimizer.clip)
         try:
             self.optimizer.step()
         except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]

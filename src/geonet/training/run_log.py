@@ -109,7 +109,7 @@ class RunLog:
     def losses(self, step: int, loss: float, terms: dict[str, float], **more: Any) -> None:
         """Log the loss, its weighted terms, and more."""
         self._write({"step": step, "loss": loss, "terms": terms, **more})
-        text = " ".join(f"{SHORT[name]} {value:.1e}" for name, value in terms.items())
+        text = " ".join(f"{SHORT.get(name, name)} {value:.1e}" for name, value in terms.items())
         self.display.describe(f"loss {loss:.2e} ({text}) {self.errors}")
 
     def validation(self, step: int, errors: list[float], linear: float, seconds: float) -> None:

@@ -20,6 +20,7 @@ MOST_LEVELS = 24  # of quadratic.h
 BLOCK = 32  # of quadratic.h
 TOTALS = 6  # of halfway.c
 MOST_THREADS = 64
+DIAGONAL = {1: (0,), 2: (0, 2), 3: (0, 3, 5)}  # of packed matrices
 WORTH = 8192  # cells for which waking one more thread pays
 
 _pointer, _whole, _long = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
@@ -86,6 +87,7 @@ class Levels:
         self.sides, self.threads = tuple(sides), min(threads, MOST_THREADS)
         self.shapes = level_shapes(shape, sides)
         self._kept: list[Tensor] = []
+        self.weights: list[Tensor] = []  # of every level, (2^d, d(d+1)/2, *shape)
         self._levels = [self._level(k) for k in range(len(self.shapes))]
         n = math.prod(self.shapes[-1])
         self._factor = self._room(n * n, dtype=torch.float64)
@@ -98,7 +100,7 @@ class Levels:
             hierarchy.level[place] = level
         hierarchy.factor = self._factor
         hierarchy.rooms[0], hierarchy.rooms[1] = self._rooms
-        return Elliptic(self, hierarchy, self.shapes[k])
+        return Elliptic(self, hierarchy, self.shapes[k], self.weights[k])
 
     def _room(self, *shape: int, dtype: torch.dtype = torch.float32) -> int:
         """The address of fresh memory, which lives as long as this object."""
@@ -109,7 +111,8 @@ class Levels:
     def _level(self, k: int) -> _Level:
         shape, d = self.shapes[k], len(self.sides)
         level, cells = _Level(grid=_grid(shape)), math.prod(shape)
-        level.weights = self._room(2**d, d * (d + 1) // 2, cells)
+        level.weights = self._room(2**d, d * (d + 1) // 2, *shape)
+        self.weights.append(self._kept[-1])
         for name in ("diagonal", "x", "b", "r", "work", "mode"):
             setattr(level, name, self._room(cells))
         for name in ("padded", "summed"):
@@ -145,8 +148,11 @@ class Levels:
 class Elliptic:
     """The equation of the potential on one grid; see `fields.elliptic`."""
 
-    def __init__(self, levels: Levels, hierarchy: _Hierarchy, shape: tuple[int, ...]):
+    def __init__(
+        self, levels: Levels, hierarchy: _Hierarchy, shape: tuple[int, ...], weights: Tensor
+    ):
         self.shape, self.levels, self._hierarchy = shape, levels, hierarchy
+        self._weights = weights
         self.step = tuple(side / n for side, n in zip(levels.sides, shape, strict=True))
         cells = math.prod(shape)
         self._problem = _problem(shape, self.step)
@@ -177,6 +183,13 @@ class Elliptic:
             level.summed,
         )
         return residual, list(totals)
+
+    def mean_weight(self) -> Tensor:
+        """trace A/d of the last look, means over cells, (*shape)."""
+        d = len(self.shape)
+        scales = [step**2 / (d * math.prod(self.step)) for step in self.step]
+        own = (self._weights[:, place].sum(0) for place in DIAGONAL[d])
+        return sum(scale * part for scale, part in zip(scales, own, strict=True))  # pyright: ignore
 
     def step_for(self, residual: Tensor, floor: float, tolerance: float, most: int) -> Tensor:
         """Newton's step after `look`, which has to be called again before the next."""

@@ -18,8 +18,8 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from geonet.fields.elliptic import Elliptic, Totals, levels_on
-from geonet.fields.levels import refined
+from geonet.fields.elliptic import Elliptic, Levels, Totals, levels_on
+from geonet.fields.levels import refined, repeated
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import resample
 from geonet.progress import tell
@@ -47,6 +47,9 @@ DETAIL = 0.2  # mismatch above which half the cells' spacing is worth its time
 SHORT = 2.0  # cells: where W2 is less, so is a quarter of it
 NOTHING = 1e-3  # cells: where W2 is less, the ends are equal
 FINEST = 2**20  # cells above which it is not
+MOST_HALVINGS = 2  # of the cells' spacing
+
+_Solution = tuple[Tensor, float, Totals]
 
 
 @dataclass(frozen=True)
@@ -95,35 +98,25 @@ class Newton:
         """The potential of densities (*cells) in the unit cube, in a box with these sides.
 
         A potential to start from, (*other cells), replaces all levels that are coarser than it, if
-        it is near enough.
+        it is near enough. Its cells may be halves or quarters of the densities' own.
         """
         ends, course = (source.double(), target.double()), _Course(self.time_limit)
-        levels = levels_on(source.shape, sides, self.threads)
-        shapes = [shape for shape in levels.shapes if max(shape) > FIRST]
-        order = list(range(min(len(shapes), len(levels.shapes) - 1), -1, -1))
-        c = torch.zeros(levels.shapes[order[0]], dtype=torch.float64)
+        halvings = 0 if start is None else _halvings(source.shape, start.shape)
+        fine, solution = _halved(ends, halvings), None
         if start is not None:
-            later = [k for k in order if max(levels.shapes[k]) >= max(start.shape)] or [0]
-            if self._is_near(levels.at(later[0]), start, ends, sides):
-                order, c = later, start.double()
-            else:
-                start = None
-        solution = None
-        for k in order:
-            begins = k == order[0] and start is None
-            wish = DETAIL if k == 0 and self._may_refine(source.shape, 1) else math.inf
-            solution = self._level(levels.at(k), c, ends, sides, k == 0, begins, wish, course)
-            c = solution[0]
-        assert solution is not None
+            solution = self._from_start(fine, sides, start.double(), halvings, course)
+        if solution is None:
+            start, halvings, fine = None, 0, ends
+            solution = self._from_zero(fine, sides, course)
         cell = max(sides) / max(source.shape)
-        for times in (1, 2):
+        for times in range(halvings + 1, MOST_HALVINGS + 1):
             more = self._may_refine(source.shape, times) and not course.late()
-            if not (more and _wants_more(solution[2], cell, times)):
+            if not (more and wants_more(solution[2], cell, times)):
                 break
-            ends = tuple(_repeated(end) for end in ends)
-            equation = levels_on(ends[0].shape, sides, self.threads).at(0)
+            fine = _halved(fine, 1)
+            equation = levels_on(fine[0].shape, sides, self.threads).at(0)
             solution = self._level(
-                equation, solution[0], ends, sides, True, False, math.inf, course
+                equation, solution[0], fine, sides, True, False, math.inf, course
             )
         c, residual, totals = solution
         enough, late = residual <= 2 * self.tolerance, course.late()
@@ -132,6 +125,68 @@ class Newton:
             return found
         again = self.solved(source, target, sides)
         return again if again.residual < residual else found
+
+    def _from_zero(
+        self, ends: Sequence[Tensor], sides: Sequence[float], course: _Course
+    ) -> _Solution:
+        """The potential on the densities' own cells, level by level."""
+        levels = levels_on(ends[0].shape, sides, self.threads)
+        shapes = [shape for shape in levels.shapes if max(shape) > FIRST]
+        order = list(range(min(len(shapes), len(levels.shapes) - 1), -1, -1))
+        c = torch.zeros(levels.shapes[order[0]], dtype=torch.float64)
+        return self._levels(levels, order, c, ends, sides, 0, course)
+
+    def _from_start(
+        self,
+        ends: Sequence[Tensor],
+        sides: Sequence[float],
+        start: Tensor,
+        halvings: int,
+        course: _Course,
+    ) -> _Solution | None:
+        """The same from a potential; None if that is not near enough."""
+        levels = levels_on(ends[0].shape, sides, self.threads)
+        fine = [k for k, shape in enumerate(levels.shapes) if max(shape) >= max(start.shape)] or [0]
+        if not self._is_near(levels.at(fine[-1]), start, ends, sides):
+            return None
+        return self._levels(levels, fine[::-1], start, ends, sides, halvings, course)
+
+    def _levels(
+        self,
+        levels: Levels,
+        order: Sequence[int],
+        c: Tensor,
+        ends: Sequence[Tensor],
+        sides: Sequence[float],
+        halvings: int,
+        course: _Course,
+    ) -> _Solution:
+        """From level to level in this order; the last is number 0."""
+        solution = None
+        for k in order:
+            begins = k == order[0] and not bool(c.any())
+            finer = k == 0 and self._may_refine(ends[0].shape, 1) and halvings < MOST_HALVINGS
+            wish = DETAIL if finer else math.inf
+            solution = self._level(levels.at(k), c, ends, sides, k == 0, begins, wish, course)
+            c = solution[0]
+        assert solution is not None
+        return solution
+
+    def polished(
+        self, source: Tensor, target: Tensor, sides: Sequence[float], start: Tensor
+    ) -> Found:
+        """At most `max_steps` steps in all, on the cells of a potential to start from.
+
+        These are the densities' own, or halves or quarters of them.
+        """
+        course = _Course(self.time_limit)
+        equation = levels_on(start.shape, sides, self.threads).at(0)
+        walk = _Walk(equation, self.max_steps, 1 / math.prod(sides), course)
+        ends = [repeated(end.double(), start.shape) for end in (source, target)]
+        c, residual, totals = walk(start.double(), ends, SHARP, self.tolerance)
+        steps = ((walk.cells, walk.steps, walk.iterations),)
+        enough, late = residual <= 2 * self.tolerance, course.late()
+        return Found(c, residual, totals, steps, enough, late and not enough)
 
     def _may_refine(self, shape: Sequence[int], times: int) -> bool:
         return self.refine and math.prod(shape) * 2 ** (times * len(shape)) <= FINEST
@@ -155,7 +210,7 @@ class Newton:
         first: bool,
         enough: float,
         course: _Course,
-    ) -> tuple[Tensor, float, Totals]:
+    ) -> _Solution:
         """The potential on one level, its residual and totals, from one on any cells.
 
         A mismatch above `enough` is left to a finer level.
@@ -168,7 +223,7 @@ class Newton:
             uniform = 1 / math.prod(sides)
             mixed = [(1 - SHARED) * mean + SHARED * uniform for mean in means]
             c, _, _ = walk(c, mixed, SOFT, goal)
-        best: tuple[Tensor, float, Totals] | None = None
+        best: _Solution | None = None
         for height, rung in enumerate(LADDER):
             now, walk.attempt = c, height + 1
             for blur in rung:
@@ -217,19 +272,19 @@ class _Walk:
 
     def __call__(
         self, c: Tensor, ends: Sequence[Tensor], softness: float, goal: float
-    ) -> tuple[Tensor, float, Totals]:
+    ) -> _Solution:
         """Step until the residual is at the goal, or nothing lowers it."""
         equation, floor = self.equation, FLOOR
         equation.between(ends[0], ends[1], softness)
         residual, totals = equation.look(c)
-        size = _unbalanced(residual, totals)
+        size = unbalanced(residual, totals)
         for _ in range(self.most):
             if size <= goal or floor > HIGHEST or self.course.late():
                 break
             self._tell(size)
             step = equation.step_for(residual, floor * self.uniform, INEXACT, ITERATIONS)
             trial, found = equation.look(c + step)
-            now = _unbalanced(trial, found)
+            now = unbalanced(trial, found)
             self.steps += 1
             self.iterations += equation.iterations
             if now < LOWERS * size:
@@ -248,17 +303,29 @@ class _Walk:
         )
 
 
-def _unbalanced(residual: Tensor, totals: Sequence[float]) -> float:
+def unbalanced(residual: Tensor, totals: Sequence[float]) -> float:
     """Σ|r_i|, and what both ends miss of their mass where the half-cells jump over it."""
     lost = sum(max(0.0, abs(1 - mass) - LOST) for mass in Totals(*totals)[1:3])
     return float(residual.abs().sum()) + lost
 
 
-def _wants_more(totals: Totals, cell: float, times: int) -> bool:
+def wants_more(totals: Totals, cell: float, times: int) -> bool:
     """Whether a pair has detail, or a distance, that wants smaller cells a first or second time."""
     if NOTHING * cell < totals.distance < SHORT * cell / (2 * times):
         return True
     return totals.mismatch > DETAIL and (times == 1 or totals.distance < SHORT * cell)
+
+
+def _halvings(shape: Sequence[int], finer: Sequence[int]) -> int:
+    """How often cells of a shape are halved for a finer one; 0 for any other."""
+    halvings = max(0, round(math.log2(max(finer) / max(shape))))
+    same = tuple(n << halvings for n in shape) == tuple(finer)
+    return halvings if same else 0
+
+
+def _halved(ends: Sequence[Tensor], halvings: int) -> list[Tensor]:
+    """Densities on cells that are halved so often."""
+    return [repeated(end, [n << halvings for n in end.shape]) for end in ends]
 
 
 def _averaged(values: Tensor, shape: Sequence[int], sides: Sequence[float]) -> Tensor:
@@ -270,10 +337,3 @@ def _averaged(values: Tensor, shape: Sequence[int], sides: Sequence[float]) -> T
 
 def _blurred(values: Tensor, cells: float) -> Tensor:
     return torch.from_numpy(gaussian_filter(values.numpy(), cells, mode="reflect"))
-
-
-def _repeated(values: Tensor) -> Tensor:
-    """The same density on cells of half the spacing."""
-    for axis in range(values.ndim):
-        values = values.repeat_interleave(2, axis)
-    return values

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from geonet.fields.carried import carried
 from geonet.fields.elliptic import Totals
+from geonet.fields.levels import repeated
 from geonet.fields.quadratic import Jet, at_points
 from geonet.geodesics.base import Geodesic
 from geonet.geodesics.gaussian import gaussian_distance
@@ -75,13 +76,11 @@ class SplineGeodesic(Geodesic):
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         """Both ends in the unit cube, on the cells of the potential."""
-        ends = []
-        for end in (self.source, self.target):
-            values = self.box.to_density(end.values)
-            for axis, n in enumerate(self.coefficients.shape):
-                values = values.repeat_interleave(n // values.shape[axis], axis)
-            ends.append(values)
-        return ends[0], ends[1]
+        first, second = (
+            repeated(self.box.to_density(end.values), self.coefficients.shape)
+            for end in (self.source, self.target)
+        )
+        return first, second
 
     # ---- answers
 

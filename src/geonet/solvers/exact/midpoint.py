@@ -14,7 +14,7 @@ from torch import Tensor
 
 from geonet.errors import ConvergenceWarning, SolverError
 from geonet.geodesics.base import Geodesic
-from geonet.geodesics.midpoint.newton import STEPS, Newton
+from geonet.geodesics.midpoint.newton import STEPS, Found, Newton
 from geonet.geodesics.midpoint.splined import SplineGeodesic
 from geonet.measures.density import Density
 from geonet.measures.unit_box import unit_box
@@ -45,8 +45,9 @@ class Midpoint(Solver):
 
     Attributes:
         tolerance: of the residual, a share of the mass.
-        start: "zero", "network" for the potential of `transport-2d` or `-3d`, or coefficients of
-            quadratic splines in the unit cube around the box, (*any shape), for all pairs.
+        start: "zero", "network" for the potential of `universal-2d` or `transport-3d`, or
+            coefficients of quadratic splines in the unit cube around the box, (*any shape), for all
+            pairs.
         max_steps: of Newton's method on each level and for each blur; a level has seven blurs at
             most.
         refine: whether the last level may have half the spacing of the grid.
@@ -129,6 +130,12 @@ class Midpoint(Solver):
         threads = threads_for(source.grid.size)
         newton = Newton(self.tolerance, self.max_steps, self.refine, threads, self.time_limit)
         found = newton.solved(first, second, box.sides, start)
+        if warn and not found.converged:
+            _warn("The pair", self.tolerance, found.residual)
+        return self.path_of(source, target, found)
+
+    def path_of(self, source: Density, target: Density, found: Found) -> SplineGeodesic:
+        """The path of what Newton's method found, with notes on how it went."""
         notes: dict[str, Any] = {
             "residual": found.residual,
             "converged": found.converged,
@@ -138,8 +145,6 @@ class Midpoint(Solver):
         }
         if found.late:
             notes["stopped after"] = f"time_limit, {seconds(self.time_limit or 0)}"
-        if warn and not found.converged:
-            _warn("The pair", self.tolerance, found.residual)
         c = found.coefficients - found.coefficients.mean()  # the constant is free
         return SplineGeodesic(source, target, self.name, notes, c, found.residual, found.totals)
 

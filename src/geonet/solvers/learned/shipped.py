@@ -14,7 +14,10 @@ if TYPE_CHECKING:  # importing torch takes seconds, and the table is read withou
 
 NETWORK = "geonet.solvers.learned.network:NetworkSolver"
 # Forms whose solver does more than evaluate the network.
-SOLVERS = {"transport": "geonet.solvers.learned.transport:TransportSolver"}
+SOLVERS = {
+    "transport": "geonet.solvers.learned.transport:TransportSolver",
+    "cascade": "geonet.solvers.learned.cascade:CascadeSolver",
+}
 
 
 class Shipped(NamedTuple):
@@ -34,6 +37,11 @@ class Shipped(NamedTuple):
 
 
 SHIPPED = {
+    "universal-2d": Shipped(
+        "cascade",
+        2,
+        "2D, neural operator for any two densities, then a few steps of Newton's; milliseconds",
+    ),
     "transport-1d": Shipped(
         "transport",
         1,

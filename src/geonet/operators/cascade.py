@@ -1,0 +1,197 @@
+"""The form "cascade": any two densities to the potential at t = ½, from coarse to fine.
+
+On every grid a network is shown what the potential so far leaves unbalanced halfway, and corrects
+it: a Newton step that was learnt. Its fields are the residual r = ρ1 − ρ0 and the matrix A of
+`fields.elliptic`. At u = 0 these are the densities themselves; where u is right r is zero, and so
+is the correction. One network answers on the coarsest grid, where things move far; another on every
+finer one, whatever its size, since it knows lengths in cells only.
+
+It learns from densities alone. Kantorovich's dual value D(u) ≤ W2² is concave in u, it is W2² where
+u is right, and its derivative along δ is 2∫δ(ρ1 − ρ0): the residual is the gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+from geonet.errors import SolverError
+from geonet.fields.looks import Looked, looked
+from geonet.fields.poisson import poisson_solved
+from geonet.geodesics.base import Geodesic
+from geonet.measures.density import Density
+from geonet.measures.grid import Grid
+from geonet.operators.architecture import LARGEST, ModelSettings
+from geonet.operators.model import Header, Model
+from geonet.operators.objective import Batch, Loss, LossSettings, Terms
+from geonet.operators.symmetric_unet import SymmetricUNet, halved
+from geonet.settings import require
+
+COARSEST = 16  # cells along an axis where it begins
+STEEPEST = 30.0  # residual, relative to uniform, that counts as no more
+FAINT = 0.1  # share of Poisson's energy that a squared distance is at least, to compare with
+
+
+@dataclass(frozen=True)
+class CascadeSettings(ModelSettings):
+    """The cascade: both densities to the potential at t = ½, grid by grid.
+
+    Attributes:
+        dimension: 2.
+        sensors: cells along each axis in training, 16 times a power of two; answers may have more.
+        whole: features of the network for the coarsest grid; on its two coarser ones 4/3 and twice
+            as many.
+        detail: features of the network for finer grids; on its coarser ones twice, four times and
+            four times as many.
+    """
+
+    kind: Literal["cascade"] = "cascade"
+    dimension: int = 2
+    sensors: int = 64
+    whole: int = 48
+    detail: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.dimension == 2, f"dimension is {self.dimension}; a cascade takes 2.")
+        cells = self.sensors // COARSEST
+        require(
+            self.sensors % COARSEST == 0 and cells > 0 and cells & (cells - 1) == 0,
+            f"sensors is {self.sensors}; give {COARSEST} times a power of two.",
+        )
+        for name in ("whole", "detail"):
+            width = getattr(self, name)
+            require(0 < width <= LARGEST, f"{name} is {width}; give 1 to {LARGEST} features.")
+
+
+class CascadeNet(Model):
+    """(μ0, μ1) ↦ spline coefficients of u at t = ½."""
+
+    Settings = CascadeSettings
+    quantities = ("potential",)
+    basis_outputs = ("potential",)
+    formula = "u at t = 1/2 in quadratic splines; the particle at y is at y + (t - 1/2) grad u(y)"
+    timeless = True
+
+    settings: CascadeSettings
+
+    def __init__(self, settings: CascadeSettings):
+        super().__init__(settings)
+        w, f = settings.whole, settings.detail
+        self.whole = SymmetricUNet((w, 4 * w // 3, 2 * w), (1, 1, 2), (1, 1, 0))
+        self.detail = SymmetricUNet((f, 2 * f, 4 * f, 4 * f), (0, 1, 1, 1), (1, 1, 1, 0))
+
+    def forward(self, source: Tensor, target: Tensor) -> list[Tensor]:
+        """Densities of mean one, (B, n, n), to potentials on grids of 16, 32, …, n cells an axis.
+
+        These are spline coefficients, (B, 16, 16) to (B, n, n), in squared cells of their grid. No
+        gradient leads from one grid to the next: each has its own part of the objective.
+        """
+        levels = averaged(source, target)
+        answers = [self.corrected(torch.zeros_like(levels[0][0]), *levels[0])]
+        for ends in levels[1:]:
+            answers.append(self.corrected(halved(answers[-1].detach()), *ends))
+        return answers
+
+    def corrected(self, start: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        """Potentials on a grid, (B, n, n), from others on the same one."""
+        residual, weight, _ = looked(start, source, target, torch.get_num_threads())
+        residual = residual.clamp(-STEEPEST, STEEPEST)
+        network = self.whole if start.shape[-1] == COARSEST else self.detail
+        return start + network(residual, weight, poisson_solved(residual))
+
+    def coefficients(self, source: Tensor, target: Tensor) -> tuple[Tensor]:
+        """Unit-box densities at the sensors, (B, m) each, to spline coefficients, (B, m)."""
+        n = self.settings.sensors
+        answers = self(source.unflatten(1, (n, n)), target.unflatten(1, (n, n)))
+        return (answers[-1].flatten(1) / n**2,)
+
+    def basis_at(self, points: Tensor, times: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Splines on a grid have no table of functions."""
+        raise SolverError("A cascade looks at the densities as it answers; it has no basis.")
+
+    def objective(self, settings: LossSettings, box: Grid) -> DualObjective:
+        """What the dual value lacks, on every grid."""
+        return DualObjective(self)
+
+    def path(self, source: Density, target: Density, name: str, header: Header) -> Geodesic:
+        """The network's answer alone."""
+        from geonet.operators.cascade_path import network_path
+
+        return network_path(self, source, target, name)
+
+    @classmethod
+    def check_training(cls, settings, loss, *, scheme, family, floor, compiled) -> None:
+        """There is nothing to weigh."""
+        require(loss == LossSettings(), "the cascade has no weights; remove loss.")
+        require(scheme == "cartesian", 'the cascade takes sampling.scheme = "cartesian" only.')
+        require(not compiled, "the cascade is not compiled; remove compile.")
+
+
+def averaged(source: Tensor, target: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Densities (B, n, n) on grids of 16, 32, …, n cells an axis."""
+    levels = [(source, target)]
+    while (ends := levels[-1])[0].shape[-1] > COARSEST:
+        first, second = (avg_pool2d(end[:, None], 2)[:, 0] for end in ends)
+        levels.append((first, second))
+    return levels[::-1]
+
+
+class DualObjective(Loss):
+    """What the dual value of each grid's potential lacks of W2², as a share of it.
+
+    The share is of an estimate of W2² that needs no solution: the largest of the dual value itself,
+    the squared distance of means and spreads, and a part of Poisson's energy ∫r(−Δ)⁻¹r.
+    """
+
+    def __init__(self, model: CascadeNet):
+        super().__init__()
+        self.model = model
+        cells = [COARSEST]
+        while cells[-1] < model.settings.sensors:
+            cells.append(2 * cells[-1])
+        self.weights = {f"deficit_{n}": 1.0 for n in cells}
+
+    def forward(self, batch: Batch) -> Terms:
+        """Means over all pairs; the gradient in the coefficients is the residual's."""
+        n = self.model.settings.sensors
+        ends = batch.source.unflatten(1, (n, n)), batch.target.unflatten(1, (n, n))
+        levels, answers = averaged(*ends), self.model(*ends)
+        looks = [
+            looked(answer.detach(), *pair, torch.get_num_threads())
+            for answer, pair in zip(answers, levels, strict=True)
+        ]
+        scale = torch.maximum(looks[-1].dual.float(), _least(*ends))
+        found = (_deficit(*both, scale).mean() for both in zip(answers, looks, strict=True))
+        return dict(zip(self.weights, found, strict=True))
+
+
+def _deficit(coefficients: Tensor, look: Looked, scale: Tensor) -> Tensor:
+    """1 − D/scale, (B,), whose gradient in the coefficients is −2r/scale."""
+    slope = look.residual.clamp(-STEEPEST, STEEPEST) / coefficients.shape[-1] ** 2  # squared cells
+    along = 2 * (slope * coefficients).mean((1, 2)) / scale
+    return 1 - look.dual.float() / scale - (along - along.detach())
+
+
+def _least(source: Tensor, target: Tensor) -> Tensor:
+    """About what W2² is at least in the unit square, (B,)."""
+    n = source.shape[-1]
+    x = (torch.arange(n, device=source.device) + 0.5) / n
+    moved = torch.zeros(len(source), device=source.device)
+    for axis in (1, 2):
+        first, second = (_moments(end.mean(axis), x) for end in (source, target))
+        moved = moved + (first - second).square().sum(0)
+    residual = target - source
+    energy = (residual * poisson_solved(residual)).mean((1, 2)) / n**2
+    return torch.maximum(moved, FAINT * energy) + 1e-7
+
+
+def _moments(density: Tensor, x: Tensor) -> Tensor:
+    """Mean and standard deviation of densities (B, n) along an axis, (2, B)."""
+    mean = (density * x).mean(1)
+    spread = (density * (x - mean[:, None]) ** 2).mean(1)
+    return torch.stack([mean, spread.sqrt()])

@@ -1,0 +1,74 @@
+"""Trained models of the cascade form: a network for the potential, then few steps of Newton's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from geonet.errors import SolverError
+from geonet.geodesics.base import Geodesic
+from geonet.geodesics.midpoint.newton import Newton
+from geonet.measures.density import Density
+from geonet.measures.unit_box import unit_box
+from geonet.operators.cascade import CascadeNet
+from geonet.operators.cascade_path import potentials_of
+from geonet.operators.opened import opened
+from geonet.progress import tell
+from geonet.solvers.base import one_by_one
+from geonet.solvers.exact.midpoint import Midpoint
+from geonet.solvers.learned.network import NetworkSolver
+from geonet.threads import threads_for
+
+
+@dataclass(frozen=True)
+class CascadeSolver(NetworkSolver):
+    """A trained model of the cascade form from a file.
+
+    The network answers once for all pairs of a batch. Where it leaves more of a pair's mass
+    unbalanced than the tolerance, some steps of Newton's method follow on the pair's own grid.
+    Their number is limited, so every pair takes about the same time; `midpoint` with
+    start="network" takes as many as the tolerance needs.
+
+    Attributes:
+        file: the model, as `geonet train` writes it.
+        corrections: steps of Newton's method, at most. 0 for the network's answer alone.
+        tolerance: of the residual, a share of the mass, at which no step follows.
+    """
+
+    name = form = "cascade"
+    summary = "a cascade model from a file that `geonet train` wrote"
+    dimensions = (2,)
+
+    corrections: int = 3
+    tolerance: float = Midpoint.tolerance
+
+    def __post_init__(self) -> None:
+        if self.corrections < 0:
+            raise SolverError(f"corrections is {self.corrections}; give 0 or more Newton steps.")
+        Midpoint(tolerance=self.tolerance)  # which checks it
+
+    def _solve(self, source: Density, target: Density) -> Geodesic:
+        model, header = opened(Path(self.file), source.grid.dimension, self.form)
+        assert isinstance(model, CascadeNet)
+        name = header.get("name", Path(self.file).stem)
+        tell(f"asking {name}")
+        starts = potentials_of(model, source.detach(), target.detach())
+        if not source.leading:
+            return self._corrected(source, target, starts[0], name)
+        return one_by_one(
+            lambda k: self._corrected(source[k], target[k], starts[k], name), len(source)
+        )
+
+    _solve_pair = _solve
+
+    def _corrected(self, source: Density, target: Density, start: Tensor, name: str) -> Geodesic:
+        box, threads = unit_box(source.grid), threads_for(source.grid.size)
+        first, second = (box.to_density(end.values.detach()) for end in (source, target))
+        newton = Newton(self.tolerance, self.corrections, threads=threads)
+        found = newton.polished(first, second, box.sides, start)
+        path = Midpoint(tolerance=self.tolerance).path_of(source, target, found)
+        path.solver = self.name
+        path.notes["model"] = name
+        return path
