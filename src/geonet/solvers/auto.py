@@ -33,9 +33,11 @@ class Auto(Solver):
 
     - `bures`, for Gaussians that are given by their formulas;
     - `linear-program`, for atoms: at most 1,000 cells with mass, most of which stand alone;
-    - `transport-2d` or `transport-3d`, if both ends agree on the density halfway as well as they do
-      for pairs like those of its training;
-    - `midpoint`, for everything else: zeros, shapes, textures, noise.
+    - `transport-3d`, if both ends agree on the density halfway as well as they do for pairs like
+      those of its training;
+    - `midpoint`, for everything else: zeros, shapes, textures, noise. In 2D it begins with the
+      potential of `universal-2d`, which is asked once for all pairs of a batch, and takes as many
+      steps of Newton's method as are left to do.
 
     `path.solver` and the report name the solver that answered. Only densities and the distance are
     promised, because every one of these solvers gives them. Choose a solver by name if you need
@@ -76,7 +78,7 @@ class Auto(Solver):
         special = [_special(*pair) for pair in zip(source, target, strict=True)]
         if any(special):
             return one_by_one(lambda i: self._solve_pair(source[i], target[i]), len(source))
-        if not self.learned:
+        if not self.learned or source.grid.dimension == 2:
             return self._midpoint(source, target)
         path = _transport(source, target)
         if bool(path.trusted.all()):
@@ -91,7 +93,7 @@ class Auto(Solver):
         if (solver := _special(source, target)) is not None:
             tell(f"auto: {solver.name}")
             return solver(source, target)
-        if self.learned:
+        if self.learned and source.grid.dimension == 3:
             path = _transport(source, target)
             if bool(path.trusted.all()):
                 return path
@@ -99,10 +101,11 @@ class Auto(Solver):
 
     def _midpoint(self, source: Density, target: Density) -> Geodesic:
         tell("auto: midpoint")
-        return self._by_midpoint()(source, target)
+        start = "network" if self.learned and source.grid.dimension == 2 else "zero"
+        return self._by_midpoint(start)(source, target)
 
-    def _by_midpoint(self) -> Midpoint:
-        return Midpoint(tolerance=self.tolerance, time_limit=self.time_limit)
+    def _by_midpoint(self, start: str = "zero") -> Midpoint:
+        return Midpoint(tolerance=self.tolerance, start=start, time_limit=self.time_limit)
 
 
 def _special(source: Density, target: Density) -> Solver | None:
@@ -128,8 +131,8 @@ def _is_atoms(density: Density) -> bool:
 
 
 def _transport(source: Density, target: Density) -> MidpointGeodesic:
-    """What the network alone answers."""
-    solver = shipped_class(f"transport-{source.grid.dimension}d")
+    """What the network for 3D alone answers."""
+    solver = shipped_class("transport-3d")
     tell(f"auto: asking {solver.name}")
     return solver(corrections=0)(source, target)  # pyright: ignore
 

@@ -143,6 +143,8 @@ class Midpoint(Solver):
             "newton steps": [steps for _, steps, _ in found.steps],
             "multigrid steps": [steps for _, _, steps in found.steps],
         }
+        if isinstance(self.start, str) and self.start != "zero":
+            notes["start"] = self.start
         if found.late:
             notes["stopped after"] = f"time_limit, {seconds(self.time_limit or 0)}"
         c = found.coefficients - found.coefficients.mean()  # the constant is free
