@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from geonet.errors import ConfigError
+from geonet.training.anything import Anything
 from geonet.training.clouds import Clouds
 from geonet.training.config import TrainingConfig
 from geonet.training.digits import digit_codes, digit_images
@@ -14,6 +15,7 @@ from geonet.training.problem import FAMILIES, Problem
 
 CATALOGUE: dict[str, Callable[[], Problem]] = {
     **FAMILIES,
+    "anything-2d": Anything,
     "clouds": Clouds,
     "digits": digit_images,
     "digit-codes": digit_codes,

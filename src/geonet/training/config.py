@@ -20,6 +20,7 @@ DIMENSIONS = {
     "mixtures-1d": 1,
     "mixtures-2d": 2,
     "mixtures-3d": 3,
+    "anything-2d": 2,
     "clouds": 2,
     "digits": 2,
     "digit-codes": 1,
@@ -31,7 +32,8 @@ class ProblemSettings:
     """What to train on: a family, or a file of your own densities (see `own.read_own`).
 
     Attributes:
-        family: "digits" and "digit-codes" read MNIST's training set (`GEONET_DATA`).
+        family: "anything-2d" draws densities of many kinds on the unit square (see `anything`);
+            "digits" and "digit-codes" read MNIST's training set (`GEONET_DATA`).
         file: npz with `source` and `target`, or with `values`.
         floor: share of the mass of every density of the file that is made uniform, in training and
             whenever the model answers.
@@ -39,7 +41,15 @@ class ProblemSettings:
     """
 
     family: (
-        Literal["mixtures-1d", "mixtures-2d", "mixtures-3d", "clouds", "digits", "digit-codes"]
+        Literal[
+            "mixtures-1d",
+            "mixtures-2d",
+            "mixtures-3d",
+            "anything-2d",
+            "clouds",
+            "digits",
+            "digit-codes",
+        ]
         | None
     ) = None
     file: str | None = None
