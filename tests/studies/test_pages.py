@@ -114,6 +114,16 @@ def test_the_report_tells_failures(benchmark):
         assert report.distance_upper_bound < 1.02 * report.distance_lower_bound
 
 
+def test_densities_of_anything_are_drawn(benchmark, tmp_path):
+    """A row for each kind and two of pairs, small enough for a page."""
+    module = benchmark("anything_pictures")
+    rows = module.rows()
+    assert [name.strip() for name in rows] == [*module.KINDS, "pairs", "pairs"]
+    assert {tuple(densities.shape) for densities in rows.values()} == {(10, 64, 64)}
+    module.write(module.drawn(rows), tmp_path / "drawn.png")
+    assert (tmp_path / "drawn.png").stat().st_size < 400_000
+
+
 LEAST_RATIOS = {"`monge-ampere`, cold": (25, 120), "`barycenter`, cold": (70, 340)}
 
 
