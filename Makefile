@@ -12,7 +12,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-matrix test-quickest wheel-test fuzz lint format docs accuracy training-step variants models transport \
-  transport-speed transport-failures midpoint reproduce reproduction stale benchmark solvers gradients command-line \
+  transport-speed transport-failures midpoint universal reproduce reproduction stale benchmark solvers gradients command-line \
   inference-floor hot-paths busy anything \
   clean
 
@@ -83,6 +83,9 @@ transport-failures: $(VENV)/.dev ## show where they fail; a minute
 
 midpoint: $(VENV)/.dev ## measure midpoint and write docs/midpoint.md; a quarter of an hour, idle machine
 	$(PYTHON) studies/pages/midpoint_accuracy.py
+
+universal: $(VENV)/.dev ## measure universal-2d and write docs/universal.md; ten minutes, idle machine
+	$(PYTHON) studies/pages/universal_accuracy.py
 
 anything: $(VENV)/.dev ## draw densities that universal-2d is trained on, for docs/anything.md; seconds
 	$(PYTHON) studies/pages/anything_pictures.py

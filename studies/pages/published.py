@@ -120,6 +120,11 @@ _LISTED = (
         "midpoint_accuracy",
         {"docs/midpoint.md": ("exact", "trust", "cost", "start", "large")},
     ),
+    _by_page_writer(
+        "universal",
+        "universal_accuracy",
+        {"docs/universal.md": ("alone", "corrected", "start", "mixtures")},
+    ),
     _by_page_writer("busy", "busy_machine", {"docs/threads.md": ("busy",)}),
     # It measures commands and draws with them, and prints what it finds.
     _by_page_writer("command-line", "command_line", {}, "geonet.cli.app", "geonet.plotting"),

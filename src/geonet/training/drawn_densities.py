@@ -29,7 +29,8 @@ Kind = Callable[[torch.Generator, int, int], Tensor]
 
 BUMPS, SPOTS, GROUPS, SHAPES, SEGMENTS, TILES = 10, 48, 5, 5, 5, 24  # at most, of one density
 FAR = 1.0  # the distance of a shape that is left out
-TINY = 1e-12  # under a root
+FLOOR = 1e-4  # of fields and textures, which else could be zero all over
+TINY = 1e-12  # under a root or a logarithm
 
 
 def mixtures(generator: torch.Generator, count: int, cells: int) -> Tensor:
@@ -75,7 +76,7 @@ def fields(generator: torch.Generator, count: int, cells: int) -> Tensor:
         lifted ** (1 + 2 * s),
     )
     way = torch.randint(len(ways), (count, 1, 1), generator=generator)
-    return _chosen(way, *ways) + 1e-4
+    return _chosen(way, *ways) + FLOOR
 
 
 def textures(generator: torch.Generator, count: int, cells: int) -> Tensor:
@@ -91,7 +92,7 @@ def textures(generator: torch.Generator, count: int, cells: int) -> Tensor:
     values = (values + uniform(generator, 0, 0.15, count, 1, 1) * grain).clamp(0, 1.5)
     strength = uniform(generator, 0, 0.4, count, 1, 1)
     light = torch.exp(strength * smooth_fields(generator, count, cells, (0.5, 1), (4, 6)))
-    return blurred(generator, values, 1.5) * light + 1e-4
+    return blurred(generator, values, 1.5) * light + FLOOR
 
 
 def shapes(generator: torch.Generator, count: int, cells: int) -> Tensor:

@@ -1,0 +1,168 @@
+import pytest
+import torch
+
+import geonet
+from geonet import Density, Grid
+from geonet.errors import ConfigError
+from geonet.evaluation.any_pairs import draw
+from geonet.fields.looks import looked
+from geonet.operators.cascade import COARSEST, CascadeSettings, _deficit, averaged
+from geonet.operators.cascade_path import potentials_of, square_cells
+from geonet.operators.forms import build
+from geonet.operators.objective import Batch, LossSettings
+from geonet.operators.symmetric_unet import halved
+
+SMALL = CascadeSettings(sensors=32, whole=6, detail=2)
+
+
+@pytest.fixture
+def model():
+    return build(SMALL, 0)
+
+
+@pytest.fixture
+def talkative(model):
+    """A model whose untrained answers are not next to nothing, but do not fold either."""
+    with torch.no_grad():
+        for network in (model.whole, model.detail):
+            for head in network.head:
+                head.weight.mul_(5)
+    return model.requires_grad_(False)
+
+
+def ends_of(kind, cells, count=2):
+    pairs = [draw(kind, cells, k) for k in range(count)]
+    return [torch.stack([pair[end].values.float() for pair in pairs]) for end in (0, 1)]
+
+
+def batch_of(source, target):
+    nothing = torch.zeros(0)
+    flat = source.flatten(1), target.flatten(1)
+    return Batch(*flat, nothing, nothing, nothing, nothing, nothing, (torch.sin, torch.cos), False)
+
+
+def test_it_answers_on_every_grid(model):
+    answers = model(*ends_of("smooth", 64))
+    assert [tuple(answer.shape) for answer in answers] == [(2, 16, 16), (2, 32, 32), (2, 64, 64)]
+
+
+def test_densities_are_averaged_without_loss():
+    source, target = ends_of("spots", 64)
+    levels = averaged(source, target)
+    assert [level[0].shape[-1] for level in levels] == [COARSEST, 32, 64]
+    for first, second in levels:
+        torch.testing.assert_close(first.mean((1, 2)), source.mean((1, 2)))
+        torch.testing.assert_close(second.mean((1, 2)), target.mean((1, 2)))
+
+
+def test_the_gradient_of_the_deficit_is_that_of_the_dual_value():
+    """Against differences of the dual value itself, along a smooth direction."""
+    source, target = (0.7 * end + 0.3 for end in ends_of("moderate", 32))
+    generator = torch.Generator().manual_seed(0)
+    coarse = 0.02 * torch.randn(2, 2, 8, 8, generator=generator)
+    c, direction = halved(halved(coarse[0])), halved(halved(coarse[1]))
+    scale = torch.tensor([0.5, 2.0])
+    start = c.clone().requires_grad_()
+    _deficit(start, looked(c, source, target, 1), scale).sum().backward()
+    along = (start.grad * direction).sum((1, 2))
+    h = 0.1
+    ahead, behind = (looked(c + s * h * direction, source, target, 1).dual for s in (1, -1))
+    expected = -(ahead - behind).float() / (2 * h) / scale
+    # Sums over half-cells for integrals, and differences for derivatives, are good to a per cent.
+    torch.testing.assert_close(along, expected, rtol=0.02, atol=1e-6)
+
+
+def test_steps_lower_the_deficit_of_every_grid(model):
+    objective = model.objective(LossSettings(), Grid((32, 32)))
+    batch = batch_of(*ends_of("smooth", 32, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    first = {name: float(term.detach()) for name, term in objective(batch).items()}
+    for _ in range(30):
+        optimizer.zero_grad()
+        objective.total(objective(batch)).backward()
+        optimizer.step()
+    answers = model(*ends_of("smooth", 32, 4))
+    duals = [
+        looked(answer.detach(), *pair, 1).dual
+        for answer, pair in zip(answers, averaged(*ends_of("smooth", 32, 4)), strict=True)
+    ]
+    assert set(first) == {"deficit_16", "deficit_32"}
+    for n, dual in zip((16, 32), duals, strict=True):
+        assert float(dual.mean()) > 0, f"on {n}² cells it is worse than doing nothing"
+
+
+@pytest.mark.parametrize(
+    ("shape", "upper", "cells"),
+    [
+        ((64, 64), (1, 1), 64),
+        ((16, 16), (1, 1), 32),
+        ((28, 28), (5, 5), 32),
+        ((100, 40), (10, 4), 128),
+        ((64, 64), (2, 1), 128),
+        ((700, 500), (7, 5), 512),
+    ],
+)
+def test_the_square_is_not_coarser_than_the_grid_if_it_can_be(shape, upper, cells):
+    assert square_cells(Grid(shape, 0, upper)) == cells
+
+
+@pytest.mark.parametrize(("shape", "upper"), [((32, 32), (1, 1)), ((20, 50), (2, 5))])
+def test_potentials_follow_swaps_and_reflections(talkative, shape, upper):
+    """On any grid: the box is in the middle of the square."""
+    generator = torch.Generator().manual_seed(3)
+    grid = Grid(shape, 0, upper)
+    values = torch.rand(2, *shape, generator=generator, dtype=torch.float64) + 0.5
+    source, target = (Density(v, grid) for v in values)
+    (u,) = potentials_of(talkative, source, target)
+    (swapped,) = potentials_of(talkative, target, source)
+    mirrored = [Density(v.flip(0), grid) for v in values]
+    (reflected,) = potentials_of(talkative, *mirrored)
+    size = float((u - u.mean()).abs().max())
+    assert size > 1e-6
+    # Single precision, 1e-7, grows by some hundred where noise is squashed and differences taken.
+    assert float((u + swapped).abs().max()) < 1e-3 * size
+    assert float((u - reflected.flip(0)).abs().max()) < 1e-3 * size
+
+
+def test_a_batch_is_its_pairs_one_by_one(talkative):
+    source, target = (Density(v, Grid((32, 32))) for v in ends_of("moderate", 32, 3))
+    together = potentials_of(talkative, source, target)
+    for k, own in enumerate(together):
+        (alone,) = potentials_of(talkative, source[k], target[k])
+        assert own.shape == alone.shape
+        torch.testing.assert_close(own, alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max()))
+
+
+def test_noise_is_answered_on_smaller_cells(talkative):
+    """Where the potential on the grid's own cells cannot balance the densities."""
+    source, target = draw("white-noise", 64)
+    (u,) = potentials_of(talkative, source, target)
+    assert u.shape == (256, 256)
+
+
+def test_the_path_of_the_network_is_exact_at_the_ends(talkative):
+    source, target = draw("shapes", 32)
+    path = talkative.path(source, target, "cascade", {})
+    assert torch.equal(path.density(0).values, source.values)
+    assert torch.equal(path.density(1).values, target.values)
+    assert 0 < path.residual < 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dimension": 3}, "a cascade takes 2"),
+        ({"sensors": 48}, "16 times a power of two"),
+        ({"sensors": 8}, "16 times a power of two"),
+        ({"whole": 0}, "whole is 0"),
+        ({"detail": -1}, "detail is -1"),
+    ],
+)
+def test_odd_settings_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        CascadeSettings(**changes)
+
+
+def test_it_cannot_be_exported(talkative):
+    with pytest.raises(geonet.errors.SolverError, match="no basis"):
+        talkative.basis_at(torch.zeros(1, 2))
