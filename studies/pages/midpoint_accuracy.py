@@ -1,4 +1,4 @@
-"""What `midpoint` can do: exact paths, trust, cost against size, where it starts, large grids.
+"""What `midpoint` can do: exact paths, trust, cost against size, large grids.
 
 Writes the tables of docs/midpoint.md. Run it by `make midpoint`, on an idle machine.
 """
@@ -149,25 +149,6 @@ def rival_frames(source: Density, target: Density) -> Density:
     return geonet.geodesic(source, target, solver="back-and-forth").density(QUARTERS)
 
 
-def start_rows(cells: int = 64) -> list[Cells]:
-    """Newton's method from zero and from the potential of a network: times and steps."""
-    rows = []
-    for kind in KINDS:
-        found: dict[str, list[tuple[float, int]]] = {"zero": [], "network": []}
-        for k in range(PAIRS):
-            source, target = draw(kind, cells, k)
-            for start, own in found.items():
-                path = solved(source, target, start=start)
-                time = seconds(lambda s=source, t=target, b=start: solved(s, t, start=b), REPEATS)
-                own.append((time, sum(path.notes["newton steps"])))
-        texts = []
-        for own in found.values():
-            texts += [f"{1e3 * median(time for time, _ in own):.3g}"]
-            texts += [f"{median(steps for _, steps in own):.3g}"]
-        rows.append((kind, *texts))
-    return rows
-
-
 def large_rows() -> list[Cells]:
     """What the largest grids take, solving and one frame."""
     grid = Grid((128, 128, 128))
@@ -216,9 +197,7 @@ def main() -> None:
     header = ("cells", "ms", "smooth pair, ms", "Newton's steps on the last grid")
     header += ("multigrid steps for each of them", "`back-and-forth` over `midpoint`")
     cost = f"{told}\n\n{table(header, rows)}"
-    header = ("kind", "from zero, ms", "Newton's steps", "from the network, ms", "Newton's steps")
-    start = table(header, start_rows())
-    sections = {"exact": exact, "trust": trust, "cost": cost, "start": start, "large": large}
+    sections = {"exact": exact, "trust": trust, "cost": cost, "large": large}
     publish("midpoint", stamped, {"docs/midpoint.md": sections})
     print("\n\n".join(sections.values()))
 

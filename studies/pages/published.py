@@ -118,7 +118,7 @@ _LISTED = (
     _by_page_writer(
         "midpoint",
         "midpoint_accuracy",
-        {"docs/midpoint.md": ("exact", "trust", "cost", "start", "large")},
+        {"docs/midpoint.md": ("exact", "trust", "cost", "large")},
     ),
     _by_page_writer(
         "universal",
