@@ -9,12 +9,15 @@ on one grid what it does on another.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.nn import Module, ModuleList, Parameter
 from torch.nn.functional import avg_pool2d, conv2d, hardswish, interpolate
+
+from geonet.fields.compiled.unet import Affine, Layers
 
 INPUTS = 6  # what `shown` makes of three fields
 TAPS = 3  # weights of a kernel: its centre, its edges, its corners
@@ -80,7 +83,7 @@ class SymmetricUNet(Module):
 
     def __init__(self, widths: Sequence[int], down: Sequence[int], up: Sequence[int]):
         super().__init__()
-        steps = list(zip(widths, widths[1:], strict=False))
+        steps = list(pairwise(widths))
         self.enter = ModuleList(SymmetricConv(INPUTS, width, 1.4) for width in widths)
         self.down = ModuleList(map(Residuals, widths, down))
         self.fall = ModuleList(Pointwise(fine, coarse) for fine, coarse in steps)
@@ -116,6 +119,22 @@ class SymmetricUNet(Module):
         """The odd part of what the k-th grid says, (B, h, w)."""
         plus, minus = self.head[k](hardswish(x))[:, 0].chunk(2)
         return plus - minus
+
+
+def layers_of(net: SymmetricUNet) -> Layers:
+    """The weights as `CompiledUNet` takes them."""
+
+    def affine(layers: Iterable[Module]) -> list[Affine]:
+        return [Affine(x.weight, x.bias) for x in layers if isinstance(x, SymmetricConv)]
+
+    def chains(layers: Iterable[Module]) -> list[list[Affine]]:
+        return [affine(x.convolutions) for x in layers if isinstance(x, Residuals)]
+
+    def matrices(layers: Iterable[Module]) -> list[Tensor]:
+        return [x.weight for x in layers if isinstance(x, Pointwise)]
+
+    fall, rise, head = matrices(net.fall), matrices(net.rise), matrices(net.head)
+    return Layers(affine(net.enter), chains(net.down), fall, rise, chains(net.up), head)
 
 
 def shown(fields: Tensor, halvings: int) -> Tensor:
