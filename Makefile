@@ -137,7 +137,7 @@ clean: ## remove what the other targets made, but for .venv and the compiled loo
 
 $(VENV)/.dev: pyproject.toml constraints.txt src/geonet/fields/compiled/kernels.c \
   src/geonet/fields/compiled/multigrid.c src/geonet/fields/compiled/halfway.c \
-  src/geonet/fields/compiled/quadratic.h \
+  src/geonet/fields/compiled/quadratic.h src/geonet/fields/compiled/unet.c \
   src/geonet/fields/compiled/transforms.c
 	@echo "Setting up $(VENV); this is done once and takes some minutes."
 	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { \

@@ -124,6 +124,11 @@ class CascadeNet(Model):
 
         return network_path(self, source, target, name)
 
+    def freeze(self) -> None:
+        """Answer by the compiled loops."""
+        self.whole.freeze()
+        self.detail.freeze()
+
     @classmethod
     def check_training(cls, settings, loss, *, scheme, family, floor, compiled) -> None:
         """There is nothing to weigh."""

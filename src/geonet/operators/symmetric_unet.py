@@ -9,13 +9,16 @@ on one grid what it does on another.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.nn import Module, ModuleList, Parameter
 from torch.nn.functional import avg_pool2d, conv2d, hardswish, interpolate
+
+from geonet.fields.compiled import unet as compiled
+from geonet.fields.compiled.unet import Affine, CompiledUNet, Layers
 
 INPUTS = 6  # what `shown` makes of three fields
 TAPS = 3  # weights of a kernel: its centre, its edges, its corners
@@ -89,6 +92,11 @@ class SymmetricUNet(Module):
         self.up = ModuleList(map(Residuals, widths, up))
         self.head = ModuleList(Pointwise(width, 1, 0.01) for width in widths)
         self.halvings = len(steps)
+        self._compiled: CompiledUNet | None = None
+
+    def freeze(self) -> None:
+        """Hand the weights to the compiled loop once and for all: nothing will change them."""
+        self._compiled = CompiledUNet(layers_of(self))
 
     def forward(self, residual: Tensor, weight: Tensor, solved: Tensor) -> Tensor:
         """Fields (B, h, w) to coefficients (B, h, w), in squared cells.
@@ -98,6 +106,8 @@ class SymmetricUNet(Module):
             weight: trace A/d, likewise.
             solved: −Δ⁻¹ of the residual, in squared cells.
         """
+        if self._compiled is not None and compiled.available() and not torch.is_grad_enabled():
+            return self._compiled(residual, weight, solved, torch.get_num_threads())
         fields, passed = torch.stack([residual, weight, solved], 1), []
         x = self.down[0](self.enter[0](shown(fields, 0)))
         for k in range(self.halvings):
@@ -117,6 +127,22 @@ class SymmetricUNet(Module):
         """The odd part of what the k-th grid says, (B, h, w)."""
         plus, minus = self.head[k](hardswish(x))[:, 0].chunk(2)
         return plus - minus
+
+
+def layers_of(net: SymmetricUNet) -> Layers:
+    """The weights as `CompiledUNet` takes them."""
+
+    def affine(layers: Iterable[Module]) -> list[Affine]:
+        return [Affine(x.weight, x.bias) for x in layers if isinstance(x, SymmetricConv)]
+
+    def chains(layers: Iterable[Module]) -> list[list[Affine]]:
+        return [affine(x.convolutions) for x in layers if isinstance(x, Residuals)]
+
+    def matrices(layers: Iterable[Module]) -> list[Tensor]:
+        return [x.weight for x in layers if isinstance(x, Pointwise)]
+
+    fall, rise, head = matrices(net.fall), matrices(net.rise), matrices(net.head)
+    return Layers(affine(net.enter), chains(net.down), fall, rise, chains(net.up), head)
 
 
 def shown(fields: Tensor, halvings: int) -> Tensor:
