@@ -44,6 +44,13 @@ TRANSPORT: dict[str, Any] = {
         "depth": 2,
     },
 }
+CASCADE: dict[str, Any] = {
+    **TINY,
+    "problem": {"family": "anything-2d"},
+    "model": {"kind": "cascade", "dimension": 2, "sensors": 16, "whole": 3, "detail": 2},
+    "sampling": {"pairs": 2, "points": 1},
+    "validation": {"pairs": 1, "every": 6},
+}
 SUPERVISED: dict[str, Any] = {**TINY, "model": {"kind": "deeponet", **TINY["model"]}}
 
 
@@ -57,6 +64,12 @@ def tiny() -> Callable[..., TrainingConfig]:
 def tiny_transport() -> Callable[..., TrainingConfig]:
     """Likewise for a model of the transport form."""
     return lambda **changes: _changed(TRANSPORT, changes)
+
+
+@pytest.fixture(scope="session")
+def tiny_cascade() -> Callable[..., TrainingConfig]:
+    """Likewise for a cascade, on anything."""
+    return lambda **changes: _changed(CASCADE, changes)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from geonet.training.anything import (
     EMPTY,
     KINDS,
     Anything,
-    Cells,
+    coarse,
     random_densities,
     random_kinds,
     random_pairs,
@@ -28,7 +28,7 @@ from geonet.training.anything import (
     two_densities,
     two_windows,
 )
-from geonet.training.sampling import sensor_points
+from geonet.training.cells import Cells
 
 COUNT = 400
 
@@ -283,6 +283,23 @@ def test_ends_hold_the_pairs(ends):
     assert all(isinstance(end, Cells) for end in ends)
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_coarse_densities_are_constant_in_blocks(size):
+    ends = random_pairs(seeded(), 3)
+    blocks = coarse(ends, size).unflatten(3, (-1, size)).unflatten(2, (-1, size))
+    assert torch.equal(blocks, blocks[:, :, :, :1, :, :1].expand_as(blocks))
+    expected = ends.unflatten(3, (-1, size)).unflatten(2, (-1, size)).mean((3, 5))
+    assert torch.allclose(blocks[:, :, :, 0, :, 0], expected, rtol=1e-5)
+
+
+def test_some_pairs_are_constant_in_blocks():
+    """16 % of all are drawn so; in a hundred there are 6 to 30 but for one in 10,000 times."""
+    ends = random_pairs(seeded(), 100)
+    even, odd = ends[:, :, ::2], ends[:, :, 1::2]
+    alike = ((even == odd).all(3).all(2) & (ends[..., ::2] == ends[..., 1::2]).all(3).all(2)).all(0)
+    assert 6 <= int(alike.sum()) <= 30
+
+
 def test_an_end_is_the_spline_through_its_cells(ends):
     points = torch.rand(20, 2, generator=seeded())
     own = torch.rand(6, 5, 2, generator=seeded())
@@ -296,7 +313,7 @@ def test_an_end_is_the_spline_through_its_cells(ends):
 def test_sensors_read_means_over_cells(ends, sensors):
     side = 64 // sensors
     for end in ends:
-        read = Anything().sensed(end, sensor_points(sensors, 2))
+        read = Anything().means(end, sensors)
         blocks = end.values.reshape(6, sensors, side, sensors, side).double().mean((2, 4))
         assert read.shape == (6, sensors**2) and read.dtype == torch.float32
         assert torch.allclose(read.double(), blocks.flatten(1), rtol=1e-5, atol=1e-7)
@@ -307,7 +324,7 @@ def test_sensors_read_means_over_cells(ends, sensors):
 @pytest.mark.parametrize("sensors", [24, 100])
 def test_sensors_that_do_not_divide_the_cells_read_means_too(ends, sensors):
     for end in ends:
-        read = Anything().sensed(end, sensor_points(sensors, 2))
+        read = Anything().means(end, sensors)
         assert read.shape == (6, sensors**2)
         assert float(read.min()) >= -1e-9  # of double precision
         assert torch.allclose(read.mean(1), torch.ones(6), atol=1e-5)

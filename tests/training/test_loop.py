@@ -114,6 +114,39 @@ def test_half_and_half_is_the_whole_supervised(
     _check_half_and_half(config, tmp_path, assert_same_state, logged)
 
 
+@pytest.mark.parametrize("sensors", [16, 32])
+def test_half_and_half_is_the_whole_cascade(
+    tiny_cascade, tmp_path, assert_same_state, logged, sensors
+):
+    config = tiny_cascade(model={"sensors": sensors}, optimizer={"clip": 0.5})
+    _check_half_and_half(config, tmp_path, assert_same_state, logged)
+
+
+def test_a_training_begins_with_the_weights_of_another(tiny_cascade, tmp_path):
+    first = tiny_cascade(validation={"pairs": 0})
+    train(first, tmp_path / "first", stop_at=3)
+    file = tmp_path / "first" / "model.safetensors"
+    second = tiny_cascade(start=str(file), validation={"pairs": 0})
+    run = Run(second, tmp_path / "second", Processes())
+    given, taken = load_model(file)[0].state_dict(), run.model.state_dict()
+    assert all(torch.equal(given[name], taken[name]) for name in given)
+
+
+def test_a_start_with_other_layers_is_refused(tiny, tiny_cascade, tmp_path):
+    train(tiny(validation={"pairs": 0}), tmp_path / "first", stop_at=1)
+    config = tiny_cascade(start=str(tmp_path / "first" / "model.safetensors"))
+    with pytest.raises(ConfigError, match=r"of the kind 'geonet' with other layers; give \[model\]"):
+        train(config, tmp_path / "second")
+
+
+def test_a_long_gradient_is_shortened(tiny, tmp_path, monkeypatch):
+    clipped = []
+    monkeypatch.setattr(loop, "clip_grad_norm_", lambda weights, norm: clipped.append(norm))
+    train(tiny(optimizer={"clip": 0.25}), tmp_path / "clipped", stop_at=2)
+    train(tiny(), tmp_path / "not", stop_at=2)
+    assert clipped == [0.25, 0.25]
+
+
 def _check_half_and_half(config, folder, assert_same_state, logged) -> None:
     whole, parts = folder / "whole", folder / "parts"
     finished = train(config, whole)

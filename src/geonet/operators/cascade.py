@@ -76,6 +76,7 @@ class CascadeNet(Model):
     basis_outputs = ("potential",)
     formula = "u at t = 1/2 in quadratic splines; the particle at y is at y + (t - 1/2) grad u(y)"
     timeless = True
+    sees_means = True
 
     settings: CascadeSettings
 

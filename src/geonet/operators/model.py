@@ -42,6 +42,7 @@ class Model(Module, ABC):
         typical: how many sample densities `prepare` is given.
         compares_ends: whether the objective needs the ends at places of their own.
         needs_exact_paths: whether the objective compares with exact paths.
+        sees_means: whether its sensors read means over their cells, not values at their centres.
     """
 
     Settings: ClassVar[type[ModelSettings]]
@@ -54,6 +55,7 @@ class Model(Module, ABC):
     typical: ClassVar[int] = 0
     compares_ends: ClassVar[bool] = False
     needs_exact_paths: ClassVar[bool] = False
+    sees_means: ClassVar[bool] = False
 
     def __init__(self, settings: Any):
         super().__init__()

@@ -7,17 +7,14 @@ some are constant in blocks of cells.
 
 from __future__ import annotations
 
-import math
-from functools import cached_property
-
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
-from geonet.measures.interpolation import CubicSpline, resample
-from geonet.operators.objective import EndFunction, EndFunctions
+from geonet.operators.objective import EndFunctions
+from geonet.training.cells import Cells
 from geonet.training.drawn_densities import (
     Kind,
     fields,
@@ -30,7 +27,6 @@ from geonet.training.drawn_densities import (
 )
 from geonet.training.problem import Problem
 from geonet.training.random_fields import chance, normalised, smooth_fields, uniform
-from geonet.training.sampling import sensor_points
 
 CELLS = 64  # along an axis
 KINDS: dict[str, tuple[Kind, float]] = {  # each with how often it is drawn
@@ -54,34 +50,6 @@ REMAINDER = 1e-3  # so much is added before a cut, which may leave next to nothi
 PIECE = 32 * CELLS**2  # cells that are drawn at once, which bounds the memory
 
 
-class Cells:
-    """Densities, relative to uniform, by their means over the cells of the unit square.
-
-    Attributes:
-        values: the means, (count, n, n), float32.
-    """
-
-    def __init__(self, values: Tensor):
-        self.values = values
-        self.grid = Grid(tuple(values.shape[1:]))
-
-    def __call__(self, points: Tensor) -> Tensor:
-        """The densities at points, by splines, which overshoot where the values jump."""
-        return self._spline(points)
-
-    @cached_property
-    def _spline(self) -> CubicSpline:
-        return CubicSpline(self.values, self.grid)
-
-    def means(self, cells: int) -> Tensor:
-        """The means over cells² cells, (count, cells, cells), float32."""
-        times, rest = divmod(self.grid.shape[0], cells)
-        if rest == 0:
-            blocks = self.values.unflatten(2, (cells, times)).unflatten(1, (cells, times))
-            return blocks.mean((2, 4))
-        return resample(self.values.double(), self.grid, Grid((cells, cells))).float()
-
-
 class Anything(Problem):
     """Random pairs of every kind on 64×64 cells of the unit square."""
 
@@ -92,15 +60,6 @@ class Anything(Problem):
         """New pairs, by their cells."""
         source, target = random_pairs(generator, count)
         return Cells(source), Cells(target)
-
-    def sensed(self, end: EndFunction, sensors: Tensor) -> Tensor:
-        """The means over the cells that the sensors are the centres of; elsewhere, the splines."""
-        assert isinstance(end, Cells)
-        n = math.isqrt(len(sensors))
-        square = n > 1 and n * n == len(sensors)
-        if square and torch.allclose(sensors, sensor_points(n, 2).to(sensors)):
-            return end.means(n).flatten(1)
-        return end(sensors)
 
     def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
         """The pairs that `draw` would give."""

@@ -119,6 +119,7 @@ class TrainingConfig:
         checkpoint_every: steps between checkpoints.
         log_every: steps between lines of the log.
         compile: compile the loss: a slow start, then faster steps.
+        start: a shipped model, or the file of one, whose weights to begin with.
     """
 
     name: str
@@ -128,6 +129,7 @@ class TrainingConfig:
     checkpoint_every: int = 500
     log_every: int = 50
     compile: bool = False
+    start: str | None = None
     model: ModelSettings = field(default_factory=GeONetSettings)
     loss: LossSettings = field(default_factory=LossSettings)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)

@@ -26,6 +26,7 @@ from geonet.progress import listening, tell
 from geonet.settings import to_table, to_toml
 from geonet.threads import waiting_asleep
 from geonet.training.balance import balanced_weights
+from geonet.training.beginning import begin_with
 from geonet.training.catalogue import make_problem
 from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from geonet.training.config import TrainingConfig
@@ -156,7 +157,10 @@ class Run:
         self.config, self.folder, self.processes = config, folder, processes
         tell("reading data")
         self.problem = make_problem(config)
-        self.model = build(config.model, config.seed).to(processes.device)
+        self.model = build(config.model, config.seed)
+        if config.start is not None:
+            begin_with(self.model, config.start)
+        self.model.to(processes.device)
         self.sensors = sensor_points(config.model.sensors, config.model.dimension)
         if self.model.typical:
             tell("drawing typical densities")
@@ -244,7 +248,8 @@ class Run:
             return triples_batch(self.problem, self.sensors, sampling.pairs, self.generator)
         places = sampling.places if self.model.compares_ends else 0
         counts = (sampling.pairs, sampling.points, places)
-        batch = cartesian_batch(self.problem, self.sensors, *counts, self.generator)
+        means = self.config.model.sensors if self.model.sees_means else None
+        batch = cartesian_batch(self.problem, self.sensors, *counts, self.generator, means)
         if not self.model.needs_exact_paths:
             return batch
         began = perf_counter()

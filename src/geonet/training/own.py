@@ -18,8 +18,8 @@ from geonet.errors import FileError, InputError
 from geonet.files import read_arrays
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
-from geonet.measures.interpolation import CubicSpline
 from geonet.operators.objective import EndFunctions
+from geonet.training.cells import Cells
 from geonet.training.problem import Problem
 
 TEST_SEED = 7_000
@@ -48,8 +48,7 @@ class Own(Problem):
 
     def _splines(self, *ends: Tensor) -> EndFunctions:
         """Densities (n, *cells) as functions on the unit box, relative to uniform."""
-        unit, scale = Grid(self.box.shape), self.box.volume
-        first, second = (CubicSpline(end.float() * scale, unit) for end in ends)
+        first, second = (Cells(end.float() * self.box.volume) for end in ends)
         return first, second
 
 

@@ -16,7 +16,9 @@ from geonet.measures.families import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtur
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
 from geonet.operators.objective import EndFunction, EndFunctions
+from geonet.training.cells import Cells
 
+FINER = 2  # points an axis for means over a cell
 QUADRATURE = {1: 32, 2: 12, 3: 10}  # Gauss–Legendre nodes per axis for the mass of a mixture
 
 
@@ -39,6 +41,18 @@ class Problem(ABC):
     def sensed(self, end: EndFunction, sensors: Tensor) -> Tensor:
         """What sensors at these points (m, d) read of an end of `draw`, (count, m)."""
         return end(sensors)
+
+    def means(self, end: EndFunction, cells: int) -> Tensor:
+        """Means of an end of `draw` over cells^d cells of the unit box, (count, cells^d).
+
+        Exact where the end knows its cells; else from `FINER` points an axis and cell.
+        """
+        if isinstance(end, Cells):
+            return end.means(cells)
+        d = self.box.dimension
+        points = Grid((FINER * cells,) * d).points().reshape(-1, d).float()
+        values = end(points).unflatten(1, (cells, FINER) * d)
+        return values.mean(tuple(range(2, 2 * d + 1, 2))).flatten(1)
 
     @abstractmethod
     def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:

@@ -22,10 +22,17 @@ def cartesian_batch(
     points: int,
     places: int,
     generator: torch.Generator,
+    means: int | None = None,
 ) -> Batch:
-    """`pairs` new pairs, each to be asked at the same `points` and `places`."""
+    """`pairs` new pairs, each to be asked at the same `points` and `places`.
+
+    With `means`, the number of cells an axis, the sensors read means over cells instead of values.
+    """
     ends, where, there = _drawn(problem, pairs, points, places, generator)
-    return _batch(problem, sensors, ends, where, there, [end(there) for end in ends], paired=False)
+    seen = [
+        problem.sensed(end, sensors) if means is None else problem.means(end, means) for end in ends
+    ]
+    return _batch(ends, seen, where, there, [end(there) for end in ends], paired=False)
 
 
 def triples_batch(
@@ -34,7 +41,8 @@ def triples_batch(
     """The paper's: `count` pairs, each with a point and a place of its own (algorithm 1)."""
     ends, where, there = _drawn(problem, count, count, count, generator)
     at_places = [end(there[:, None])[:, 0] for end in ends]
-    return _batch(problem, sensors, ends, where, there, at_places, paired=True)
+    seen = [problem.sensed(end, sensors) for end in ends]
+    return _batch(ends, seen, where, there, at_places, paired=True)
 
 
 def _drawn(
@@ -48,15 +56,12 @@ def _drawn(
 
 
 def _batch(
-    problem: Problem,
-    sensors: Tensor,
     ends: EndFunctions,
+    seen: list[Tensor],
     where: Tensor,
     there: Tensor,
     at_places: list[Tensor],
     paired: bool,
 ) -> Batch:
-    source, target = (problem.sensed(end, sensors) for end in ends)
-    return Batch(
-        source, target, where[:, :-1], where[:, -1], there, *at_places, ends=ends, paired=paired
-    )
+    (source, target), (points, times) = seen, (where[:, :-1], where[:, -1])
+    return Batch(source, target, points, times, there, *at_places, ends=ends, paired=paired)
