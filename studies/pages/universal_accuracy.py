@@ -83,7 +83,9 @@ def alone_rows(suite: dict[str, list[Pair]]) -> list[Cells]:
     rows = []
     for kind, pairs in suite.items():
         found = [errors_of(network(p.source, p.target, 0), p) for p in pairs]
-        distance, halfway, relative, blocks = (median(column) for column in zip(*found, strict=True))
+        distance, halfway, relative, blocks = (
+            median(column) for column in zip(*found, strict=True)
+        )
         worst = max(abs(own.distance) for own in found)
         cells = (percent(distance), percent(worst), percent(halfway), f"{relative:.3f}")
         rows.append((kind, *cells, percent(blocks)))
@@ -186,7 +188,14 @@ def main() -> None:
     starts = []
     for cells in (64, 128):
         rows, told = start_rows(cells)
-        header = ("kind", "from zero, ms", "steps", "from the network, ms", "steps", "times as fast")
+        header = (
+            "kind",
+            "from zero, ms",
+            "steps",
+            "from the network, ms",
+            "steps",
+            "times as fast",
+        )
         starts.append(f"{told}\n\n{table(header, rows)}")
     suite = {kind: pairs_of(kind) for kind in (*KINDS, RAW)}
     header = ("kind", "W2", "W2 at worst", "L1 at ½", "of the linear mixture's", "16² blocks")

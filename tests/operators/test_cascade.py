@@ -56,20 +56,37 @@ def test_densities_are_averaged_without_loss():
 
 
 def test_the_gradient_of_the_deficit_is_that_of_the_dual_value():
-    """Against differences of the dual value itself, along a smooth direction."""
+    """Along smooth directions, against differences; up to a positive factor of each pair."""
     source, target = (0.7 * end + 0.3 for end in ends_of("moderate", 32))
     generator = torch.Generator().manual_seed(0)
-    coarse = 0.02 * torch.randn(2, 2, 8, 8, generator=generator)
-    c, direction = halved(halved(coarse[0])), halved(halved(coarse[1]))
+    coarse = 0.02 * torch.randn(4, 2, 8, 8, generator=generator)
+    c, *directions = (halved(halved(own)) for own in coarse)
+    start, h = c.clone().requires_grad_(), 0.1
     scale = torch.tensor([0.5, 2.0])
-    start = c.clone().requires_grad_()
     _deficit(start, looked(c, source, target, 1), scale).sum().backward()
-    along = (start.grad * direction).sum((1, 2))
-    h = 0.1
-    ahead, behind = (looked(c + s * h * direction, source, target, 1).dual for s in (1, -1))
-    expected = -(ahead - behind).float() / (2 * h) / scale
-    # Sums over half-cells for integrals, and differences for derivatives, are good to a per cent.
-    torch.testing.assert_close(along, expected, rtol=0.02, atol=1e-6)
+    factors = []
+    for direction in directions:
+        ahead, behind = (looked(c + s * h * direction, source, target, 1).dual for s in (1, -1))
+        along = (start.grad * direction).sum((1, 2))
+        factors.append(along / -(ahead - behind).float())
+    first, *others = factors
+    assert bool((first > 0).all())
+    for other in others:
+        # Sums over half-cells for integrals, differences for derivatives: good to a per cent.
+        torch.testing.assert_close(other, first, rtol=0.03, atol=0)
+
+
+def test_a_pair_far_off_does_not_outweigh_the_others():
+    """Its gradient has about the size of that of a pair nearby."""
+    source, target = (0.7 * end + 0.3 for end in ends_of("moderate", 32, 1))
+    sizes = []
+    for length in (0.3, 3.0):
+        away = torch.zeros(1, 32, 32)
+        away[:, 8:24, 8:24] = length
+        start = away.clone().requires_grad_()
+        _deficit(start, looked(away, source, target, 1), torch.tensor([0.01])).backward()
+        sizes.append(float(start.grad.norm()))
+    assert sizes[1] < 3 * sizes[0]
 
 
 def test_steps_lower_the_deficit_of_every_grid(model):
@@ -137,7 +154,7 @@ def test_noise_is_answered_on_smaller_cells(talkative):
     """Where the potential on the grid's own cells cannot balance the densities."""
     source, target = draw("white-noise", 64)
     (u,) = potentials_of(talkative, source, target)
-    assert u.shape == (256, 256)
+    assert u.shape in ((128, 128), (256, 256))
 
 
 def test_the_path_of_the_network_is_exact_at_the_ends(talkative):

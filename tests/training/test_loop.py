@@ -135,7 +135,9 @@ def test_a_training_begins_with_the_weights_of_another(tiny_cascade, tmp_path):
 def test_a_start_with_other_layers_is_refused(tiny, tiny_cascade, tmp_path):
     train(tiny(validation={"pairs": 0}), tmp_path / "first", stop_at=1)
     config = tiny_cascade(start=str(tmp_path / "first" / "model.safetensors"))
-    with pytest.raises(ConfigError, match=r"of the kind 'geonet' with other layers; give \[model\]"):
+    with pytest.raises(
+        ConfigError, match=r"of the kind 'geonet' with other layers; give \[model\]"
+    ):
         train(config, tmp_path / "second")
 
 

@@ -33,6 +33,7 @@ from geonet.settings import require
 
 COARSEST = 16  # cells along an axis where it begins
 STEEPEST = 30.0  # residual, relative to uniform, that counts as no more
+SMALL = 0.01  # relative error of the velocity below which pairs count less and less
 FAINT = 0.1  # share of Poisson's energy that a squared distance is at least, to compare with
 
 
@@ -177,9 +178,16 @@ class DualObjective(Loss):
 
 
 def _deficit(coefficients: Tensor, look: Looked, scale: Tensor) -> Tensor:
-    """1 − D/scale, (B,), whose gradient in the coefficients is −2r/scale."""
-    slope = look.residual.clamp(-STEEPEST, STEEPEST) / coefficients.shape[-1] ** 2  # squared cells
-    along = 2 * (slope * coefficients).mean((1, 2)) / scale
+    """1 − D/scale, (B,), with the gradient of its root, in which no pair outweighs the others.
+
+    The derivative of D in the coefficients is 2r. What D still lacks is about rᵀK⁻¹r, with
+    Poisson's operator for K: the derivative is divided by the root of that.
+    """
+    n = coefficients.shape[-1]
+    residual = look.residual.clamp(-STEEPEST, STEEPEST) / n**2  # coefficients are in squared cells
+    lacking = (residual * poisson_solved(residual)).mean((1, 2)) * n**2 / scale
+    along = 2 * (residual * coefficients).mean((1, 2)) / scale
+    along = along / (lacking + SMALL**2).sqrt()
     return 1 - look.dual.float() / scale - (along - along.detach())
 
 

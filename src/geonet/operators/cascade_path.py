@@ -10,7 +10,7 @@ from torch import Tensor
 
 from geonet.fields.elliptic import Totals, levels_on
 from geonet.fields.levels import repeated
-from geonet.fields.looks import looked
+from geonet.fields.looks import Looked, looked
 from geonet.fields.quadratic import axis_taps, interpolated
 from geonet.geodesics.base import Geodesic
 from geonet.geodesics.midpoint.newton import MOST_HALVINGS, unbalanced, wants_more
@@ -50,15 +50,27 @@ def potentials_of(model: CascadeNet, source: Density, target: Density) -> list[T
             answers[k] = own
         if halvings == MOST_HALVINGS or 2 * cells > MOST:
             break
-        totals = looked(found, *squares, torch.get_num_threads()).totals.tolist()
-        cell = 1 / square_cells(grid)
-        some = [i for i, t in enumerate(totals) if wants_more(Totals(*t), cell, halvings + 1)]
+        some = _lacking(looked(found, *squares, torch.get_num_threads()), grid, halvings + 1)
         if not some:
             break
         cells, pairs = 2 * cells, [pairs[i] for i in some]
         squares = [_on_square(end[pairs], grid, cells) for end in ends]
         found = model.corrected(halved(found[some]), *squares)
     return answers
+
+
+def _lacking(look: Looked, grid: Grid, times: int) -> list[int]:
+    """The pairs that want smaller cells a first or second time.
+
+    Of what does not match halfway, smaller cells mend only what is not a matter of the potential.
+    """
+    cell, lacking = 1 / square_cells(grid), []
+    unbalanced = look.residual.abs().mean((1, 2)).tolist()
+    for k, (own, left) in enumerate(zip(look.totals.tolist(), unbalanced, strict=True)):
+        totals = Totals(*own)
+        if wants_more(totals._replace(mismatch=totals.mismatch - left), cell, times):
+            lacking.append(k)
+    return lacking
 
 
 def network_path(model: CascadeNet, source: Density, target: Density, name: str) -> Geodesic:

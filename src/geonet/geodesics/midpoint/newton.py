@@ -26,7 +26,7 @@ from geonet.progress import tell
 from geonet.wording import percent
 
 FIRST = 8  # cells along the longest axis of the coarsest level
-FLOOR, HIGHEST = 0.03, 30.0  # of A, relative to uniform
+FLOOR, HIGHEST = 0.1, 30.0  # of A, relative to uniform
 RAISE, LOWER, FAST = (
     5.0,
     3.0,
