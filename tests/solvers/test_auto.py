@@ -6,10 +6,11 @@ import torch
 import geonet
 from geonet import Density, Grid
 from geonet.errors import ConvergenceWarning
-from geonet.geodesics.midpoint.path import MidpointGeodesic
 from geonet.measures.metrics import l1
 from geonet.solvers import auto
 from geonet.solvers.auto import Auto
+from geonet.solvers.learned import guess
+from geonet.solvers.learned.guess import network_potentials
 from geonet.training.problem import FAMILIES
 
 STEPS = 18  # cells between two blocks, along each axis
@@ -37,22 +38,31 @@ def together(first: Density, second: Density) -> Density:
 
 
 @pytest.fixture
-def mixed(pair_2d, blocks):
-    """A batch of a pair like those of the training and one unlike them."""
-    return tuple(together(*ends) for ends in zip(pair_2d, blocks, strict=True))
+def mixed():
+    """A batch in space: a pair like those of the training and one unlike them."""
+    ends = FAMILIES["mixtures-3d"]().densities(1, torch.Generator().manual_seed(6))
+    grid = ends[0].grid.with_shape(16)
+    corners = torch.zeros(2, 16, 16, 16, dtype=torch.float64)
+    corners[0, 2:6, 2:6, 2:6] = corners[1, 9:13, 9:13, 9:13] = 1
+    return tuple(
+        together(Density(end[0].resample(grid).values, grid), Density(values, grid))
+        for end, values in zip(ends, corners, strict=True)
+    )
 
 
 def test_one_dimension_goes_to_quantiles(pair_1d):
     assert geonet.geodesic(*pair_1d).report.solver == "quantile"
 
 
-def test_pairs_like_those_of_the_training_go_to_the_trained_operator(pair_2d):
+def test_in_the_plane_newtons_method_begins_with_a_network(pair_2d):
+    """The limits have room for means over cells against values at their centres."""
     path = geonet.geodesic(*pair_2d)
-    assert path.solver == path.report.solver == "transport-2d"
-    assert path.report.in_distribution is True
+    assert path.solver == path.report.solver == "midpoint"
+    assert path.notes["start"] == "network" and path.notes["converged"] is True
+    assert len(path.notes["newton steps"]) == 1  # on no coarser grid
     assert path.velocity(0.5, [[2.0, 2.0]]).shape == (1, 2)
     exact = geonet.geodesic(*pair_2d, "monge-ampere")
-    assert float(l1(path.density(0.5), exact.density(0.5))) < 0.01
+    assert float(l1(path.density(0.5), exact.density(0.5))) < 0.02
     assert float(path.distance) == pytest.approx(float(exact.distance), rel=0.01)
 
 
@@ -76,7 +86,7 @@ def test_foreign_pairs_go_to_midpoint(blocks, learned):
 
 def test_no_network_is_needed_for_smooth_densities(pair_2d, monkeypatch):
     """The limit has room for means over cells against values at their centres."""
-    monkeypatch.setattr(auto, "_transport", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(guess, "network_potentials", lambda *_: pytest.fail("asked"))
     path = geonet.geodesic(*pair_2d, learned=False)
     assert path.solver == "midpoint" and path.notes["residual"] < 2 * Auto.tolerance
     exact = geonet.geodesic(*pair_2d, "monge-ampere")
@@ -118,28 +128,26 @@ def test_atoms_go_to_the_linear_program():
     assert auto._special(ends[0], shapes[0]) is auto._special(*shapes[::-1]) is None
 
 
-def test_a_batch_like_the_training_is_answered_at_once(batch_2d):
+def test_the_network_is_asked_once_for_a_batch(batch_2d, monkeypatch):
+    asked = []
+
+    def counted(source, target):
+        asked.append(source.leading)
+        return network_potentials(source, target)
+
+    monkeypatch.setattr(guess, "network_potentials", counted)
     path = geonet.geodesic(*batch_2d)
-    assert isinstance(path, MidpointGeodesic)
-    assert path.solver == "transport-2d" and path.batch == (4,)
+    assert asked == [(4,)]
+    assert path.solver == "midpoint" and path.batch == (4,)
     alone = geonet.geodesic(batch_2d[0][2], batch_2d[1][2])
-    assert torch.allclose(path.density(0.5).values[2], alone.density(0.5).values, atol=1e-4)
-
-
-def test_a_batch_of_formulas_is_answered_at_once():
-    source, target = FAMILIES["mixtures-2d"]().densities(2, torch.Generator().manual_seed(7))
-    assert source.mixture is not None
-    path = geonet.geodesic(source, target)
-    assert isinstance(path, MidpointGeodesic)
-    assert path.solver == "transport-2d" and path.batch == (2,)
-    assert path.report.in_distribution == [True, True]
+    assert torch.allclose(path.density(0.5).values[2], alone.density(0.5).values, atol=1e-3)
 
 
 def test_each_pair_of_a_batch_gets_its_own(mixed):
     path = geonet.geodesic(*mixed)
-    assert path.solver == "transport-2d, midpoint"
+    assert path.solver == "transport-3d, midpoint"
     report = path.report
-    assert report.notes["model"] == ["transport-2d", None]
+    assert report.notes["model"] == ["transport-3d", None]
     assert report.notes["converged"] == [None, True]
     assert report.in_distribution == [True, None]
     assert "True, –" in str(report)
@@ -166,7 +174,7 @@ def test_atoms_and_gaussians_of_a_batch_get_their_own():
 
 
 def test_without_trained_models(mixed, monkeypatch):
-    monkeypatch.setattr(auto, "_transport", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(guess, "network_potentials", lambda *_: pytest.fail("asked"))
     path = geonet.geodesic(*mixed, learned=False)
     assert path.solver == "midpoint" and path.batch == (2,)
     assert path.notes["converged"] == [True, True]

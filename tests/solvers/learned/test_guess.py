@@ -54,7 +54,8 @@ def test_a_batch_gets_one_for_each_pair(d):
     together = network_potentials(source, target)
     assert len(together) == 2
     for k, own in enumerate(together):
-        assert own.shape == start_shape(source.grid) and not own.requires_grad
+        shape = source.grid.shape if d == 2 else start_shape(source.grid)
+        assert own.shape == shape and not own.requires_grad
         (alone,) = network_potentials(source[k], target[k])
         assert torch.allclose(own, alone, atol=1e-3 * float(alone.std()))  # single precision
 

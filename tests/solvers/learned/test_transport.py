@@ -433,7 +433,7 @@ def test_newtons_method_starts_from_the_network():
     pair = [end[2] for end in foreign(1, "narrow")]
     path, bare = geonet.geodesic(*pair, "transport-1d"), geonet.geodesic(*pair, "midpoint")
     steps, from_zero = (own.notes["newton steps"] for own in (path, bare))
-    assert len(steps) < len(from_zero) and sum(steps) < sum(from_zero)
+    assert len(steps) < len(from_zero) and sum(steps) <= sum(from_zero)
     assert float(l1(path.density(0.5), bare.density(0.5))) < 5e-3
 
 

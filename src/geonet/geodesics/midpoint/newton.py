@@ -27,6 +27,7 @@ from geonet.wording import percent
 
 FIRST = 8  # cells along the longest axis of the coarsest level
 FLOOR, HIGHEST = 0.1, 30.0  # of A, relative to uniform
+FINE, FINE_FLOOR = 0.002, 0.03  # where the residual is less, the floor may be less
 RAISE, LOWER, FAST = (
     5.0,
     3.0,
@@ -288,7 +289,8 @@ class _Walk:
             self.steps += 1
             self.iterations += equation.iterations
             if now < LOWERS * size:
-                floor = max(FLOOR, floor / (LOWER if now > FAST * size else LOWER**3))
+                least = FLOOR if now > FINE else FINE_FLOOR
+                floor = max(least, floor / (LOWER if now > FAST * size else LOWER**3))
                 c, residual, totals, size = c + step, trial, found, now
             else:  # the weights are now those of the trial
                 floor *= RAISE
