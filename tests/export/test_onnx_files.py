@@ -31,6 +31,7 @@ def name_in(model: Path) -> str:
 
 
 SHIPPED.remove("mnist-autoencoder")
+SHIPPED.remove("universal-2d")
 
 
 @pytest.fixture(scope="module", params=["transport-2d", "geonet", "deeponet"])
@@ -159,6 +160,12 @@ def test_solver_without_a_network(name, tmp_path):
         export_onnx(name, tmp_path)
     with pytest.raises(SolverError, match="transport-2d"):
         export_onnx(geonet.solver(name), tmp_path)
+
+
+def test_a_cascade_cannot_be_exported(tmp_path):
+    with pytest.raises(ExportError, match="again and again.*; choose a model of another form"):
+        export_onnx("universal-2d", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_files_that_cannot_be_exported(tmp_path):

@@ -48,11 +48,17 @@ def export_onnx(model: str | Path | Solver, folder: str | Path) -> list[Path]:
         folder: where to write; created if missing.
 
     Raises:
-        ExportError: if the files would not answer as torch does, or a library is missing.
+        ExportError: if the files would not answer as torch does, a library is missing, or the form
+            of the model cannot be exported.
     """
     file, folder = model_file(model), as_path(folder, "folder")
     _require_libraries()
     network, header = load_model(file)
+    if not network.has_basis:
+        raise ExportError(
+            f"The model {file.stem!r} looks at the densities again and again as it answers, which "
+            "an ONNX file cannot; choose a model of another form, such as transport-2d."
+        )
     network.freeze()  # one matrix in the file instead of many and their stacking
     where, name = made_folder(folder), str(header.get("name", file.stem))
     name = name if re.fullmatch(r"\w[\w.-]*", name) else file.stem  # no path into other folders

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from geonet.errors import SolverError
 from geonet.fields.looks import Looked, looked
 from geonet.fields.poisson import poisson_solved
 from geonet.geodesics.base import Geodesic
@@ -77,6 +76,7 @@ class CascadeNet(Model):
     basis_outputs = ("potential",)
     formula = "u at t = 1/2 in quadratic splines; the particle at y is at y + (t - 1/2) grad u(y)"
     timeless = True
+    has_basis = False  # it looks at the densities again as it answers
     sees_means = True
 
     settings: CascadeSettings
@@ -114,7 +114,7 @@ class CascadeNet(Model):
 
     def basis_at(self, points: Tensor, times: Tensor | None = None) -> tuple[Tensor, ...]:
         """Splines on a grid have no table of functions."""
-        raise SolverError("A cascade looks at the densities as it answers; it has no basis.")
+        raise NotImplementedError("a cascade has none")
 
     def objective(self, settings: LossSettings, box: Grid) -> DualObjective:
         """What the dual value lacks, on every grid."""

@@ -42,6 +42,7 @@ class Model(Module, ABC):
         typical: how many sample densities `prepare` is given.
         compares_ends: whether the objective needs the ends at places of their own.
         needs_exact_paths: whether the objective compares with exact paths.
+        has_basis: whether its answer is a sum of functions of (x, t), as export needs it.
         sees_means: whether its sensors read means over their cells, not values at their centres.
     """
 
@@ -55,6 +56,7 @@ class Model(Module, ABC):
     typical: ClassVar[int] = 0
     compares_ends: ClassVar[bool] = False
     needs_exact_paths: ClassVar[bool] = False
+    has_basis: ClassVar[bool] = True
     sees_means: ClassVar[bool] = False
 
     def __init__(self, settings: Any):
