@@ -1,4 +1,4 @@
-"""What `universal-2d` is worth: alone, with three steps of Newton's method, and as a start for more.
+"""What `universal-2d` is worth: alone, with three steps of Newton's method, and as a start.
 
 Writes the tables of docs/universal.md. Run it by `make universal`, on an idle machine.
 """

@@ -135,6 +135,7 @@ class CascadeNet(Model):
     def check_training(cls, settings, loss, *, scheme, family, floor, compiled) -> None:
         """There is nothing to weigh."""
         require(loss == LossSettings(), "the cascade has no weights; remove loss.")
+        require(not floor, "the cascade takes empty cells as they are; remove floor.")
         require(scheme == "cartesian", 'the cascade takes sampling.scheme = "cartesian" only.')
         require(not compiled, "the cascade is not compiled; remove compile.")
 

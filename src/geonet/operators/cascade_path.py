@@ -37,26 +37,35 @@ def potentials_of(model: CascadeNet, source: Density, target: Density) -> list[T
     """Spline coefficients in the unit cube, (*cells) of every pair, double precision.
 
     The cells are the grid's; or halves or quarters of them, where the potential on larger ones
-    cannot balance the densities. One call of the network for all pairs of one size.
+    cannot balance the densities and the network on smaller ones raises the dual value. One call of
+    the network for all pairs of one size.
     """
     grid, cells = source.grid, square_cells(source.grid)
     pairs = list(range(len(source) if source.leading else 1))
     ends = [end.values.reshape(-1, *grid.shape) for end in (source, target)]
-    answers: list[Tensor] = [torch.empty(0)] * len(pairs)
     squares = [_on_square(end, grid, cells) for end in ends]
     found = model(*squares)[-1]
-    for halvings in range(MOST_HALVINGS + 1):
-        for k, own in zip(pairs, _on_grid(found.double() / cells**2, grid, halvings), strict=True):
-            answers[k] = own
-        if halvings == MOST_HALVINGS or 2 * cells > MOST:
-            break
-        some = _lacking(looked(found, *squares, torch.get_num_threads()), grid, halvings + 1)
-        if not some:
+    answers = list(_on_grid(found.double() / cells**2, grid, 0))
+    look = _looked(found, squares)
+    for halvings in range(1, MOST_HALVINGS + 1):
+        some = _lacking(look, grid, halvings)
+        if not some or 2 * cells > MOST:
             break
         cells, pairs = 2 * cells, [pairs[i] for i in some]
         squares = [_on_square(end[pairs], grid, cells) for end in ends]
-        found = model.corrected(halved(found[some]), *squares)
+        found, before = model.corrected(halved(found[some]), *squares), look.dual[some]
+        look = _looked(found, squares)
+        better = [i for i, gain in enumerate((look.dual > before).tolist()) if gain]
+        found, look = found[better], Looked(*(part[better] for part in look))
+        pairs, squares = [pairs[i] for i in better], [square[better] for square in squares]
+        for k, own in zip(pairs, _on_grid(found.double() / cells**2, grid, halvings), strict=True):
+            answers[k] = own
     return answers
+
+
+def _looked(found: Tensor, squares: list[Tensor]) -> Looked:
+    source, target = squares
+    return looked(found, source, target, torch.get_num_threads())
 
 
 def _lacking(look: Looked, grid: Grid, times: int) -> list[int]:

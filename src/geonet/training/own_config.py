@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from geonet.arguments import as_path, check_count
+from geonet.operators.cascade_path import square_cells
+from geonet.operators.model_file import load_model
 from geonet.operators.objective import LossSettings
+from geonet.operators.opened import PRETRAINED
 from geonet.operators.transport import TransportSettings
 from geonet.optimizers.settings import OptimizerSettings
+from geonet.settings import require
 from geonet.training.config import (
     ProblemSettings,
     SamplingSettings,
@@ -19,6 +23,8 @@ from geonet.training.own import Pool, Recorded, read_own
 
 EMPTY = 0.01  # share of empty cells from which a floor is given
 FLOOR = 0.05  # maps of densities with holes have jumps, which no smooth potential has
+UNIVERSAL, UNIVERSAL_STEPS = "universal-2d", 1000  # with which a training in 2D goes on
+FINEST = 128  # cells of the square along an axis in training
 VALIDATIONS = 6  # in the course of a training
 
 
@@ -36,7 +42,6 @@ class Size:
 
 SIZES = {
     1: Size(sensors=128, seen=32, modes=48, width=128, pairs=256, steps=6000),
-    2: Size(sensors=28, seen=20, modes=20, width=128, pairs=128, steps=3000),
     3: Size(sensors=16, seen=8, modes=8, width=96, pairs=96, steps=2000),
 }
 
@@ -47,18 +52,22 @@ def config_for(
     steps: int | None = None,
     floor: float | None = None,
 ) -> TrainingConfig:
-    """A training of the transport form on the densities in a file.
+    """A training on the densities in a file: of `universal-2d` in 2D, else of the transport form.
 
     Args:
         file: see `read_own`.
         name: of the model; by default the file's.
         steps: of the training; by default so many that it takes some minutes.
-        floor: share of the mass that is made uniform; by default 5 % if there are empty cells.
+        floor: share of the mass that is made uniform; by default 5 % if there are empty cells, and
+            none in 2D.
     """
     file = as_path(file)
     if steps is not None:
         check_count(steps, 1, "steps")
     own = read_own(file)
+    if own.box.dimension == 2:
+        require(not floor, f"floor is {floor:g}; models for 2D need none, remove it.")
+        return _of_universal(file, name or file.stem, own, steps or UNIVERSAL_STEPS)
     size, cells = SIZES[own.box.dimension], min(own.box.shape)
     sensors = max(2, min(size.sensors, cells))
     count = steps or size.steps
@@ -80,6 +89,23 @@ def config_for(
         loss=LossSettings(floor=0.05),
         sampling=SamplingSettings(pairs=size.pairs, points=64),
         optimizer=OptimizerSettings(learning_rate=0.01, warmup=min(200, count // 10)),
+        validation=ValidationSettings(pairs=16, every=every),
+    )
+
+
+def _of_universal(file: Path, name: str, own: Recorded | Pool, steps: int) -> TrainingConfig:
+    """Go on with the weights of `universal-2d`."""
+    model, _ = load_model(PRETRAINED / f"{UNIVERSAL}.safetensors")
+    every = max(1, steps // VALIDATIONS)
+    return TrainingConfig(
+        name=name,
+        problem=ProblemSettings(file=str(file.resolve())),
+        steps=steps,
+        checkpoint_every=every,
+        start=UNIVERSAL,
+        model=replace(model.settings, sensors=min(square_cells(own.box), FINEST)),
+        sampling=SamplingSettings(pairs=16, points=1),
+        optimizer=OptimizerSettings(learning_rate=5e-4, warmup=min(50, steps // 10), clip=1.0),
         validation=ValidationSettings(pairs=16, every=every),
     )
 

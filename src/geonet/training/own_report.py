@@ -61,5 +61,7 @@ def report_on_own(
     source, target = own.test_pairs(pairs)
     truth = KeptTruths(truths).of(source, target)
     known = source, target, truth.frames, truth.distance
-    solver = make_solver(str(model), floor=0.0)  # these have theirs already
+    # These have theirs already.
+    options = {"floor": 0.0} if config.problem.floor else {}
+    solver = make_solver(str(model), **options)
     return OwnReport(measure(solver, *known), measure(make_solver("linear"), *known), truth.solvers)
