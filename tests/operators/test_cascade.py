@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -5,18 +7,26 @@ from geonet import Density, Grid
 from geonet.errors import ConfigError
 from geonet.evaluation.any_pairs import draw
 from geonet.fields.looks import looked
-from geonet.operators.cascade import COARSEST, CascadeSettings, _deficit, averaged
+from geonet.operators.cascade import (
+    COARSEST,
+    FOLDS,
+    SMALL,
+    CascadeSettings,
+    _deficit,
+    _folds,
+    averaged,
+)
 from geonet.operators.cascade_path import potentials_of, square_cells
 from geonet.operators.forms import build
 from geonet.operators.objective import Batch, LossSettings
 from geonet.operators.symmetric_unet import halved
 
-SMALL = CascadeSettings(sensors=32, whole=6, detail=2)
+TINY = CascadeSettings(sensors=32, whole=6, detail=2)
 
 
 @pytest.fixture
 def model():
-    return build(SMALL, 0)
+    return build(TINY, 0)
 
 
 @pytest.fixture
@@ -88,6 +98,19 @@ def test_a_pair_far_off_does_not_outweigh_the_others():
     assert sizes[1] < 3 * sizes[0]
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("steepest", "folds"), [(0.9, False), (1.5, True), (-1.5, True)])
+def test_folds_are_where_second_derivatives_are_too_large(steepest, folds, turned):
+    """½u'' of (4h/π)²·s·cos(πx/4h)… is s at most; the mean square of what is beyond is known."""
+    x = torch.pi * (torch.arange(32.0) + 0.5) / 8
+    wave = 2 * steepest * torch.cos(x) / (2 - 2 * math.cos(torch.pi / 8))
+    u = wave[:, None].expand(32, 32) if not turned else wave.expand(32, 32)
+    beyond = (abs(steepest) * torch.cos(x).abs() - FOLDS).clamp(min=0)
+    expected = float((beyond.square().mean() + SMALL**2).sqrt() - SMALL)
+    assert (expected > 0) is folds
+    assert float(_folds(u[None])) == pytest.approx(expected, abs=1e-5)
+
+
 def test_steps_lower_the_deficit_of_every_grid(model):
     objective = model.objective(LossSettings(), Grid((32, 32)))
     batch = batch_of(*ends_of("smooth", 32, 4))
@@ -102,7 +125,7 @@ def test_steps_lower_the_deficit_of_every_grid(model):
         looked(answer.detach(), *pair, 1).dual
         for answer, pair in zip(answers, averaged(*ends_of("smooth", 32, 4)), strict=True)
     ]
-    assert set(first) == {"deficit_16", "deficit_32"}
+    assert set(first) == {"deficit_16", "folds_16", "deficit_32", "folds_32"}
     for n, dual in zip((16, 32), duals, strict=True):
         assert float(dual.mean()) > 0, f"on {n}² cells it is worse than doing nothing"
 

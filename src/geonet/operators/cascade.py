@@ -17,7 +17,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d
+from torch.nn.functional import avg_pool2d, pad
 
 from geonet.fields.looks import Looked, looked
 from geonet.fields.poisson import poisson_solved
@@ -33,6 +33,7 @@ from geonet.settings import require
 COARSEST = 16  # cells along an axis where it begins
 STEEPEST = 30.0  # residual, relative to uniform, that counts as no more
 SMALL = 0.01  # relative error of the velocity below which pairs count less and less
+FOLDS = 1.02  # |eigenvalue| of ½D²u above which a map folds, with room for splines
 FAINT = 0.1  # share of Poisson's energy that a squared distance is at least, to compare with
 
 
@@ -150,7 +151,7 @@ def averaged(source: Tensor, target: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 class DualObjective(Loss):
-    """What the dual value of each grid's potential lacks of W2², as a share of it.
+    """What the dual value of each grid's potential lacks of W2², as a share of it; and folds.
 
     The share is of an estimate of W2² that needs no solution: the largest of the dual value itself,
     the squared distance of means and spreads, and a part of Poisson's energy ∫r(−Δ)⁻¹r.
@@ -162,7 +163,7 @@ class DualObjective(Loss):
         cells = [COARSEST]
         while cells[-1] < model.settings.sensors:
             cells.append(2 * cells[-1])
-        self.weights = {f"deficit_{n}": 1.0 for n in cells}
+        self.weights = {f"{term}_{n}": 1.0 for n in cells for term in ("deficit", "folds")}
 
     def forward(self, batch: Batch) -> Terms:
         """Means over all pairs; the gradient in the coefficients is the residual's."""
@@ -174,8 +175,12 @@ class DualObjective(Loss):
             for answer, pair in zip(answers, levels, strict=True)
         ]
         scale = torch.maximum(looks[-1].dual.float(), _least(*ends))
-        found = (_deficit(*both, scale).mean() for both in zip(answers, looks, strict=True))
-        return dict(zip(self.weights, found, strict=True))
+        terms = {}
+        for answer, look in zip(answers, looks, strict=True):
+            n = answer.shape[-1]
+            terms[f"deficit_{n}"] = _deficit(answer, look, scale).mean()
+            terms[f"folds_{n}"] = _folds(answer).mean()
+        return terms
 
 
 def _deficit(coefficients: Tensor, look: Looked, scale: Tensor) -> Tensor:
@@ -190,6 +195,21 @@ def _deficit(coefficients: Tensor, look: Looked, scale: Tensor) -> Tensor:
     along = 2 * (residual * coefficients).mean((1, 2)) / scale
     along = along / (lacking + SMALL**2).sqrt()
     return 1 - look.dual.float() / scale - (along - along.detach())
+
+
+def _folds(coefficients: Tensor) -> Tensor:
+    """How far second derivatives leave [−2, 2], where maps fold, (B,): root of the mean square.
+
+    Of a potential that folds the dual value is no bound any more, and may be anything.
+    """
+    c = pad(coefficients[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
+    here, rows, columns = c[:, 1:-1, 1:-1], c[:, :, 1:-1], c[:, 1:-1]
+    down = (rows[:, 2:] - 2 * here + rows[:, :-2]) / 2
+    across = (columns[..., 2:] - 2 * here + columns[..., :-2]) / 2
+    mixed = (c[:, 2:, 2:] - c[:, 2:, :-2] - c[:, :-2, 2:] + c[:, :-2, :-2]) / 8
+    middle, apart = (down + across) / 2, (down - across) / 2
+    steepest = middle.abs() + (apart**2 + mixed**2 + 1e-12).sqrt()  # |eigenvalue| of ½D²u
+    return ((steepest - FOLDS).clamp(min=0).square().mean((1, 2)) + SMALL**2).sqrt() - SMALL
 
 
 def _least(source: Tensor, target: Tensor) -> Tensor:
