@@ -12,7 +12,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-matrix test-quickest wheel-test fuzz lint format docs accuracy training-step variants models transport \
-  transport-speed transport-failures midpoint universal reproduce reproduction stale benchmark solvers gradients command-line \
+  transport-speed transport-failures midpoint universal universal-variants reproduce reproduction stale benchmark solvers gradients command-line \
   inference-floor hot-paths busy anything \
   clean
 
@@ -86,6 +86,9 @@ midpoint: $(VENV)/.dev ## measure midpoint and write docs/midpoint.md; a quarter
 
 universal: $(VENV)/.dev ## measure universal-2d and write docs/universal.md; ten minutes, idle machine
 	$(PYTHON) studies/pages/universal_accuracy.py
+
+universal-variants: $(VENV)/.dev ## compare networks for any two densities at equal training time; forty minutes, idle machine
+	$(PYTHON) studies/pages/universal_variants.py
 
 anything: $(VENV)/.dev ## draw densities that universal-2d is trained on, for docs/anything.md; seconds
 	$(PYTHON) studies/pages/anything_pictures.py

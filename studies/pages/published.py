@@ -125,6 +125,9 @@ _LISTED = (
         "universal_accuracy",
         {"docs/universal.md": ("alone", "corrected", "start", "mixtures")},
     ),
+    _by_page_writer(
+        "universal-variants", "universal_variants", {"docs/universal.md": ("variants",)}
+    ),
     _by_page_writer("busy", "busy_machine", {"docs/threads.md": ("busy",)}),
     # It measures commands and draws with them, and prints what it finds.
     _by_page_writer("command-line", "command_line", {}, "geonet.cli.app", "geonet.plotting"),

@@ -167,14 +167,18 @@ class DualObjective(Loss):
         """Means over all pairs; the gradient in the coefficients is the residual's."""
         n = self.model.settings.sensors
         ends = batch.source.unflatten(1, (n, n)), batch.target.unflatten(1, (n, n))
-        levels, answers = averaged(*ends), self.model(*ends)
-        looks = [
-            looked(answer.detach(), *pair, torch.get_num_threads())
-            for answer, pair in zip(answers, levels, strict=True)
-        ]
-        scale = torch.maximum(looks[-1].dual.float(), _least(*ends))
-        found = (_deficit(*both, scale).mean() for both in zip(answers, looks, strict=True))
-        return dict(zip(self.weights, found, strict=True))
+        return dict(zip(self.weights, deficits(self.model(*ends), *ends), strict=True))
+
+
+def deficits(answers: list[Tensor], source: Tensor, target: Tensor) -> list[Tensor]:
+    """The mean deficit of every answer; they are on the finest grids, coarse to fine."""
+    levels = averaged(source, target)[-len(answers) :]
+    looks = [
+        looked(answer.detach(), *pair, torch.get_num_threads())
+        for answer, pair in zip(answers, levels, strict=True)
+    ]
+    scale = torch.maximum(looks[-1].dual.float(), _least(source, target))
+    return [_deficit(*both, scale).mean() for both in zip(answers, looks, strict=True)]
 
 
 def _deficit(coefficients: Tensor, look: Looked, scale: Tensor) -> Tensor:
