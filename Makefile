@@ -12,7 +12,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-matrix test-quickest wheel-test fuzz lint format docs accuracy training-step variants models transport \
-  transport-speed transport-failures midpoint universal reproduce reproduction stale benchmark solvers gradients command-line \
+  transport-speed transport-failures midpoint universal universal-variants reproduce reproduction stale benchmark solvers gradients command-line \
   inference-floor hot-paths busy anything own-training \
   clean
 
@@ -89,6 +89,9 @@ universal: $(VENV)/.dev ## measure universal-2d and write docs/universal.md; ten
 
 own-training: $(VENV)/.dev ## compare trainings on one's own densities, for docs/training.md; half an hour, idle machine
 	$(PYTHON) studies/pages/own_training.py
+
+universal-variants: $(VENV)/.dev ## compare networks for any two densities at equal training time; forty minutes, idle machine
+	$(PYTHON) studies/pages/universal_variants.py
 
 anything: $(VENV)/.dev ## draw densities that universal-2d is trained on, for docs/anything.md; seconds
 	$(PYTHON) studies/pages/anything_pictures.py

@@ -126,6 +126,9 @@ _LISTED = (
         {"docs/universal.md": ("alone", "corrected", "start", "mixtures")},
     ),
     _by_page_writer("own-training", "own_training", {_TRAINING: ("own",)}),
+    _by_page_writer(
+        "universal-variants", "universal_variants", {"docs/universal.md": ("variants",)}
+    ),
     _by_page_writer("busy", "busy_machine", {"docs/threads.md": ("busy",)}),
     # It measures commands and draws with them, and prints what it finds.
     _by_page_writer("command-line", "command_line", {}, "geonet.cli.app", "geonet.plotting"),

@@ -169,18 +169,22 @@ class DualObjective(Loss):
         """Means over all pairs; the gradient in the coefficients is the residual's."""
         n = self.model.settings.sensors
         ends = batch.source.unflatten(1, (n, n)), batch.target.unflatten(1, (n, n))
-        levels, answers = averaged(*ends), self.model(*ends)
-        looks = [
-            looked(answer.detach(), *pair, torch.get_num_threads())
-            for answer, pair in zip(answers, levels, strict=True)
-        ]
-        scale = torch.maximum(looks[-1].dual.float(), _least(*ends))
-        terms = {}
-        for answer, look in zip(answers, looks, strict=True):
-            n = answer.shape[-1]
-            terms[f"deficit_{n}"] = _deficit(answer, look, scale).mean()
-            terms[f"folds_{n}"] = _folds(answer).mean()
-        return terms
+        return losses(self.model(*ends), *ends)
+
+
+def losses(answers: list[Tensor], source: Tensor, target: Tensor) -> Terms:
+    """The terms of every answer, means over pairs; answers are on the finest grids, coarse first."""
+    levels, terms = averaged(source, target)[-len(answers) :], {}
+    looks = [
+        looked(answer.detach(), *pair, torch.get_num_threads())
+        for answer, pair in zip(answers, levels, strict=True)
+    ]
+    scale = torch.maximum(looks[-1].dual.float(), _least(source, target))
+    for answer, look in zip(answers, looks, strict=True):
+        n = answer.shape[-1]
+        terms[f"deficit_{n}"] = _deficit(answer, look, scale).mean()
+        terms[f"folds_{n}"] = _folds(answer).mean()
+    return terms
 
 
 def _deficit(coefficients: Tensor, look: Looked, scale: Tensor) -> Tensor:
