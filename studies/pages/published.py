@@ -61,7 +61,7 @@ class Figures:
     def note(self, root: Path = ROOT) -> str:
         """What a page says below them."""
         stored = self.stored(root)
-        if self.part is not None and not self._content(root):
+        if (self.part is not None and not self._content(root)) or self._is_blank(root):
             return f"*Not measured yet; `{self.command}` measures it.*"
         if stored is None:
             when = "at an unknown commit, before sources were noted"
@@ -72,6 +72,11 @@ class Figures:
                 return f"Measured {at} on {where}."
             when = f"before its sources changed (commit {stored.commit or 'unknown'}, on {where})"
         return f"*Measured {when}; `{self.command}` measures it again.*"
+
+    def _is_blank(self, root: Path) -> bool:
+        """Whether all of its places hold nothing yet; what only prints has none."""
+        texts = [between(root / page, name) for page, names in self.places.items() for name in names]
+        return bool(texts) and not any(without_note(text).strip() for text in texts)
 
     def _content(self, root: Path) -> dict[str, Any]:
         """What the file has, or the part of it."""

@@ -103,12 +103,12 @@ def take_step(
 
     Where the gradient is not finite nothing moves, so that one batch does not end a comparison.
     """
-    parts = list(losses(network(source, target), source, target).values())
+    terms = losses(network(source, target), source, target)
     optimizer.zero_grad()
-    torch.stack(parts).sum().backward()
+    torch.stack(list(terms.values())).sum().backward()
     if clip_grad_norm_(network.parameters(), CLIP).isfinite():
         optimizer.step()
-    return float(parts[-1].detach())
+    return float(terms[f"deficit_{source.shape[-1]}"].detach())
 
 
 # ---- measuring

@@ -173,7 +173,7 @@ class DualObjective(Loss):
 
 
 def losses(answers: list[Tensor], source: Tensor, target: Tensor) -> Terms:
-    """The terms of every answer, means over pairs; answers are on the finest grids, coarse first."""
+    """The terms of every answer, means over pairs; these are on the finest grids, coarse first."""
     levels, terms = averaged(source, target)[-len(answers) :], {}
     looks = [
         looked(answer.detach(), *pair, torch.get_num_threads())
