@@ -16,7 +16,7 @@ from geonet.operators.cascade import (
     _folds,
     averaged,
 )
-from geonet.operators.cascade_path import potentials_of, square_cells
+from geonet.operators.cascade_path import guesses_of, square_cells
 from geonet.operators.forms import build
 from geonet.operators.objective import Batch, LossSettings
 from geonet.operators.symmetric_unet import halved
@@ -37,6 +37,10 @@ def talkative(model):
             for head in network.head:
                 head.weight.mul_(5)
     return model.requires_grad_(False)
+
+
+def potentials_of(model, source, target):
+    return [guess.coefficients for guess in guesses_of(model, source, target)]
 
 
 def ends_of(kind, cells, count=2):
@@ -172,11 +176,14 @@ def test_a_batch_is_its_pairs_one_by_one(talkative):
         torch.testing.assert_close(own, alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max()))
 
 
-def test_noise_is_answered_on_smaller_cells(talkative):
-    """Where the potential on the grid's own cells cannot balance the densities."""
+def test_a_guess_knows_finer_ones(talkative):
+    """Until the finest square; each goes on from the one before."""
     source, target = draw("white-noise", 64)
-    (u,) = potentials_of(talkative, source, target)
-    assert u.shape in ((128, 128), (256, 256))
+    (guess,) = guesses_of(talkative, source, target)
+    shapes = [guess.coefficients.shape]
+    while (guess := guess.finer()) is not None:
+        shapes.append(guess.coefficients.shape)
+    assert shapes == [(64, 64), (128, 128), (256, 256), (512, 512)]
 
 
 def test_the_path_of_the_network_is_exact_at_the_ends(talkative):

@@ -8,12 +8,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from geonet.fields.elliptic import Totals, levels_on
-from geonet.fields.levels import repeated
-from geonet.fields.looks import Looked, looked
 from geonet.fields.quadratic import axis_taps, interpolated
 from geonet.geodesics.base import Geodesic
-from geonet.geodesics.midpoint.newton import MOST_HALVINGS, unbalanced, wants_more
+from geonet.geodesics.midpoint.newton import Newton, Start
 from geonet.geodesics.midpoint.splined import SplineGeodesic
 from geonet.geodesics.stack import Stack
 from geonet.measures.density import Density
@@ -32,75 +29,60 @@ def square_cells(grid: Grid) -> int:
     return min(max(2 ** math.ceil(math.log2(finest) - 1e-9), LEAST), MOST)
 
 
+class Guess(Start):
+    """A network's potential for one pair, and those on smaller cells.
+
+    Args:
+        model: the network.
+        ends: both densities of the pair, (2, *cells).
+        grid: whose cells these are.
+        square: spline coefficients on the cells of the square, (n, n), in their squares.
+        halvings: how often cells were halved.
+    """
+
+    def __init__(
+        self, model: CascadeNet, ends: Tensor, grid: Grid, square: Tensor, halvings: int = 0
+    ):
+        self.known, self.square, self.halvings = (model, ends, grid), square, halvings
+        potential = square[None].double() / len(square) ** 2
+        super().__init__(_on_grid(potential, grid, halvings)[0])
+
+    @torch.no_grad()
+    def finer(self) -> Guess | None:
+        """The network's correction on cells of half the side; None beyond the finest."""
+        (model, ends, grid), cells = self.known, 2 * len(self.square)
+        if cells > MOST:
+            return None
+        source, target = _on_square(ends, grid, cells)[:, None]
+        (found,) = model.corrected(halved(self.square[None]), source, target)
+        return Guess(model, ends, grid, found, self.halvings + 1)
+
+
 @torch.no_grad()
-def potentials_of(model: CascadeNet, source: Density, target: Density) -> list[Tensor]:
-    """Spline coefficients in the unit cube, (*cells) of every pair, double precision.
-
-    The cells are the grid's; or halves or quarters of them, where the potential on larger ones
-    cannot balance the densities and the network on smaller ones raises the dual value. One call of
-    the network for all pairs of one size.
-    """
+def guesses_of(model: CascadeNet, source: Density, target: Density) -> list[Guess]:
+    """The potential of every pair on the grid's own cells, by one call of the network."""
     grid, cells = source.grid, square_cells(source.grid)
-    pairs = list(range(len(source) if source.leading else 1))
-    ends = [end.values.reshape(-1, *grid.shape) for end in (source, target)]
-    squares = [_on_square(end, grid, cells) for end in ends]
-    found = model(*squares)[-1]
-    answers = list(_on_grid(found.double() / cells**2, grid, 0))
-    look = _looked(found, squares)
-    for halvings in range(1, MOST_HALVINGS + 1):
-        some = _lacking(look, grid, halvings)
-        if not some or 2 * cells > MOST:
-            break
-        cells, pairs = 2 * cells, [pairs[i] for i in some]
-        squares = [_on_square(end[pairs], grid, cells) for end in ends]
-        found, before = model.corrected(halved(found[some]), *squares), look.dual[some]
-        look = _looked(found, squares)
-        better = [i for i, gain in enumerate((look.dual > before).tolist()) if gain]
-        found, look = found[better], Looked(*(part[better] for part in look))
-        pairs, squares = [pairs[i] for i in better], [square[better] for square in squares]
-        for k, own in zip(pairs, _on_grid(found.double() / cells**2, grid, halvings), strict=True):
-            answers[k] = own
-    return answers
-
-
-def _looked(found: Tensor, squares: list[Tensor]) -> Looked:
-    source, target = squares
-    return looked(found, source, target, torch.get_num_threads())
-
-
-def _lacking(look: Looked, grid: Grid, times: int) -> list[int]:
-    """The pairs that want smaller cells a first or second time.
-
-    Of what does not match halfway, smaller cells mend only what is not a matter of the potential.
-    """
-    cell, lacking = 1 / square_cells(grid), []
-    unbalanced = look.residual.abs().mean((1, 2)).tolist()
-    for k, (own, left) in enumerate(zip(look.totals.tolist(), unbalanced, strict=True)):
-        totals = Totals(*own)
-        if wants_more(totals._replace(mismatch=totals.mismatch - left), cell, times):
-            lacking.append(k)
-    return lacking
+    first, second = (end.values.reshape(-1, *grid.shape) for end in (source, target))
+    answers = model(_on_square(first, grid, cells), _on_square(second, grid, cells))[-1]
+    pairs = torch.stack([first, second], 1)
+    return [Guess(model, ends, grid, own) for ends, own in zip(pairs, answers, strict=True)]
 
 
 def network_path(model: CascadeNet, source: Density, target: Density, name: str) -> Geodesic:
     """The path of the network's potential as it is."""
-    potentials = potentials_of(model, source.detach(), target.detach())
+    guesses = guesses_of(model, source.detach(), target.detach())
     if not source.leading:
-        return _path(source, target, potentials[0], name)
-    return Stack([_path(source[k], target[k], own, name) for k, own in enumerate(potentials)])
+        return _path(source, target, guesses[0], name)
+    return Stack([_path(source[k], target[k], own, name) for k, own in enumerate(guesses)])
 
 
-def _path(source: Density, target: Density, coefficients: Tensor, name: str) -> SplineGeodesic:
-    box, cells = unit_box(source.grid), coefficients.shape
-    equation = levels_on(cells, box.sides, threads_for(coefficients.numel())).at(0)
-    first, second = (
-        repeated(box.to_density(end.values.detach()), cells) for end in (source, target)
-    )
-    equation.between(first, second, 0.0)
-    residual, totals = equation.look(coefficients)
-    c = coefficients - coefficients.mean()  # the constant is free
-    known = c, unbalanced(residual, totals), Totals(*totals)
-    return SplineGeodesic(source, target, name, {}, *known)
+def _path(source: Density, target: Density, guess: Guess, name: str) -> SplineGeodesic:
+    box = unit_box(source.grid)
+    first, second = (box.to_density(end.values.detach()) for end in (source, target))
+    newton = Newton(1.0, max_steps=0, threads=threads_for(source.grid.size))
+    found = newton.polished(first, second, box.sides, guess)
+    c = found.coefficients - found.coefficients.mean()  # the constant is free
+    return SplineGeodesic(source, target, name, {}, c, found.residual, found.totals)
 
 
 def _on_square(values: Tensor, grid: Grid, cells: int) -> Tensor:

@@ -8,8 +8,9 @@ import torch
 from geonet.evaluation.any_pairs import KINDS, draw
 from geonet.evaluation.exact_pairs import exact_pair
 from geonet.fields.compiled import elliptic as compiled
+from geonet.fields.levels import refined
 from geonet.fields.quadratic import at_points
-from geonet.geodesics.midpoint.newton import LOST, Newton
+from geonet.geodesics.midpoint.newton import LOST, Newton, Start
 
 TOLERANCE = 2e-3
 NEWTON = Newton(TOLERANCE)
@@ -172,3 +173,65 @@ def test_torch_solves_it_as_well(monkeypatch):
     assert plain.totals.distance == pytest.approx(compiled.totals.distance, rel=1e-3)
     apart = plain.coefficients - compiled.coefficients
     assert float((apart - apart.mean()).abs().max()) < 0.02 * float(plain.coefficients.std())
+
+
+class Chain(Start):
+    """Potentials on ever smaller cells, which are asked for one by one."""
+
+    def __init__(self, *potentials):
+        super().__init__(potentials[0])
+        self.others = potentials[1:]
+
+    def finer(self):
+        return Chain(*self.others) if self.others else None
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """Noise on 32² cells, and its potential there, on halves and on quarters of the cells."""
+    source, target = (density(0.2 + noise(32, 32, seed=k), (1.0, 1.0)) for k in (1, 2))
+    fine = NEWTON.solved(source, target, (1.0, 1.0)).coefficients
+    assert fine.shape == (128, 128)
+    chain = [fine.reshape(32, 4, 32, 4).mean((1, 3)), fine.reshape(64, 2, 64, 2).mean((1, 3)), fine]
+    return source, target, chain
+
+
+@with_loops
+def test_finer_potentials_are_taken_where_cells_are_too_large(noisy):
+    source, target, chain = noisy
+    found = NEWTON.solved(source, target, (1.0, 1.0), Chain(*chain))
+    assert found.coefficients.shape == (128, 128) and honest(found)
+    assert found.steps == (("128×128", 0, 0),)  # which is where the potential comes from
+    few = Newton(TOLERANCE, max_steps=1).polished(source, target, (1.0, 1.0), Chain(*chain))
+    assert few.coefficients.shape == (128, 128) and few.converged
+
+
+@with_loops
+def test_finer_potentials_that_are_worse_are_not_taken(noisy):
+    source, target, chain = noisy
+    wrong = Chain(chain[0], torch.zeros(64, 64))
+    newton = Newton(TOLERANCE, max_steps=3)
+    few = newton.polished(source, target, (1.0, 1.0), wrong)
+    assert few.coefficients.shape == (32, 32)
+    alone = newton.polished(source, target, (1.0, 1.0), Start(chain[0]))
+    assert torch.equal(few.coefficients, alone.coefficients)
+
+
+@with_loops
+def test_smooth_pairs_are_not_asked_for_finer_potentials():
+    source, target = (bump((32, 32), (1.0, 1.0), place) for place in ((0.4, 0.4), (0.6, 0.5)))
+    right = NEWTON.solved(source, target, (1.0, 1.0)).coefficients
+    chain = Chain(right, refined(right, (64, 64)))
+    found = NEWTON.solved(source, target, (1.0, 1.0), chain)
+    assert found.coefficients.shape == (32, 32) and found.steps == (("32×32", 0, 0),)
+
+
+@with_loops
+def test_polishing_takes_so_many_steps_at_most():
+    source, target = draw("shapes", 64)
+    start = Start(torch.zeros(64, 64, dtype=torch.float64))
+    for most in (0, 2):
+        found = Newton(TOLERANCE, max_steps=most).polished(
+            source.values, target.values, (1.0, 1.0), start
+        )
+        assert found.steps[0][1] == most and not found.converged and not found.late

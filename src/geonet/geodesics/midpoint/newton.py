@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
+from typing import NamedTuple
 
 import torch
 from scipy.ndimage import gaussian_filter
@@ -51,6 +52,7 @@ FINEST = 2**20  # cells above which it is not
 MOST_HALVINGS = 2  # of the cells' spacing
 
 _Solution = tuple[Tensor, float, Totals]
+_Seen = tuple[Tensor, list[float]]  # what `look` gives
 
 
 @dataclass(frozen=True)
@@ -94,22 +96,24 @@ class Newton:
     time_limit: float | None = None
 
     def solved(
-        self, source: Tensor, target: Tensor, sides: Sequence[float], start: Tensor | None = None
+        self,
+        source: Tensor,
+        target: Tensor,
+        sides: Sequence[float],
+        start: Tensor | Start | None = None,
     ) -> Found:
         """The potential of densities (*cells) in the unit cube, in a box with these sides.
 
         A potential to start from, (*other cells), replaces all levels that are coarser than it, if
-        it is near enough. Its cells may be halves or quarters of the densities' own.
+        it is near enough; one that knows finer ones is asked for them where they are wanted.
         """
-        ends, course = (source.double(), target.double()), _Course(self.time_limit)
-        halvings = 0 if start is None else _halvings(source.shape, start.shape)
-        fine, solution = _halved(ends, halvings), None
-        if start is not None:
-            solution = self._from_start(fine, sides, start.double(), halvings, course)
+        ends, course = [source.double(), target.double()], _Course(self.time_limit)
+        begun = start if start is None or not isinstance(start, Tensor) else Start(start)
+        solution = None if begun is None else self._from_start(ends, sides, begun, course)
         if solution is None:
-            start, halvings, fine = None, 0, ends
-            solution = self._from_zero(fine, sides, course)
-        cell = max(sides) / max(source.shape)
+            begun, solution = None, self._from_zero(ends, sides, course)
+        halvings = _halvings(source.shape, solution[0].shape)
+        fine, cell = _halved(ends, halvings), max(sides) / max(source.shape)
         for times in range(halvings + 1, MOST_HALVINGS + 1):
             more = self._may_refine(source.shape, times) and not course.late()
             if not (more and wants_more(solution[2], cell, times)):
@@ -122,7 +126,7 @@ class Newton:
         c, residual, totals = solution
         enough, late = residual <= 2 * self.tolerance, course.late()
         found = Found(c, residual, totals, tuple(course.steps), enough, late and not enough)
-        if start is None or enough or late:
+        if begun is None or enough or late:
             return found
         again = self.solved(source, target, sides)
         return again if again.residual < residual else found
@@ -135,22 +139,51 @@ class Newton:
         shapes = [shape for shape in levels.shapes if max(shape) > FIRST]
         order = list(range(min(len(shapes), len(levels.shapes) - 1), -1, -1))
         c = torch.zeros(levels.shapes[order[0]], dtype=torch.float64)
-        return self._levels(levels, order, c, ends, sides, 0, course)
+        return self._levels(levels, order, c, ends, sides, course)
 
     def _from_start(
         self,
         ends: Sequence[Tensor],
         sides: Sequence[float],
-        start: Tensor,
-        halvings: int,
+        start: Start,
         course: _Course,
     ) -> _Solution | None:
-        """The same from a potential; None if that is not near enough."""
-        levels = levels_on(ends[0].shape, sides, self.threads)
-        fine = [k for k, shape in enumerate(levels.shapes) if max(shape) >= max(start.shape)] or [0]
-        if not self._is_near(levels.at(fine[-1]), start, ends, sides):
+        """The same from a potential, or from a finer one; None if it is not near enough."""
+        c = start.coefficients.double()
+        if c.shape != ends[0].shape:
+            levels = levels_on(ends[0].shape, sides, self.threads)
+            fine = [k for k, shape in enumerate(levels.shapes) if max(shape) >= max(c.shape)] or [0]
+            if not self._is_near(levels.at(fine[-1]), c, ends, sides):
+                return None
+            return self._levels(levels, fine[::-1], c, ends, sides, course)
+        place = self._finest(ends, sides, start)
+        if unbalanced(*place.seen) > NEAR:
             return None
-        return self._levels(levels, fine[::-1], start, ends, sides, halvings, course)
+        wish = DETAIL if self._may_refine(place.c.shape, 1) else math.inf
+        known = place.equation, place.c, place.ends, sides, True, False, wish, course, place.seen
+        return self._level(*known)
+
+    def _finest(self, ends: Sequence[Tensor], sides: Sequence[float], start: Start) -> _Place:
+        """A potential on the densities' cells; finer ones where they lack detail and that helps."""
+        best: _Place | None = None
+        for halvings in range(MOST_HALVINGS + 1):
+            c = start.coefficients.double()
+            equation = levels_on(c.shape, sides, self.threads).at(0)
+            equation.between(ends[0], ends[1], SHARP)
+            place = _Place(equation, c, ends, equation.look(c))
+            totals = Totals(*place.seen[1])
+            if best is not None and totals.distance <= Totals(*best.seen[1]).distance:
+                break
+            best = place
+            if halvings == MOST_HALVINGS or not self._may_refine(c.shape, 1):
+                break
+            lacks = lacks_detail(totals, unbalanced(*place.seen), sides, c.shape, halvings)
+            finer = start.finer() if lacks else None
+            if finer is None:
+                break
+            start, ends = finer, _halved(ends, 1)
+        assert best is not None
+        return best
 
     def _levels(
         self,
@@ -159,32 +192,29 @@ class Newton:
         c: Tensor,
         ends: Sequence[Tensor],
         sides: Sequence[float],
-        halvings: int,
         course: _Course,
     ) -> _Solution:
         """From level to level in this order; the last is number 0."""
         solution = None
         for k in order:
             begins = k == order[0] and not bool(c.any())
-            finer = k == 0 and self._may_refine(ends[0].shape, 1) and halvings < MOST_HALVINGS
-            wish = DETAIL if finer else math.inf
+            wish = DETAIL if k == 0 and self._may_refine(ends[0].shape, 1) else math.inf
             solution = self._level(levels.at(k), c, ends, sides, k == 0, begins, wish, course)
             c = solution[0]
         assert solution is not None
         return solution
 
     def polished(
-        self, source: Tensor, target: Tensor, sides: Sequence[float], start: Tensor
+        self, source: Tensor, target: Tensor, sides: Sequence[float], start: Start
     ) -> Found:
-        """At most `max_steps` steps in all, on the cells of a potential to start from.
+        """At most `max_steps` steps in all, from a potential on the densities' cells.
 
-        These are the densities' own, or halves or quarters of them.
+        Or from a finer one, where that is wanted and its dual value is higher.
         """
-        course = _Course(self.time_limit)
-        equation = levels_on(start.shape, sides, self.threads).at(0)
+        course, ends = _Course(self.time_limit), [source.double(), target.double()]
+        equation, c, ends, seen = self._finest(ends, sides, start)
         walk = _Walk(equation, self.max_steps, 1 / math.prod(sides), course)
-        ends = [repeated(end.double(), start.shape) for end in (source, target)]
-        c, residual, totals = walk(start.double(), ends, SHARP, self.tolerance)
+        c, residual, totals = walk(c, ends, SHARP, self.tolerance, seen)
         steps = ((walk.cells, walk.steps, walk.iterations),)
         enough, late = residual <= 2 * self.tolerance, course.late()
         return Found(c, residual, totals, steps, enough, late and not enough)
@@ -211,10 +241,12 @@ class Newton:
         first: bool,
         enough: float,
         course: _Course,
+        seen: _Seen | None = None,
     ) -> _Solution:
         """The potential on one level, its residual and totals, from one on any cells.
 
-        A mismatch above `enough` is left to a finer level.
+        A mismatch above `enough` is left to a finer level. On the last level the equation may have
+        looked at the potential already, and have `seen` it.
         """
         c = refined(c, equation.shape)
         means = [_averaged(end, equation.shape, sides) for end in ends]
@@ -230,7 +262,7 @@ class Newton:
             for blur in rung:
                 blurred = [_blurred(mean, blur) for mean in means]
                 now, _, _ = walk(now, blurred, SOFT, max(goal, HALF_DONE))
-            found = walk(now, means, SHARP if last else SOFT, goal)
+            found = walk(now, means, SHARP if last else SOFT, goal, None if height else seen)
             gained = best is None or found[1] < GAINS * best[1]
             if best is None or found[1] < best[1]:
                 best = found
@@ -241,6 +273,30 @@ class Newton:
         assert best is not None
         course.steps.append((walk.cells, walk.steps, walk.iterations))
         return best
+
+
+class _Place(NamedTuple):
+    """Where Newton's method begins: an equation that has `seen` c between ends (*cells)."""
+
+    equation: Elliptic
+    c: Tensor
+    ends: Sequence[Tensor]
+    seen: _Seen
+
+
+class Start:
+    """A potential to start from.
+
+    Attributes:
+        coefficients: of splines, (*any cells), in the unit cube.
+    """
+
+    def __init__(self, coefficients: Tensor):
+        self.coefficients = coefficients
+
+    def finer(self) -> Start | None:
+        """One on cells of half the side, or None if none is known."""
+        return None
 
 
 class _Course:
@@ -272,12 +328,22 @@ class _Walk:
         self.attempt, self.cells = 1, "×".join(map(str, equation.shape))
 
     def __call__(
-        self, c: Tensor, ends: Sequence[Tensor], softness: float, goal: float
+        self,
+        c: Tensor,
+        ends: Sequence[Tensor],
+        softness: float,
+        goal: float,
+        seen: _Seen | None = None,
     ) -> _Solution:
-        """Step until the residual is at the goal, or nothing lowers it."""
+        """Step until the residual is at the goal, or nothing lowers it.
+
+        What the equation has `seen` of c between these ends need not be looked at again.
+        """
         equation, floor = self.equation, FLOOR
-        equation.between(ends[0], ends[1], softness)
-        residual, totals = equation.look(c)
+        if seen is None:
+            equation.between(ends[0], ends[1], softness)
+            seen = equation.look(c)
+        residual, totals = seen
         size = unbalanced(residual, totals)
         for _ in range(self.most):
             if size <= goal or floor > HIGHEST or self.course.late():
@@ -316,6 +382,18 @@ def wants_more(totals: Totals, cell: float, times: int) -> bool:
     if NOTHING * cell < totals.distance < SHORT * cell / (2 * times):
         return True
     return totals.mismatch > DETAIL and (times == 1 or totals.distance < SHORT * cell)
+
+
+def lacks_detail(
+    totals: Totals, unbalanced: float, sides: Sequence[float], shape: Sequence[int], halvings: int
+) -> bool:
+    """Whether cells (*shape), halved so often already, are too large for a pair.
+
+    Of what does not match halfway, smaller cells mend what the potential on these cannot balance.
+    """
+    cell = (max(sides) / max(shape)) * 2**halvings
+    left = totals._replace(mismatch=totals.mismatch - unbalanced)
+    return wants_more(left, cell, halvings + 1)
 
 
 def _halvings(shape: Sequence[int], finer: Sequence[int]) -> int:

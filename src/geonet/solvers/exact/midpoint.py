@@ -14,7 +14,7 @@ from torch import Tensor
 
 from geonet.errors import ConvergenceWarning, SolverError
 from geonet.geodesics.base import Geodesic
-from geonet.geodesics.midpoint.newton import STEPS, Found, Newton
+from geonet.geodesics.midpoint.newton import STEPS, Found, Newton, Start
 from geonet.geodesics.midpoint.splined import SplineGeodesic
 from geonet.measures.density import Density
 from geonet.measures.unit_box import unit_box
@@ -104,7 +104,7 @@ class Midpoint(Solver):
     def _solve_pair(self, source: Density, target: Density) -> SplineGeodesic:
         return self.found(source, target, self._starts(source, target)(0), warn=True)
 
-    def _starts(self, source: Density, target: Density) -> Callable[[int], Tensor | None]:
+    def _starts(self, source: Density, target: Density) -> Callable[[int], Tensor | Start | None]:
         """The potential to begin with, by the pair's number."""
         if isinstance(self.start, str) and self.start == "zero":
             return lambda i: None
@@ -122,7 +122,7 @@ class Midpoint(Solver):
         return lambda i: given
 
     def found(
-        self, source: Density, target: Density, start: Tensor | None, warn: bool = False
+        self, source: Density, target: Density, start: Tensor | Start | None, warn: bool = False
     ) -> SplineGeodesic:
         """The path of a checked pair from a potential, (*any cells), or from zero."""
         box = unit_box(source.grid)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
 from geonet.errors import SolverError
 from geonet.geodesics.base import Geodesic
-from geonet.geodesics.midpoint.newton import Newton
+from geonet.geodesics.midpoint.newton import Newton, Start
 from geonet.measures.density import Density
 from geonet.measures.unit_box import unit_box
 from geonet.operators.cascade import CascadeNet
-from geonet.operators.cascade_path import potentials_of
+from geonet.operators.cascade_path import guesses_of
 from geonet.operators.opened import opened
 from geonet.progress import tell
 from geonet.solvers.base import one_by_one
@@ -54,7 +52,7 @@ class CascadeSolver(NetworkSolver):
         assert isinstance(model, CascadeNet)
         name = header.get("name", Path(self.file).stem)
         tell(f"asking {name}")
-        starts = potentials_of(model, source.detach(), target.detach())
+        starts = guesses_of(model, source.detach(), target.detach())
         if not source.leading:
             return self._corrected(source, target, starts[0], name)
         return one_by_one(
@@ -63,7 +61,7 @@ class CascadeSolver(NetworkSolver):
 
     _solve_pair = _solve
 
-    def _corrected(self, source: Density, target: Density, start: Tensor, name: str) -> Geodesic:
+    def _corrected(self, source: Density, target: Density, start: Start, name: str) -> Geodesic:
         box, threads = unit_box(source.grid), threads_for(source.grid.size)
         first, second = (box.to_density(end.values.detach()) for end in (source, target))
         newton = Newton(self.tolerance, self.corrections, threads=threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,11 +11,12 @@ from torch import Tensor
 from geonet.fields.levels import level_shapes
 from geonet.fields.potential import unfolded
 from geonet.fields.quadratic import interpolated
+from geonet.geodesics.midpoint.newton import Start
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.unit_box import unit_box
 from geonet.operators.cascade import CascadeNet
-from geonet.operators.cascade_path import potentials_of
+from geonet.operators.cascade_path import guesses_of
 from geonet.operators.opened import PRETRAINED, opened
 from geonet.operators.transport import TransportNet, potential_of
 
@@ -22,17 +24,17 @@ CELLS = 32  # along the longest axis: networks have no finer detail
 
 
 @torch.no_grad()
-def network_potentials(source: Density, target: Density) -> list[Tensor]:
-    """Coefficients (*cells) in the unit cube for one pair or for every pair of a batch."""
+def network_potentials(source: Density, target: Density) -> Sequence[Start]:
+    """Where Newton's method may begin, for one pair or for every pair of a batch."""
     d = source.grid.dimension
     name = "universal-2d" if d == 2 else f"transport-{d}d"
     model, _ = opened(PRETRAINED / f"{name}.safetensors", d)
     if isinstance(model, CascadeNet):
-        return potentials_of(model, source, target)
+        return guesses_of(model, source, target)
     assert isinstance(model, TransportNet)
     modes = unfolded(potential_of(model, source, target)).double()
     shape, sides = start_shape(source.grid), unit_box(source.grid).sides
-    return [splined(own, shape, sides) for own in modes]
+    return [Start(splined(own, shape, sides)) for own in modes]
 
 
 def start_shape(grid: Grid) -> tuple[int, ...]:
