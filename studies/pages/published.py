@@ -75,7 +75,8 @@ class Figures:
 
     def _is_blank(self, root: Path) -> bool:
         """Whether all of its places hold nothing yet; what only prints has none."""
-        texts = [between(root / page, name) for page, names in self.places.items() for name in names]
+        places = ((root / page, name) for page, names in self.places.items() for name in names)
+        texts = [between(page, name) for page, name in places]
         return bool(texts) and not any(without_note(text).strip() for text in texts)
 
     def _content(self, root: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     python studies/pages/ship_model.py runs/geonet-1d ["what to say about its training time"]
 
 measures the errors on pairs that neither training nor validation saw, for a transport model also
-what its mismatch means, and writes src/geonet/solvers/learned/pretrained/NAME.safetensors and
+what its mismatch means, and writes src/geonet/operators/pretrained/NAME.safetensors and
 NAME.md, and docs/images/NAME-loss.png.
 """
 
@@ -27,6 +27,7 @@ from geonet.geodesics.base import QUARTERS
 from geonet.geodesics.midpoint.calibration import Calibration, calibrated
 from geonet.geodesics.midpoint.path import MidpointGeodesic
 from geonet.measures.metrics import l1
+from geonet.operators.cascade import CascadeNet
 from geonet.operators.model import Model
 from geonet.operators.model_file import load_model, save_model
 from geonet.operators.opened import PRETRAINED
@@ -36,6 +37,7 @@ from geonet.solvers.learned.transport import TransportSolver
 from geonet.solvers.registry import make_solver
 from geonet.training.catalogue import make_problem
 from geonet.training.config import TrainingConfig
+from geonet.training.kept_truths import KeptTruths
 from geonet.training.loop import MODEL
 from geonet.training.problem import FAMILIES
 from geonet.training.run_log import SHORT, read_log
@@ -99,7 +101,7 @@ def calibration_of(model: TransportNet, config: TrainingConfig) -> dict[str, Any
     """
     problem = make_problem(config)
     if config.validation.pairs:
-        return Validation(config, problem).measured(model)
+        return Validation(config, problem, KeptTruths(None)).measured(model)
     known = known_map_pairs(seed=CALIBRATION_SEED)
     mixtures = problem.densities(64, seeded(CALIBRATION_SEED))
     paths = [
@@ -120,7 +122,8 @@ def test_errors(
     family = config.problem.family
     if family not in FAMILIES:
         source, target = make_problem(config).densities(PAIRS, seeded(SEED))
-        answer = make_solver(str(file))(source, target).density(QUARTERS)
+        options = {"corrections": 0} if isinstance(model, CascadeNet) else {}
+        answer = make_solver(str(file), **options)(source, target).density(QUARTERS)
         what = f"{PAIRS} pairs of the family {family}"
         return summary(l1(answer, exact_path(source, target, epsilon))), what
     if not isinstance(model, TransportNet):
@@ -146,7 +149,7 @@ def plot_losses(header: dict[str, Any], file: Path) -> None:
     losses, validations = header["history"], header["validations"]
     steps = [entry["step"] for entry in losses]
     for name in losses[0]["terms"]:
-        left.semilogy(steps, [e["terms"][name] for e in losses], label=SHORT[name], lw=1)
+        left.semilogy(steps, [e["terms"][name] for e in losses], label=SHORT.get(name, name), lw=1)
     left.semilogy(steps, [e["loss"] for e in losses], "k", label="loss", lw=1)
     left.set(xlabel="step", title=f"{header['name']}: loss by term (unit box)")
     left.legend(ncols=2, fontsize=8)
@@ -168,7 +171,7 @@ def main(folder: Path, remark: str) -> None:
     config = from_table(TrainingConfig, header["training"])
     if isinstance(model, TransportNet):
         header["measured"] |= calibration_of(model, config)
-    else:  # with errors of some percent, half precision serves as well
+    elif not isinstance(model, CascadeNet):  # errors of some percent: half precision will do
         model.half()
     rounded = save_model(folder / "rounded.safetensors", model, header)
     test, header["tested_on"] = test_errors(rounded, model, config, header["epsilon"])

@@ -151,7 +151,7 @@ def test_toml_round_trip(changes):
         # the kinds of models
         (
             {"model.kind": "fno"},
-            "model.kind is 'fno'; choose from 'geonet', 'transport', 'deeponet'.",
+            "model.kind is 'fno'; choose from 'geonet', 'transport', 'deeponet', 'cascade'.",
         ),
         (
             {"model.kind": "transport", "model.rank": 3},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from geonet.arguments import check_kind, shown
 from geonet.errors import SolverError
 from geonet.locations import located
-from geonet.solvers.catalogue import Card, card_at, card_of
+from geonet.solvers.catalogue import Card, Option, card_at, card_of
 from geonet.solvers.learned.shipped import SHIPPED, class_of_form, shipped_card, shipped_class
 
 if TYPE_CHECKING:  # importing torch takes seconds, and a list of names needs none of it
@@ -153,25 +154,36 @@ def make_solver(name: str | Path, **options: Any) -> Solver:
         options = {"file": name, **options}
     else:
         cls = solver_class(name)
-    known = {option.name: option for option in card_of(cls).options}
-    unknown = [key for key in options if key not in known]
+    hints = _hints(cls)
+    names = {field.name for field in fields(cls)}  # pyright: ignore[reportArgumentType]
+    unknown = [key for key in options if key not in names]
     if unknown:
+        known = _options(cls)
         close = difflib.get_close_matches(unknown[0], known, n=1)
         hint = f"did you mean {close[0]!r}? It" if close else "it"
         takes = ", ".join(map(str, known.values())) or "none"
         raise SolverError(
             f"The solver {name!r} has no option {unknown[0]!r}; {hint} takes {takes}."
         )
-    hints = get_type_hints(cls)
     for option, value in options.items():
         wanted = get_args(hints[option]) or (hints[option],)
         if not any(_fits(value, kind) for kind in wanted):
-            about = known[option]
+            about = _options(cls)[option]
             raise SolverError(
                 f"The option {option} of {name!r} is {value!r}; it takes {about.takes}: "
                 f"{about.meaning}."
             )
     return cls(**options)
+
+
+@cache  # reading them takes as long as a small network
+def _hints(cls: type[Solver]) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _options(cls: type[Solver]) -> dict[str, Option]:
+    """What a solver takes, for what is said of a mistake."""
+    return {option.name: option for option in card_of(cls).options}
 
 
 def _fits(value: Any, kind: type) -> bool:
