@@ -12,7 +12,7 @@ def test_demo(run, tmp_path):
     assert (code, err) == (0, "")
     heading, *rows = out.splitlines()[:4]
     assert heading.split()[:4] == ["pair", "solver", "W₂", "seconds"]
-    for row, solver in zip(rows, ("transport-2d", "midpoint", "quantile"), strict=True):
+    for row, solver in zip(rows, ("midpoint", "midpoint", "quantile"), strict=True):
         assert solver in row.split()
     assert all(row.rstrip().endswith("% off") for row in rows)
     for name in ("geodesics.png", "spiral-to-heart.gif"):

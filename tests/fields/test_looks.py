@@ -1,0 +1,84 @@
+"""The equation for batches, in cells and relative to the uniform density."""
+
+import math
+import threading
+
+import pytest
+import torch
+
+from geonet.evaluation.any_pairs import draw
+from geonet.fields.compiled import elliptic as compiled
+from geonet.fields.elliptic import Totals, levels_on
+from geonet.fields.looks import MOST_KEPT, _free, looked
+
+needs_loops = pytest.mark.skipif(not compiled.available(), reason="they are not compiled")
+
+
+@pytest.fixture
+def batch():
+    """Potentials that move things by a cell or so, and three pairs, (3, 32, 32) each."""
+    pairs = [draw(kind, 32) for kind in ("smooth", "shapes", "white-noise")]
+    source, target = (torch.stack([pair[end].values.float() for pair in pairs]) for end in (0, 1))
+    coarse = torch.randn(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    wide = torch.nn.functional.interpolate(coarse, scale_factor=8, mode="bicubic")[:, 0]
+    return 2 * wide, source, target
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_batch_is_what_the_equation_says_of_each_pair(batch, threads):
+    found = looked(*batch, threads)
+    equation = levels_on((32, 32), (1.0, 1.0), 1).at(0)
+    for k, (c, source, target) in enumerate(zip(*batch, strict=True)):
+        equation.between(source, target, 0.0)
+        residual, totals = equation.look(c.double() / 32**2)
+        assert torch.equal(found.residual[k], residual.float() * 32**2)
+        assert torch.equal(found.weight[k], equation.mean_weight().float())
+        assert found.totals[k].tolist() == totals
+        assert float(found.dual[k]) == Totals(*totals).energy / 2 + 2 * Totals(*totals).gain
+
+
+def test_at_zero_it_shows_the_densities(batch):
+    """Up to the splines' means over three cells an axis."""
+    _, source, target = batch
+    found = looked(torch.zeros_like(source), source, target, 1)
+    weight = (source + target) / 2
+    torch.testing.assert_close(found.weight, weight, rtol=1e-4, atol=1e-4)
+    sums = (target - source).sum((1, 2)) - found.residual.sum((1, 2))
+    assert float(sums.abs().max()) < 1e-2 * 32**2 * 1e-2
+    assert bool((found.dual == 0).all())
+
+
+@needs_loops
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_the_mean_weight_is_that_of_the_plain_version(d, monkeypatch):
+    """To rounding of single precision."""
+    shape, sides = (8, 6, 4)[:d], (1.0, 0.7, 0.5)[:d]
+    generator = torch.Generator().manual_seed(d)
+    ends = torch.rand(2, *shape, generator=generator, dtype=torch.float64) / math.prod(sides)
+    c = 1e-3 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    found = []
+    for loops in ("1", "0"):
+        monkeypatch.setenv("GEONET_COMPILED", loops)
+        equation = levels_on(shape, sides, 1).at(0)
+        equation.between(*ends, 0.0)
+        equation.look(c)
+        found.append(equation.mean_weight().double())
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def test_threads_do_not_share_their_room(batch):
+    """Each of several callers at once gets what it would get alone."""
+    alone, found = looked(*batch, 1), {}
+
+    def call(number):
+        for _ in range(5):
+            found[number] = looked(*batch, 1)
+
+    callers = [threading.Thread(target=call, args=(number,)) for number in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    for own in found.values():
+        assert torch.equal(own.residual, alone.residual)
+    assert all(len(rooms) <= MOST_KEPT for rooms in _free.values())
