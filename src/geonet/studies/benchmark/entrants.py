@@ -85,7 +85,8 @@ LEARNED_2D = [
     Entrant("transport-2d", "transport-2d", (2,), "learned", quick=True),
     Entrant("transport-2d, network alone", "transport-2d", (2,), "learned", {"corrections": 0}),
     Entrant("geonet-2d", "geonet-2d", (2,), "learned", quick=True),
-    Entrant("auto", "auto", (2,), "learned", quick=True),  # which asks `transport-2d` first
+    Entrant("universal-2d", "universal-2d", (2,), "learned", quick=True),
+    Entrant("auto", "auto", (2,), "learned", quick=True),  # which asks `universal-2d` first
 ]
 CLASSICAL_2D = [
     Entrant("monge-ampere", "monge-ampere", (2,), quick=True),

@@ -80,6 +80,8 @@ def read_pairs(file: Path, cells: int) -> dict[Pair, tuple[Density, Density]]:
 
 ENTRANTS = (
     Entrant("auto", "auto", (2,), "learned", quick=True),
+    Entrant("universal-2d", "universal-2d", (2,), "learned", quick=True),
+    Entrant("universal-2d, network alone", "universal-2d", (2,), "learned", {"corrections": 0}),
     Entrant("midpoint", "midpoint", (2,), quick=True),
     Entrant("back-and-forth", "back-and-forth", (2,), quick=True),
     labelled("schrodinger", (2,), {"epsilon": 3e-4, "tolerance": 1e-3}, quick=True),
