@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
+
+import torch
 
 from geonet.advice import either, setting
 from geonet.arguments import shown
@@ -15,7 +18,7 @@ from geonet.geodesics.stack import Stack
 from geonet.measures.density import Density, check_density
 from geonet.measures.gaussian_mixture import End, GaussianMixture
 from geonet.progress import tell
-from geonet.threads import working_on
+from geonet.threads import threads_for, working_on
 
 EVERY_ANSWER = ("density", "distance", "velocity", "potential", "trajectories")
 
@@ -111,6 +114,26 @@ def check_pair(source: Density, target: Density) -> None:
             f"Source has leading axes {source.leading} and target {target.leading}; "
             "give two single densities or two batches of the same length."
         )
+
+
+def some_at_once(solve: Callable[[int], Geodesic], count: int, cells: int, name: str) -> Stack:
+    """`one_by_one` for compiled loops, which let other threads run: several pairs at a time.
+
+    Args:
+        solve: the path of the pair with this number.
+        count: of pairs.
+        cells: of a pair; where they are many, all threads work on one pair.
+        name: of the solver, which tells how far it is.
+    """
+    workers = 1 if threads_for(cells) > 1 else min(count, torch.get_num_threads())
+    if workers == 1:
+        return one_by_one(solve, count)
+    found: list[Geodesic] = []
+    with ThreadPoolExecutor(workers) as pool:
+        for path in pool.map(solve, range(count)):
+            found.append(path)
+            tell(f"{name}: {len(found)} of {count} pairs")
+    return one_by_one(found.__getitem__, count)
 
 
 def one_by_one(solve: Callable[[int], Geodesic], count: int) -> Stack:

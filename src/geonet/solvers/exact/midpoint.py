@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +17,8 @@ from geonet.geodesics.midpoint.newton import STEPS, Found, Newton, Start
 from geonet.geodesics.midpoint.splined import SplineGeodesic
 from geonet.measures.density import Density
 from geonet.measures.unit_box import unit_box
-from geonet.progress import tell
 from geonet.quiet import callers_level
-from geonet.solvers.base import EVERY_ANSWER, Solver, one_by_one
+from geonet.solvers.base import EVERY_ANSWER, Solver, some_at_once
 from geonet.threads import threads_for
 from geonet.wording import number, percent, seconds
 
@@ -83,19 +81,9 @@ class Midpoint(Solver):
     def _solve(self, source: Density, target: Density) -> Geodesic:
         if not source.leading:
             return self._solve_pair(source, target)
-        starts = self._starts(source, target)
-        count, cells = len(source), source.grid.size
-        workers = 1 if threads_for(cells) > 1 else min(count, torch.get_num_threads())
+        starts, count = self._starts(source, target), len(source)
         solve = lambda i: self.found(source[i], target[i], starts(i), warn=False)  # noqa: E731
-        if workers == 1:
-            paths = one_by_one(solve, count)
-        else:  # the compiled loops let other threads run
-            found = []
-            with ThreadPoolExecutor(workers) as pool:
-                for path in pool.map(solve, range(count)):
-                    found.append(path)
-                    tell(f"midpoint: {len(found)} of {count} pairs")
-            paths = one_by_one(found.__getitem__, count)
+        paths = some_at_once(solve, count, source.grid.size, self.name)
         missed = [k for k, path in enumerate(paths.paths) if not path.notes["converged"]]
         if missed:
             _warn(f"Pairs {', '.join(map(str, missed[:5]))} of {count}", self.tolerance)

@@ -14,7 +14,7 @@ from geonet.operators.cascade import CascadeNet
 from geonet.operators.cascade_path import guesses_of
 from geonet.operators.opened import opened
 from geonet.progress import tell
-from geonet.solvers.base import one_by_one
+from geonet.solvers.base import some_at_once
 from geonet.solvers.exact.midpoint import Midpoint
 from geonet.solvers.learned.network import NetworkSolver
 from geonet.threads import threads_for
@@ -55,9 +55,8 @@ class CascadeSolver(NetworkSolver):
         starts = guesses_of(model, source.detach(), target.detach())
         if not source.leading:
             return self._corrected(source, target, starts[0], name)
-        return one_by_one(
-            lambda k: self._corrected(source[k], target[k], starts[k], name), len(source)
-        )
+        solve = lambda k: self._corrected(source[k], target[k], starts[k], name)  # noqa: E731
+        return some_at_once(solve, len(source), source.grid.size, self.name)
 
     _solve_pair = _solve
 
