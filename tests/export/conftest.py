@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import scipy.sparse
+import scipy.special
 import torch
 
 from geonet.export import export_onnx
@@ -60,6 +62,7 @@ def export(model: Path, folder: Path) -> Exported:
     """Export a model as a process does that has used none before."""
     for function in KEPT:
         function.cache_clear()
+    assert scipy.sparse and scipy.special  # which add filters of warnings when first imported
     before = _state()
     files = export_onnx(model, folder)
     after = _state()

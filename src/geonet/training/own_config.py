@@ -66,7 +66,7 @@ def config_for(
         check_count(steps, 1, "steps")
     own = read_own(file)
     if own.box.dimension == 2:
-        require(not floor, f"floor is {floor:g}; models for 2D need none, remove it.")
+        require(not floor, f"floor is {floor}; models for 2D need none, remove it.")
         return _of_universal(file, name or file.stem, own, steps or UNIVERSAL_STEPS)
     size, cells = SIZES[own.box.dimension], min(own.box.shape)
     sensors = max(2, min(size.sensors, cells))
