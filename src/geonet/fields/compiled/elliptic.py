@@ -71,7 +71,7 @@ class _Problem(ctypes.Structure):
 
 def available() -> bool:
     """Whether the compiled loops are there and not turned off."""
-    return _library() is not None
+    return loops.fitting(_declared) is not None
 
 
 class Levels:
@@ -265,14 +265,7 @@ def _set_ends(
 
 
 def _call() -> ctypes.CDLL:
-    library = _library()
-    assert library is not None, "ask available() first"
-    return library
-
-
-def _library() -> ctypes.CDLL | None:
-    library = loops.library()
-    return library if library is not None and _declared(library) else None
+    return loops.called(_declared)
 
 
 @lru_cache(maxsize=8)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,6 +70,19 @@ def library() -> ctypes.CDLL | None:
     """The build that is used; None where torch does it."""
     name = build()
     return None if name is None else _library(name)
+
+
+def fitting(declared: Callable[[ctypes.CDLL], bool]) -> ctypes.CDLL | None:
+    """The build that is used, if it fits the file that declares what its functions take."""
+    found = library()
+    return found if found is not None and declared(found) else None
+
+
+def called(declared: Callable[[ctypes.CDLL], bool]) -> ctypes.CDLL:
+    """The same where it is known to be there."""
+    found = fitting(declared)
+    assert found is not None, "ask available() first"
+    return found
 
 
 def library_name() -> str | None:

@@ -29,7 +29,7 @@ _pointer, _whole, _long = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 
 def available() -> bool:
     """Whether the compiled loops are there and not turned off."""
-    return _library() is not None
+    return loops.fitting(_declared) is not None
 
 
 class Affine(NamedTuple):
@@ -158,14 +158,7 @@ def _wider(matrix: Tensor) -> Tensor:
 
 
 def _call() -> ctypes.CDLL:
-    library = _library()
-    assert library is not None, "ask available() first"
-    return library
-
-
-def _library() -> ctypes.CDLL | None:
-    library = loops.library()
-    return library if library is not None and _declared(library) else None
+    return loops.called(_declared)
 
 
 @lru_cache(maxsize=8)
