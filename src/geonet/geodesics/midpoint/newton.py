@@ -37,7 +37,7 @@ RAISE, LOWER, FAST = (
 LOWERS = 0.95  # what a step must leave of the residual at most
 INEXACT, ITERATIONS = 0.1, 40  # tolerance and most steps of the linear problem
 COARSE = 0.02  # residual that is enough on levels that are not the last
-NEAR = 0.3  # residual of a potential to start from, at most
+NEAR, NEARER = 0.6, 0.3  # residual of a potential to start from, at most: on the same cells, others
 STEPS = 20  # most steps between two ends
 SHARED = 0.1  # uniform mass with which the first level begins
 SOFT, SHARP = 1.0, 0.0  # least width in cells over which ends are averaged
@@ -229,7 +229,7 @@ class Newton:
         source, target = (_averaged(end, equation.shape, sides) for end in ends)
         equation.between(source, target, SOFT)
         residual, _ = equation.look(refined(start.double(), equation.shape))
-        return float(residual.abs().sum()) < NEAR
+        return float(residual.abs().sum()) < NEARER
 
     def _level(
         self,
