@@ -14,7 +14,6 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 
 import geonet
-from geonet.errors import ConvergenceError
 from geonet.measures.metrics import l1
 from geonet.measures.mnist import sample_digits
 from geonet.plotting import plot_together
@@ -38,14 +37,13 @@ np.savez("digits.npz", values=values)
 # %% [markdown]
 # ## The training
 #
-# `config_for` looks at the file and chooses the settings. Digits have empty cells, so it spreads
-# 5 % of the mass evenly, in the training and in every answer: maps between densities with holes
-# have jumps, which a smooth potential cannot represent.
+# `config_for` looks at the file and chooses the settings. In 2D the training goes on with the
+# weights of `universal-2d`, which takes empty cells as they are.
 
 # %%
 steps = int(os.environ.get("TUTORIAL_STEPS", "0")) or None  # None: the default training
 config = config_for(Path("digits.npz"), steps=steps)
-print(config.steps, "steps, floor", config.problem.floor)
+print(config.steps, "steps from", config.start)
 outcome = train(config, Path("runs/digits"))
 assert outcome.model is not None
 print(outcome.model)
@@ -71,8 +69,8 @@ report.save(Path("runs/digits"))
 # %% [markdown]
 # ## Two digits it has never seen
 #
-# The file is a solver. The report says whether the pair is like those of the training. If not,
-# Newton's method corrects the network's answer (`corrections=0` gives the network alone).
+# The file is a solver. A few steps of Newton's method correct the network's answer
+# (`corrections=0` gives the network alone), and the report says what they leave.
 
 # %%
 grid = geonet.Grid((28, 28))
@@ -81,18 +79,11 @@ path = geonet.geodesic(source, target, solver=str(outcome.model))
 print(path.report)
 
 # %% [markdown]
-# Now a classical solver solves the same pair. `monge-ampere` does not converge, so it refuses and
-# says why; `auto` without learned solvers takes `midpoint`.
+# Now a classical solver solves the same pair: `auto` without learned solvers takes `midpoint`.
 
 # %%
-floor = config.problem.floor
-try:
-    geonet.geodesic(source, target, solver="monge-ampere", floor=floor)
-except ConvergenceError as error:
-    print(error)
-ends = source.with_floor(floor), target.with_floor(floor)  # as the model sees them
-classical = geonet.geodesic(*ends, learned=False)
-faded = geonet.geodesic(*ends, solver="linear")
+classical = geonet.geodesic(source, target, learned=False)
+faded = geonet.geodesic(source, target, solver="linear")
 halfway = classical.density(0.5)
 print(classical.solver)
 print(f"model {float(l1(path.density(0.5), halfway)):.1%} off at t = ½")
@@ -101,7 +92,3 @@ print(f"linear mixture {float(l1(faded.density(0.5), halfway)):.1%} off")
 # %%
 figure = plot_together({"model": path, classical.solver: classical, "mixture": faded})
 figure.savefig("digits.png")
-
-# %% [markdown]
-# A model can also run without Python: `geonet export runs/digits/model.safetensors -o onnx` writes
-# ONNX files.

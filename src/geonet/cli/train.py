@@ -49,7 +49,7 @@ def train(
     floor: Annotated[
         float | None,
         typer.Option(
-            help="With --pairs: share of the mass that is made uniform; by default 0.05 if more "
+            help="With --pairs, 1D and 3D: share of the mass that is made uniform; by default 0.05 if more "
             "than a hundredth of the cells is empty."
         ),
     ] = None,

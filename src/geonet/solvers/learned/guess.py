@@ -19,6 +19,7 @@ from geonet.operators.cascade import CascadeNet
 from geonet.operators.cascade_path import guesses_of
 from geonet.operators.opened import PRETRAINED, opened
 from geonet.operators.transport import TransportNet, potential_of
+from geonet.progress import tell
 
 CELLS = 32  # along the longest axis: networks have no finer detail
 
@@ -28,6 +29,7 @@ def network_potentials(source: Density, target: Density) -> Sequence[Start]:
     """Where Newton's method may begin, for one pair or for every pair of a batch."""
     d = source.grid.dimension
     name = "universal-2d" if d == 2 else f"transport-{d}d"
+    tell(f"asking {name}")
     model, _ = opened(PRETRAINED / f"{name}.safetensors", d)
     if isinstance(model, CascadeNet):
         return guesses_of(model, source, target)
