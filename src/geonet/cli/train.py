@@ -49,8 +49,8 @@ def train(
     floor: Annotated[
         float | None,
         typer.Option(
-            help="With --pairs, 1D and 3D: share of the mass that is made uniform; by default 0.05 if more "
-            "than a hundredth of the cells is empty."
+            help="With --pairs, 1D and 3D: share of the mass that is made uniform; by default 0.05 "
+            "if more than a hundredth of the cells is empty."
         ),
     ] = None,
     folder: Annotated[
