@@ -43,8 +43,8 @@ def test_at_zero_it_shows_the_densities(batch):
     found = looked(torch.zeros_like(source), source, target, 1)
     weight = (source + target) / 2
     torch.testing.assert_close(found.weight, weight, rtol=1e-4, atol=1e-4)
-    sums = (target - source).sum((1, 2)) - found.residual.sum((1, 2))
-    assert float(sums.abs().max()) < 1e-2 * 32**2 * 1e-2
+    # Both have mass one; a thousand numbers of about one are summed in single precision.
+    assert float(found.residual.sum((1, 2)).abs().max()) < 0.01
     assert bool((found.dual == 0).all())
 
 

@@ -38,7 +38,7 @@ class Looked(NamedTuple):
 
     @property
     def dual(self) -> Tensor:
-        """Kantorovich's dual value of the potentials, at most W2², (B,)."""
+        """Kantorovich's dual value of the potentials, (B,): at most W2² where no map folds."""
         energy, gain = (self.totals[:, Totals._fields.index(name)] for name in ("energy", "gain"))
         return energy / 2 + 2 * gain
 

@@ -6,8 +6,9 @@ it: a Newton step that was learnt. Its fields are the residual r = ρ1 − ρ0 a
 is the correction. One network answers on the coarsest grid, where things move far; another on every
 finer one, whatever its size, since it knows lengths in cells only.
 
-It learns from densities alone. Kantorovich's dual value D(u) ≤ W2² is concave in u, it is W2² where
-u is right, and its derivative along δ is 2∫δ(ρ1 − ρ0): the residual is the gradient.
+It learns from densities alone. As long as nothing folds, Kantorovich's dual value D(u) ≤ W2² is
+concave in u. It is W2² where u is right, and its derivative along δ is 2∫δ(ρ1 − ρ0): the residual
+is the gradient.
 """
 
 from __future__ import annotations

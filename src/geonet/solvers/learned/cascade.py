@@ -26,7 +26,7 @@ class CascadeSolver(NetworkSolver):
 
     The network answers once for all pairs of a batch. Where it leaves more of a pair's mass
     unbalanced than the tolerance, some steps of Newton's method follow on the pair's own grid.
-    Their number is limited, so every pair takes about the same time; `midpoint` with
+    Their number is limited. If they do not reach the tolerance, the report says so; `midpoint` with
     start="network" takes as many as the tolerance needs.
 
     Attributes:
