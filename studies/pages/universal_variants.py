@@ -34,7 +34,7 @@ from geonet import randomness
 from geonet.evaluation.any_pairs import KINDS, PAIRS, draw
 from geonet.fields.carried import carried
 from geonet.fields.looks import looked
-from geonet.geodesics.midpoint.newton import unbalanced
+from geonet.geodesics.midpoint.walk import unbalanced
 from geonet.operators.cascade import losses
 from geonet.optimizers.soap import SOAP
 from geonet.threads import waiting_asleep

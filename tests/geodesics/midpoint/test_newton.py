@@ -10,7 +10,8 @@ from geonet.evaluation.exact_pairs import exact_pair
 from geonet.fields.compiled import elliptic as compiled
 from geonet.fields.levels import refined
 from geonet.fields.quadratic import at_points
-from geonet.geodesics.midpoint.newton import LOST, Newton, Start
+from geonet.geodesics.midpoint.newton import Newton, Start
+from geonet.geodesics.midpoint.walk import LOST
 
 TOLERANCE = 2e-3
 NEWTON = Newton(TOLERANCE)

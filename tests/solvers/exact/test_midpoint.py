@@ -308,10 +308,10 @@ def test_after_its_time_it_answers_with_the_best_so_far(monkeypatch):
     """Every look at the clock takes a second: after three no step begins."""
     from itertools import count
 
-    from geonet.geodesics.midpoint import newton
+    from geonet.geodesics.midpoint import walk
 
     ticks = count()
-    monkeypatch.setattr(newton, "monotonic", lambda: float(next(ticks)))
+    monkeypatch.setattr(walk, "monotonic", lambda: float(next(ticks)))
     grid = geonet.Grid((32, 32))
     noise = torch.rand(2, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     ends = [geonet.Density(values**4, grid) for values in noise]

@@ -91,3 +91,23 @@ def test_odd_options_are_refused(options, message):
 def test_other_dimensions_are_refused(pair_1d):
     with pytest.raises(SolverError, match="takes 2D densities, these are 1D"):
         geonet.geodesic(*pair_1d, solver="universal-2d")
+
+
+def test_it_says_where_it_went_astray():
+    """Two small lumps far apart on fine cells, unlike its training; `auto` begins at zero there."""
+    grid = Grid((64, 64), 0.0, (1.0, 3.0))
+    x, y = grid.points().unbind(-1)
+    ends = [
+        Density(((x - a) ** 2 + (y - b) ** 2 < size).double(), grid)
+        for a, b, size in ((0.3, 0.8, 0.05), (0.7, 2.2, 0.03))
+    ]
+    path, right = geonet.geodesic(*ends, solver="universal-2d"), geonet.geodesic(*ends)
+    assert right.notes["converged"] is True
+    if path.notes["converged"]:  # a better network may come
+        assert float(path.distance) == pytest.approx(float(right.distance), rel=0.01)
+    else:
+        report = path.report
+        assert report.distance_uncertainty is not None
+        low, high = report.distance_lower_bound, report.distance_upper_bound
+        assert low <= float(right.distance) * 1.001 and float(right.distance) <= high * 1.001
+        assert "did not reach its tolerance" in report.verdict()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import NamedTuple
 
 import torch
@@ -21,38 +20,24 @@ from torch import Tensor
 
 from geonet.fields.elliptic import Elliptic, Levels, Totals, levels_on
 from geonet.fields.levels import refined, repeated
+from geonet.geodesics.midpoint.walk import Course, Seen, Solution, Walk, unbalanced
 from geonet.measures.grid import Grid
 from geonet.measures.interpolation import resample
-from geonet.progress import tell
-from geonet.wording import percent
 
 FIRST = 8  # cells along the longest axis of the coarsest level
-FLOOR, HIGHEST = 0.1, 30.0  # of A, relative to uniform
-FINE, FINE_FLOOR = 0.002, 0.03  # where the residual is less, the floor may be less
-RAISE, LOWER, FAST = (
-    5.0,
-    3.0,
-    0.3,
-)  # the floor after a failure and a success; a success that is fast
-LOWERS = 0.95  # what a step must leave of the residual at most
-INEXACT, ITERATIONS = 0.1, 40  # tolerance and most steps of the linear problem
 COARSE = 0.02  # residual that is enough on levels that are not the last
 NEAR, NEARER = 0.6, 0.3  # residual of a potential to start from, at most: on the same cells, others
 STEPS = 20  # most steps between two ends
 SHARED = 0.1  # uniform mass with which the first level begins
 SOFT, SHARP = 1.0, 0.0  # least width in cells over which ends are averaged
 LADDER = ((), (0.0,), (0.7, 0.0), (1.5, 0.7, 0.0))  # blurs in cells, until one row is enough
-LOST = 0.05  # of an end's mass: sums over half-cells are off by less
 GAINS = 0.75  # of the residual: what a row must leave at most, for the next to be tried
 HALF_DONE = 5e-3  # residual that is enough while densities are blurred
 DETAIL = 0.2  # mismatch above which half the cells' spacing is worth its time
+FINEST = 2**20  # cells above which it is not
 SHORT = 2.0  # cells: where W2 is less, so is a quarter of it
 NOTHING = 1e-3  # cells: where W2 is less, the ends are equal
-FINEST = 2**20  # cells above which it is not
 MOST_HALVINGS = 2  # of the cells' spacing
-
-_Solution = tuple[Tensor, float, Totals]
-_Seen = tuple[Tensor, list[float]]  # what `look` gives
 
 
 @dataclass(frozen=True)
@@ -107,7 +92,7 @@ class Newton:
         A potential to start from, (*other cells), replaces all levels that are coarser than it, if
         it is near enough; one that knows finer ones is asked for them where they are wanted.
         """
-        ends, course = [source.double(), target.double()], _Course(self.time_limit)
+        ends, course = [source.double(), target.double()], Course(self.time_limit)
         begun = start if start is None or not isinstance(start, Tensor) else Start(start)
         solution = None if begun is None else self._from_start(ends, sides, begun, course)
         if solution is None:
@@ -132,22 +117,22 @@ class Newton:
         return again if again.residual < residual else found
 
     def _from_zero(
-        self, ends: Sequence[Tensor], sides: Sequence[float], course: _Course
-    ) -> _Solution:
+        self, ends: Sequence[Tensor], sides: Sequence[float], course: Course
+    ) -> Solution:
         """The potential on the densities' own cells, level by level."""
         levels = levels_on(ends[0].shape, sides, self.threads)
         shapes = [shape for shape in levels.shapes if max(shape) > FIRST]
         order = list(range(min(len(shapes), len(levels.shapes) - 1), -1, -1))
         c = torch.zeros(levels.shapes[order[0]], dtype=torch.float64)
-        return self._levels(levels, order, c, ends, sides, course)
+        return self._levels(levels, order, c, ends, sides, True, course)
 
     def _from_start(
         self,
         ends: Sequence[Tensor],
         sides: Sequence[float],
         start: Start,
-        course: _Course,
-    ) -> _Solution | None:
+        course: Course,
+    ) -> Solution | None:
         """The same from a potential, or from a finer one; None if it is not near enough."""
         c = start.coefficients.double()
         if c.shape != ends[0].shape:
@@ -155,7 +140,7 @@ class Newton:
             fine = [k for k, shape in enumerate(levels.shapes) if max(shape) >= max(c.shape)] or [0]
             if not self._is_near(levels.at(fine[-1]), c, ends, sides):
                 return None
-            return self._levels(levels, fine[::-1], c, ends, sides, course)
+            return self._levels(levels, fine[::-1], c, ends, sides, False, course)
         place = self._finest(ends, sides, start)
         if unbalanced(*place.seen) > NEAR:
             return None
@@ -192,12 +177,13 @@ class Newton:
         c: Tensor,
         ends: Sequence[Tensor],
         sides: Sequence[float],
-        course: _Course,
-    ) -> _Solution:
+        from_zero: bool,
+        course: Course,
+    ) -> Solution:
         """From level to level in this order; the last is number 0."""
         solution = None
         for k in order:
-            begins = k == order[0] and not bool(c.any())
+            begins = from_zero and k == order[0]
             wish = DETAIL if k == 0 and self._may_refine(ends[0].shape, 1) else math.inf
             solution = self._level(levels.at(k), c, ends, sides, k == 0, begins, wish, course)
             c = solution[0]
@@ -211,9 +197,9 @@ class Newton:
 
         Or from a finer one, where that is wanted and its dual value is higher.
         """
-        course, ends = _Course(self.time_limit), [source.double(), target.double()]
+        course, ends = Course(self.time_limit), [source.double(), target.double()]
         equation, c, ends, seen = self._finest(ends, sides, start)
-        walk = _Walk(equation, self.max_steps, 1 / math.prod(sides), course)
+        walk = Walk(equation, self.max_steps, 1 / math.prod(sides), course)
         c, residual, totals = walk(c, ends, SHARP, self.tolerance, seen)
         steps = ((walk.cells, walk.steps, walk.iterations),)
         enough, late = residual <= 2 * self.tolerance, course.late()
@@ -240,9 +226,9 @@ class Newton:
         last: bool,
         first: bool,
         enough: float,
-        course: _Course,
-        seen: _Seen | None = None,
-    ) -> _Solution:
+        course: Course,
+        seen: Seen | None = None,
+    ) -> Solution:
         """The potential on one level, its residual and totals, from one on any cells.
 
         A mismatch above `enough` is left to a finer level. On the last level the equation may have
@@ -251,12 +237,12 @@ class Newton:
         c = refined(c, equation.shape)
         means = [_averaged(end, equation.shape, sides) for end in ends]
         goal = self.tolerance if last else max(COARSE, self.tolerance)
-        walk = _Walk(equation, self.max_steps, 1 / math.prod(sides), course)
+        walk = Walk(equation, self.max_steps, 1 / math.prod(sides), course)
         if first:
             uniform = 1 / math.prod(sides)
             mixed = [(1 - SHARED) * mean + SHARED * uniform for mean in means]
             c, _, _ = walk(c, mixed, SOFT, goal)
-        best: _Solution | None = None
+        best: Solution | None = None
         for height, rung in enumerate(LADDER):
             now, walk.attempt = c, height + 1
             for blur in rung:
@@ -281,7 +267,7 @@ class _Place(NamedTuple):
     equation: Elliptic
     c: Tensor
     ends: Sequence[Tensor]
-    seen: _Seen
+    seen: Seen
 
 
 class Start:
@@ -297,84 +283,6 @@ class Start:
     def finer(self) -> Start | None:
         """One on cells of half the side, or None if none is known."""
         return None
-
-
-class _Course:
-    """What was done so far, and until when there is time.
-
-    Attributes:
-        steps: as `Found` has them.
-    """
-
-    def __init__(self, time_limit: float | None):
-        self.steps: list[tuple[str, int, int]] = []
-        self._end = math.inf if time_limit is None else monotonic() + time_limit
-
-    def late(self) -> bool:
-        """Whether the time is over."""
-        return monotonic() >= self._end
-
-
-class _Walk:
-    """Newton's steps on one level, counted and told.
-
-    Attributes:
-        attempt: the row of `LADDER`, from 1.
-    """
-
-    def __init__(self, equation: Elliptic, most: int, uniform: float, course: _Course):
-        self.equation, self.most, self.uniform, self.course = equation, most, uniform, course
-        self.steps = self.iterations = 0
-        self.attempt, self.cells = 1, "×".join(map(str, equation.shape))
-
-    def __call__(
-        self,
-        c: Tensor,
-        ends: Sequence[Tensor],
-        softness: float,
-        goal: float,
-        seen: _Seen | None = None,
-    ) -> _Solution:
-        """Step until the residual is at the goal, or nothing lowers it.
-
-        What the equation has `seen` of c between these ends need not be looked at again.
-        """
-        equation, floor = self.equation, FLOOR
-        if seen is None:
-            equation.between(ends[0], ends[1], softness)
-            seen = equation.look(c)
-        residual, totals = seen
-        size = unbalanced(residual, totals)
-        for _ in range(self.most):
-            if size <= goal or floor > HIGHEST or self.course.late():
-                break
-            self._tell(size)
-            step = equation.step_for(residual, floor * self.uniform, INEXACT, ITERATIONS)
-            trial, found = equation.look(c + step)
-            now = unbalanced(trial, found)
-            self.steps += 1
-            self.iterations += equation.iterations
-            if now < LOWERS * size:
-                least = FLOOR if now > FINE else FINE_FLOOR
-                floor = max(least, floor / (LOWER if now > FAST * size else LOWER**3))
-                c, residual, totals, size = c + step, trial, found, now
-            else:  # the weights are now those of the trial
-                floor *= RAISE
-                residual, totals = equation.look(c)
-        return c, size, Totals(*totals)
-
-    def _tell(self, residual: float) -> None:
-        again = f", attempt {self.attempt}" if self.attempt > 1 else ""
-        tell(
-            f"midpoint: {self.cells} cells{again}, Newton step {self.steps + 1}, "
-            f"residual {percent(residual)}"
-        )
-
-
-def unbalanced(residual: Tensor, totals: Sequence[float]) -> float:
-    """Σ|r_i|, and what both ends miss of their mass where the half-cells jump over it."""
-    lost = sum(max(0.0, abs(1 - mass) - LOST) for mass in Totals(*totals)[1:3])
-    return float(residual.abs().sum()) + lost
 
 
 def wants_more(totals: Totals, cell: float, times: int) -> bool:
