@@ -10,12 +10,15 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
 from threading import Condition, Event, Lock, Thread, current_thread
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+Result = TypeVar("Result")
 
 WORTH = 8192  # cells for which one more thread pays, in compiled loops
 SMALL = 2**15  # cells below which one thread does it all; torch shares out no shorter loops
@@ -32,6 +35,20 @@ WITH_BLAS = (  # modules, where they were imported
 def threads_for(cells: int) -> int:
     """One for small problems; else as many as torch may use."""
     return max(1, min(torch.get_num_threads(), cells // WORTH))
+
+
+def shared_out(work: Callable[[int], Result], count: int, cells: int) -> Iterator[Result]:
+    """What `work` gives for 0, 1, …, count − 1, in this order, several of them at a time.
+
+    It is for work in compiled loops, which let other threads run. Where the cells of one piece are
+    many it has all threads to itself, and pieces follow one another.
+    """
+    workers = 1 if threads_for(cells) > 1 else min(count, torch.get_num_threads())
+    if workers <= 1:
+        yield from map(work, range(count))
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        yield from pool.map(work, range(count))
 
 
 @contextmanager

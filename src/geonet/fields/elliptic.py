@@ -65,10 +65,6 @@ class Elliptic(Protocol):
         """The residual r, (*shape), and totals, as in `Totals`; K is kept for `step_for`."""
         ...
 
-    def mean_weight(self) -> Tensor:
-        """trace A/d of the last `look`, means over cells, (*shape); `step_for` changes it."""
-        ...
-
     def step_for(self, residual: Tensor, floor: float, tolerance: float, most: int) -> Tensor:
         """δ, (*shape), for K with a floor, up to a tolerance of |r|; after it, `look` again."""
         ...

@@ -7,20 +7,14 @@ densities relative to the uniform one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from threading import Lock
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from geonet.fields.compiled import loops
-from geonet.fields.elliptic import Elliptic, Totals, levels_on
-
-KEPT = 2**15  # cells up to which the room for an equation is kept
-MOST_KEPT = 8  # rooms of one shape
+from geonet.fields.compiled import elliptic as compiled
+from geonet.fields.elliptic import PlainLevels, Totals
 
 
 class Looked(NamedTuple):
@@ -49,44 +43,26 @@ def looked(coefficients: Tensor, source: Tensor, target: Tensor, threads: int) -
 
     Pairs are shared out among the threads; a single pair has them all.
     """
-    count, shape = len(coefficients), tuple(coefficients.shape[1:])
-    residual, weight = torch.empty(count, *shape), torch.empty(count, *shape)
-    totals = torch.empty(count, len(Totals._fields), dtype=torch.float64)
+    shape = coefficients.shape[1:]
     potentials = coefficients.double() / max(shape) ** 2
-    workers = min(count, threads)
-
-    def work(first: int) -> None:
-        with _room(shape, max(1, threads // count)) as equation:
-            for k in range(first, count, workers):
-                equation.between(source[k], target[k], 0.0)
-                own, sums = equation.look(potentials[k])
-                residual[k], weight[k] = own, equation.mean_weight()
-                totals[k] = torch.tensor(sums, dtype=torch.float64)
-
-    if workers == 1:
-        work(0)
+    sides = [n / max(shape) for n in shape]
+    if compiled.available():
+        found = compiled.looks(potentials, source, target, sides, threads)
     else:
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(work, range(workers)))
+        found = _plainly(potentials, source, target, sides)
+    residual, weight, totals = found
     return Looked(residual * math.prod(shape), weight, totals)
 
 
-_free: dict[tuple[str | int | None, ...], list[Elliptic]] = {}
-_lock = Lock()
-
-
-@contextmanager
-def _room(shape: tuple[int, ...], threads: int) -> Iterator[Elliptic]:
-    """The equation on a grid of the unit cube; making room for it costs as much as a small look."""
-    key = loops.build(), *shape, threads
-    with _lock:
-        free = _free.get(key)
-        equation = free.pop() if free else None
-    if equation is None:
-        equation = levels_on(shape, [n / max(shape) for n in shape], threads).at(0)
-    yield equation
-    if math.prod(shape) <= KEPT:
-        with _lock:
-            kept = _free.setdefault(key, [])
-            if len(kept) < MOST_KEPT:
-                kept.append(equation)
+def _plainly(
+    potentials: Tensor, source: Tensor, target: Tensor, sides: Sequence[float]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Pair by pair in torch."""
+    residual, weight = torch.empty_like(source), torch.empty_like(source)
+    totals = potentials.new_empty(len(source), len(Totals._fields))
+    equation = PlainLevels(source.shape[1:], sides).at(0)
+    for k, ends in enumerate(zip(source, target, strict=True)):
+        equation.between(*ends, 0.0)
+        residual[k], sums = equation.look(potentials[k])
+        weight[k], totals[k] = equation.mean_weight(), potentials.new_tensor(sums)
+    return residual, weight, totals

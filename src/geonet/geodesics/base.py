@@ -55,6 +55,7 @@ class Geodesic(ABC):
     kind: ClassVar[str]
     kinds: ClassVar[dict[str, type[Geodesic]]] = {}
     distance_is_lower_bound: ClassVar[bool] = False
+    frames_by_loops: ClassVar[bool] = False  # compiled ones, which let other threads run
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from geonet.geodesics.base import ENDS, Geodesic
+from geonet.geodesics.gradients import wanted
 from geonet.measures.density import Density
 from geonet.measures.gaussian_mixture import GaussianMixture
 from geonet.measures.grid import Grid
+from geonet.threads import shared_out
 
 
 class Stack(Geodesic):
@@ -33,7 +35,13 @@ class Stack(Geodesic):
         return torch.stack([path._distance() for path in self.paths])
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
-        return torch.stack([path._density(times, grid) for path in self.paths])
+        def frames(k: int) -> Tensor:
+            return self.paths[k]._density(times, grid)
+
+        alone = wanted(self.source, self.target)  # other threads do not know whether autograd is on
+        if alone or not all(path.frames_by_loops for path in self.paths):
+            return torch.stack([frames(k) for k in range(len(self.paths))])
+        return torch.stack(list(shared_out(frames, len(self.paths), grid.size)))
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
         return torch.stack([path._velocity(times, points) for path in self.paths])

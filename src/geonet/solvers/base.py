@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from typing import ClassVar
-
-import torch
 
 from geonet.advice import either, setting
 from geonet.arguments import shown
@@ -18,7 +15,7 @@ from geonet.geodesics.stack import Stack
 from geonet.measures.density import Density, check_density
 from geonet.measures.gaussian_mixture import End, GaussianMixture
 from geonet.progress import tell
-from geonet.threads import threads_for, working_on
+from geonet.threads import shared_out, working_on
 
 EVERY_ANSWER = ("density", "distance", "velocity", "potential", "trajectories")
 
@@ -116,34 +113,31 @@ def check_pair(source: Density, target: Density) -> None:
         )
 
 
-def some_at_once(solve: Callable[[int], Geodesic], count: int, cells: int, name: str) -> Stack:
+def some_at_once(solve: Callable[[int], Geodesic], count: int, cells: int) -> Stack:
     """`one_by_one` for compiled loops, which let other threads run: several pairs at a time.
 
     Args:
         solve: the path of the pair with this number.
         count: of pairs.
         cells: of a pair; where they are many, all threads work on one pair.
-        name: of the solver, which tells how far it is.
     """
-    workers = 1 if threads_for(cells) > 1 else min(count, torch.get_num_threads())
-    if workers == 1:
-        return one_by_one(solve, count)
-    found: list[Geodesic] = []
-    with ThreadPoolExecutor(workers) as pool:
-        for path in pool.map(solve, range(count)):
-            found.append(path)
-            tell(f"{name}: {len(found)} of {count} pairs")
-    return one_by_one(found.__getitem__, count)
+    return _stacked(shared_out(solve, count, cells), count)
 
 
 def one_by_one(solve: Callable[[int], Geodesic], count: int) -> Stack:
-    """The paths of a batch, by a function of the pair's number; errors name the pair."""
-    paths = []
-    for i in range(count):
-        try:
-            tell(f"pair {i + 1} of {count}")
-            paths.append(solve(i))
-        except GeonetError as error:
-            error.args = (f"Pair {i} of the batch: {error}",)
-            raise
-    return Stack(paths)
+    """The paths of a batch, by a function of the pair's number."""
+    return _stacked(map(solve, range(count)), count)
+
+
+def _stacked(paths: Iterator[Geodesic], count: int) -> Stack:
+    """Paths as they come; errors name the pair."""
+    found: list[Geodesic] = []
+    tell(f"pair 1 of {count}")
+    try:
+        for path in paths:
+            found.append(path)
+            tell(f"pair {min(len(found) + 1, count)} of {count}")
+    except GeonetError as error:
+        error.args = (f"Pair {len(found)} of the batch: {error}",)
+        raise
+    return Stack(found)

@@ -16,12 +16,14 @@ from torch import Tensor
 from geonet.fields.compiled import loops
 from geonet.fields.levels import half_cell_means, level_shapes, refinement
 
+VERSION = 2  # of halfway.c
 MOST_LEVELS = 24  # of quadratic.h
 BLOCK = 32  # of quadratic.h
 TOTALS = 6  # of halfway.c
 MOST_THREADS = 64
-DIAGONAL = {1: (0,), 2: (0, 2), 3: (0, 3, 5)}  # of packed matrices
+MOST = 2**31  # cells: C counts them in 32 bits where it looks up densities
 WORTH = 8192  # cells for which waking one more thread pays
+LINE, PIECE = 64, 2**20  # bytes of a line of the cache, and of rooms that are shared out
 
 _pointer, _whole, _long = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 _real, _double = ctypes.c_float, ctypes.c_double
@@ -87,10 +89,10 @@ class Levels:
         self.sides, self.threads = tuple(sides), min(threads, MOST_THREADS)
         self.shapes = level_shapes(shape, sides)
         self._kept: list[Tensor] = []
-        self.weights: list[Tensor] = []  # of every level, (2^d, d(d+1)/2, *shape)
+        self._free = (0, 0)  # bytes of the last room, from one address to another
         self._levels = [self._level(k) for k in range(len(self.shapes))]
         n = math.prod(self.shapes[-1])
-        self._factor = self._room(n * n, dtype=torch.float64)
+        self._factor = self._room(n * n, size=8)
         self._rooms = [self._room(size) for size in self._transfer_sizes()]
 
     def at(self, k: int) -> Elliptic:
@@ -100,19 +102,27 @@ class Levels:
             hierarchy.level[place] = level
         hierarchy.factor = self._factor
         hierarchy.rooms[0], hierarchy.rooms[1] = self._rooms
-        return Elliptic(self, hierarchy, self.shapes[k], self.weights[k])
+        return Elliptic(self, hierarchy, self.shapes[k])
 
-    def _room(self, *shape: int, dtype: torch.dtype = torch.float32) -> int:
-        """The address of fresh memory, which lives as long as this object."""
-        room = torch.zeros(shape, dtype=dtype, device="cpu")
-        self._kept.append(room)
-        return room.data_ptr()
+    def _room(self, *shape: int, size: int = 4) -> int:
+        """The address of zeros that live as long as this object, for numbers of `size` bytes.
+
+        They come in large pieces: fifty small ones would take longer than a look.
+        """
+        wanted = -(-math.prod(shape) * size // LINE) * LINE
+        begin, end = self._free
+        if wanted > end - begin:
+            room = torch.zeros(max(wanted, PIECE) + LINE, dtype=torch.uint8, device="cpu")
+            self._kept.append(room)
+            begin = -(-room.data_ptr() // LINE) * LINE
+            end = begin + max(wanted, PIECE)
+        self._free = begin + wanted, end
+        return begin
 
     def _level(self, k: int) -> _Level:
         shape, d = self.shapes[k], len(self.sides)
         level, cells = _Level(grid=_grid(shape)), math.prod(shape)
         level.weights = self._room(2**d, d * (d + 1) // 2, *shape)
-        self.weights.append(self._kept[-1])
         for name in ("diagonal", "x", "b", "r", "work", "mode"):
             setattr(level, name, self._room(cells))
         for name in ("padded", "summed"):
@@ -148,11 +158,8 @@ class Levels:
 class Elliptic:
     """The equation of the potential on one grid; see `fields.elliptic`."""
 
-    def __init__(
-        self, levels: Levels, hierarchy: _Hierarchy, shape: tuple[int, ...], weights: Tensor
-    ):
+    def __init__(self, levels: Levels, hierarchy: _Hierarchy, shape: tuple[int, ...]):
         self.shape, self.levels, self._hierarchy = shape, levels, hierarchy
-        self._weights = weights
         self.step = tuple(side / n for side, n in zip(levels.sides, shape, strict=True))
         cells = math.prod(shape)
         self._problem = _problem(shape, self.step)
@@ -184,13 +191,6 @@ class Elliptic:
         )
         return residual, list(totals)
 
-    def mean_weight(self) -> Tensor:
-        """trace A/d of the last look, means over cells, (*shape)."""
-        d = len(self.shape)
-        scales = [step**2 / (d * math.prod(self.step)) for step in self.step]
-        own = (self._weights[:, place].sum(0) for place in DIAGONAL[d])
-        return sum(scale * part for scale, part in zip(scales, own, strict=True))  # pyright: ignore
-
     def step_for(self, residual: Tensor, floor: float, tolerance: float, most: int) -> Tensor:
         """Newton's step after `look`, which has to be called again before the next."""
         _call().geonet_prepare(self._hierarchy, self._steps, floor)
@@ -206,6 +206,33 @@ class Elliptic:
             self._hierarchy, *addresses, tolerance, most, ctypes.byref(left)
         )
         return x.to(torch.float64)
+
+
+def looks(
+    coefficients: Tensor, source: Tensor, target: Tensor, sides: Sequence[float], threads: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Residuals and mean trace A/d, (B, *shape) each, and totals, (B, TOTALS), of many pairs."""
+    count, *shape = coefficients.shape
+    d, cells = len(shape), math.prod(shape)
+    c = coefficients.to(torch.float64).contiguous()
+    first, second = (end.detach().to(torch.float32).contiguous() for end in (source, target))
+    assert first.shape == second.shape == c.shape and cells < MOST
+    parts = max(1, min(threads, MOST_THREADS, count * max(1, cells // WORTH)))
+    rows = cells // shape[-1] * (shape[-1] + 2)
+    rooms = min(parts, max(count, 1))
+    floats = torch.empty(rooms, 2**d * d * (d + 1) // 2 * cells + rows)
+    doubles = torch.empty(rooms, rows, dtype=torch.float64)
+    residual, mean = torch.empty_like(first), torch.empty_like(first)
+    totals = torch.empty(count, TOTALS, dtype=torch.float64)
+    arrays = c, first, second, residual, mean, totals, floats, doubles
+    _call().geonet_looks(
+        _problem(shape, [side / n for side, n in zip(sides, shape, strict=True)]),
+        d,
+        parts,
+        count,
+        *(array.data_ptr() for array in arrays),
+    )
+    return residual, mean, totals
 
 
 def carried(
@@ -258,7 +285,7 @@ def _set_ends(
     problem: _Problem, source: Tensor, target: Tensor, softness: float, holder: Elliptic | _Holder
 ) -> None:
     ends = tuple(end.detach().to(torch.float32).contiguous() for end in (source, target))
-    assert all(end.numel() == problem.grid.cells for end in ends)
+    assert all(end.numel() == problem.grid.cells < MOST for end in ends)
     holder.ends = ends  # pyright: ignore  # whose addresses C is given
     problem.ends[0], problem.ends[1] = (end.data_ptr() for end in ends)
     problem.softness = softness
@@ -277,7 +304,7 @@ def _declared(library: ctypes.CDLL) -> bool:
             ctypes.sizeof(_Level),
             ctypes.sizeof(_Hierarchy),
         ],
-        "geonet_halfway_made_for": [BLOCK, ctypes.sizeof(_Grid), ctypes.sizeof(_Problem)],
+        "geonet_halfway_made_for": [VERSION, BLOCK, ctypes.sizeof(_Grid), ctypes.sizeof(_Problem)],
     }
     try:
         for name, numbers in ours.items():
@@ -292,6 +319,8 @@ def _declared(library: ctypes.CDLL) -> bool:
     library.geonet_solve.restype = _whole
     library.geonet_halfway_splines.argtypes = [problem, _whole, _whole, *[_pointer] * 6]
     library.geonet_halfway_splines.restype = None
+    library.geonet_looks.argtypes = [problem, _whole, _whole, _long, *[_pointer] * 8]
+    library.geonet_looks.restype = None
     library.geonet_carry.argtypes = [
         problem,
         _whole,

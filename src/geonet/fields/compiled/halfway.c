@@ -10,6 +10,10 @@
 
 #include "quadratic.h"
 
+#define VERSION 2 /* one more whenever something here changes for elliptic.py */
+
+#define NARROWEST 1e-3f /* cells of a frame */
+
 /* Both ends, relative to uniform on the box. */
 typedef struct {
     Grid grid;
@@ -72,43 +76,50 @@ static double folded(const int d, const double *m, double *cof) {
     return det;
 }
 
-/* The mean of an end over a box around a place, both in cells: the density is constant in each cell,
-   and the box at most a cell wide, so that it meets at most two cells along an axis. */
-INLINE float looked_up(const int d, const Grid *grid, const float *values, const float *place,
-                       const float *width) {
-    int64_t at = 0, next[3] = {0, 0, 0};
-    float way[3];
-    int64_t stride = 1;
+/* Means of an end over boxes around places, both in cells: the density is constant in each cell, and
+   a box is at most a cell wide, so that it meets at most two cells along an axis.
+
+   Cells are counted in 32 bits, for vectors of them. */
+INLINE void means_over(const int d, const Grid *grid, const float *values, float place[3][BLOCK],
+                       float width[3][BLOCK], int32_t count, float *mean) {
+    int32_t at[BLOCK], next[3][BLOCK], stride = 1;
+    float way[3][BLOCK];
     for (int axis = d - 1; axis >= 0; axis--) {
         const int32_t n = grid->shape[3 - d + axis];
-        const float w = width[axis], most = (float)n - w;
-        float low = place[axis] - 0.5f * w;
-        low = low > 0 ? low : 0;
-        low = low < most ? low : most;
-        int32_t i = (int32_t)low;
-        i = i < n - 1 ? i : n - 1;
-        const float beyond = (low + w - (float)(i + 1)) / w;
-        way[axis] = beyond > 0 ? beyond : 0;
-        next[axis] = i < n - 1 ? stride : 0;
-        at += i * stride;
+#pragma omp simd
+        for (int32_t j = 0; j < count; j++) {
+            const float w = width[axis][j], most = (float)n - w;
+            float low = place[axis][j] - 0.5f * w;
+            low = low > 0 ? low : 0;
+            low = low < most ? low : most;
+            int32_t i = (int32_t)low;
+            i = i < n - 1 ? i : n - 1;
+            const float beyond = (low + w - (float)(i + 1)) / w;
+            way[axis][j] = beyond > 0 ? beyond : 0;
+            next[axis][j] = i < n - 1 ? stride : 0;
+            at[j] = (axis == d - 1 ? 0 : at[j]) + i * stride;
+        }
         stride *= n;
     }
-    const float *v = values + at;
-    if (d == 1) return v[0] + way[0] * (v[next[0]] - v[0]);
-    if (d == 2) {
-        const float a = v[0] + way[1] * (v[next[1]] - v[0]);
-        const float *u = v + next[0];
-        const float b = u[0] + way[1] * (u[next[1]] - u[0]);
-        return a + way[0] * (b - a);
+#pragma omp simd
+    for (int32_t j = 0; j < count; j++) {
+        const int32_t i = at[j], last = next[d - 1][j];
+        const float t = way[d - 1][j];
+        const float a = values[i] + t * (values[i + last] - values[i]);
+        if (d == 1) mean[j] = a;
+        if (d > 1) {
+            const int32_t k = i + next[d - 2][j];
+            const float b = values[k] + t * (values[k + last] - values[k]);
+            const float face = a + way[d - 2][j] * (b - a);
+            if (d == 2) mean[j] = face;
+            if (d == 3) {
+                const int32_t l = i + next[0][j], m = k + next[0][j];
+                const float e = values[l] + t * (values[l + last] - values[l]);
+                const float f = values[m] + t * (values[m + last] - values[m]);
+                mean[j] = face + way[0][j] * (e + way[1][j] * (f - e) - face);
+            }
+        }
     }
-    float faces[2];
-    for (int k = 0; k < 2; k++) {
-        const float *w = v + k * next[0], *u = w + next[1];
-        const float a = w[0] + way[2] * (w[next[2]] - w[0]);
-        const float b = u[0] + way[2] * (u[next[2]] - u[0]);
-        faces[k] = a + way[1] * (b - a);
-    }
-    return faces[0] + way[0] * (faces[1] - faces[0]);
 }
 
 /* Values, slopes and bends of u along a block of a row, for every leading row of taps. */
@@ -184,17 +195,18 @@ INLINE void brought(const int d, const Problem *problem, const float *mu, float 
                     float place[3][BLOCK], float gradient[3][BLOCK], float hessian[6][BLOCK],
                     float *rho, float *det, float cof[6][BLOCK], float *folding) {
     float m[6][BLOCK];
-    float density[BLOCK], worst[BLOCK];
-    for (int32_t j = 0; j < count; j++) {
-        float x[3], width[3];
-        for (int a = 0; a < d; a++) {
-            x[a] = place[a][j] + s * gradient[a][j] / (float)problem->step[a];
-            width[a] = 0.5f + 0.5f * s * hessian[diagonal_entry(d, a)][j];
-            width[a] = width[a] > (float)problem->softness ? width[a] : (float)problem->softness;
-            width[a] = width[a] < 1 ? width[a] : 1;
+    float density[BLOCK], worst[BLOCK], x[3][BLOCK], width[3][BLOCK], least = 1;
+    for (int a = 0; a < d; a++) {
+        const float scale = s / (float)problem->step[a], softness = (float)problem->softness;
+#pragma omp simd
+        for (int32_t j = 0; j < count; j++) {
+            x[a][j] = place[a][j] + scale * gradient[a][j];
+            float w = 0.5f + 0.5f * s * hessian[diagonal_entry(d, a)][j];
+            w = w > softness ? w : softness;
+            width[a][j] = w < 1 ? w : 1;
         }
-        density[j] = looked_up(d, &problem->grid, mu, x, width);
     }
+    means_over(d, &problem->grid, mu, x, width, count, density);
 #pragma omp simd
     for (int32_t j = 0; j < count; j++) {
         if (d == 1) {
@@ -224,31 +236,35 @@ INLINE void brought(const int d, const Problem *problem, const float *mu, float 
             worst[j] = minor < worst[j] ? minor : worst[j];
         }
     }
+#pragma omp simd reduction(min : least)
     for (int32_t j = 0; j < count; j++) {
-        const float half = 0.5f * density[j];
-        if (worst[j] > 0) {
-            if (d == 2) {
-                cof[0][j] += half * m[2][j];
-                cof[1][j] -= half * m[1][j];
-                cof[2][j] += half * m[0][j];
-            }
-            if (d == 3) {
-                cof[0][j] += half * (m[3][j] * m[5][j] - m[4][j] * m[4][j]);
-                cof[1][j] += half * (m[2][j] * m[4][j] - m[1][j] * m[5][j]);
-                cof[2][j] += half * (m[1][j] * m[4][j] - m[2][j] * m[3][j]);
-                cof[3][j] += half * (m[0][j] * m[5][j] - m[2][j] * m[2][j]);
-                cof[4][j] += half * (m[1][j] * m[2][j] - m[0][j] * m[4][j]);
-                cof[5][j] += half * (m[0][j] * m[3][j] - m[1][j] * m[1][j]);
-            }
-        } else {
-            double entry[6], found[6];
-            for (int e = 0; e < entries(d); e++) entry[e] = m[e][j];
-            det[j] = (float)folded(d, entry, found);
-            if (d > 1)
-                for (int e = 0; e < entries(d); e++) cof[e][j] += half * (float)found[e];
-            *folding += density[j];
+        const float half = worst[j] > 0 ? 0.5f * density[j] : 0;
+        if (d == 2) {
+            cof[0][j] += half * m[2][j];
+            cof[1][j] -= half * m[1][j];
+            cof[2][j] += half * m[0][j];
+        }
+        if (d == 3) {
+            cof[0][j] += half * (m[3][j] * m[5][j] - m[4][j] * m[4][j]);
+            cof[1][j] += half * (m[2][j] * m[4][j] - m[1][j] * m[5][j]);
+            cof[2][j] += half * (m[1][j] * m[4][j] - m[2][j] * m[3][j]);
+            cof[3][j] += half * (m[0][j] * m[5][j] - m[2][j] * m[2][j]);
+            cof[4][j] += half * (m[1][j] * m[2][j] - m[0][j] * m[4][j]);
+            cof[5][j] += half * (m[0][j] * m[3][j] - m[1][j] * m[1][j]);
         }
         rho[j] = density[j] * det[j];
+        least = worst[j] < least ? worst[j] : least;
+    }
+    if (least > 0) return;
+    for (int32_t j = 0; j < count; j++) {
+        if (worst[j] > 0) continue;
+        double entry[6], found[6];
+        for (int e = 0; e < entries(d); e++) entry[e] = m[e][j];
+        det[j] = (float)folded(d, entry, found);
+        if (d > 1)
+            for (int e = 0; e < entries(d); e++) cof[e][j] += 0.5f * density[j] * (float)found[e];
+        rho[j] = density[j] * det[j];
+        *folding += density[j];
     }
 }
 
@@ -278,19 +294,21 @@ enum { APART, MASS0, MASS1, ENERGY, GAIN, FOLDING, TOTALS };
 INLINE void count_up(const int d, int p, int q, int32_t count, double value[2][9][BLOCK],
                      float gradient[3][BLOCK], float rho[2][BLOCK], float folding, double share,
                      double *totals) {
-    double sums[TOTALS] = {0, 0, 0, 0, 0, folding};
+    double apart = 0, mass0 = 0, mass1 = 0, energy = 0, gain = 0;
+#pragma omp simd reduction(+ : apart, mass0, mass1, energy, gain)
     for (int32_t j = 0; j < count; j++) {
         const float difference = rho[1][j] - rho[0][j];
         float square = 0;
         double u = 0;
         for (int a = 0; a < d; a++) square += gradient[a][j] * gradient[a][j];
         for (int k = 0; k < rows_of(d); k++) u += lead(d, 0, 0, p, k) * value[q][k][j];
-        sums[APART] += fabsf(difference);
-        sums[MASS0] += rho[0][j];
-        sums[MASS1] += rho[1][j];
-        sums[ENERGY] += (double)square * (rho[0][j] + rho[1][j]);
-        sums[GAIN] += u * difference;
+        apart += fabsf(difference);
+        mass0 += rho[0][j];
+        mass1 += rho[1][j];
+        energy += (double)square * (rho[0][j] + rho[1][j]);
+        gain += u * difference;
     }
+    const double sums[TOTALS] = {apart, mass0, mass1, energy, gain, folding};
     for (int k = 0; k < TOTALS; k++) totals[k] += share * sums[k];
 }
 
@@ -388,6 +406,51 @@ void geonet_halfway_splines(const Problem *problem, int32_t d, int32_t threads,
         for (int k = 0; k < TOTALS; k++) totals[k] += parts[part][k];
 }
 
+/* Numbers of each kind that a thread of `geonet_looks` needs room for. */
+INLINE int64_t weights_of(const int d, const Grid *grid) { return ((int64_t)entries(d) << d) * grid->cells; }
+INLINE int64_t padded_of(const Grid *grid) { return grid->cells / grid->shape[2] * (grid->shape[2] + 2); }
+
+/* trace A/d, means over cells (cells) of the weights that `geonet_halfway_splines` gave. */
+static void mean_weight(const int d, const Problem *problem, const float *weights, float *mean) {
+    const int64_t cells = problem->grid.cells;
+    double volume = 1;
+    for (int a = 0; a < d; a++) volume *= problem->step[a];
+    memset(mean, 0, sizeof(float) * (size_t)cells);
+    for (int point = 0; point < 1 << d; point++)
+        for (int a = 0; a < d; a++) {
+            const float *plane = weights + (point * entries(d) + diagonal_entry(d, a)) * cells;
+            const float scale = (float)(problem->step[a] * problem->step[a] / (d * volume));
+#pragma omp simd
+            for (int64_t i = 0; i < cells; i++) mean[i] += scale * plane[i];
+        }
+}
+
+/* `geonet_halfway_splines` for many pairs on one grid, with mean weights instead of weights.
+
+   coefficients, source, target, residual, mean: (pairs, cells) each; totals: (pairs, TOTALS).
+   floats: room for (threads, weights_of + padded_of), doubles: for (threads, padded_of).
+   Threads share out pairs; a single pair has them all. */
+void geonet_looks(const Problem *like, int32_t d, int32_t threads, int64_t pairs,
+                  const double *coefficients, const float *source, const float *target,
+                  float *residual, float *mean, double *totals, float *floats, double *doubles) {
+    const int64_t cells = like->grid.cells, padded = padded_of(&like->grid);
+    const int64_t weights = weights_of(d, &like->grid);
+    const int parts = pairs < threads ? (int)pairs : threads, each = threads / (parts ? parts : 1);
+#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
+    for (int part = 0; part < parts; part++) {
+        float *own = floats + part * (weights + padded);
+        for (int64_t k = pairs * part / parts; k < pairs * (part + 1) / parts; k++) {
+            Problem problem = *like;
+            problem.ends[0] = source + k * cells;
+            problem.ends[1] = target + k * cells;
+            geonet_halfway_splines(&problem, d, parts > 1 ? 1 : each, coefficients + k * cells,
+                                   residual + k * cells, own, totals + k * TOTALS,
+                                   doubles + part * padded, own + weights);
+            mean_weight(d, &problem, own, mean + k * cells);
+        }
+    }
+}
+
 /* ---- frames */
 
 /* The cells that [centre - width/2, centre + width/2] meets, moved inside [0, n]: the first one. */
@@ -402,14 +465,41 @@ INLINE int32_t interval(float centre, float width, int32_t n, float *low, float 
     return first < n - 1 ? first : n - 1;
 }
 
+/* What `put` does in 2D where the box is no wider than a cell, as most are: it meets at most four. */
+INLINE void put_small(const Grid *grid, const float *centre, const float *width, float mass,
+                      float *frame) {
+    int32_t at[2];
+    float beyond[2];
+    for (int a = 0; a < 2; a++) {
+        const int32_t n = grid->shape[1 + a];
+        const float w = width[a] > NARROWEST ? width[a] : NARROWEST;
+        float low, high;
+        at[a] = interval(centre[a], w, n, &low, &high);
+        beyond[a] = (high - (float)(at[a] + 1)) / (high - low);
+        beyond[a] = beyond[a] > 0 ? beyond[a] : 0;
+    }
+    const int32_t stride = grid->shape[2], right = at[1] < stride - 1;
+    float *row = frame + (int64_t)at[0] * stride + at[1];
+    const float lower = mass * beyond[0], upper = mass - lower;
+    row[0] += upper * (1 - beyond[1]);
+    row[right] += upper * beyond[1];
+    row += at[0] < grid->shape[1] - 1 ? stride : 0;
+    row[0] += lower * (1 - beyond[1]);
+    row[right] += lower * beyond[1];
+}
+
 /* Share out a mass evenly over a box among the cells of a frame. */
 INLINE void put(const int d, const Grid *grid, const float *centre, const float *width, float mass,
                 float *frame) {
+    if (d == 2 && width[0] <= 1 && width[1] <= 1) {
+        put_small(grid, centre, width, mass, frame);
+        return;
+    }
     int32_t first[3] = {0, 0, 0};
     float low[3] = {0, 0, 0}, high[3] = {1, 1, 1};
     for (int a = 0; a < d; a++) {
         const int32_t n = grid->shape[3 - d + a];
-        float w = width[a] > 1e-3f ? width[a] : 1e-3f;
+        float w = width[a] > NARROWEST ? width[a] : NARROWEST;
         w = w < (float)n ? w : (float)n;
         first[3 - d + a] = interval(centre[a], w, n, &low[3 - d + a], &high[3 - d + a]);
     }
@@ -506,4 +596,4 @@ void geonet_carry(const Problem *problem, int32_t d, int32_t threads, const doub
     }
 }
 
-const int32_t geonet_halfway_made_for[] = {BLOCK, sizeof(Grid), sizeof(Problem)};
+const int32_t geonet_halfway_made_for[] = {VERSION, BLOCK, sizeof(Grid), sizeof(Problem)};

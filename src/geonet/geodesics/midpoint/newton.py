@@ -33,7 +33,8 @@ SOFT, SHARP = 1.0, 0.0  # least width in cells over which ends are averaged
 LADDER = ((), (0.0,), (0.7, 0.0), (1.5, 0.7, 0.0))  # blurs in cells, until one row is enough
 GAINS = 0.75  # of the residual: what a row must leave at most, for the next to be tried
 HALF_DONE = 5e-3  # residual that is enough while densities are blurred
-DETAIL = 0.2  # mismatch above which half the cells' spacing is worth its time
+DETAIL = 0.2  # mismatch above which half the cells' spacing is worth its time,
+DETAIL_OF_FEW, FEW = 0.1, 2048  # and where there are fewer cells, which cost little
 FINEST = 2**20  # cells above which it is not
 SHORT = 2.0  # cells: where W2 is less, so is a quarter of it
 NOTHING = 1e-3  # cells: where W2 is less, the ends are equal
@@ -101,7 +102,7 @@ class Newton:
         fine, cell = _halved(ends, halvings), max(sides) / max(source.shape)
         for times in range(halvings + 1, MOST_HALVINGS + 1):
             more = self._may_refine(source.shape, times) and not course.late()
-            if not (more and wants_more(solution[2], cell, times)):
+            if not (more and wants_more(solution[2], cell, times, source.numel())):
                 break
             fine = _halved(fine, 1)
             equation = levels_on(fine[0].shape, sides, self.threads).at(0)
@@ -144,7 +145,7 @@ class Newton:
         place = self._finest(ends, sides, start)
         if unbalanced(*place.seen) > NEAR:
             return None
-        wish = DETAIL if self._may_refine(place.c.shape, 1) else math.inf
+        wish = self._wish(place.c.shape)
         known = place.equation, place.c, place.ends, sides, True, False, wish, course, place.seen
         return self._level(*known)
 
@@ -184,7 +185,7 @@ class Newton:
         solution = None
         for k in order:
             begins = from_zero and k == order[0]
-            wish = DETAIL if k == 0 and self._may_refine(ends[0].shape, 1) else math.inf
+            wish = self._wish(ends[0].shape) if k == 0 else math.inf
             solution = self._level(levels.at(k), c, ends, sides, k == 0, begins, wish, course)
             c = solution[0]
         assert solution is not None
@@ -204,6 +205,10 @@ class Newton:
         steps = ((walk.cells, walk.steps, walk.iterations),)
         enough, late = residual <= 2 * self.tolerance, course.late()
         return Found(c, residual, totals, steps, enough, late and not enough)
+
+    def _wish(self, shape: Sequence[int]) -> float:
+        """The mismatch above which cells (*shape) are left for smaller ones."""
+        return detail_of(math.prod(shape)) if self._may_refine(shape, 1) else math.inf
 
     def _may_refine(self, shape: Sequence[int], times: int) -> bool:
         return self.refine and math.prod(shape) * 2 ** (times * len(shape)) <= FINEST
@@ -285,11 +290,23 @@ class Start:
         return None
 
 
-def wants_more(totals: Totals, cell: float, times: int) -> bool:
-    """Whether a pair has detail, or a distance, that wants smaller cells a first or second time."""
+def detail_of(cells: int) -> float:
+    """The mismatch above which a density's cells, so many, are worth being halved."""
+    return DETAIL_OF_FEW if cells < FEW else DETAIL
+
+
+def wants_more(totals: Totals, cell: float, times: int, cells: int) -> bool:
+    """Whether a pair has detail, or a distance, that wants smaller cells a first or second time.
+
+    Args:
+        totals: of the potential so far.
+        cell: the side of a density's cell.
+        times: a first or a second.
+        cells: of a density.
+    """
     if NOTHING * cell < totals.distance < SHORT * cell / (2 * times):
         return True
-    return totals.mismatch > DETAIL and (times == 1 or totals.distance < SHORT * cell)
+    return totals.mismatch > detail_of(cells) and (times == 1 or totals.distance < SHORT * cell)
 
 
 def lacks_detail(
@@ -301,7 +318,7 @@ def lacks_detail(
     """
     cell = (max(sides) / max(shape)) * 2**halvings
     left = totals._replace(mismatch=totals.mismatch - unbalanced)
-    return wants_more(left, cell, halvings + 1)
+    return wants_more(left, cell, halvings + 1, math.prod(shape) >> (halvings * len(shape)))
 
 
 def _halvings(shape: Sequence[int], finer: Sequence[int]) -> int:

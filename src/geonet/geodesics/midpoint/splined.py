@@ -55,6 +55,7 @@ class SplineGeodesic(Geodesic):
     """
 
     kind = "splines"
+    frames_by_loops = True
 
     def __init__(
         self,

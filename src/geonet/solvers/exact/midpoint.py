@@ -83,7 +83,7 @@ class Midpoint(Solver):
             return self._solve_pair(source, target)
         starts, count = self._starts(source, target), len(source)
         solve = lambda i: self.found(source[i], target[i], starts(i), warn=False)  # noqa: E731
-        paths = some_at_once(solve, count, source.grid.size, self.name)
+        paths = some_at_once(solve, count, source.grid.size)
         missed = [k for k, path in enumerate(paths.paths) if not path.notes["converged"]]
         if missed:
             _warn(f"Pairs {', '.join(map(str, missed[:5]))} of {count}", self.tolerance)

@@ -56,7 +56,7 @@ class CascadeSolver(NetworkSolver):
         if not source.leading:
             return self._corrected(source, target, starts[0], name)
         solve = lambda k: self._corrected(source[k], target[k], starts[k], name)  # noqa: E731
-        return some_at_once(solve, len(source), source.grid.size, self.name)
+        return some_at_once(solve, len(source), source.grid.size)
 
     _solve_pair = _solve
 
