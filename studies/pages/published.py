@@ -129,7 +129,7 @@ _LISTED = (
     _by_page_writer(
         "universal",
         "universal_accuracy",
-        {"docs/universal.md": ("alone", "corrected", "start", "families")},
+        {"docs/universal.md": ("discs", "alone", "corrected", "start", "families")},
     ),
     _by_page_writer("own-training", "own_training", {_TRAINING: ("own",)}),
     _by_page_writer(

@@ -17,7 +17,7 @@ from pages import Cells, percent, table
 from published import begun, publish
 
 import geonet
-from geonet import Density, Geodesic
+from geonet import Density, Geodesic, Grid
 from geonet.evaluation.any_pairs import KINDS, draw
 from geonet.evaluation.truth import truth_of
 from geonet.geodesics.base import QUARTERS
@@ -29,6 +29,7 @@ RAW = "digits, 28²"
 BATCH = 64
 FAMILY_PAIRS, FAMILY_SEED = 32, 9_000
 REPEATS = 5
+RADII, GRIDS = (0.02, 0.03, 0.05, 0.1, 0.15), (64, 128, 256)
 
 
 class Pair(NamedTuple):
@@ -161,6 +162,26 @@ def start_rows(cells: int) -> tuple[list[Cells], str]:
     return rows, told
 
 
+def disc(cells: int, centre: tuple[float, float], radius: float) -> Density:
+    """A disc with nothing around it, its edge a cell wide."""
+    line = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
+    distance = torch.hypot(line[:, None] - centre[0], line - centre[1])
+    return Density((0.5 - (distance - radius) * cells).clamp(0, 1), Grid((cells, cells)))
+
+
+def disc_rows() -> list[Cells]:
+    """By radius: the mass that `universal-2d` leaves unbalanced between two discs far apart."""
+    rows = []
+    for radius in RADII:
+        left = []
+        for cells in GRIDS:
+            ends = disc(cells, (0.3, 0.25), radius), disc(cells, (0.7, 0.8), 1.3 * radius)
+            path = network(*ends, 3)
+            left.append(percent(path.notes["residual"]) if path.notes["converged"] else "astray")
+        rows.append((f"{radius:g}", *left))
+    return rows
+
+
 FAMILIES = {"mixtures-2d": "transport-2d", "digits": "transport-mnist", "clouds": "transport-cloud"}
 
 
@@ -211,6 +232,7 @@ def main() -> None:
         "alone": alone,
         "corrected": f"{told}\n\n{table(header, rows)}",
         "start": "\n\n".join(starts),
+        "discs": table(("radius", *(f"{cells}²" for cells in GRIDS)), disc_rows()),
         "families": table(
             ("family", "solver", "L1 at ¼", "½", "¾", "of 32, ms each"), family_rows()
         ),

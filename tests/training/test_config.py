@@ -269,6 +269,16 @@ def test_a_file_that_no_path_can_name(tmp_path):
         read_config(tmp_path / "config.toml")
 
 
+def test_a_start_counts_from_the_config_unless_a_shipped_model_has_its_name(tmp_path):
+    (tmp_path / "own.safetensors").touch()
+    for start, found in (
+        ("own.safetensors", str(tmp_path / "own.safetensors")),
+        ("universal-2d", "universal-2d"),
+    ):
+        write(tmp_path / "config.toml", SMALLEST | {"start": start})
+        assert read_config(tmp_path / "config.toml").start == found
+
+
 def test_a_config_written_to_another_folder_names_the_same_file(tmp_path, monkeypatch):
     """As a run's config.toml does, which can be trained from again."""
     monkeypatch.chdir(tmp_path)

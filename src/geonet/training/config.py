@@ -165,11 +165,13 @@ class TrainingConfig:
 
 
 def read_config(file: str | Path) -> TrainingConfig:
-    """The config in a TOML file; a relative path to pairs counts from that file's folder."""
+    """The config in a TOML file; relative paths, to pairs or a model, count from its folder."""
     file = as_path(file)
     table = read_toml(file)
-    problem = table.get("problem")
-    if isinstance(problem, dict) and isinstance(problem.get("file"), str):
-        with reading(file, "a config"):  # a name may hold what no path can
+    problem, start = table.get("problem"), table.get("start")
+    with reading(file, "a config"):  # a name may hold what no path can
+        if isinstance(problem, dict) and isinstance(problem.get("file"), str):
             problem["file"] = str((file.parent / problem["file"]).resolve())
+        if isinstance(start, str) and (found := file.parent / start).exists():  # no shipped model
+            table["start"] = str(found.resolve())
     return from_table(TrainingConfig, table)
