@@ -90,7 +90,7 @@ universal: $(VENV)/.dev ## measure universal-2d and write docs/universal.md; ten
 own-training: $(VENV)/.dev ## compare trainings on one's own densities, for docs/training.md; half an hour, idle machine
 	$(PYTHON) studies/pages/own_training.py
 
-universal-variants: $(VENV)/.dev ## compare networks for any two densities at equal training time; forty minutes, idle machine
+universal-variants: $(VENV)/.dev ## compare networks for any two densities at equal training time; half an hour, idle machine
 	$(PYTHON) studies/pages/universal_variants.py
 
 anything: $(VENV)/.dev ## draw densities that universal-2d is trained on, for docs/anything.md; seconds

@@ -40,7 +40,7 @@ from geonet.optimizers.soap import SOAP
 from geonet.threads import waiting_asleep
 from geonet.training.anything import CELLS, random_pairs
 
-MINUTES = 8.0  # of training
+MINUTES = 5.0  # of training
 SEED = 0  # of weights and training pairs
 SEED_OTHER = 8_000  # of the pairs measured on: not the suite's, on which the published ones are
 BATCH = 32  # pairs in a step

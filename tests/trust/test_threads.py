@@ -27,6 +27,7 @@ from geonet.operators.opened import PRETRAINED
 from geonet.operators.transport import TransportSettings
 from geonet.quiet import quiet
 from geonet.solvers.registry import solver_names
+from geonet.threads import shared_out
 
 THREADS = 8
 LINE = Grid(32)
@@ -202,3 +203,31 @@ def test_a_saved_path_is_loaded_by_threads(tmp_path):
     expected = path.density(0.4).values
     for values in in_threads(lambda k: geonet.load(file).density(0.4).values):
         assert torch.equal(values, expected)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_is_shared_out_comes_in_order(threads, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+
+    def work(k: int) -> int:
+        time.sleep(0.002 * (k % 3))  # so that later ones are ready before earlier ones
+        return k
+
+    assert list(shared_out(work, 10, cells=64)) == list(range(10))
+    assert list(shared_out(work, 0, cells=64)) == []
+
+
+def test_frames_of_a_batch_are_those_of_its_pairs(monkeypatch):
+    """Made in several threads, and with gradients in one."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    generator = torch.Generator().manual_seed(3)
+    values = torch.rand(2, 4, 12, 12, generator=generator, dtype=torch.float64)
+    source, target = (Density(own, Grid((12, 12))) for own in values)
+    path = geonet.geodesic(source, target, solver="midpoint")
+    frames = path.density([0.2, 0.5]).values
+    for k in range(4):
+        assert torch.equal(frames[k], path[k].density([0.2, 0.5]).values)
+    wanted = values[0].clone().requires_grad_()
+    path = geonet.geodesic(Density(wanted, Grid((12, 12))), target, solver="midpoint")
+    (path.density(0.5).values ** 2).sum().backward()
+    assert wanted.grad is not None and bool((wanted.grad.abs().amax((1, 2)) > 0).all())
