@@ -38,7 +38,9 @@ def test_bends_of_a_quadratic_are_its_matrix(d):
     along, mixed = bends(quadratic(matrix))
     assert len(along) == d and len(mixed) == d * (d - 1) // 2
     rows, columns = torch.triu_indices(d, d, offset=1)
-    for entry, value in zip([*along, *mixed], [*matrix.diag(), *matrix[rows, columns]], strict=True):
+    for entry, value in zip(
+        [*along, *mixed], [*matrix.diag(), *matrix[rows, columns]], strict=True
+    ):
         torch.testing.assert_close(inside(entry), value.expand((4,) * d), rtol=0, atol=1e-10)
 
 
@@ -58,7 +60,9 @@ def test_equal_eigenvalues_are_found_and_have_a_gradient(name):
     matrix = (turn * torch.tensor(EQUAL[name], dtype=torch.float64)) @ turn.T
     c = quadratic(matrix).float().requires_grad_()
     found = inside(steepest(c))
-    torch.testing.assert_close(found, torch.full_like(found, abs(EQUAL[name][-1])), rtol=2e-3, atol=0)
+    torch.testing.assert_close(
+        found, torch.full_like(found, abs(EQUAL[name][-1])), rtol=2e-3, atol=0
+    )
     (slope,) = torch.autograd.grad(found.mean(), c)
     assert bool(torch.isfinite(slope).all())
     assert float((slope * c.detach()).sum()) == pytest.approx(abs(EQUAL[name][-1]), rel=2e-2)

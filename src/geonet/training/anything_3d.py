@@ -114,8 +114,8 @@ def two_windows(generator: torch.Generator, count: int, cells: int) -> Tensor:
     moved = first + torch.randint(-step, step + 1, (count, 3), generator=generator)
     ends = torch.empty(2, count, cells, cells, cells)
     for end, corners in zip(ends, (first, moved.clamp(0, room)), strict=True):
-        for k, (i, j, l) in enumerate(corners.tolist()):
-            end[k] = canvas[k, i : i + cells, j : j + cells, l : l + cells]
+        for k, (x, y, z) in enumerate(corners.tolist()):
+            end[k] = canvas[k, x : x + cells, y : y + cells, z : z + cells]
     return normalised(ends + REMAINDER, 3)
 
 

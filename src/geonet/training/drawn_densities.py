@@ -177,7 +177,9 @@ def lumps(generator: torch.Generator, count: int, cells: int) -> Tensor:
     gaussian = torch.exp(-2 * (polar / least) ** 2)
     sharp = chance(generator, 0.5, count, 1, 1, 1)
     values = torch.where(sharp, disc, gaussian)
-    height = uniform(generator, 0.2, 1, count, LUMPS) * parts_present(generator, (-1, 1), count, LUMPS)
+    height = uniform(generator, 0.2, 1, count, LUMPS) * parts_present(
+        generator, (-1, 1), count, LUMPS
+    )
     return (_spread(height) * values).sum(1)
 
 
