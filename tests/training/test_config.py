@@ -89,7 +89,7 @@ def test_toml_round_trip(changes):
             {"problem.family": "mixtures-4d"},
             "problem.family is 'mixtures-4d'; "
             "choose from 'mixtures-1d', 'mixtures-2d', 'mixtures-3d', "
-            "'anything-2d', 'clouds', 'digits', 'digit-codes'.",
+            "'anything-2d', 'anything-3d', 'clouds', 'digits', 'digit-codes'.",
         ),
         (
             {"model.branch.network": "separable"},

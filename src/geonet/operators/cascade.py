@@ -18,8 +18,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, pad
 
+from geonet.fields.bends import steepest
 from geonet.fields.looks import Looked, looked
 from geonet.fields.poisson import poisson_solved
 from geonet.geodesics.base import Geodesic
@@ -28,11 +28,11 @@ from geonet.measures.grid import Grid
 from geonet.operators.architecture import LARGEST, ModelSettings
 from geonet.operators.model import Header, Model
 from geonet.operators.objective import Batch, Loss, LossSettings, Terms
-from geonet.operators.symmetric_unet import SymmetricUNet, halved
+from geonet.operators.symmetric_unet import SymmetricUNet, coarsened, halved
 from geonet.settings import require
 
-COARSEST = 16  # cells along an axis where it begins
-STEEPEST = 30.0  # residual, relative to uniform, that counts as no more
+COARSEST = {2: 16, 3: 8}  # cells along an axis where it begins, by dimension
+STEEPEST = 30.0  # residual, relative to uniform, that counts as no more; to the 3/2 in 3D
 SMALL = 0.01  # relative error of the velocity below which pairs count less and less
 FOLDS = 1.02  # |eigenvalue| of ½D²u above which a map folds, with room for splines
 FAINT = 0.1  # share of Poisson's energy that a squared distance is at least, to compare with
@@ -43,8 +43,9 @@ class CascadeSettings(ModelSettings):
     """The cascade: both densities to the potential at t = ½, grid by grid.
 
     Attributes:
-        dimension: 2.
-        sensors: cells along each axis in training, 16 times a power of two; answers may have more.
+        dimension: 2 or 3.
+        sensors: cells along each axis in training, 16 times a power of two, in 3D 8 times one;
+            answers may have more.
         whole: features of the network for the coarsest grid; on its two coarser ones 4/3 and twice
             as many.
         detail: features of the network for finer grids; on its coarser ones twice, four times and
@@ -59,11 +60,12 @@ class CascadeSettings(ModelSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.dimension == 2, f"dimension is {self.dimension}; a cascade takes 2.")
-        cells = self.sensors // COARSEST
+        d = self.dimension
+        require(d in COARSEST, f"dimension is {d}; a cascade takes 2 or 3.")
+        cells = self.sensors // COARSEST[d]
         require(
-            self.sensors % COARSEST == 0 and cells > 0 and cells & (cells - 1) == 0,
-            f"sensors is {self.sensors}; give {COARSEST} times a power of two.",
+            self.sensors % COARSEST[d] == 0 and cells > 0 and cells & (cells - 1) == 0,
+            f"sensors is {self.sensors}; give {COARSEST[d]} times a power of two.",
         )
         for name in ("whole", "detail"):
             width = getattr(self, name)
@@ -85,15 +87,16 @@ class CascadeNet(Model):
 
     def __init__(self, settings: CascadeSettings):
         super().__init__(settings)
-        w, f = settings.whole, settings.detail
-        self.whole = SymmetricUNet((w, 4 * w // 3, 2 * w), (1, 1, 2), (1, 1, 0))
-        self.detail = SymmetricUNet((f, 2 * f, 4 * f, 4 * f), (0, 1, 1, 1), (1, 1, 1, 0))
+        w, f, d = settings.whole, settings.detail, settings.dimension
+        self.whole = SymmetricUNet((w, 4 * w // 3, 2 * w), (1, 1, 2), (1, 1, 0), d)
+        self.detail = SymmetricUNet((f, 2 * f, 4 * f, 4 * f), (0, 1, 1, 1), (1, 1, 1, 0), d)
 
     def forward(self, source: Tensor, target: Tensor) -> list[Tensor]:
-        """Densities of mean one, (B, n, n), to potentials on grids of 16, 32, …, n cells an axis.
+        """Densities of mean one, (B, n, …, n), to potentials on grids from the coarsest to n cells.
 
-        These are spline coefficients, (B, 16, 16) to (B, n, n), in squared cells of their grid. No
-        gradient leads from one grid to the next: each has its own part of the objective.
+        These are spline coefficients, (B, 16, 16) to (B, n, n) or (B, 8, 8, 8) to (B, n, n, n), in
+        squared cells of their grid. No gradient leads from one grid to the next: each has its own
+        part of the objective.
         """
         levels = averaged(source, target)
         answers = [self.corrected(torch.zeros_like(levels[0][0]), *levels[0])]
@@ -102,17 +105,22 @@ class CascadeNet(Model):
         return answers
 
     def corrected(self, start: Tensor, source: Tensor, target: Tensor) -> Tensor:
-        """Potentials on a grid, (B, n, n), from others on the same one."""
+        """Potentials on a grid, (B, n, …, n), from others on the same one."""
         residual, weight, _ = looked(start, source, target, torch.get_num_threads())
-        residual = residual.clamp(-STEEPEST, STEEPEST)
-        network = self.whole if start.shape[-1] == COARSEST else self.detail
+        residual = _bounded(residual)
+        network = self.whole if _is_coarsest(start) else self.detail
         return start + network(residual, weight, poisson_solved(residual))
 
     def coefficients(self, source: Tensor, target: Tensor) -> tuple[Tensor]:
         """Unit-box densities at the sensors, (B, m) each, to spline coefficients, (B, m)."""
         n = self.settings.sensors
-        answers = self(source.unflatten(1, (n, n)), target.unflatten(1, (n, n)))
+        answers = self(*self.on_cells(source, target))
         return (answers[-1].flatten(1) / n**2,)
+
+    def on_cells(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """What the sensors read, (B, m) each, as densities (B, n, …, n)."""
+        cells = (self.settings.sensors,) * self.settings.dimension
+        return source.unflatten(1, cells), target.unflatten(1, cells)
 
     def basis_at(self, points: Tensor, times: Tensor | None = None) -> tuple[Tensor, ...]:
         """Splines on a grid have no table of functions."""
@@ -143,12 +151,17 @@ class CascadeNet(Model):
 
 
 def averaged(source: Tensor, target: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Densities (B, n, n) on grids of 16, 32, …, n cells an axis."""
+    """Densities (B, n, …, n) on grids from the coarsest to n cells an axis, each twice as fine."""
     levels = [(source, target)]
-    while (ends := levels[-1])[0].shape[-1] > COARSEST:
-        first, second = (avg_pool2d(end[:, None], 2)[:, 0] for end in ends)
+    while not _is_coarsest((ends := levels[-1])[0]):
+        first, second = (coarsened(end[:, None])[:, 0] for end in ends)
         levels.append((first, second))
     return levels[::-1]
+
+
+def _is_coarsest(fields: Tensor) -> bool:
+    """Whether fields (B, n, …, n) are on the grid where a cascade begins."""
+    return fields.shape[-1] <= COARSEST[fields.ndim - 1]
 
 
 class DualObjective(Loss):
@@ -161,15 +174,14 @@ class DualObjective(Loss):
     def __init__(self, model: CascadeNet):
         super().__init__()
         self.model = model
-        cells = [COARSEST]
+        cells = [COARSEST[model.settings.dimension]]
         while cells[-1] < model.settings.sensors:
             cells.append(2 * cells[-1])
         self.weights = {f"{term}_{n}": 1.0 for n in cells for term in ("deficit", "folds")}
 
     def forward(self, batch: Batch) -> Terms:
         """Means over all pairs; the gradient in the coefficients is the residual's."""
-        n = self.model.settings.sensors
-        ends = batch.source.unflatten(1, (n, n)), batch.target.unflatten(1, (n, n))
+        ends = self.model.on_cells(batch.source, batch.target)
         return losses(self.model(*ends), *ends)
 
 
@@ -194,10 +206,10 @@ def _deficit(coefficients: Tensor, look: Looked, scale: Tensor) -> Tensor:
     The derivative of D in the coefficients is 2r. What D still lacks is about rᵀK⁻¹r, with
     Poisson's operator for K: the derivative is divided by the root of that.
     """
-    n = coefficients.shape[-1]
-    residual = look.residual.clamp(-STEEPEST, STEEPEST) / n**2  # coefficients are in squared cells
-    lacking = (residual * poisson_solved(residual)).mean((1, 2)) * n**2 / scale
-    along = 2 * (residual * coefficients).mean((1, 2)) / scale
+    n, cells = coefficients.shape[-1], _cells(coefficients)
+    residual = _bounded(look.residual) / n**2  # coefficients are in squared cells
+    lacking = (residual * poisson_solved(residual)).mean(cells) * n**2 / scale
+    along = 2 * (residual * coefficients).mean(cells) / scale
     along = along / (lacking + SMALL**2).sqrt()
     return 1 - look.dual.float() / scale - (along - along.detach())
 
@@ -207,26 +219,21 @@ def _folds(coefficients: Tensor) -> Tensor:
 
     Of a potential that folds the dual value is no bound any more, and may be anything.
     """
-    c = pad(coefficients[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
-    here, rows, columns = c[:, 1:-1, 1:-1], c[:, :, 1:-1], c[:, 1:-1]
-    down = (rows[:, 2:] - 2 * here + rows[:, :-2]) / 2
-    across = (columns[..., 2:] - 2 * here + columns[..., :-2]) / 2
-    mixed = (c[:, 2:, 2:] - c[:, 2:, :-2] - c[:, :-2, 2:] + c[:, :-2, :-2]) / 8
-    middle, apart = (down + across) / 2, (down - across) / 2
-    steepest = middle.abs() + (apart**2 + mixed**2 + 1e-12).sqrt()  # |eigenvalue| of ½D²u
-    return ((steepest - FOLDS).clamp(min=0).square().mean((1, 2)) + SMALL**2).sqrt() - SMALL
+    beyond = (steepest(coefficients) - FOLDS).clamp(min=0)
+    return (beyond.square().mean(_cells(beyond)) + SMALL**2).sqrt() - SMALL
 
 
 def _least(source: Tensor, target: Tensor) -> Tensor:
-    """About what W2² is at least in the unit square, (B,)."""
-    n = source.shape[-1]
+    """About what W2² is at least in the unit box, (B,)."""
+    n, cells = source.shape[-1], _cells(source)
     x = (torch.arange(n, device=source.device) + 0.5) / n
     moved = torch.zeros(len(source), device=source.device)
-    for axis in (1, 2):
-        first, second = (_moments(end.mean(axis), x) for end in (source, target))
+    for axis in cells:
+        others = tuple(other for other in cells if other != axis)
+        first, second = (_moments(end.mean(others), x) for end in (source, target))
         moved = moved + (first - second).square().sum(0)
     residual = target - source
-    energy = (residual * poisson_solved(residual)).mean((1, 2)) / n**2
+    energy = (residual * poisson_solved(residual)).mean(cells) / n**2
     return torch.maximum(moved, FAINT * energy) + 1e-7
 
 
@@ -235,3 +242,14 @@ def _moments(density: Tensor, x: Tensor) -> Tensor:
     mean = (density * x).mean(1)
     spread = (density * (x - mean[:, None]) ** 2).mean(1)
     return torch.stack([mean, spread.sqrt()])
+
+
+def _bounded(residual: Tensor) -> Tensor:
+    """A residual (B, *cells) without peaks: what is as wide is higher in space than in a plane."""
+    most = STEEPEST ** ((residual.ndim - 1) / 2)
+    return residual.clamp(-most, most)
+
+
+def _cells(fields: Tensor) -> tuple[int, ...]:
+    """The axes of fields (B, *cells) along which their cells are."""
+    return tuple(range(1, fields.ndim))

@@ -1,4 +1,7 @@
-"""From densities on any grid to the square of a cascade, and from its potentials back."""
+"""From densities on any grid to the square of a cascade, and from its potentials back.
+
+In 3D the square is a cube.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,15 @@ from geonet.operators.cascade import COARSEST, CascadeNet
 from geonet.operators.symmetric_unet import halved
 from geonet.threads import threads_for
 
-LEAST, MOST = 2 * COARSEST, 512  # cells of the square along an axis
+LEAST = {d: 2 * cells for d, cells in COARSEST.items()}  # cells of the square along an axis
+MOST = {2: 512, 3: 64}
 
 
 def square_cells(grid: Grid) -> int:
     """Cells an axis of the square around a box: a power of two, at best not coarser than it."""
     finest = max(n / side for n, side in zip(grid.shape, unit_box(grid).sides, strict=True))
-    return min(max(2 ** math.ceil(math.log2(finest) - 1e-9), LEAST), MOST)
+    cells, d = 2 ** math.ceil(math.log2(finest) - 1e-9), grid.dimension
+    return min(max(cells, LEAST[d]), MOST[d])
 
 
 class Guess(Start):
@@ -36,7 +41,7 @@ class Guess(Start):
         model: the network.
         ends: both densities of the pair, (2, *cells).
         grid: whose cells these are.
-        square: spline coefficients on the cells of the square, (n, n), in their squares.
+        square: spline coefficients on the cells of the square, (n, …, n), in their squares.
         halvings: how often cells were halved.
     """
 
@@ -51,7 +56,7 @@ class Guess(Start):
     def finer(self) -> Guess | None:
         """The network's correction on cells of half the side; None beyond the finest."""
         (model, ends, grid), cells = self.known, 2 * len(self.square)
-        if cells > MOST:
+        if cells > MOST[grid.dimension]:
             return None
         source, target = _on_square(ends, grid, cells)[:, None]
         (found,) = model.corrected(halved(self.square[None]), source, target)
@@ -86,7 +91,7 @@ def _path(source: Density, target: Density, guess: Guess, name: str) -> SplineGe
 
 
 def _on_square(values: Tensor, grid: Grid, cells: int) -> Tensor:
-    """Means over the cells of the square in whose middle the box is, (B, cells, cells)."""
+    """Means over the cells of the square in whose middle the box is, (B, cells, …)."""
     box = unit_box(grid)
     values = box.to_density(values).float()
     for axis, (n, side) in enumerate(zip(grid.shape, box.sides, strict=True), 1):
@@ -99,7 +104,7 @@ def _on_grid(coefficients: Tensor, grid: Grid, halvings: int) -> Tensor:
     """The potential on the square in splines on the grid's cells, halved or not, (B, *cells)."""
     cells, sides = coefficients.shape[-1], unit_box(grid).sides
     shape = tuple(n << halvings for n in grid.shape)
-    if shape == (cells, cells) and sides == (1.0, 1.0):
+    if shape == (cells,) * len(shape) and set(sides) == {1.0}:
         return coefficients
     for axis, (n, side) in enumerate(zip(shape, sides, strict=True), 1):
         coefficients = _along(coefficients, _values(n, side, cells), axis)

@@ -118,9 +118,11 @@ def two_windows(generator: torch.Generator, count: int, cells: int) -> Tensor:
     return normalised(canvas[which, rows[..., :, None], columns[..., None, :]] + REMAINDER)
 
 
-def random_kinds(generator: torch.Generator, count: int) -> Tensor:
-    """Kinds by their places in `KINDS`, (count,)."""
-    weights = torch.tensor([weight for _, weight in KINDS.values()])
+def random_kinds(
+    generator: torch.Generator, count: int, kinds: dict[str, tuple[Kind, float]] = KINDS
+) -> Tensor:
+    """Kinds by their places in a table, (count,)."""
+    weights = torch.tensor([weight for _, weight in kinds.values()])
     if count == 0:  # which torch refuses to draw
         return torch.zeros(0, dtype=torch.long)
     return torch.multinomial(weights, count, replacement=True, generator=generator)
@@ -137,7 +139,7 @@ def random_densities(generator: torch.Generator, kinds: Tensor, cells: int) -> T
     empty = chance(generator, EMPTY, len(kinds))
     mask = _mask(generator, int(empty.sum()), cells)
     values[empty] = normalised(values[empty] * mask)
-    share = _uniform_share(generator, len(kinds))
+    share = uniform_share(generator, len(kinds))
     return values * (1 - share) + share
 
 
@@ -151,7 +153,7 @@ def _mask(generator: torch.Generator, count: int, cells: int) -> Tensor:
     return (0.5 + height * uniform(generator, 1, 8, count, 1, 1)).clamp(0, 1)
 
 
-def _uniform_share(generator: torch.Generator, count: int) -> Tensor:
+def uniform_share(generator: torch.Generator, count: int) -> Tensor:
     """How much of each density is uniform, (count, 1, 1): none of about half of them."""
     share = SHARE * uniform(generator, 0, 1, count, 1, 1)
     lifted = chance(generator, LIFTED, count, 1, 1)

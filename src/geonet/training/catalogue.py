@@ -7,6 +7,7 @@ from pathlib import Path
 
 from geonet.errors import ConfigError
 from geonet.training.anything import Anything
+from geonet.training.anything_3d import Anything3D
 from geonet.training.clouds import Clouds
 from geonet.training.config import TrainingConfig
 from geonet.training.digits import digit_codes, digit_images
@@ -16,6 +17,7 @@ from geonet.training.problem import FAMILIES, Problem
 CATALOGUE: dict[str, Callable[[], Problem]] = {
     **FAMILIES,
     "anything-2d": Anything,
+    "anything-3d": Anything3D,
     "clouds": Clouds,
     "digits": digit_images,
     "digit-codes": digit_codes,

@@ -21,6 +21,7 @@ DIMENSIONS = {
     "mixtures-2d": 2,
     "mixtures-3d": 3,
     "anything-2d": 2,
+    "anything-3d": 3,
     "clouds": 2,
     "digits": 2,
     "digit-codes": 1,
@@ -32,7 +33,8 @@ class ProblemSettings:
     """What to train on: a family, or a file of your own densities (see `own.read_own`).
 
     Attributes:
-        family: "anything-2d" draws densities of many kinds on the unit square (see `anything`);
+        family: "anything-2d" draws densities of many kinds on the unit square (see `anything`),
+            "anything-3d" on the unit cube (see `anything_3d`);
             "digits" and "digit-codes" read MNIST's training set (`GEONET_DATA`).
         file: npz with `source` and `target`, or with `values`.
         floor: share of the mass of every density of the file that is made uniform, in training and
@@ -46,6 +48,7 @@ class ProblemSettings:
             "mixtures-2d",
             "mixtures-3d",
             "anything-2d",
+            "anything-3d",
             "clouds",
             "digits",
             "digit-codes",

@@ -51,22 +51,22 @@ def mixtures(generator: torch.Generator, count: int, cells: int) -> Tensor:
     power = log_uniform(generator, 1.2, 8, count, 1, 1, 1)
     bumps = torch.exp(-torch.where(gaussian, half, power * torch.log1p(half)))
     height = uniform(generator, 0, 1, count, BUMPS) ** uniform(generator, 0, 2, count, 1)
-    height = height * _present(generator, (0.2, 1.2), count, BUMPS)
+    height = height * parts_present(generator, (0.2, 1.2), count, BUMPS)
     height[:, 0] = 1
     return torch.einsum("nk,nkij->nij", height, bumps)
 
 
-def fields(generator: torch.Generator, count: int, cells: int) -> Tensor:
+def fields(generator: torch.Generator, count: int, cells: int, dimension: int = 2) -> Tensor:
     """Random fields z, from white noise to one slope, made positive in one of six ways.
 
     z − min z and its power up to 3, exp(sz), a logistic function of z, the part above a level (to
     the power ½ to 2), and |z| to the power 1 to 2.
     """
-    z = smooth_fields(generator, count, cells)
-    s = uniform(generator, 0, 1, count, 1, 1)
-    lifted = z - z.amin((1, 2), keepdim=True)
-    shift = 2 * uniform(generator, -1, 1, count, 1, 1)
-    above = (z - uniform(generator, -1, 1.2, count, 1, 1)).clamp(min=0)
+    z, one = smooth_fields(generator, count, cells, dimension=dimension), (1,) * dimension
+    s = uniform(generator, 0, 1, count, *one)
+    lifted = z - z.amin(tuple(range(1, z.ndim)), keepdim=True)
+    shift = 2 * uniform(generator, -1, 1, count, *one)
+    above = (z - uniform(generator, -1, 1.2, count, *one)).clamp(min=0)
     ways = (
         lifted,
         torch.exp((0.3 + 2.2 * s) * z),
@@ -75,8 +75,8 @@ def fields(generator: torch.Generator, count: int, cells: int) -> Tensor:
         z.abs() ** (1 + s),
         lifted ** (1 + 2 * s),
     )
-    way = torch.randint(len(ways), (count, 1, 1), generator=generator)
-    return _chosen(way, *ways) + FLOOR
+    way = torch.randint(len(ways), (count, *one), generator=generator)
+    return chosen(way, *ways) + FLOOR
 
 
 def textures(generator: torch.Generator, count: int, cells: int) -> Tensor:
@@ -107,11 +107,11 @@ def shapes(generator: torch.Generator, count: int, cells: int) -> Tensor:
     anywhere = uniform(generator, 0.1, 0.9, count, SHAPES, 2)
     x, y = _turned(generator, torch.where(together, near, anywhere), cells)
     distance = _distance_to_shapes(generator, x, y)
-    present = _spread(_present(generator, (0.1, 1), count, SHAPES))
+    present = _spread(parts_present(generator, (0.1, 1), count, SHAPES))
     distance = torch.where(present, distance, FAR)
     alike = chance(generator, 0.6, count, 1)
     level = torch.where(alike, 1.0, uniform(generator, 0.2, 1, count, SHAPES))
-    values = (_filled(distance, cells) * _spread(level)).amax(1)
+    values = (filled(distance, cells) * _spread(level)).amax(1)
     return blurred(generator, values, 2.0)
 
 
@@ -132,7 +132,7 @@ def strokes(generator: torch.Generator, count: int, cells: int) -> Tensor:
     present[:, 0] = True
     nearest = torch.where(_spread(present), distance, FAR).amin(1)
     thickness = uniform(generator, 0.015, 0.08, count, 1, 1)
-    return blurred(generator, _filled(nearest - thickness, cells), 2.0)
+    return blurred(generator, filled(nearest - thickness, cells), 2.0)
 
 
 def spots(generator: torch.Generator, count: int, cells: int) -> Tensor:
@@ -151,7 +151,7 @@ def spots(generator: torch.Generator, count: int, cells: int) -> Tensor:
     radius = radius * log_uniform(generator, 0.7, 1.5, count, 1)
     squared = radius**2 + (0.4 / cells) ** 2  # no spot falls between the cells
     height = -torch.log(uniform(generator, 0, 1, count, SPOTS) + TINY)
-    height = height * _present(generator, (0.1, 1), count, SPOTS)
+    height = height * parts_present(generator, (0.1, 1), count, SPOTS)
     height[:, 0] = 1
     across, down = (
         torch.exp(-1.5 * (centres(cells).float() - centre[..., i, None]) ** 2 / squared[..., None])
@@ -162,11 +162,11 @@ def spots(generator: torch.Generator, count: int, cells: int) -> Tensor:
     return (values - level * values.amax((1, 2), keepdim=True)).clamp(min=0)
 
 
-def noise(generator: torch.Generator, count: int, cells: int) -> Tensor:
+def noise(generator: torch.Generator, count: int, cells: int, dimension: int = 2) -> Tensor:
     """Every cell by itself: U[0, 1] to a power ½ to 4; on a constant, some of them."""
-    grains = uniform(generator, 0, 1, count, cells, cells)
-    power = log_uniform(generator, 0.5, 4, count, 1, 1)
-    constant = uniform(generator, 0, 1, count, 1, 1) * chance(generator, 0.3, count, 1, 1)
+    grains, one = uniform(generator, 0, 1, count, *(cells,) * dimension), (1,) * dimension
+    power = log_uniform(generator, 0.5, 4, count, *one)
+    constant = uniform(generator, 0, 1, count, *one) * chance(generator, 0.3, count, *one)
     return grains**power + constant
 
 
@@ -175,7 +175,7 @@ def _tiles(generator: torch.Generator, count: int, cells: int) -> Tensor:
     site = uniform(generator, -0.05, 1.05, count, TILES, 2)
     stretch = log_uniform(generator, 0.5, 2, count, TILES, 1)
     weight = log_uniform(generator, 0.3, 3, count, TILES, 1)
-    present = _present(generator, (0.1, 1), count, TILES)
+    present = parts_present(generator, (0.1, 1), count, TILES)
     brightness = uniform(generator, 0, 1, count, TILES) ** uniform(generator, 0.5, 3, count, 1)
     x, y = (centres(cells).float() - site[..., i, None] for i in (0, 1))
     down = weight * stretch * x**2 + torch.where(present, 0.0, 1e3)[..., None]
@@ -206,7 +206,7 @@ def _distance_to_shapes(generator: torch.Generator, x: Tensor, y: Tensor) -> Ten
     arc = ((x - along) ** 2 + (y - middle) ** 2 + TINY).sqrt() - thickness
     likely = uniform(generator, 0, 1, count, 4) ** 3 + 1e-3  # so that one sort prevails
     sort = torch.multinomial(likely.repeat_interleave(k, 0), 1, generator=generator)
-    return _chosen(sort.view(one), star, ring, rectangle, arc)
+    return chosen(sort.view(one), star, ring, rectangle, arc)
 
 
 def _walk(generator: torch.Generator, count: int) -> Tensor:
@@ -219,7 +219,7 @@ def _walk(generator: torch.Generator, count: int) -> Tensor:
     return (corners - corners.mean(1, keepdim=True) + middle).clamp(0.06, 0.94)
 
 
-def _present(generator: torch.Generator, share: Range, count: int, parts: int) -> Tensor:
+def parts_present(generator: torch.Generator, share: Range, count: int, parts: int) -> Tensor:
     """Which parts a density has, (count, parts): a share of its own, and always the first."""
     present = uniform(generator, 0, 1, count, parts) < uniform(generator, *share, count, 1)
     present[:, 0] = True
@@ -240,12 +240,12 @@ def _offsets(centre: Tensor, cells: int) -> tuple[Tensor, Tensor]:
     return line[:, None] - _spread(centre[..., 0]), line - _spread(centre[..., 1])
 
 
-def _filled(distance: Tensor, cells: int) -> Tensor:
+def filled(distance: Tensor, cells: int) -> Tensor:
     """One inside, where the signed distance is negative, and zero outside; edges a cell wide."""
     return (0.5 - distance * cells).clamp(0, 1)
 
 
-def _chosen(which: Tensor, *options: Tensor) -> Tensor:
+def chosen(which: Tensor, *options: Tensor) -> Tensor:
     """The option with the number `which`, element by element."""
     found = options[0]
     for k, option in enumerate(options[1:], start=1):

@@ -37,7 +37,7 @@ class CascadeSolver(NetworkSolver):
 
     name = form = "cascade"
     summary = "a cascade model from a file that `geonet train` wrote"
-    dimensions = (2,)
+    dimensions = (2, 3)
 
     corrections: int = 3
     tolerance: float = Midpoint.tolerance
