@@ -23,7 +23,8 @@ class Looked(NamedTuple):
     Attributes:
         residual: Σ over half-cells of B_i(ρ1 − ρ0), (B, *cells), relative to the uniform density.
         weight: trace A/d, (B, *cells), likewise.
-        totals: as in `fields.elliptic.Totals`, (B, 6).
+        totals: as in `fields.elliptic.Totals`, (B, 6), of potentials of mean zero where the mass
+            is: their weighted mean is subtracted.
     """
 
     residual: Tensor
@@ -32,9 +33,23 @@ class Looked(NamedTuple):
 
     @property
     def dual(self) -> Tensor:
-        """Kantorovich's dual value of the potentials, (B,): at most W2² where no map folds."""
+        """Kantorovich's dual value of the potentials, (B,): at most W2² where no map folds.
+
+        Sums over half-cells give both ends masses that differ a little. A constant in the potential
+        would count with this difference, and could make the value as large as one likes.
+        """
         energy, gain = (self.totals[:, Totals._fields.index(name)] for name in ("energy", "gain"))
         return energy / 2 + 2 * gain
+
+    @property
+    def gradient(self) -> Tensor:
+        """Half the derivative of `dual` in the potentials, (B, *cells): the residual of mean zero.
+
+        What both masses differ by is taken away where the mass is.
+        """
+        cells = tuple(range(1, self.residual.ndim))
+        apart = self.residual.mean(cells, keepdim=True) / self.weight.mean(cells, keepdim=True)
+        return self.residual - apart * self.weight
 
 
 @torch.no_grad()
@@ -51,6 +66,10 @@ def looked(coefficients: Tensor, source: Tensor, target: Tensor, threads: int) -
     else:
         found = _plainly(potentials, source, target, sides)
     residual, weight, totals = found
+    where = weight.flatten(1).double()
+    mean = (potentials.flatten(1) * where).sum(1) / where.sum(1)
+    first, second, gain = (Totals._fields.index(name) for name in ("source", "target", "gain"))
+    totals[:, gain] -= mean * (totals[:, second] - totals[:, first])
     return Looked(residual * math.prod(shape), weight, totals)
 
 

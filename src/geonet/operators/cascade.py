@@ -207,7 +207,7 @@ def _deficit(coefficients: Tensor, look: Looked, scale: Tensor) -> Tensor:
     Poisson's operator for K: the derivative is divided by the root of that.
     """
     n, cells = coefficients.shape[-1], _cells(coefficients)
-    residual = _bounded(look.residual) / n**2  # coefficients are in squared cells
+    residual = _bounded(look.gradient) / n**2  # coefficients are in squared cells
     lacking = (residual * poisson_solved(residual)).mean(cells) * n**2 / scale
     along = 2 * (residual * coefficients).mean(cells) / scale
     along = along / (lacking + SMALL**2).sqrt()
