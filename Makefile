@@ -12,12 +12,12 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-matrix test-quickest wheel-test fuzz lint format docs accuracy training-step variants models transport \
-  transport-speed transport-failures midpoint universal universal-variants reproduce reproduction stale benchmark solvers gradients command-line \
+  transport-speed transport-failures midpoint universal universal-3d universal-variants reproduce reproduction stale benchmark solvers gradients command-line \
   inference-floor hot-paths busy anything own-training \
   clean
 
 help: ## show this list
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 demo: $(VENV)/.dev ## a first geodesic, with pictures
 	$(VENV)/bin/geonet demo
@@ -86,6 +86,9 @@ midpoint: $(VENV)/.dev ## measure midpoint and write docs/midpoint.md; a quarter
 
 universal: $(VENV)/.dev ## measure universal-2d and write docs/universal.md; ten minutes, idle machine
 	$(PYTHON) studies/pages/universal_accuracy.py
+
+universal-3d: $(VENV)/.dev ## measure universal-3d, for docs/universal.md; ten minutes, idle machine
+	$(PYTHON) studies/pages/universal_3d.py
 
 own-training: $(VENV)/.dev ## compare trainings on one's own densities, for docs/training.md; half an hour, idle machine
 	$(PYTHON) studies/pages/own_training.py

@@ -131,6 +131,7 @@ _LISTED = (
         "universal_accuracy",
         {"docs/universal.md": ("discs", "alone", "corrected", "start", "families")},
     ),
+    _by_page_writer("universal-3d", "universal_3d", {"docs/universal.md": ("space",)}),
     _by_page_writer("own-training", "own_training", {_TRAINING: ("own",)}),
     _by_page_writer(
         "universal-variants", "universal_variants", {"docs/universal.md": ("variants",)}

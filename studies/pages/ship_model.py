@@ -33,7 +33,6 @@ from geonet.operators.model_file import load_model, save_model
 from geonet.operators.opened import PRETRAINED
 from geonet.operators.transport import TransportNet, potential_of
 from geonet.settings import from_table, read_toml, to_toml
-from geonet.solvers.learned.transport import TransportSolver
 from geonet.solvers.registry import make_solver
 from geonet.training.catalogue import make_problem
 from geonet.training.config import TrainingConfig
@@ -118,23 +117,21 @@ def test_errors(
     file: Path, model: Model, config: TrainingConfig, epsilon: float
 ) -> tuple[dict[str, list[float]], str]:
     """Mean and standard deviation of the L1 error in percent at the quarters, and of what."""
-    dimension = model.settings.dimension
-    family = config.problem.family
-    if family not in FAMILIES:
-        source, target = make_problem(config).densities(PAIRS, seeded(SEED))
-        options = {"corrections": 0} if isinstance(model, CascadeNet) else {}
-        answer = make_solver(str(file), **options)(source, target).density(QUARTERS)
-        what = f"{PAIRS} pairs of the family {family}"
-        return summary(l1(answer, exact_path(source, target, epsilon))), what
-    if not isinstance(model, TransportNet):
-        return errors_of(make_solver(str(file)), dimension, epsilon), "50 pairs"
+    dimension, family = model.settings.dimension, config.problem.family
+    corrected = isinstance(model, (CascadeNet, TransportNet))
+    solver = make_solver(str(file), **({"corrections": 0} if corrected else {}))
     if dimension == 3:
         pairs, what = known_map_pairs(), "20 mixtures with known maps, 24³ cells"
+    elif family not in FAMILIES:
+        source, target = make_problem(config).densities(PAIRS, seeded(SEED))
+        answer, what = solver(source, target).density(QUARTERS), f"{PAIRS} pairs of {family}"
+        return summary(l1(answer, exact_path(source, target, epsilon))), what
+    elif not isinstance(model, TransportNet):
+        return errors_of(solver, dimension, epsilon), "50 pairs"
     else:
-        label = f"{dimension}D random"
-        pairs, what = pairs_of(CASES[label]), "50 pairs"
-    path = TransportSolver(str(file), corrections=0)(pairs.source, pairs.target)
-    return summary(l1(path.density(QUARTERS), pairs.truth)), what
+        pairs, what = pairs_of(CASES[f"{dimension}D random"]), "50 pairs"
+    answer = solver(pairs.source, pairs.target).density(QUARTERS)
+    return summary(l1(answer, pairs.truth)), what
 
 
 def summary(errors: torch.Tensor) -> dict[str, list[float]]:

@@ -36,7 +36,7 @@ ENVELOPES = (
 )
 TRAINED_PER_PAIR = ("pinn", "flow-matching", "rectified-flow")
 ALIKE = ("transport-cloud", "transport-mnist", "geonet-mnist")  # as others, with other weights
-OTHERWISE = ("auto", "bures", "schrodinger", "midpoint", "universal-2d")  # compared elsewhere
+OTHERWISE = ("auto", "bures", "schrodinger", "midpoint", "universal-2d", "universal-3d")
 CASES = [
     (name, d)
     for name in solver_names()

@@ -68,6 +68,7 @@ SLACK = {
     # Frames are summed in single precision, and rounding may decide how many steps are taken.
     "midpoint": Slack(swap=0.01, still=1e-6),
     "universal-2d": Slack(swap=0.01, still=1e-6),  # whose last steps are those of midpoint
+    "universal-3d": Slack(swap=0.01, still=1e-6),
     "back-and-forth": Slack(swap=0.03),  # it stops on its way up, which begins at one end
     # Entropic barycenters blur their ends too: that bias is what they are here to show.
     "barycenter": Slack(ends=0.04, mass=1e-7, still=0.04),

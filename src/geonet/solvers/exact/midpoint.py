@@ -43,7 +43,7 @@ class Midpoint(Solver):
 
     Attributes:
         tolerance: of the residual, a share of the mass.
-        start: "zero", "network" for the potential of `universal-2d` or `transport-3d`, or
+        start: "zero", "network" for the potential of `universal-2d` or `universal-3d`, or
             coefficients of quadratic splines in the unit cube around the box, (*any shape), for all
             pairs.
         max_steps: of Newton's method on each level and for each blur; a level has seven blurs at

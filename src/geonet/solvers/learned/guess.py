@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from geonet.operators.opened import PRETRAINED, opened
 from geonet.operators.transport import TransportNet, potential_of
 from geonet.progress import tell
 
+Form = TypeVar("Form", CascadeNet, TransportNet)
 CELLS = 32  # along the longest axis: networks have no finer detail
 
 
@@ -28,15 +30,26 @@ CELLS = 32  # along the longest axis: networks have no finer detail
 def network_potentials(source: Density, target: Density) -> Sequence[Start]:
     """Where Newton's method may begin, for one pair or for every pair of a batch."""
     d = source.grid.dimension
-    name = "universal-2d" if d == 2 else f"transport-{d}d"
-    tell(f"asking {name}")
-    model, _ = opened(PRETRAINED / f"{name}.safetensors", d)
-    if isinstance(model, CascadeNet):
-        return guesses_of(model, source, target)
-    assert isinstance(model, TransportNet)
+    if d == 1:
+        return transport_potentials(source, target)
+    return guesses_of(_asked(f"universal-{d}d", d, CascadeNet), source, target)
+
+
+@torch.no_grad()
+def transport_potentials(source: Density, target: Density) -> list[Start]:
+    """The same by the networks of the paper's mixtures."""
+    d = source.grid.dimension
+    model = _asked(f"transport-{d}d", d, TransportNet)
     modes = unfolded(potential_of(model, source, target)).double()
     shape, sides = start_shape(source.grid), unit_box(source.grid).sides
     return [Start(splined(own, shape, sides)) for own in modes]
+
+
+def _asked(name: str, dimension: int, form: type[Form]) -> Form:
+    tell(f"asking {name}")
+    model, _ = opened(PRETRAINED / f"{name}.safetensors", dimension)
+    assert isinstance(model, form)
+    return model
 
 
 def start_shape(grid: Grid) -> tuple[int, ...]:

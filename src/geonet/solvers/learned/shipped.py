@@ -42,6 +42,11 @@ SHIPPED = {
         2,
         "2D, neural operator for any two densities, then a few steps of Newton's; milliseconds",
     ),
+    "universal-3d": Shipped(
+        "cascade",
+        3,
+        "3D, neural operator for any two densities, then a few steps of Newton's; up to 64³ cells",
+    ),
     "transport-1d": Shipped(
         "transport",
         1,
