@@ -55,7 +55,6 @@ class Geodesic(ABC):
     kind: ClassVar[str]
     kinds: ClassVar[dict[str, type[Geodesic]]] = {}
     distance_is_lower_bound: ClassVar[bool] = False
-    frames_by_loops: ClassVar[bool] = False  # compiled ones, which let other threads run
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -274,6 +273,10 @@ class Geodesic(ABC):
     def _notes_of(self, k: int) -> dict[str, Any]:
         """The notes on the k-th pair: lists have an entry for each."""
         return {n: note[k] if isinstance(note, list) else note for n, note in self.notes.items()}
+
+    def _loops_over(self) -> int:
+        """Cells that compiled loops go over to make a frame; 0 where torch makes it."""
+        return 0
 
     def _state(self) -> dict[str, np.ndarray]:
         """Arrays from which `_from_state` rebuilds the path, beside source and target."""

@@ -39,9 +39,10 @@ class Stack(Geodesic):
             return self.paths[k]._density(times, grid)
 
         alone = wanted(self.source, self.target)  # other threads do not know whether autograd is on
-        if alone or not all(path.frames_by_loops for path in self.paths):
+        cells = [path._loops_over() for path in self.paths]
+        if alone or not all(cells):
             return torch.stack([frames(k) for k in range(len(self.paths))])
-        return torch.stack(list(shared_out(frames, len(self.paths), grid.size)))
+        return torch.stack(list(shared_out(frames, len(self.paths), max(cells))))
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
         return torch.stack([path._velocity(times, points) for path in self.paths])

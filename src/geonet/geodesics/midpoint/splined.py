@@ -55,7 +55,6 @@ class SplineGeodesic(Geodesic):
     """
 
     kind = "splines"
-    frames_by_loops = True
 
     def __init__(
         self,
@@ -84,6 +83,9 @@ class SplineGeodesic(Geodesic):
         return first, second
 
     # ---- answers
+
+    def _loops_over(self) -> int:
+        return self.coefficients.numel()
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         inside = (times > 0) & (times < 1)
