@@ -1,8 +1,8 @@
 """Pairs of any densities on the unit square, as people bring them, new ones at every draw.
 
-The ends are mixtures, fields, textures, shapes, strokes, spots, lumps or noise, with or without
-empty regions and a uniform share. Some pairs show two parts of one canvas, some fill a rectangle
-only, some are constant in blocks of cells.
+The ends are mixtures, fields, textures, shapes, strokes, spots or noise, with or without empty
+regions and a uniform share. Some pairs show two parts of one canvas, some fill a rectangle only,
+some are constant in blocks of cells.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from geonet.training.cells import Cells
 from geonet.training.drawn_densities import (
     Kind,
     fields,
-    lumps,
     mixtures,
     noise,
     shapes,
@@ -37,7 +36,6 @@ KINDS: dict[str, tuple[Kind, float]] = {  # each with how often it is drawn
     "shapes": (shapes, 3.0),
     "strokes": (strokes, 2.0),
     "spots": (spots, 2.0),
-    "lumps": (lumps, 2.0),
     "noise": (noise, 1.0),
 }
 ALIKE = 0.4  # of all pairs: the target is of the source's kind, not of a random one

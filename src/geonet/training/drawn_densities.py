@@ -27,7 +27,7 @@ from geonet.training.random_fields import (
 
 Kind = Callable[[torch.Generator, int, int], Tensor]
 
-BUMPS, SPOTS, GROUPS, SHAPES, SEGMENTS, TILES, LUMPS = 10, 48, 5, 5, 5, 24, 3  # at most, of one
+BUMPS, SPOTS, GROUPS, SHAPES, SEGMENTS, TILES = 10, 48, 5, 5, 5, 24  # at most, of one density
 FAR = 1.0  # the distance of a shape that is left out
 FLOOR = 1e-4  # of fields and textures, which else could be zero all over
 TINY = 1e-12  # under a root or a logarithm
@@ -160,24 +160,6 @@ def spots(generator: torch.Generator, count: int, cells: int) -> Tensor:
     values = (height[..., None] * across).mT @ down
     level = 0.06 * uniform(generator, 0, 1, count, 1, 1) * chance(generator, 0.7, count, 1, 1)
     return (values - level * values.amax((1, 2), keepdim=True)).clamp(min=0)
-
-
-def lumps(generator: torch.Generator, count: int, cells: int) -> Tensor:
-    """Up to 3 small round or oval lumps with nothing around them, anywhere in the square.
-
-    Most are alone. Radii are 0.02 to 0.12 along, and 0.4 to 1 times that across. They are discs
-    with edges a cell wide, or Gaussian.
-    """
-    x, y = _turned(generator, uniform(generator, 0.04, 0.96, count, LUMPS, 2), cells)
-    radius = _spread(log_uniform(generator, 0.02, 0.12, count, LUMPS))
-    across = _spread(log_uniform(generator, 0.4, 1, count, LUMPS))
-    polar = (x**2 + (y / across) ** 2 + TINY).sqrt()
-    disc = filled((polar - radius) * across, cells)
-    gaussian = torch.exp(-2 * (polar / radius) ** 2)
-    values = torch.where(chance(generator, 0.5, count, 1, 1, 1), disc, gaussian)
-    height = uniform(generator, 0.2, 1, count, LUMPS)
-    height = height * parts_present(generator, (-1, 1), count, LUMPS)
-    return torch.einsum("nk,nkij->nij", height, values)
 
 
 def noise(generator: torch.Generator, count: int, cells: int, dimension: int = 2) -> Tensor:
