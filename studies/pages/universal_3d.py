@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 import torch
-from measuring import seeded
+from measuring import seconds, seeded
 from pages import Cells, percent, table
 from published import begun, publish
 
@@ -86,6 +86,7 @@ def row_of(kind: str, model: CascadeNet) -> tuple[Cells, float]:
     off = [alone[k].totals.distance / found["zero"][k].path.totals.distance - 1 for k in known]  # pyright: ignore
     texts = [percent(median(map(abs, off))) if off else "–"]
     texts.append(percent(median(path.residual for path in alone)))  # pyright: ignore
+    texts.append(f"{1e3 * seconds(lambda: network_path(model, *pairs[0], 'universal-3d'), 5):.3g}")
     for own in found.values():
         done = sum(one.path.notes["converged"] for one in own)
         texts += [
@@ -102,7 +103,7 @@ def row_of(kind: str, model: CascadeNet) -> tuple[Cells, float]:
 def measured(model: CascadeNet) -> str:
     """A row for every kind, and what they say together."""
     rows, ratios = zip(*(row_of(kind, model) for kind in (*KINDS, PAPER)), strict=True)
-    header = ["kind", "W2", "unbalanced"]
+    header = ["kind", "W2", "unbalanced", "alone, ms"]
     for start in ("zero", "`transport-3d`", "`universal-3d`"):
         header += [f"from {start}, ms", "steps", "converged"]
     pays = sum(ratio > 1 for ratio in ratios)
