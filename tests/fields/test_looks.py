@@ -61,6 +61,21 @@ def test_at_zero_it_shows_the_densities(batch):
 
 
 @needs_loops
+def test_a_single_large_pair_has_all_threads():
+    """Every number is summed in the same order, however many there are."""
+    c, source, target = torch.rand(3, 1, 160, 160, generator=torch.Generator().manual_seed(1))
+    alone, together = (looked(5 * c, source, target, threads) for threads in (1, 3))
+    assert torch.equal(alone.residual, together.residual)
+    assert torch.equal(alone.weight, together.weight)
+
+
+def test_no_pairs():
+    found = looked(*torch.zeros(3, 0, 16, 16), 2)
+    assert found.residual.shape == found.weight.shape == (0, 16, 16)
+    assert found.dual.shape == (0,)
+
+
+@needs_loops
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_the_loops_look_as_the_plain_version_does(d, monkeypatch):
     """To rounding of single precision."""

@@ -270,7 +270,7 @@ def test_a_file_that_no_path_can_name(tmp_path):
 
 
 def test_a_start_counts_from_the_config_unless_a_shipped_model_has_its_name(tmp_path):
-    (tmp_path / "own.safetensors").touch()
+    (tmp_path / "universal-2d").mkdir()
     for start, found in (
         ("own.safetensors", str(tmp_path / "own.safetensors")),
         ("universal-2d", "universal-2d"),

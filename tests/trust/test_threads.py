@@ -27,7 +27,7 @@ from geonet.operators.opened import PRETRAINED
 from geonet.operators.transport import TransportSettings
 from geonet.quiet import quiet
 from geonet.solvers.registry import solver_names
-from geonet.threads import shared_out
+from geonet.threads import SMALL, shared_out
 
 THREADS = 8
 LINE = Grid(32)
@@ -205,10 +205,16 @@ def test_a_saved_path_is_loaded_by_threads(tmp_path):
         assert torch.equal(values, expected)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_what_is_shared_out_comes_in_order(threads, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+@pytest.fixture
+def three_threads():
+    """Torch may use three threads, whatever the machine has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
 
+
+def test_what_is_shared_out_comes_in_order(three_threads):
     def work(k: int) -> int:
         time.sleep(0.002 * (k % 3))  # so that later ones are ready before earlier ones
         return k
@@ -217,17 +223,18 @@ def test_what_is_shared_out_comes_in_order(threads, monkeypatch):
     assert list(shared_out(work, 0, cells=64)) == []
 
 
-def test_frames_of_a_batch_are_those_of_its_pairs(monkeypatch):
-    """Made in several threads, and with gradients in one."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    generator = torch.Generator().manual_seed(3)
-    values = torch.rand(2, 4, 12, 12, generator=generator, dtype=torch.float64)
-    source, target = (Density(own, Grid((12, 12))) for own in values)
-    path = geonet.geodesic(source, target, solver="midpoint")
-    frames = path.density([0.2, 0.5]).values
+def test_frames_of_a_batch_are_those_of_its_pairs(three_threads):
+    """Made in several threads, also under no_grad of ends with gradients; with these in one."""
+    generator, grid = torch.Generator().manual_seed(3), Grid((24, 24))
+    values = torch.rand(2, 4, 24, 24, generator=generator, dtype=torch.float64) + 0.5
+    target, times = Density(values[1], grid), torch.linspace(0.02, 0.98, 1 + SMALL // (4 * 24**2))
+    path = geonet.geodesic(Density(values[0], grid), target, solver="midpoint")
+    frames = path.density(times).values
     for k in range(4):
-        assert torch.equal(frames[k], path[k].density([0.2, 0.5]).values)
-    wanted = values[0].clone().requires_grad_()
-    path = geonet.geodesic(Density(wanted, Grid((12, 12))), target, solver="midpoint")
+        assert torch.equal(frames[k], path[k].density(times).values)
+    traced = values[0].clone().requires_grad_()
+    path = geonet.geodesic(Density(traced, grid), target, solver="midpoint")
+    with torch.no_grad():
+        assert torch.equal(path.density(times).values, frames)
     (path.density(0.5).values ** 2).sum().backward()
-    assert wanted.grad is not None and bool((wanted.grad.abs().amax((1, 2)) > 0).all())
+    assert traced.grad is not None and bool((traced.grad.abs().amax((1, 2)) > 0).all())

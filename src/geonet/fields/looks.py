@@ -16,6 +16,8 @@ from torch import Tensor
 from geonet.fields.compiled import elliptic as compiled
 from geonet.fields.elliptic import PlainLevels, Totals
 
+LEAST = 1e-6  # of what is divided by: a potential may lead everything to empty cells
+
 
 class Looked(NamedTuple):
     """The equation at given potentials.
@@ -45,11 +47,12 @@ class Looked(NamedTuple):
     def gradient(self) -> Tensor:
         """Half the derivative of `dual` in the potentials, (B, *cells): the residual of mean zero.
 
-        What both masses differ by is taken away where the mass is.
+        What both masses differ by is taken away where the mass is; that they depend on the
+        potentials is left out.
         """
         cells = tuple(range(1, self.residual.ndim))
-        apart = self.residual.mean(cells, keepdim=True) / self.weight.mean(cells, keepdim=True)
-        return self.residual - apart * self.weight
+        mass = self.weight.mean(cells, keepdim=True).clamp(min=LEAST)
+        return self.residual - self.residual.mean(cells, keepdim=True) / mass * self.weight
 
 
 @torch.no_grad()
@@ -67,7 +70,7 @@ def looked(coefficients: Tensor, source: Tensor, target: Tensor, threads: int) -
         found = _plainly(potentials, source, target, sides)
     residual, weight, totals = found
     where = weight.flatten(1).double()
-    mean = (potentials.flatten(1) * where).sum(1) / where.sum(1)
+    mean = (potentials.flatten(1) * where).sum(1) / where.sum(1).clamp(min=LEAST)
     first, second, gain = (Totals._fields.index(name) for name in ("source", "target", "gain"))
     totals[:, gain] -= mean * (totals[:, second] - totals[:, first])
     return Looked(residual * math.prod(shape), weight, totals)

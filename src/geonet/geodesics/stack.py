@@ -36,11 +36,12 @@ class Stack(Geodesic):
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         def frames(k: int) -> Tensor:
-            return self.paths[k]._density(times, grid)
+            with torch.set_grad_enabled(traced):  # which other threads do not know
+                return self.paths[k]._density(times, grid)
 
-        alone = wanted(self.source, self.target)  # other threads do not know whether autograd is on
+        traced = torch.is_grad_enabled()
         cells = [path._loops_over() for path in self.paths]
-        if alone or not all(cells):
+        if wanted(self.source, self.target) or not all(cells):
             return torch.stack([frames(k) for k in range(len(self.paths))])
         return torch.stack(list(shared_out(frames, len(self.paths), max(cells))))
 

@@ -136,7 +136,8 @@ def _stacked(paths: Iterator[Geodesic], count: int) -> Stack:
     try:
         for path in paths:
             found.append(path)
-            tell(f"pair {min(len(found) + 1, count)} of {count}")
+            if len(found) < count:
+                tell(f"pair {len(found) + 1} of {count}")
     except GeonetError as error:
         error.args = (f"Pair {len(found)} of the batch: {error}",)
         raise

@@ -13,6 +13,7 @@ from geonet.operators.architecture import ModelSettings
 from geonet.operators.forms import form_of
 from geonet.operators.geonet import GeONetSettings
 from geonet.operators.objective import LossSettings
+from geonet.operators.opened import PRETRAINED
 from geonet.optimizers.settings import OptimizerSettings
 from geonet.settings import check_types, from_table, read_toml, require
 
@@ -175,6 +176,6 @@ def read_config(file: str | Path) -> TrainingConfig:
     with reading(file, "a config"):  # a name may hold what no path can
         if isinstance(problem, dict) and isinstance(problem.get("file"), str):
             problem["file"] = str((file.parent / problem["file"]).resolve())
-        if isinstance(start, str) and (found := file.parent / start).exists():  # no shipped model
-            table["start"] = str(found.resolve())
+        if isinstance(start, str) and not (PRETRAINED / f"{start}.safetensors").exists():
+            table["start"] = str((file.parent / start).resolve())
     return from_table(TrainingConfig, table)

@@ -26,6 +26,11 @@ CASES = {
     (6, 8, 5): (1.0, 0.8, 0.6),
     (5, 2, 33): (0.5, 0.3, 1.0),
     (2, 5, 9): (1.0, 0.5, 0.9),
+    (32, 8, 8): (
+        1.0,
+        1.0,
+        1.0,
+    ),  # whose first levels are coarsened along one axis, others along all
 }
 # A place of up to n cells is rounded by 6e-8·n and the densities jump from one cell to the next.
 SINGLE = 1e-6

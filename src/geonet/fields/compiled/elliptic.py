@@ -9,6 +9,7 @@ import ctypes
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from geonet.fields.compiled import loops
 from geonet.fields.levels import half_cell_means, level_shapes, refinement
 
-VERSION = 2  # of halfway.c
+VERSION = 3  # of halfway.c
 MOST_LEVELS = 24  # of quadratic.h
 BLOCK = 32  # of quadratic.h
 TOTALS = 6  # of halfway.c
@@ -144,15 +145,17 @@ class Levels:
             level.half_width[axis] = means.taps.shape[1]
 
     def _transfer_sizes(self) -> list[int]:
-        """Numbers in the finest weights after one and after two axes were coarsened."""
-        if len(self.shapes) == 1:
-            return [1, 1]
-        d, shape, sizes = len(self.sides), list(self.shapes[0]), []
-        for axis, coarse in enumerate(self.shapes[1]):
-            if coarse != shape[axis]:
-                shape[axis] = coarse
-                sizes.append(2**d * d * (d + 1) // 2 * math.prod(shape))
-        return [*sizes, 1, 1][:2]
+        """Numbers in a level's weights after one and after two axes were coarsened, at most.
+
+        Not every level is coarsened along the same axes, so that each may need the most.
+        """
+        d, most = len(self.sides), [1, 1]
+        for fine, coarse in pairwise(self.shapes):
+            shape = list(fine)
+            for count, axis in enumerate([a for a in range(d) if coarse[a] != fine[a]][:2]):
+                shape[axis] = coarse[axis]
+                most[count] = max(most[count], 2**d * d * (d + 1) // 2 * math.prod(shape))
+        return most
 
 
 class Elliptic:
@@ -217,13 +220,14 @@ def looks(
     c = coefficients.to(torch.float64).contiguous()
     first, second = (end.detach().to(torch.float32).contiguous() for end in (source, target))
     assert first.shape == second.shape == c.shape and cells < MOST
-    parts = max(1, min(threads, MOST_THREADS, count * max(1, cells // WORTH)))
+    parts = max(1, min(threads, MOST_THREADS, count * cells // WORTH))
     rows = cells // shape[-1] * (shape[-1] + 2)
-    rooms = min(parts, max(count, 1))
-    floats = torch.empty(rooms, 2**d * d * (d + 1) // 2 * cells + rows)
-    doubles = torch.empty(rooms, rows, dtype=torch.float64)
+    rooms = parts if count >= parts else 1
+    numbers = 2**d * d * (d + 1) // 2 * cells + rows
+    floats = torch.empty(rooms, numbers, dtype=torch.float32, device="cpu")
+    doubles = torch.empty(rooms, rows, dtype=torch.float64, device="cpu")
     residual, mean = torch.empty_like(first), torch.empty_like(first)
-    totals = torch.empty(count, TOTALS, dtype=torch.float64)
+    totals = torch.empty(count, TOTALS, dtype=torch.float64, device="cpu")
     arrays = c, first, second, residual, mean, totals, floats, doubles
     _call().geonet_looks(
         _problem(shape, [side / n for side, n in zip(sides, shape, strict=True)]),

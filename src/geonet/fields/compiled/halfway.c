@@ -10,7 +10,7 @@
 
 #include "quadratic.h"
 
-#define VERSION 2 /* one more whenever something here changes for elliptic.py */
+#define VERSION 3 /* one more whenever something here changes for elliptic.py */
 
 #define NARROWEST 1e-3f /* cells of a frame */
 
@@ -189,30 +189,15 @@ INLINE void derivatives(const int d, double value[2][9][BLOCK], double slope[2][
     }
 }
 
-/* What one end brings to t = 1/2: rho = det(I + s D2u) mu(y + s grad u), and det. Half of mu times
-   the cofactors is added to `cof`, and where the map folds mu to `folding`. */
-INLINE void brought(const int d, const Problem *problem, const float *mu, float s, int32_t count,
-                    float place[3][BLOCK], float gradient[3][BLOCK], float hessian[6][BLOCK],
-                    float *rho, float *det, float cof[6][BLOCK], float *folding) {
-    float m[6][BLOCK];
-    float density[BLOCK], worst[BLOCK], x[3][BLOCK], width[3][BLOCK], least = 1;
-    for (int a = 0; a < d; a++) {
-        const float scale = s / (float)problem->step[a], softness = (float)problem->softness;
-#pragma omp simd
-        for (int32_t j = 0; j < count; j++) {
-            x[a][j] = place[a][j] + scale * gradient[a][j];
-            float w = 0.5f + 0.5f * s * hessian[diagonal_entry(d, a)][j];
-            w = w > softness ? w : softness;
-            width[a][j] = w < 1 ? w : 1;
-        }
-    }
-    means_over(d, &problem->grid, mu, x, width, count, density);
+/* m = I + s D2u (packed), its determinant, and the least of its leading minors: where that is not
+   positive the map folds. */
+INLINE void stretched(const int d, float s, int32_t count, float hessian[6][BLOCK], float m[6][BLOCK],
+                      float *det, float *worst) {
 #pragma omp simd
     for (int32_t j = 0; j < count; j++) {
         if (d == 1) {
             m[0][j] = 1 + s * hessian[0][j];
             det[j] = worst[j] = m[0][j];
-            cof[0][j] += 0.5f * density[j];
         }
         if (d == 2) {
             m[0][j] = 1 + s * hessian[0][j];
@@ -236,9 +221,31 @@ INLINE void brought(const int d, const Problem *problem, const float *mu, float 
             worst[j] = minor < worst[j] ? minor : worst[j];
         }
     }
+}
+
+/* What one end brings to t = 1/2: rho = det(I + s D2u) mu(y + s grad u), and det. Half of mu times
+   the cofactors is added to `cof`, and where the map folds mu to `folding`. */
+INLINE void brought(const int d, const Problem *problem, const float *mu, float s, int32_t count,
+                    float place[3][BLOCK], float gradient[3][BLOCK], float hessian[6][BLOCK],
+                    float *rho, float *det, float cof[6][BLOCK], float *folding) {
+    float m[6][BLOCK];
+    float density[BLOCK], worst[BLOCK], x[3][BLOCK], width[3][BLOCK], least = 1;
+    for (int a = 0; a < d; a++) {
+        const float scale = s / (float)problem->step[a], softness = (float)problem->softness;
+#pragma omp simd
+        for (int32_t j = 0; j < count; j++) {
+            x[a][j] = place[a][j] + scale * gradient[a][j];
+            float w = 0.5f + 0.5f * s * hessian[diagonal_entry(d, a)][j];
+            w = w > softness ? w : softness;
+            width[a][j] = w < 1 ? w : 1;
+        }
+    }
+    means_over(d, &problem->grid, mu, x, width, count, density);
+    stretched(d, s, count, hessian, m, det, worst);
 #pragma omp simd reduction(min : least)
     for (int32_t j = 0; j < count; j++) {
         const float half = worst[j] > 0 ? 0.5f * density[j] : 0;
+        if (d == 1) cof[0][j] += 0.5f * density[j];
         if (d == 2) {
             cof[0][j] += half * m[2][j];
             cof[1][j] -= half * m[1][j];
@@ -425,30 +432,38 @@ static void mean_weight(const int d, const Problem *problem, const float *weight
         }
 }
 
+/* One pair of `geonet_looks`, by so many threads. */
+static void look(const Problem *like, int32_t d, int32_t threads, int64_t k, const double *coefficients,
+                 const float *source, const float *target, float *residual, float *mean,
+                 double *totals, float *floats, double *doubles) {
+    const int64_t cells = like->grid.cells;
+    Problem problem = *like;
+    problem.ends[0] = source + k * cells;
+    problem.ends[1] = target + k * cells;
+    geonet_halfway_splines(&problem, d, threads, coefficients + k * cells, residual + k * cells, floats,
+                           totals + k * TOTALS, doubles, floats + weights_of(d, &like->grid));
+    mean_weight(d, &problem, floats, mean + k * cells);
+}
+
 /* `geonet_halfway_splines` for many pairs on one grid, with mean weights instead of weights.
 
    coefficients, source, target, residual, mean: (pairs, cells) each; totals: (pairs, TOTALS).
-   floats: room for (threads, weights_of + padded_of), doubles: for (threads, padded_of).
-   Threads share out pairs; a single pair has them all. */
+   Threads share out pairs. Where these are fewer, all threads work on one pair after the other.
+   floats: room for (threads or 1, weights_of + padded_of), doubles: for (threads or 1, padded_of). */
 void geonet_looks(const Problem *like, int32_t d, int32_t threads, int64_t pairs,
                   const double *coefficients, const float *source, const float *target,
                   float *residual, float *mean, double *totals, float *floats, double *doubles) {
-    const int64_t cells = like->grid.cells, padded = padded_of(&like->grid);
-    const int64_t weights = weights_of(d, &like->grid);
-    const int parts = pairs < threads ? (int)pairs : threads, each = threads / (parts ? parts : 1);
-#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
-    for (int part = 0; part < parts; part++) {
-        float *own = floats + part * (weights + padded);
-        for (int64_t k = pairs * part / parts; k < pairs * (part + 1) / parts; k++) {
-            Problem problem = *like;
-            problem.ends[0] = source + k * cells;
-            problem.ends[1] = target + k * cells;
-            geonet_halfway_splines(&problem, d, parts > 1 ? 1 : each, coefficients + k * cells,
-                                   residual + k * cells, own, totals + k * TOTALS,
-                                   doubles + part * padded, own + weights);
-            mean_weight(d, &problem, own, mean + k * cells);
-        }
+    const int64_t padded = padded_of(&like->grid), own = weights_of(d, &like->grid) + padded;
+    if (threads == 1 || pairs < threads) {
+        for (int64_t k = 0; k < pairs; k++)
+            look(like, d, threads, k, coefficients, source, target, residual, mean, totals, floats, doubles);
+        return;
     }
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int part = 0; part < threads; part++)
+        for (int64_t k = pairs * part / threads; k < pairs * (part + 1) / threads; k++)
+            look(like, d, 1, k, coefficients, source, target, residual, mean, totals,
+                 floats + part * own, doubles + part * padded);
 }
 
 /* ---- frames */

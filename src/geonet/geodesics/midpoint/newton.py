@@ -145,7 +145,7 @@ class Newton:
         place = self._finest(ends, sides, start)
         if unbalanced(*place.seen) > NEAR:
             return None
-        wish = self._wish(place.c.shape)
+        wish = self._wish(place.c.shape, ends[0].numel())
         known = place.equation, place.c, place.ends, sides, True, False, wish, course, place.seen
         return self._level(*known)
 
@@ -185,7 +185,7 @@ class Newton:
         solution = None
         for k in order:
             begins = from_zero and k == order[0]
-            wish = self._wish(ends[0].shape) if k == 0 else math.inf
+            wish = self._wish(ends[0].shape, ends[0].numel()) if k == 0 else math.inf
             solution = self._level(levels.at(k), c, ends, sides, k == 0, begins, wish, course)
             c = solution[0]
         assert solution is not None
@@ -206,9 +206,14 @@ class Newton:
         enough, late = residual <= 2 * self.tolerance, course.late()
         return Found(c, residual, totals, steps, enough, late and not enough)
 
-    def _wish(self, shape: Sequence[int]) -> float:
-        """The mismatch above which cells (*shape) are left for smaller ones."""
-        return detail_of(math.prod(shape)) if self._may_refine(shape, 1) else math.inf
+    def _wish(self, shape: Sequence[int], cells: int) -> float:
+        """The mismatch above which a potential's cells (*shape) are left for smaller ones.
+
+        Args:
+            shape: of the potential.
+            cells: of a density.
+        """
+        return detail_of(cells) if self._may_refine(shape, 1) else math.inf
 
     def _may_refine(self, shape: Sequence[int], times: int) -> bool:
         return self.refine and math.prod(shape) * 2 ** (times * len(shape)) <= FINEST
