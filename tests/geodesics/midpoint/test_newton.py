@@ -10,7 +10,7 @@ from geonet.evaluation.exact_pairs import exact_pair
 from geonet.fields.compiled import elliptic as compiled
 from geonet.fields.levels import refined
 from geonet.fields.quadratic import at_points
-from geonet.geodesics.midpoint.newton import Newton, Start
+from geonet.geodesics.midpoint.newton import DETAIL, DETAIL_OF_FEW, Newton, Start
 from geonet.geodesics.midpoint.walk import LOST
 
 TOLERANCE = 2e-3
@@ -128,6 +128,16 @@ def test_detail_is_refined_if_that_is_allowed():
     assert NEWTON.solved(*ends, (1.0, 1.0)).coefficients.shape in ((32, 32), (64, 64))
     kept = Newton(TOLERANCE, refine=False).solved(*ends, (1.0, 1.0))
     assert kept.coefficients.shape == (16, 16)
+
+
+@with_loops
+@pytest.mark.parametrize(("cells", "found"), [(28, 56), (64, 64)])
+def test_few_cells_are_halved_sooner(cells, found):
+    """What is left unmatched halfway is between both limits."""
+    ends = [end.values for end in draw("shapes", cells)]
+    kept = Newton(TOLERANCE, refine=False).solved(*ends, (1.0, 1.0))
+    assert DETAIL_OF_FEW < kept.totals.mismatch < DETAIL
+    assert NEWTON.solved(*ends, (1.0, 1.0)).coefficients.shape == (found, found)
 
 
 # ---- where to begin

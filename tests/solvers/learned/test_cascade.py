@@ -111,3 +111,25 @@ def test_it_says_where_it_went_astray():
         low, high = report.distance_lower_bound, report.distance_upper_bound
         assert low <= float(right.distance) * 1.001 and float(right.distance) <= high * 1.001
         assert "did not reach its tolerance" in report.verdict()
+
+
+@pytest.mark.parametrize("shape", [(16, 16, 16), (20, 14, 18)])
+def test_in_three_dimensions(shape):
+    """Smooth pairs, which are easy; docs/universal.md has the others."""
+    grid = Grid(shape)
+    x = grid.points()
+    first, second = ([0.35, 0.4, 0.5], [0.6, 0.55, 0.5])
+    source, target = (
+        Density(torch.exp(-20 * (x - torch.tensor(middle)).square().sum(-1)) + 0.2, grid)
+        for middle in (first, second)
+    )
+    exact = geonet.geodesic(source, target, solver="midpoint")
+    alone = geonet.geodesic(source, target, solver="universal-3d", corrections=0)
+    assert float(alone.distance) == pytest.approx(float(exact.distance), rel=0.02)
+    linear = geonet.geodesic(source, target, solver="linear").density(0.5)
+    truth = exact.density(0.5)
+    assert float(l1(alone.density(0.5), truth)) < 0.25 * float(l1(linear, truth))
+    started = geonet.geodesic(source, target, solver="midpoint", start="network")
+    assert started.notes["converged"] and started.notes["start"] == "network"
+    assert float(l1(started.density(0.5), truth)) < 0.005
+    assert sum(started.notes["newton steps"]) < sum(exact.notes["newton steps"])

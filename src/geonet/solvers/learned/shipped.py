@@ -45,7 +45,7 @@ SHIPPED = {
     "universal-3d": Shipped(
         "cascade",
         3,
-        "3D, neural operator for any two densities, then a few steps of Newton's; up to 64³ cells",
+        "3D, neural operator for any two densities, then a few steps of Newton's; on at most 64³",
     ),
     "transport-1d": Shipped(
         "transport",
