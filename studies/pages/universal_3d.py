@@ -123,9 +123,9 @@ def main() -> None:
     model, _ = opened(file, 3, "cascade")
     assert isinstance(model, CascadeNet)
     text = measured(model)
+    print(text)
     if not sys.argv[1:]:
         publish("universal-3d", stamped, {"docs/universal.md": {"space": text}})
-    print(text)
 
 
 if __name__ == "__main__":

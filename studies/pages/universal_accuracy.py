@@ -229,16 +229,16 @@ def main() -> None:
     rows, told = corrected_rows(suite)
     header = ("kind", "W2", "16² blocks", "both within", "steps", "one pair, ms", "of 64, ms each")
     sections = {
+        "discs": table(("radius", *(f"{cells}²" for cells in GRIDS)), disc_rows()),
         "alone": alone,
         "corrected": f"{told}\n\n{table(header, rows)}",
         "start": "\n\n".join(starts),
-        "discs": table(("radius", *(f"{cells}²" for cells in GRIDS)), disc_rows()),
         "families": table(
             ("family", "solver", "L1 at ¼", "½", "¾", "of 32, ms each"), family_rows()
         ),
     }
-    publish("universal", stamped, {"docs/universal.md": sections})
     print("\n\n".join(sections.values()))
+    publish("universal", stamped, {"docs/universal.md": sections})
 
 
 if __name__ == "__main__":
