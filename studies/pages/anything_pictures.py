@@ -18,7 +18,7 @@ from torch import Tensor
 
 from geonet.files import written_atomically
 from geonet.plotting.look import INK, Frames, Look, quieten
-from geonet.training.anything import CELLS, KINDS, random_densities, random_pairs
+from geonet.training.anything import SQUARE, random_densities, random_pairs
 
 PICTURE = ROOT / "docs" / "images" / "anything-2d.png"
 COLUMNS, PAIR_ROWS = 10, 2
@@ -33,12 +33,12 @@ def rows() -> dict[str, Tensor]:
     """Densities (COLUMNS, n, n) by what is written beside them; pairs stand beside each other."""
     generator = torch.Generator().manual_seed(SEED)
     found = {
-        name: random_densities(generator, torch.full((COLUMNS,), number), CELLS)
-        for number, name in enumerate(KINDS)
+        name: random_densities(generator, torch.full((COLUMNS,), number), SQUARE)
+        for number, name in enumerate(SQUARE.kinds)
     }
     generator.manual_seed(PAIR_SEED)
-    pairs = random_pairs(generator, PAIR_ROWS * COLUMNS // 2).transpose(0, 1)  # (pairs, 2, n, n)
-    for number, some in enumerate(pairs.flatten(0, 1).split(COLUMNS)):
+    pairs = random_pairs(generator, PAIR_ROWS * COLUMNS // 2, SQUARE)  # (2, pairs, n, n)
+    for number, some in enumerate(pairs.transpose(0, 1).flatten(0, 1).split(COLUMNS)):
         found["pairs" + number * " "] = some
     return found
 

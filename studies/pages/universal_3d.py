@@ -28,9 +28,8 @@ from geonet.operators.cascade_path import guesses_of, network_path
 from geonet.operators.opened import PRETRAINED, opened
 from geonet.solvers.exact.midpoint import Midpoint
 from geonet.solvers.learned.guess import transport_potentials
-from geonet.training.anything_3d import KINDS, random_densities
+from geonet.training.anything import CUBE, random_densities
 
-CELLS = 32  # along an axis
 PAIRS = 4  # of a kind
 SEED = 7_000  # which no training has
 LIMIT = 10.0  # seconds for a pair
@@ -43,11 +42,11 @@ Begin = Callable[[Density, Density], Start]
 def pairs_of(kind: str) -> list[Pair]:
     """New pairs of a kind of the training's family, or of the paper's mixtures in 3D."""
     if kind == PAPER:
-        box, drawn = BOX_3D.with_shape((CELLS,) * 3), mixtures_3d(2 * PAIRS, seeded(SEED))
+        box, drawn = BOX_3D.with_shape(CUBE.shape), mixtures_3d(2 * PAIRS, seeded(SEED))
         return [(drawn[k].on(box), drawn[PAIRS + k].on(box)) for k in range(PAIRS)]
-    number, box = list(KINDS).index(kind), Grid((CELLS,) * 3)
+    number, box = list(CUBE.kinds).index(kind), Grid(CUBE.shape)
     kinds = torch.full((2 * PAIRS,), number)
-    values = random_densities(seeded(SEED + number), kinds, CELLS).double()
+    values = random_densities(seeded(SEED + number), kinds, CUBE).double()
     return [(Density(values[k], box), Density(values[PAIRS + k], box)) for k in range(PAIRS)]
 
 
@@ -102,7 +101,7 @@ def row_of(kind: str, model: CascadeNet) -> tuple[Cells, float]:
 
 def measured(model: CascadeNet) -> str:
     """A row for every kind, and what they say together."""
-    rows, ratios = zip(*(row_of(kind, model) for kind in (*KINDS, PAPER)), strict=True)
+    rows, ratios = zip(*(row_of(kind, model) for kind in (*CUBE.kinds, PAPER)), strict=True)
     header = ["kind", "W2", "unbalanced", "alone, ms"]
     for start in ("zero", "`transport-3d`", "`universal-3d`"):
         header += [f"from {start}, ms", "steps", "converged"]

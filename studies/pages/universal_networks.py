@@ -20,12 +20,12 @@ from geonet.operators.cascade import STEEPEST, CascadeNet, CascadeSettings
 from geonet.operators.symmetric import ClassLinear, SymmetricMLP
 from geonet.operators.symmetric_unet import INPUTS, Pointwise, Residuals, SymmetricUNet, shown
 from geonet.operators.transport import classes, decay
-from geonet.training.anything import CELLS, random_pairs
+from geonet.training.anything import SQUARE, random_pairs
 
 TYPICAL, TYPICAL_SEED = 256, 1  # pairs from which the spread of the modes is taken
 FAINT = 0.04  # modes whose spread is below are not blown up to the size of the others
 DARK = 0.05  # densities below, relative to the uniform one, count as equally low
-POTENTIAL_SCALE = 0.3 * CELLS**2  # of what `decay` expects, in squared cells
+POTENTIAL_SCALE = 0.3 * SQUARE.cells**2  # of what `decay` expects, in squared cells
 
 
 class Once(Module):
@@ -46,9 +46,9 @@ class Once(Module):
 
 def first_look(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Residual, weight and Poisson's solution at u = 0, (B, n, n) each, as a cascade sees them."""
-    residual, weight, _ = looked(torch.zeros_like(source), source, target, torch.get_num_threads())
-    residual = residual.clamp(-STEEPEST, STEEPEST)
-    return residual, weight, poisson_solved(residual)
+    look = looked(torch.zeros_like(source), source, target, torch.get_num_threads())
+    residual = look.residual.clamp(-STEEPEST, STEEPEST)
+    return residual, look.weight, poisson_solved(residual)
 
 
 # ---- the MLP on modes
@@ -183,7 +183,7 @@ class FourierNet(Module):
 def modes_once() -> Once:
     """An MLP, with the mean and the spread of modes of the family."""
     network = ModesMLP()
-    network.prepare(*first_look(*random_pairs(seeded(TYPICAL_SEED), TYPICAL))[:2])
+    network.prepare(*first_look(*random_pairs(seeded(TYPICAL_SEED), TYPICAL, SQUARE))[:2])
     return Once(network)
 
 

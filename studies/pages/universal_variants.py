@@ -38,7 +38,7 @@ from geonet.geodesics.midpoint.walk import unbalanced
 from geonet.operators.cascade import losses
 from geonet.optimizers.soap import SOAP
 from geonet.threads import waiting_asleep
-from geonet.training.anything import CELLS, random_pairs
+from geonet.training.anything import SQUARE, random_pairs
 
 MINUTES = 5.0  # of training
 SEED = 0  # of weights and training pairs
@@ -86,7 +86,7 @@ def trained(label: str, network: Module, minutes: float) -> int:
     while (passed := perf_counter() - began) < 60 * minutes:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(passed / (60 * minutes))
-        source, target = random_pairs(generator, BATCH)
+        source, target = random_pairs(generator, BATCH, SQUARE)
         lacking = take_step(network, optimizer, source, target)
         seen += BATCH
         if passed - said >= PAUSE:
@@ -136,7 +136,7 @@ def known_pairs(count: int = PAIRS) -> Known:
     for kind in KINDS:
         say(f"reference paths: {kind}")
         for k in range(count):
-            source, target = draw(kind, CELLS, k, seed=SEED_OTHER)
+            source, target = draw(kind, SQUARE.cells, k, seed=SEED_OTHER)
             path = geonet.geodesic(source, target, solver="midpoint", tolerance=TOLERANCE)
             ends = source.values.float(), target.values.float()
             found.append((*ends, path.distance, path.density(0.5).values))
@@ -166,7 +166,7 @@ def errors_of(network: Module, pairs: Known) -> Errors:
     frames = torch.stack(list(map(frame_of, coefficients, pairs.source, pairs.target)))
     linear = (pairs.source + pairs.target) / 2
     own, mixed = ((f - pairs.halfway).abs().mean((1, 2)) for f in (frames, linear))
-    residuals = look.residual.double() / CELLS**2  # of unit mass
+    residuals = look.residual.double() / SQUARE.cells**2  # of unit mass
     left = map(unbalanced, residuals, look.totals.tolist())
     columns = torch.stack([off, own / mixed, torch.tensor(list(left), dtype=torch.float64)])
     medians = columns.unflatten(1, (len(KINDS), -1)).quantile(0.5, dim=2)

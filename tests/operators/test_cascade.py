@@ -207,9 +207,3 @@ def test_the_path_of_the_network_is_exact_at_the_ends(talkative):
 def test_odd_settings_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         CascadeSettings(**changes)
-
-
-def test_it_has_no_basis(talkative):
-    assert not talkative.has_basis
-    with pytest.raises(NotImplementedError):
-        talkative.basis_at(torch.zeros(1, 2))

@@ -1,6 +1,7 @@
 """The cascade in space: what test_cascade.py has in the plane."""
 
 import math
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -25,7 +26,7 @@ from geonet.operators.model_file import load_model, save_model
 from geonet.operators.objective import Batch, LossSettings
 from geonet.operators.symmetric_unet import halved
 from geonet.solvers.learned.cascade import CascadeSolver
-from geonet.training.anything_3d import KINDS, random_densities
+from geonet.training.anything import CUBE, random_densities
 
 TINY = CascadeSettings(dimension=3, sensors=16, whole=3, detail=2)
 ORDERS = list(permutations(range(3)))[1:]
@@ -54,8 +55,8 @@ def potential_of(model, source, target):
 def ends_of(kind, cells, count=2, floor=0.0):
     """Densities of one kind, (count, cells, cells, cells) each."""
     generator = torch.Generator().manual_seed(3)
-    kinds = torch.full((2 * count,), list(KINDS).index(kind))
-    values = random_densities(generator, kinds, cells)
+    kinds = torch.full((2 * count,), list(CUBE.kinds).index(kind))
+    values = random_densities(generator, kinds, replace(CUBE, cells=cells))
     return ((1 - floor) * values + floor).chunk(2)
 
 

@@ -5,7 +5,7 @@ import torch
 
 from geonet import Grid
 from geonet.training import drawn_densities as drawn
-from geonet.training.anything import KINDS
+from geonet.training.anything import SQUARE
 from geonet.training.random_fields import LEAST, normalised
 
 COUNT = 150
@@ -18,17 +18,17 @@ def seeded(seed=3):
 @pytest.fixture(scope="module")
 def samples():
     """Many densities of every kind by name, as they are drawn."""
-    return {name: kind(seeded(), COUNT, 64) for name, (kind, _) in KINDS.items()}
+    return {name: kind(seeded(), COUNT, 64) for name, (kind, _) in SQUARE.kinds.items()}
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", SQUARE.kinds)
 def test_values_are_finite_and_not_negative(samples, name):
     values = samples[name]
     assert values.shape == (COUNT, 64, 64) and values.dtype == torch.float32
     assert bool(torch.isfinite(values).all()) and float(values.min()) >= 0
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", SQUARE.kinds)
 def test_next_to_all_have_mass(samples, name):
     """The rest is outside the square, and is made uniform."""
     empty = samples[name].mean((1, 2)) < LEAST
@@ -37,23 +37,23 @@ def test_next_to_all_have_mass(samples, name):
     assert float((means - 1).abs().max()) < 1e-6  # some roundings of single precision
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", SQUARE.kinds)
 def test_all_are_different(samples, name):
     flat = normalised(samples[name]).flatten(1)
     assert float(torch.cdist(flat, flat).fill_diagonal_(torch.inf).min()) > 1e-2
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", SQUARE.kinds)
 @pytest.mark.parametrize("cells", [10, 96])
 def test_any_number_of_cells(name, cells):
-    values = KINDS[name][0](seeded(), 3, cells)
+    values = SQUARE.kinds[name][0](seeded(), 3, cells)
     assert values.shape == (3, cells, cells)
     assert bool(torch.isfinite(values).all()) and float(values.min()) >= 0
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", SQUARE.kinds)
 def test_the_seed_decides(name):
-    kind, _ = KINDS[name]
+    kind, _ = SQUARE.kinds[name]
     first, again, other = (kind(seeded(seed), 4, 32) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not any(torch.equal(a, b) for a, b in zip(first, other, strict=True))

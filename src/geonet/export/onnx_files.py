@@ -23,7 +23,7 @@ from geonet.arguments import as_path
 from geonet.errors import ExportError, SolverError
 from geonet.export.parts import Part, parts_of
 from geonet.files import made_folder, reading, written_atomically
-from geonet.operators.model import Header
+from geonet.operators.model import BasisModel, Header
 from geonet.operators.model_file import load_model
 from geonet.solvers.base import Solver
 from geonet.solvers.registry import make_solver
@@ -54,7 +54,7 @@ def export_onnx(model: str | Path | Solver, folder: str | Path) -> list[Path]:
     file, folder = model_file(model), as_path(folder, "folder")
     _require_libraries()
     network, header = load_model(file)
-    if not network.has_basis:
+    if not isinstance(network, BasisModel):
         raise ExportError(
             f"The model {file.stem!r} looks at the densities again and again as it answers, which "
             "an ONNX file cannot; choose a model of another form, such as transport-2d."

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from geonet.operators.model import Model
+from geonet.operators.model import BasisModel
 
 
 class Branch(Module):
@@ -20,7 +20,7 @@ class Branch(Module):
     axis = "batch"
     inputs = ("source", "target")
 
-    def __init__(self, model: Model):
+    def __init__(self, model: BasisModel):
         super().__init__()
         self.model = model
         self.outputs = tuple(f"{quantity}_coefficients" for quantity in model.quantities)
@@ -43,7 +43,7 @@ class Basis(Module):
     name = "basis"
     axis = "points"
 
-    def __init__(self, model: Model):
+    def __init__(self, model: BasisModel):
         super().__init__()
         self.model = model
         self.inputs = ("points",) if model.timeless else ("points", "times")
@@ -62,6 +62,6 @@ class Basis(Module):
 Part = Branch | Basis
 
 
-def parts_of(model: Model) -> tuple[Branch, Basis]:
+def parts_of(model: BasisModel) -> tuple[Branch, Basis]:
     """Branch and basis, ready to answer."""
     return Branch(model).eval(), Basis(model).eval()

@@ -25,23 +25,30 @@ class Looked(NamedTuple):
     Attributes:
         residual: Σ over half-cells of B_i(ρ1 − ρ0), (B, *cells), relative to the uniform density.
         weight: trace A/d, (B, *cells), likewise.
-        totals: as in `fields.elliptic.Totals`, (B, 6), of potentials of mean zero where the mass
-            is: their weighted mean is subtracted.
+        totals: as in `fields.elliptic.Totals`, (B, 6).
+        potentials: in the unit cube, (B, *cells).
     """
 
     residual: Tensor
     weight: Tensor
     totals: Tensor
+    potentials: Tensor
 
     @property
     def dual(self) -> Tensor:
         """Kantorovich's dual value of the potentials, (B,): at most W2² where no map folds.
 
         Sums over half-cells give both ends masses that differ a little. A constant in the potential
-        would count with this difference, and could make the value as large as one likes.
+        would count with this difference, and could make the value as large as one likes. So the
+        potentials are taken with mean zero where the mass is.
         """
-        energy, gain = (self.totals[:, Totals._fields.index(name)] for name in ("energy", "gain"))
-        return energy / 2 + 2 * gain
+        source, target, energy, gain = (
+            self.totals[:, Totals._fields.index(name)]
+            for name in ("source", "target", "energy", "gain")
+        )
+        where = self.weight.flatten(1).double()
+        mean = (self.potentials.flatten(1) * where).sum(1) / where.sum(1).clamp(min=LEAST)
+        return energy / 2 + 2 * (gain - mean * (target - source))
 
     @property
     def gradient(self) -> Tensor:
@@ -69,11 +76,7 @@ def looked(coefficients: Tensor, source: Tensor, target: Tensor, threads: int) -
     else:
         found = _plainly(potentials, source, target, sides)
     residual, weight, totals = found
-    where = weight.flatten(1).double()
-    mean = (potentials.flatten(1) * where).sum(1) / where.sum(1).clamp(min=LEAST)
-    first, second, gain = (Totals._fields.index(name) for name in ("source", "target", "gain"))
-    totals[:, gain] -= mean * (totals[:, second] - totals[:, first])
-    return Looked(residual * math.prod(shape), weight, totals)
+    return Looked(residual * math.prod(shape), weight, totals, potentials)
 
 
 def _plainly(

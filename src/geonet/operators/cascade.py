@@ -76,11 +76,6 @@ class CascadeNet(Model):
     """(μ0, μ1) ↦ spline coefficients of u at t = ½."""
 
     Settings = CascadeSettings
-    quantities = ("potential",)
-    basis_outputs = ("potential",)
-    formula = "u at t = 1/2 in quadratic splines; the particle at y is at y + (t - 1/2) grad u(y)"
-    timeless = True
-    has_basis = False  # it looks at the densities again as it answers
     sees_means = True
 
     settings: CascadeSettings
@@ -106,25 +101,15 @@ class CascadeNet(Model):
 
     def corrected(self, start: Tensor, source: Tensor, target: Tensor) -> Tensor:
         """Potentials on a grid, (B, n, …, n), from others on the same one."""
-        residual, weight, _ = looked(start, source, target, torch.get_num_threads())
-        residual = _bounded(residual)
+        look = looked(start, source, target, torch.get_num_threads())
+        residual = _bounded(look.residual)
         network = self.whole if _is_coarsest(start) else self.detail
-        return start + network(residual, weight, poisson_solved(residual))
-
-    def coefficients(self, source: Tensor, target: Tensor) -> tuple[Tensor]:
-        """Unit-box densities at the sensors, (B, m) each, to spline coefficients, (B, m)."""
-        n = self.settings.sensors
-        answers = self(*self.on_cells(source, target))
-        return (answers[-1].flatten(1) / n**2,)
+        return start + network(residual, look.weight, poisson_solved(residual))
 
     def on_cells(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """What the sensors read, (B, m) each, as densities (B, n, …, n)."""
         cells = (self.settings.sensors,) * self.settings.dimension
         return source.unflatten(1, cells), target.unflatten(1, cells)
-
-    def basis_at(self, points: Tensor, times: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Splines on a grid have no table of functions."""
-        raise NotImplementedError("a cascade has none")
 
     def objective(self, settings: LossSettings, box: Grid) -> DualObjective:
         """What the dual value lacks, on every grid."""

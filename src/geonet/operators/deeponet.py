@@ -25,7 +25,7 @@ from geonet.measures.metrics import l1
 from geonet.measures.unit_box import unit_box
 from geonet.operators.architecture import ModelSettings
 from geonet.operators.branch_trunk import BranchTrunkSettings, DeepONet, cartesian, scaled
-from geonet.operators.model import CACHED_MODELS, Header, Model, doubled
+from geonet.operators.model import CACHED_MODELS, BasisModel, Header, doubled
 from geonet.operators.objective import Batch, Loss, LossSettings, Terms
 from geonet.operators.sensors import all_sensed
 from geonet.settings import from_table, require, to_table
@@ -47,7 +47,7 @@ class DeepONetSettings(BranchTrunkSettings):
     swap_symmetry: Literal["none", "density"] = "none"
 
 
-class DeepONetModel(Model):
+class DeepONetModel(BasisModel):
     """A model whose quantities are DeepONets, attributes by their names."""
 
     @property

@@ -29,47 +29,29 @@ M = TypeVar("M", bound="Model")
 
 
 class Model(Module, ABC):
-    """A map from two densities to a path, given by coefficients of functions of (x, t).
+    """A map from two densities to a path.
 
     Attributes:
         Settings: the class of its settings.
         settings: its own.
         gives: what its paths can answer beside the density.
-        quantities: what the coefficients belong to: "density", "potential" or both.
-        formula: how coefficients and basis make the answer, for users of exported files.
-        basis_outputs: what `basis_at` gives.
-        timeless: whether `basis_at` takes points alone.
         typical: how many sample densities `prepare` is given.
         compares_ends: whether the objective needs the ends at places of their own.
         needs_exact_paths: whether the objective compares with exact paths.
-        has_basis: whether its answer is a sum of functions of (x, t), as export needs it.
         sees_means: whether its sensors read means over their cells, not values at their centres.
     """
 
     Settings: ClassVar[type[ModelSettings]]
     settings: Any  # an instance of Settings
     gives: ClassVar[tuple[str, ...]] = ANSWERS
-    quantities: ClassVar[tuple[str, ...]]
-    formula: ClassVar[str]
-    basis_outputs: ClassVar[tuple[str, ...]]
-    timeless: ClassVar[bool] = False
     typical: ClassVar[int] = 0
     compares_ends: ClassVar[bool] = False
     needs_exact_paths: ClassVar[bool] = False
-    has_basis: ClassVar[bool] = True
     sees_means: ClassVar[bool] = False
 
     def __init__(self, settings: Any):
         super().__init__()
         self.settings = settings
-
-    @abstractmethod
-    def coefficients(self, source: Tensor, target: Tensor) -> tuple[Tensor, ...]:
-        """Unit-box densities at the sensors, (B, m) each, to (B, functions) of each quantity."""
-
-    @abstractmethod
-    def basis_at(self, points: Tensor, times: Tensor | None = None) -> tuple[Tensor, ...]:
-        """The functions at points (N, d) of the unit box and times (N,): `basis_outputs`."""
 
     @abstractmethod
     def objective(self, settings: LossSettings, box: Grid) -> Loss:
@@ -108,6 +90,30 @@ class Model(Module, ABC):
 
     def freeze(self) -> None:
         """Prepare for answering alone: no weight will change any more."""
+
+
+class BasisModel(Model):
+    """A model whose answer is a sum of functions of (x, t), as export needs it.
+
+    Attributes:
+        quantities: what the coefficients belong to: "density", "potential" or both.
+        formula: how coefficients and basis make the answer, for users of exported files.
+        basis_outputs: what `basis_at` gives.
+        timeless: whether `basis_at` takes points alone.
+    """
+
+    quantities: ClassVar[tuple[str, ...]]
+    formula: ClassVar[str]
+    basis_outputs: ClassVar[tuple[str, ...]]
+    timeless: ClassVar[bool] = False
+
+    @abstractmethod
+    def coefficients(self, source: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+        """Unit-box densities at the sensors, (B, m) each, to (B, functions) of each quantity."""
+
+    @abstractmethod
+    def basis_at(self, points: Tensor, times: Tensor | None = None) -> tuple[Tensor, ...]:
+        """The functions at points (N, d) of the unit box and times (N,): `basis_outputs`."""
 
 
 @lru_cache(CACHED_MODELS)

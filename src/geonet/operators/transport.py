@@ -26,7 +26,7 @@ from geonet.measures.grid import Grid
 from geonet.operators.architecture import LARGEST, ModelSettings
 from geonet.operators.branch_trunk import cartesian
 from geonet.operators.jets import Jet, cosine, variables
-from geonet.operators.model import Header, Model
+from geonet.operators.model import BasisModel, Header
 from geonet.operators.objective import Batch, Loss, LossSettings, Terms
 from geonet.operators.residuals import densities_halfway
 from geonet.operators.sensors import all_sensed
@@ -76,7 +76,7 @@ class TransportSettings(ModelSettings):
         require(0 < self.depth <= 100, f"depth is {self.depth}; give 1 to 100 blocks.")
 
 
-class TransportNet(Model):
+class TransportNet(BasisModel):
     """(μ0, μ1) ↦ c with u(x) = Σ_k c_k Π_i cos(k_i π x_i), the potential at t = ½."""
 
     Settings = TransportSettings

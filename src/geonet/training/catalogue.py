@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from geonet.errors import ConfigError
-from geonet.training.anything import Anything
-from geonet.training.anything_3d import Anything3D
+from geonet.training.anything import CUBE, SQUARE, Anything
 from geonet.training.clouds import Clouds
 from geonet.training.config import TrainingConfig
 from geonet.training.digits import digit_codes, digit_images
@@ -16,8 +16,8 @@ from geonet.training.problem import FAMILIES, Problem
 
 CATALOGUE: dict[str, Callable[[], Problem]] = {
     **FAMILIES,
-    "anything-2d": Anything,
-    "anything-3d": Anything3D,
+    "anything-2d": partial(Anything, SQUARE),
+    "anything-3d": partial(Anything, CUBE),
     "clouds": Clouds,
     "digits": digit_images,
     "digit-codes": digit_codes,

@@ -35,7 +35,7 @@ class ProblemSettings:
 
     Attributes:
         family: "anything-2d" draws densities of many kinds on the unit square (see `anything`),
-            "anything-3d" on the unit cube (see `anything_3d`);
+            "anything-3d" on the unit cube;
             "digits" and "digit-codes" read MNIST's training set (`GEONET_DATA`).
         file: npz with `source` and `target`, or with `values`.
         floor: share of the mass of every density of the file that is made uniform, in training and

@@ -140,26 +140,8 @@ def spots(generator: torch.Generator, count: int, cells: int) -> Tensor:
 
     Standard deviations are 0.005 to 0.043. Below a small level, most are cut off to zero.
     """
-    middles = uniform(generator, 0.1, 0.9, count, GROUPS, 2)
-    group = torch.randint(GROUPS, (count, SPOTS, 1), generator=generator)
-    size = log_uniform(generator, 0.03, 0.3, count, 1, 1)
-    near = middles.gather(1, group.expand(-1, -1, 2)) + size * normal(generator, count, SPOTS, 2)
-    apart = chance(generator, 0.4, count, 1, 1)
-    anywhere = uniform(generator, 0.02, 0.98, count, SPOTS, 2)
-    centre = torch.where(apart, anywhere, near.clamp(0.02, 0.98))
-    radius = log_uniform(generator, 0.008, 0.05, count, SPOTS)
-    radius = radius * log_uniform(generator, 0.7, 1.5, count, 1)
-    squared = radius**2 + (0.4 / cells) ** 2  # no spot falls between the cells
-    height = -torch.log(uniform(generator, 0, 1, count, SPOTS) + TINY)
-    height = height * parts_present(generator, (0.1, 1), count, SPOTS)
-    height[:, 0] = 1
-    across, down = (
-        torch.exp(-1.5 * (centres(cells).float() - centre[..., i, None]) ** 2 / squared[..., None])
-        for i in (0, 1)
-    )
-    values = (height[..., None] * across).mT @ down
-    level = 0.06 * uniform(generator, 0, 1, count, 1, 1) * chance(generator, 0.7, count, 1, 1)
-    return (values - level * values.amax((1, 2), keepdim=True)).clamp(min=0)
+    across, down = spot_profiles(generator, count, cells, (0.03, 0.3), (0.008, 0.05), dimension=2)
+    return above_a_level(generator, across.mT @ down)
 
 
 def noise(generator: torch.Generator, count: int, cells: int, dimension: int = 2) -> Tensor:
@@ -168,6 +150,42 @@ def noise(generator: torch.Generator, count: int, cells: int, dimension: int = 2
     power = log_uniform(generator, 0.5, 4, count, *one)
     constant = uniform(generator, 0, 1, count, *one) * chance(generator, 0.3, count, *one)
     return grains**power + constant
+
+
+def spot_profiles(
+    generator: torch.Generator, count: int, cells: int, spread: Range, radius: Range, dimension: int
+) -> list[Tensor]:
+    """Spots as products of one profile per axis, (count, SPOTS, cells) each.
+
+    The first profiles have the heights. A group has a width in `spread`, a spot one in `radius`.
+    """
+    middles = uniform(generator, 0.1, 0.9, count, GROUPS, dimension)
+    group = torch.randint(GROUPS, (count, SPOTS, 1), generator=generator)
+    size = log_uniform(generator, *spread, count, 1, 1)
+    near = middles.gather(1, group.expand(-1, -1, dimension))
+    near = near + size * normal(generator, count, SPOTS, dimension)
+    apart = chance(generator, 0.4, count, 1, 1)
+    anywhere = uniform(generator, 0.02, 0.98, count, SPOTS, dimension)
+    centre = torch.where(apart, anywhere, near.clamp(0.02, 0.98))
+    radii = log_uniform(generator, *radius, count, SPOTS)
+    radii = radii * log_uniform(generator, 0.7, 1.5, count, 1)
+    squared = radii**2 + (0.4 / cells) ** 2  # no spot falls between the cells
+    height = -torch.log(uniform(generator, 0, 1, count, SPOTS) + TINY)
+    height = height * parts_present(generator, (0.1, 1), count, SPOTS)
+    height[:, 0] = 1
+    first, *others = (
+        torch.exp(-1.5 * (centres(cells).float() - centre[..., i, None]) ** 2 / squared[..., None])
+        for i in range(dimension)
+    )
+    return [height[..., None] * first, *others]
+
+
+def above_a_level(generator: torch.Generator, values: Tensor) -> Tensor:
+    """Values (count, n, …, n) less small levels of their own, zero below; some are left alone."""
+    one = (1,) * (values.ndim - 1)
+    level = 0.06 * uniform(generator, 0, 1, len(values), *one)
+    level = level * chance(generator, 0.7, len(values), *one)
+    return (values - level * values.amax(tuple(range(1, values.ndim)), keepdim=True)).clamp(min=0)
 
 
 def _tiles(generator: torch.Generator, count: int, cells: int) -> Tensor:

@@ -12,7 +12,16 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from geonet.fields.cosines import centres
-from geonet.training.drawn_densities import FAR, FLOOR, TINY, chosen, filled, parts_present
+from geonet.training.drawn_densities import (
+    FAR,
+    FLOOR,
+    TINY,
+    above_a_level,
+    chosen,
+    filled,
+    parts_present,
+    spot_profiles,
+)
 from geonet.training.random_fields import (
     blurred,
     chance,
@@ -22,7 +31,7 @@ from geonet.training.random_fields import (
     uniform,
 )
 
-BUMPS, SPOTS, GROUPS, SHAPES, SEGMENTS, TILES = 8, 48, 5, 4, 4, 16  # at most, of one
+BUMPS, SHAPES, SEGMENTS, TILES = 8, 4, 4, 16  # at most, of one
 ONE = (1, 1, 1)
 
 
@@ -111,27 +120,9 @@ def spots(generator: torch.Generator, count: int, cells: int) -> Tensor:
 
     Standard deviations are 0.01 to 0.06. Below a small level, most are cut off to zero.
     """
-    middles = uniform(generator, 0.1, 0.9, count, GROUPS, 3)
-    group = torch.randint(GROUPS, (count, SPOTS, 1), generator=generator)
-    size = log_uniform(generator, 0.04, 0.3, count, 1, 1)
-    near = middles.gather(1, group.expand(-1, -1, 3)) + size * normal(generator, count, SPOTS, 3)
-    apart = chance(generator, 0.4, count, 1, 1)
-    anywhere = uniform(generator, 0.02, 0.98, count, SPOTS, 3)
-    centre = torch.where(apart, anywhere, near.clamp(0.02, 0.98))
-    radius = log_uniform(generator, 0.015, 0.07, count, SPOTS)
-    radius = radius * log_uniform(generator, 0.7, 1.5, count, 1)
-    squared = radius**2 + (0.4 / cells) ** 2  # no spot falls between the cells
-    height = -torch.log(uniform(generator, 0, 1, count, SPOTS) + TINY)
-    height = height * parts_present(generator, (0.1, 1), count, SPOTS)
-    height[:, 0] = 1
-    x, y, z = (
-        torch.exp(-1.5 * (centres(cells).float() - centre[..., i, None]) ** 2 / squared[..., None])
-        for i in range(3)
-    )
+    x, y, z = spot_profiles(generator, count, cells, (0.04, 0.3), (0.015, 0.07), dimension=3)
     plane = (y[..., :, None] * z[..., None, :]).flatten(2)  # (count, SPOTS, cells²)
-    values = ((height[..., None] * x).mT @ plane).view(count, cells, cells, cells)
-    level = 0.06 * uniform(generator, 0, 1, count, *ONE) * chance(generator, 0.7, count, *ONE)
-    return (values - level * values.amax((1, 2, 3), keepdim=True)).clamp(min=0)
+    return above_a_level(generator, (x.mT @ plane).view(count, cells, cells, cells))
 
 
 def _tiles(generator: torch.Generator, count: int, cells: int) -> Tensor:
