@@ -20,6 +20,7 @@ from geonet.measures.density import Density
 from geonet.measures.grid import Grid
 from geonet.measures.unit_box import unit_box
 from geonet.operators.cascade import COARSEST, CascadeNet
+from geonet.operators.moves import Moves, moves_between
 from geonet.operators.symmetric_unet import halved
 from geonet.threads import threads_for
 
@@ -41,26 +42,33 @@ class Guess(Start):
         model: the network.
         ends: both densities of the pair, (2, *cells).
         grid: whose cells these are.
+        moves: of the ends, when the network saw them.
         square: spline coefficients on the cells of the square, (n, …, n), in their squares.
         halvings: how often cells were halved.
     """
 
     def __init__(
-        self, model: CascadeNet, ends: Tensor, grid: Grid, square: Tensor, halvings: int = 0
+        self,
+        model: CascadeNet,
+        ends: Tensor,
+        grid: Grid,
+        moves: Moves,
+        square: Tensor,
+        halvings: int = 0,
     ):
-        self.known, self.square, self.halvings = (model, ends, grid), square, halvings
+        self.known, self.square, self.halvings = (model, ends, grid, moves), square, halvings
         potential = square[None].double() / len(square) ** 2
-        super().__init__(_on_grid(potential, grid, halvings)[0])
+        super().__init__(_unmoved(_on_grid(potential, grid, halvings), grid, moves)[0])
 
     @torch.no_grad()
     def finer(self) -> Guess | None:
         """The network's correction on cells of half the side; None beyond the finest."""
-        (model, ends, grid), cells = self.known, 2 * len(self.square)
+        (model, ends, grid, moves), cells = self.known, 2 * len(self.square)
         if cells > MOST[grid.dimension]:
             return None
-        source, target = _on_square(ends, grid, cells)[:, None]
+        source, target = moves.apply(*_on_square(ends, grid, cells)[:, None])
         (found,) = model.corrected(halved(self.square[None]), source, target)
-        return Guess(model, ends, grid, found, self.halvings + 1)
+        return Guess(model, ends, grid, moves, found, self.halvings + 1)
 
 
 @torch.no_grad()
@@ -68,9 +76,11 @@ def guesses_of(model: CascadeNet, source: Density, target: Density) -> list[Gues
     """The potential of every pair on the grid's own cells, by one call of the network."""
     grid, cells = source.grid, square_cells(source.grid)
     first, second = (end.values.reshape(-1, *grid.shape) for end in (source, target))
-    answers = model(_on_square(first, grid, cells), _on_square(second, grid, cells))[-1]
-    pairs = torch.stack([first, second], 1)
-    return [Guess(model, ends, grid, own) for ends, own in zip(pairs, answers, strict=True)]
+    on_square = _on_square(first, grid, cells), _on_square(second, grid, cells)
+    moves = moves_between(*on_square)
+    answers = model(*moves.apply(*on_square))[-1]
+    pairs = zip(torch.stack([first, second], 1), answers, strict=True)
+    return [Guess(model, ends, grid, moves.of(k), own) for k, (ends, own) in enumerate(pairs)]
 
 
 def network_path(model: CascadeNet, source: Density, target: Density, name: str) -> Geodesic:
@@ -109,6 +119,17 @@ def _on_grid(coefficients: Tensor, grid: Grid, halvings: int) -> Tensor:
     for axis, (n, side) in enumerate(zip(shape, sides, strict=True), 1):
         coefficients = _along(coefficients, _values(n, side, cells), axis)
     return torch.stack([interpolated(own) for own in coefficients])
+
+
+def _unmoved(coefficients: Tensor, grid: Grid, moves: Moves) -> Tensor:
+    """Potentials (B, *cells) of moved ends to those of the ends themselves."""
+    if not bool(moves.steps.any()):
+        return coefficients
+    for axis, side in enumerate(unit_box(grid).sides):
+        n, after = coefficients.shape[axis + 1], grid.dimension - 1 - axis
+        own = moves.potential(axis, n, side)
+        coefficients = coefficients + own.view(-1, *(1,) * axis, n, *(1,) * after)
+    return coefficients
 
 
 def _along(values: Tensor, matrix: Tensor, axis: int) -> Tensor:
