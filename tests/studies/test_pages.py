@@ -118,7 +118,7 @@ def test_densities_of_anything_are_drawn(benchmark, tmp_path):
     """A row for each kind and two of pairs, small enough for a page."""
     module = benchmark("anything_pictures")
     rows = module.rows()
-    assert [name.strip() for name in rows] == [*module.KINDS, "pairs", "pairs"]
+    assert [name.strip() for name in rows] == [*module.SQUARE.kinds, "pairs", "pairs"]
     assert {tuple(densities.shape) for densities in rows.values()} == {(10, 64, 64)}
     module.write(module.drawn(rows), tmp_path / "drawn.png")
     assert (tmp_path / "drawn.png").stat().st_size < 400_000

@@ -31,7 +31,7 @@ def module(monkeypatch):
 @pytest.fixture
 def ends(module):
     """Two pairs of the family."""
-    return module.random_pairs(module.seeded(3), 2)
+    return module.random_pairs(module.seeded(3), 2, module.SQUARE)
 
 
 def test_all_are_compared(module):
