@@ -28,6 +28,7 @@ from geonet.geodesics.midpoint.calibration import Calibration, calibrated
 from geonet.geodesics.midpoint.path import MidpointGeodesic
 from geonet.measures.metrics import l1
 from geonet.operators.cascade import CascadeNet
+from geonet.operators.deeponet import DeepONetModel
 from geonet.operators.model import Model
 from geonet.operators.model_file import load_model, save_model
 from geonet.operators.opened import PRETRAINED
@@ -37,7 +38,7 @@ from geonet.solvers.registry import make_solver
 from geonet.training.catalogue import make_problem
 from geonet.training.config import TrainingConfig
 from geonet.training.kept_truths import KeptTruths
-from geonet.training.loop import MODEL
+from geonet.training.loop import MODEL, TRUTHS
 from geonet.training.problem import FAMILIES
 from geonet.training.run_log import SHORT, read_log
 from geonet.training.validation import Validation
@@ -93,14 +94,16 @@ solutions:
 """
 
 
-def calibration_of(model: TransportNet, config: TrainingConfig) -> dict[str, Any]:
-    """What the mismatch of a model means, from validation pairs.
+def calibration_of(model: Model, config: TrainingConfig, truths: Path) -> dict[str, Any]:
+    """What a model's own doubts mean, from validation pairs.
 
-    In 3D, where few mixtures have an exact path, from known maps, with the limit from mixtures.
+    Of transport models in 3D, where few mixtures have an exact path, from known maps, with the
+    limit from mixtures.
     """
     problem = make_problem(config)
     if config.validation.pairs:
-        return Validation(config, problem, KeptTruths(None)).measured(model)
+        return Validation(config, problem, KeptTruths(truths)).measured(model)
+    assert isinstance(model, TransportNet)
     known = known_map_pairs(seed=CALIBRATION_SEED)
     mixtures = problem.densities(64, seeded(CALIBRATION_SEED))
     paths = [
@@ -166,10 +169,11 @@ def main(folder: Path, remark: str) -> None:
     model, header = load_model(folder / MODEL)
     log = read_log(folder / "log.jsonl")
     config = from_table(TrainingConfig, header["training"])
-    if isinstance(model, TransportNet):
-        header["measured"] |= calibration_of(model, config)
-    elif not isinstance(model, CascadeNet):  # errors of some percent: half precision will do
-        model.half()
+    if isinstance(model, DeepONetModel):  # errors of some percent: half precision will do
+        for network in model.networks:
+            network.half().float()
+    if not isinstance(model, CascadeNet):
+        header["measured"] |= calibration_of(model, config, folder / TRUTHS)
     rounded = save_model(folder / "rounded.safetensors", model, header)
     test, header["tested_on"] = test_errors(rounded, model, config, header["epsilon"])
     header["measured"]["test"] = test
@@ -178,6 +182,9 @@ def main(folder: Path, remark: str) -> None:
     name = header["name"]
     PRETRAINED.mkdir(exist_ok=True)
     weights = sum(p.numel() for p in model.parameters())
+    if isinstance(model, DeepONetModel):
+        for network in model.networks:
+            network.half()
     file = save_model(PRETRAINED / f"{name}.safetensors", model, header)
     if file.stat().st_size > LARGEST:
         file.unlink()

@@ -32,7 +32,7 @@ MORE = {
     "barycenter": "[why it is biased](concepts.md#why-pots-barycenter-is-biased), "
     "[units of reg](faq.md#what-are-the-units-of-reg-and-epsilon)",
     "geonet": "[trained models](models.md), [training](training.md)",
-    "er-geonet": "[trained models](models.md#er-geonet-1d)",
+    "er-geonet": "[trained models](models.md#er-geonet-1d-and-er-geonet-2d)",
     "deeponet": "[trained models](models.md#the-others)",
     "transport": "[the transport form](transport.md), [trained models](models.md)",
     "pinn": "[cost and accuracy](reproduction.md#table-1-kinds-of-method)",

@@ -116,7 +116,11 @@ def test_a_training_from_start_to_use(run, config, line_pair, tmp_path):
     assert code == 0
     *before, last = err.splitlines()
     errors = r"L1 at t = ½: ([\d.]+) % \(linear mixture ([\d.]+) %\)"
-    assert before == ["reading data", "validating: exact path 1/2"]
+    assert before == [
+        "reading data",
+        "drawing typical densities",
+        "validating: exact path 1/2",
+    ]
     assert re.fullmatch(rf"step 12  \d+ s  {errors}", last)
     first, second, third = out.splitlines()
     assert first == "finished at step 12 of 12, in runs/tiny"
@@ -158,7 +162,7 @@ def test_time_limit_is_in_minutes(run, config, tmp_path):
 def test_without_validation_no_error_is_claimed(run, tmp_path, config):
     _write(tmp_path, "pairs = 2", "pairs = 0")
     code, out, err = run("train", config)
-    assert (code, err) == (0, "reading data\n")
+    assert (code, err) == (0, "reading data\ndrawing typical densities\n")
     assert "\nmodel: runs/tiny/model.safetensors\n" in out
 
 
@@ -304,6 +308,7 @@ def test_a_signal_during_validation_is_heard(run, tmp_path, config, number, code
     """It would go on for hours otherwise, which is more than any machine's load explains."""
     with _started("-c", HOURS, "train", "tiny.toml", "--folder", "run") as process:
         assert process.stderr.readline() == "reading data\n"
+        assert process.stderr.readline() == "drawing typical densities\n"
         assert process.stderr.readline() == "validating: exact path 1/2\n"
         process.send_signal(number)
         out, err = process.communicate(timeout=PATIENCE)

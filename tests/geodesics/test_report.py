@@ -15,6 +15,7 @@ KNOWN_TO_SOME = (
     "error_estimate",
     "in_distribution",
     "mismatch",
+    "continuity",
     "hamilton_jacobi",
     "smallest_determinant",
 )
@@ -22,6 +23,7 @@ LABELS = {
     "error_estimate": "L1 error, estimated",
     "in_distribution": "in distribution",
     "mismatch": "mismatch at t = ½",
+    "continuity": "continuity residual",
     "hamilton_jacobi": "Hamilton–Jacobi residual",
     "smallest_determinant": "smallest determinant",
 }

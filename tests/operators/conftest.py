@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from torch.func import hessian, jacrev, jvp, vmap
+from torch.func import grad, hessian, jacrev, jvp, vmap
 
-from geonet.operators.jets import variables
+from geonet.operators.jets import Jet, variables
 
-SECONDS = ("none", "laplacian", "hessian")
+SECONDS = ("none", "laplacian", "hessian", "mixed")
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def check_weights(generator):
         weights = [p for p in network.parameters() if p.requires_grad]
         mixed = []
         for found in (
-            parts(network(variables(points, times, "hessian"))),
+            parts(network(variables(points, times, "mixed"))),
             parts_by_autograd(network, points, times),
         ):
             number = sum((part**2).sum() for part in found.values())
@@ -67,12 +67,38 @@ def check_weights(generator):
     return check
 
 
+@pytest.fixture(scope="session")
+def jet_of():
+    """The jet of f(x, t) at points (N, d) and times (N,) by autograd, (channels, N)."""
+
+    def made(function, points, times, second="hessian"):
+        d = points.shape[1]
+        curvature = vmap(hessian(function))(points, times)
+        rows, columns = torch.triu_indices(d, d)
+        packed = curvature[:, rows, columns].T
+        slope = vmap(jacrev(grad(function), argnums=1))(points, times).T
+        seconds = {
+            "none": points.new_zeros(0, len(points)),
+            "laplacian": curvature.diagonal(dim1=1, dim2=2).sum(1)[None],
+            "hessian": packed,
+            "mixed": torch.cat([packed, slope]),
+        }[second]
+        value = vmap(function)(points, times)[None]
+        gradient = vmap(grad(function))(points, times).T
+        rate = vmap(grad(function, argnums=1))(points, times)[None]
+        return Jet(torch.cat([value, gradient, rate, seconds]), d, second)
+
+    return made
+
+
 def parts(jet):
     found = {"value": jet.value, "gradient": jet.gradient, "rate": jet.rate}
     if jet.second != "none":
         found["laplacian"] = jet.laplacian
-    if jet.second == "hessian":
+    if jet.second in ("hessian", "mixed"):
         found["hessian"] = jet.hessian
+    if jet.second == "mixed":
+        found["gradient_rate"] = jet.gradient_rate
     return found
 
 
@@ -80,13 +106,14 @@ def parts_by_autograd(function, points, times):
     d = points.shape[1]
     rows = torch.cat([points, times[:, None]], dim=1)
     first = vmap(jacrev(function))(rows).movedim(-1, 0)
-    second = vmap(hessian(function))(rows)[..., :d, :d].movedim((-2, -1), (0, 1))
+    second = vmap(hessian(function))(rows).movedim((-2, -1), (0, 1))
     return {
         "value": function(rows),
         "gradient": first[:d],
         "rate": first[d],
         "laplacian": sum(second[i, i] for i in range(d)),
-        "hessian": second,
+        "hessian": second[:d, :d],
+        "gradient_rate": second[d, :d],
     }
 
 

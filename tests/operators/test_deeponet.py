@@ -7,7 +7,7 @@ from geonet.operators.architecture import Branch, Trunk
 from geonet.operators.branch_trunk import DeepONet, cartesian, paired
 from geonet.operators.deeponet import DeepONetSettings, DensityNet
 from geonet.operators.forms import build
-from geonet.operators.geonet import POTENTIAL_SCALE, GeONet, GeONetSettings
+from geonet.operators.geonet import GeONet, GeONetSettings
 from geonet.operators.jets import variables
 
 # At its first jvp torch warns of itself.
@@ -77,7 +77,7 @@ def test_density_and_potential_have_their_scales(ends):
     model = GeONet(architecture())
     model.potential.load_state_dict(model.density.state_dict())
     c, h = model.coefficients(*ends)
-    assert torch.allclose(h, POTENTIAL_SCALE * c)
+    assert torch.allclose(h, model.settings.potential_scale * c)
 
 
 def test_the_branches_see_the_uniform_density_as_zero(randomised):
@@ -122,7 +122,7 @@ def test_the_density_alone_is_that_of_geonet(symmetry, randomised, ends, rows):
     assert torch.equal(part.density.basis(rows), whole.density.basis(rows))
 
 
-@pytest.mark.parametrize("second", ["none", "laplacian", "hessian"])
+@pytest.mark.parametrize("second", ["none", "laplacian", "hessian", "mixed"])
 def test_paired_is_the_diagonal_of_cartesian(second, randomised, generator):
     operator = randomised(DeepONet(architecture(2), 1, 1.0))
     coefficients = operator.coefficients(*torch.rand(2, 4, 9, generator=generator))
@@ -163,7 +163,7 @@ def test_building_leaves_the_global_stream_alone():
 
 
 def test_density_and_potential_share_no_weights():
-    state = build(architecture(), 0).state_dict()
+    state = dict(build(architecture(), 0).named_parameters())
     assert {name.split(".")[0] for name in state} == {"density", "potential"}
     random = [n for n in state if n.endswith("weight") and ".space." not in n and ".time." not in n]
     for name in random:

@@ -67,7 +67,9 @@ def test_a_jet_times_itself(d, check_jets):
     check_jets(square, d)
 
 
-@pytest.mark.parametrize(("second", "channels"), [("none", 5), ("laplacian", 6), ("hessian", 11)])
+@pytest.mark.parametrize(
+    ("second", "channels"), [("none", 5), ("laplacian", 6), ("hessian", 11), ("mixed", 14)]
+)
 def test_channels_are_as_documented(second, channels, generator):
     points, times = torch.rand(7, 3, generator=generator), torch.rand(7, generator=generator)
     jet = variables(points, times, second)
@@ -90,6 +92,24 @@ def test_a_polynomial_by_hand():
     assert found.data.flatten().tolist() == [90, 45, 60, 18, 0, 30, 20]
 
 
+def test_mixed_derivatives_of_a_polynomial_by_hand():
+    """x·y²·t at (2, 3) and t = 5: ∂t∂x = y² and ∂t∂y = 2xy stand behind the Hessian."""
+    jet = variables(torch.tensor([[2.0, 3.0]]), torch.tensor([5.0]), "mixed")
+    x, y, t = (columns(jet, k, k + 1) for k in range(3))
+    found = x * y * y * t
+    assert found.gradient_rate.flatten().tolist() == [9, 12]
+    assert found.hessian.reshape(2, 2).tolist() == [[0, 30], [30, 20]]
+    assert found.laplacian.item() == 20
+    assert found.data.flatten().tolist() == [90, 45, 60, 18, 0, 30, 20, 9, 12]
+
+
+@pytest.mark.parametrize("second", ["none", "laplacian", "hessian"])
+def test_mixed_derivatives_are_those_of_jets_that_carry_them(second):
+    jet = variables(torch.tensor([[2.0, 3.0]]), torch.tensor([5.0]), second)
+    with pytest.raises(AssertionError):
+        _ = jet.gradient_rate
+
+
 def test_backwards_twice_is_the_identity(generator):
     jet = variables(torch.rand(5, 2, generator=generator), torch.tensor([0.25] * 5), "hessian")
     assert torch.equal(backwards(backwards(jet)).data, jet.data)
@@ -98,6 +118,7 @@ def test_backwards_twice_is_the_identity(generator):
 
 
 def test_parts_together_are_the_jet(generator):
-    jet = Jet(torch.rand(7, 5, generator=generator), 2, "hessian")
-    assert [len(part) for part in jet.parts()] == [1, 2, 1, 3]
-    assert torch.equal(torch.cat(jet.parts()), jet.data)
+    for second, count in (("none", 0), ("laplacian", 1), ("hessian", 3), ("mixed", 5)):
+        jet = Jet(torch.rand(4 + count, 5, generator=generator), 2, second)
+        assert [len(part) for part in jet.parts()] == [1, 3, count]
+        assert torch.equal(torch.cat(jet.parts()), jet.data)

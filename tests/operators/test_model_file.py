@@ -42,6 +42,9 @@ SETTINGS = {
     "3D, cosines": dataclasses.replace(
         TINY, dimension=3, sensors=3, trunk=Trunk(width=8, depth=3, features="cosines", modes=3)
     ),
+    "2D, ends given": dataclasses.replace(
+        TINY, dimension=2, sensors=5, ends="given", branch=Branch(width=8, depth=3, modes=4)
+    ),
 }
 
 
@@ -106,6 +109,49 @@ def test_round_trip(tmp_path, generator, name):
         assert torch.equal(ours, theirs)
     for part in ("density", "potential"):
         assert torch.equal(getattr(model, part).basis(z), getattr(loaded, part).basis(z))
+
+
+def test_a_file_says_which_densities_are_usual(tmp_path, generator):
+    model = build(TINY, 3)
+    model.prepare(torch.rand(100, 12, generator=generator))
+    loaded, _ = load_model(save_model(tmp_path / "model.safetensors", model, {}))
+    asked = 2 * torch.rand(20, 12, generator=generator)
+    assert loaded.usual.known
+    assert torch.equal(loaded.usual.distance(asked), model.usual.distance(asked))
+    assert torch.equal(loaded.usual(asked), model.usual(asked))
+
+
+def test_a_file_of_an_earlier_version(file, line_pair):
+    """It knows nothing of usual densities, nor of settings that came later; all else is the same.
+
+    Whether a pair is like those of the training is told by the ends, if the model was tested.
+    """
+    ends = [geonet.read(end) for end in line_pair]
+    now = geonet.geodesic(*ends, solver=str(file))
+    header = _header(file)
+    del header["architecture"]["ends"], header["architecture"]["branch"]["modes"]
+    old = {k: v for k, v in load_file(file).items() if not k.startswith("usual.")}
+    assert len(old) < len(load_file(file))
+    good, bad = ({"measured": {"test": {"mean": [m] * 5, "sd": [0.0] * 5}}} for m in (1e6, 0.0))
+    for tested, expected in (({}, None), (good, True), (bad, False)):
+        write_tensors(file, old, header | tested)
+        model, _ = load_model(file)
+        assert model.settings == TINY
+        assert not model.usual.known
+        path = geonet.geodesic(*ends, solver=str(file))
+        assert path.report.in_distribution is expected
+        assert torch.equal(path.density([0.0, 0.4]).values, now.density([0.0, 0.4]).values)
+
+
+def test_a_path_that_an_earlier_version_saved(file, line_pair):
+    """It has no usual densities either."""
+    path = geonet.geodesic(*map(geonet.read, line_pair), solver=str(file))
+    state = path._state()
+    old = {name: array for name, array in state.items() if "usual." not in name}
+    assert len(old) < len(state)
+    loaded = type(path)._from_state(path.source, path.target, path.solver, path.notes, old)
+    assert torch.equal(loaded.density(0.4).values, path.density(0.4).values)
+    assert loaded.report.in_distribution is None
 
 
 def test_a_loaded_model_is_ready_for_use(file):

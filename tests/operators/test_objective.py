@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.func import grad, hessian, jacrev, vmap
+from torch.func import grad, hessian, jacrev, jvp, vmap
 
 from geonet import Grid
 from geonet.errors import ConfigError
@@ -12,6 +12,7 @@ from geonet.operators.forms import build
 from geonet.operators.geonet import GeONetObjective, GeONetSettings
 from geonet.operators.jets import columns
 from geonet.operators.objective import Batch, LossSettings
+from geonet.operators.residuals import softened
 from geonet.operators.transport import LEAST, TransportObjective, TransportSettings
 from geonet.training.known_paths import with_known_paths
 from geonet.training.problem import FAMILIES
@@ -35,12 +36,13 @@ def double_precision():
     torch.set_default_dtype(before)
 
 
-def model_of(d, symmetry="density", network="modified-mlp", features="coordinates"):
+def model_of(d, symmetry="density", network="modified-mlp", features="coordinates", ends="learned"):
     settings = GeONetSettings(
         dimension=d,
         sensors=2,
         rank=5,
         swap_symmetry=symmetry,
+        ends=ends,
         branch=Branch("mlp", 5, 3),
         trunk=Trunk(network, 4, 3, features, 2, 0.5),
     )
@@ -186,6 +188,76 @@ def test_gradient_terms_leave_the_others_as_they_are():
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.parametrize("ends", ["learned", "given"])
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("weigh", [False, True])
+def test_the_gradient_by_jets_is_that_of_forward_mode(d, ends, paired, weigh):
+    """Σ_i (∂_i of the Hamilton–Jacobi residual)², where nothing but the jets is differentiated."""
+    settings = replace(ALL, continuity_gradient=0.0, weigh_by_density=weigh)
+    objective = GeONetObjective(model_of(d, ends=ends), settings, Grid((4,) * d))
+    assert objective.differentiated == []
+    batch = batch_of(d, paired)
+    coefficients = objective.model.coefficients(batch.source, batch.target)
+    expected = 0.0
+    for direction in torch.eye(d):
+        _, along = jvp(
+            lambda points: objective._residuals(coefficients, batch, points),
+            (batch.points,),
+            (direction.expand_as(batch.points),),
+        )
+        expected = expected + (along["hamilton_jacobi"] ** 2).mean()
+    found = objective(batch)["hamilton_jacobi_gradient"]
+    assert found.item() == pytest.approx(expected.item(), rel=1e-9)
+    assert found > 1e-6
+
+
+def test_third_derivatives_are_those_of_forward_mode():
+    """Jets carry none: of continuity always, of Hamilton–Jacobi with noise."""
+    for epsilon, expected in ((0.0, ["continuity"]), (0.2, ["continuity", "hamilton_jacobi"])):
+        settings = replace(ALL, epsilon=epsilon)
+        assert GeONetObjective(model_of(1), settings, Grid(4)).differentiated == expected
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "ends"),
+    [
+        ({"source": 0.0, "target": 0.0}, set()),
+        ({"source": 0.0}, {"target"}),
+        ({"target": 0.0}, {"source"}),
+    ],
+)
+def test_ends_without_weight_are_no_terms(paired, changes, ends):
+    objective = GeONetObjective(model_of(1), LossSettings(**changes), Grid(4))
+    terms = objective(batch_of(1, paired))
+    assert set(terms) == set(objective.weights) == {"continuity", "hamilton_jacobi", *ends}
+
+
+def test_ends_without_weight_are_not_asked_for():
+    """No places, no densities there: what is not looked at may be missing."""
+    settings = LossSettings(source=0.0, target=0.0)
+    objective = GeONetObjective(model_of(1, ends="given"), settings, Grid(4))
+    batch = batch_of(1)
+    blind = replace(batch, places=None, source_there=None, target_there=None)
+    expected = objective(batch)
+    assert all(torch.equal(term, expected[name]) for name, term in objective(blind).items())
+
+
+@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize("robust", [0.01, 0.1])
+def test_large_residuals_of_continuity_may_count_linearly(d, robust):
+    """Those of the unit box, and in this term alone."""
+    model, batch, box = model_of(d), batch_of(d), Grid((4,) * d)
+    plain = GeONetObjective(model, ALL, box)(batch)
+    terms = GeONetObjective(model, replace(ALL, robust=robust), box)(batch)
+    residual, *_ = residuals_in_the_box(model, batch, box, 0.0)
+    expected = softened(residual, robust).mean()
+    assert terms["continuity"].item() == pytest.approx(expected.item(), rel=1e-9)
+    assert terms["continuity"] < 0.999 * plain["continuity"]
+    assert all(torch.equal(terms[name], plain[name]) for name in plain if name != "continuity")
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
 @pytest.mark.parametrize("weigh", [False, True])
 @pytest.mark.parametrize("epsilon", [0.0, 0.2])
 def test_triples_are_the_diagonal(d, weigh, epsilon):
@@ -270,7 +342,7 @@ def test_a_term_may_have_no_weight(name):
     assert torch.allclose(objective.total(terms), expected)
 
 
-@pytest.mark.parametrize("name", [*TERMS, *SLOPES, "epsilon", "floor"])
+@pytest.mark.parametrize("name", [*TERMS, *SLOPES, "robust", "epsilon", "floor"])
 @pytest.mark.parametrize("value", [-1.0, float("nan")])
 def test_negative_weights_are_refused(name, value):
     with pytest.raises(ConfigError) as error:

@@ -3,11 +3,18 @@ import math
 import pytest
 import torch
 from torch.distributions import MultivariateNormal
-from torch.func import grad, hessian, jacrev, vmap
+from torch.func import grad, jacrev, vmap
 
 from geonet.operators.branch_trunk import cartesian
-from geonet.operators.jets import Jet, variables
-from geonet.operators.residuals import boundary, continuity, densities_halfway, hamilton_jacobi
+from geonet.operators.jets import variables
+from geonet.operators.residuals import (
+    boundary,
+    continuity,
+    densities_halfway,
+    hamilton_jacobi,
+    momentum,
+    softened,
+)
 from geonet.operators.transport import cosine_products
 
 # At its first jvp torch warns of itself.
@@ -15,22 +22,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated
 
 DIMENSIONS = [1, 2, 3]
 EPSILON = 0.3
-
-
-def jet_of(function, points, times, second="hessian"):
-    """The jet of f(x, t) by autograd: value, gradient, rate and second derivatives."""
-    d = points.shape[1]
-    curvature = vmap(hessian(function))(points, times)
-    rows, columns = torch.triu_indices(d, d)
-    seconds = {
-        "none": points.new_zeros(0, len(points)),
-        "laplacian": curvature.diagonal(dim1=1, dim2=2).sum(1)[None],
-        "hessian": curvature[:, rows, columns].T,
-    }[second]
-    value = vmap(function)(points, times)[None]
-    gradient = vmap(grad(function))(points, times).T
-    rate = vmap(grad(function, argnums=1))(points, times)[None]
-    return Jet(torch.cat([value, gradient, rate, seconds]), d, second)
 
 
 def gaussian(x, mean, covariance):
@@ -112,7 +103,7 @@ def is_large(residual):
 
 @pytest.mark.parametrize("d", DIMENSIONS)
 @pytest.mark.parametrize("commuting", [True, False])
-def test_vanish_on_the_geodesic_of_two_gaussians(d, commuting, where, generator):
+def test_vanish_on_the_geodesic_of_two_gaussians(d, commuting, where, generator, jet_of):
     density, potential, _ = geodesic(d, commuting, generator)
     asked = where(d)
     mu, u = (jet_of(function, *asked) for function in (density, potential))
@@ -121,7 +112,7 @@ def test_vanish_on_the_geodesic_of_two_gaussians(d, commuting, where, generator)
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
-def test_do_not_vanish_on_a_geodesic_with_a_wrong_sign_or_epsilon(d, where, generator):
+def test_do_not_vanish_on_a_geodesic_with_a_wrong_sign_or_epsilon(d, where, generator, jet_of):
     density, potential, _ = geodesic(d, False, generator)
     asked = where(d)
     mu, u = (jet_of(function, *asked) for function in (density, potential))
@@ -133,7 +124,7 @@ def test_do_not_vanish_on_a_geodesic_with_a_wrong_sign_or_epsilon(d, where, gene
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
-def test_vanish_on_a_schrodinger_bridge(d, where, generator):
+def test_vanish_on_a_schrodinger_bridge(d, where, generator, jet_of):
     f, g = bridge(d, generator)
     asked = where(d)
     mu = jet_of(lambda x, t: f(x, t) * g(x, t), *asked)
@@ -146,7 +137,7 @@ def test_vanish_on_a_schrodinger_bridge(d, where, generator):
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
-def test_the_potential_of_a_bridge_is_the_forward_one(d, where, generator):
+def test_the_potential_of_a_bridge_is_the_forward_one(d, where, generator, jet_of):
     """2ε log g solves the equations with −ε instead: the signs of ε tell the two apart."""
     f, g = bridge(d, generator)
     asked = where(d)
@@ -159,7 +150,7 @@ def test_the_potential_of_a_bridge_is_the_forward_one(d, where, generator):
 
 
 @pytest.mark.parametrize("epsilon", [0.0, EPSILON])
-def test_need_no_more_derivatives_than_they_contain(epsilon, where, generator):
+def test_need_no_more_derivatives_than_they_contain(epsilon, where, generator, jet_of):
     density, potential, _ = geodesic(2, False, generator)
     asked = where(2)
     lean = "laplacian" if epsilon else "none"
@@ -183,12 +174,92 @@ def test_boundary_residual_vanishes_at_the_ends(d, where, generator):
         assert torch.equal(boundary(computed, 0 * computed), computed)
 
 
+# ---- the gradient of Hamilton–Jacobi's residual
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_momentum_is_the_gradient_of_the_hamilton_jacobi_residual(d, where, generator, jet_of):
+    """Of a potential that solves nothing; through the residual itself, by autograd."""
+    tilt, turn = torch.randn(2, d, dtype=torch.float64, generator=generator)
+
+    def potential(x, t):
+        return torch.sin(tilt @ x + t) + (1 + t**2) * torch.cos(turn @ x)
+
+    def residual(x, t):
+        velocity = grad(potential)(x, t)
+        return grad(potential, 1)(x, t) + 0.5 * velocity @ velocity
+
+    points, times = where(d)
+    jet = jet_of(potential, points, times, "mixed")
+    assert vanishes(hamilton_jacobi(jet) - vmap(residual)(points, times))
+    found = momentum(jet)
+    assert found.shape == (d, 8)
+    assert vanishes(found - vmap(grad(residual))(points, times).T)
+    assert is_large(found)
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_momentum_vanishes_on_the_geodesic_of_two_gaussians(d, where, generator, jet_of):
+    _, potential, _ = geodesic(d, False, generator)
+    asked = where(d)
+    assert vanishes(momentum(jet_of(potential, *asked, "mixed")))
+    assert is_large(momentum(jet_of(lambda x, t: -potential(x, t), *asked, "mixed")))
+
+
+# ---- residuals that count linearly where they are large
+
+
+@pytest.mark.parametrize("limit", [0.01, 0.1, 3.0])
+def test_small_residuals_count_squared(limit):
+    """The next term of the series is −r⁴/4limit², at most 2.5e-5 of r² here."""
+    residual = limit * torch.linspace(-0.01, 0.01, 21, dtype=torch.float64)
+    found = softened(residual, limit)
+    assert torch.allclose(found, residual**2, rtol=3e-5, atol=0)
+    assert not torch.allclose(found[0], residual[0] ** 2, rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize("limit", [0.01, 0.1, 3.0])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_large_residuals_count_linearly(limit, sign):
+    """2·limit·(|r| − limit), up to limit³/|r|."""
+    residual = sign * limit * torch.tensor([100.0, 1e4], dtype=torch.float64)
+    expected = 2 * limit * (residual.abs() - limit)
+    assert torch.allclose(softened(residual, limit), expected, rtol=1e-4, atol=0)
+
+
+def test_softened_by_hand():
+    """√(3² + 4²) = 5: 2·4·(5 − 4) for r = 3."""
+    assert softened(torch.tensor([3.0, -3.0, 0.0]), 4.0).tolist() == [8.0, 8.0, 0.0]
+
+
+def test_residuals_without_a_limit_count_squared():
+    residual = torch.tensor([-3.0, 0.0, 1e-3, 50.0])
+    assert torch.equal(softened(residual, 0.0), residual**2)
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.1, 3.0])
+def test_softened_residuals_have_a_slope_of_zero_at_zero(limit):
+    residual = torch.zeros(3, requires_grad=True)
+    softened(residual, limit).sum().backward()
+    assert torch.equal(residual.grad, torch.zeros(3))
+
+
+@pytest.mark.parametrize("limit", [0.1, 3.0])
+def test_softened_residuals_pull_no_more_than_their_limit(limit):
+    residual = torch.tensor([-1e3, -1.0, 1e-3, 2.0, 1e3], requires_grad=True)
+    softened(residual, limit).sum().backward()
+    assert bool((residual.grad.sign() == residual.sign()).all())
+    assert float(residual.grad.abs().max()) == pytest.approx(2 * limit, rel=1e-5)
+
+
 # ---- what both ends bring to t = ½
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
 @pytest.mark.parametrize("commuting", [True, False])
-def test_both_sides_are_the_density_halfway_between_two_gaussians(d, commuting, where, generator):
+def test_both_sides_are_the_density_halfway_between_two_gaussians(
+    d, commuting, where, generator, jet_of
+):
     density, potential, ends = geodesic(d, commuting, generator)
     points, times = where(d)
     halfway = torch.full_like(times, 0.5)

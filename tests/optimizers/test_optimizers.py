@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from geonet.optimizers.schedule import learning_rate, make_optimizer
+from geonet.optimizers.schedule import learning_rate, make_optimizer, shrink
 from geonet.optimizers.settings import OptimizerSettings
 from geonet.optimizers.soap import SOAP
 from geonet.training.balance import balanced_weights
@@ -244,3 +244,11 @@ def test_balancing_takes_a_term_without_gradient():
     weights = dict.fromkeys(terms, 1.0)
     found = balanced_weights(terms, weights, weights, [a], Processes())
     assert all(0 < weight < float("inf") for weight in found.values())
+
+
+def test_weight_decay_takes_its_share_of_matrices_alone():
+    matrix, vector = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(3))
+    frozen = torch.nn.Parameter(torch.ones(2, 2), requires_grad=False)
+    shrink([matrix, vector, frozen], 0.25)
+    assert torch.equal(matrix, torch.full((2, 3), 0.75))
+    assert torch.equal(vector, torch.ones(3)) and torch.equal(frozen, torch.ones(2, 2))

@@ -74,7 +74,7 @@ SLACK = {
     "barycenter": Slack(ends=0.04, mass=1e-7, still=0.04),
     "debiased-barycenter": Slack(ends=0.02, mass=1e-5, still=0.02, options={"reg": 0.05}),
     "ott-barycenter": Slack(ends=0.02, mass=1e-4, swap=1e-6, still=0.02, options={"epsilon": 0.05}),
-    **dict.fromkeys(("geonet-1d", "geonet-2d", "er-geonet-1d"), LEARNED),
+    **dict.fromkeys(("geonet-1d", "geonet-2d", "er-geonet-1d", "er-geonet-2d"), LEARNED),
     "deeponet-1d": LEARNED,
     "geonet-mnist": LEARNED,
     # Cells as wide as a lump's standard deviation.

@@ -47,11 +47,12 @@ def test_training_variants(benchmark):
         branch=replace(config.model.branch, width=4),
         trunk=replace(config.model.trunk, width=4),
     )
-    small = replace(config, model=model, validation=replace(config.validation, pairs=2))
-    steps, seconds, errors = module.measure(small, 0.1)
-    assert steps > 0
-    assert seconds > 0
-    assert len(errors) == 5
+    cases = {name: module.pairs_of(module.CASES[name], 2) for name in ("1D random", "1D OOD")}
+    found = module.measure(replace(config, model=model), 0.1, cases)
+    assert found.steps > 0
+    assert len(found.inside) == len(found.outside) == 5
+    assert found.inside[0] < 0.01  # the ends are given
+    assert -100 <= found.distance < 100 and found.created > 0 and found.bent > 0
 
 
 def test_learned_solvers(benchmark):

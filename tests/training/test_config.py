@@ -83,7 +83,8 @@ def test_toml_round_trip(changes):
         (
             {"model": 3},
             "model is 3; "
-            "give a table of kind, dimension, sensors, rank, branch, trunk, swap_symmetry.",
+            "give a table of kind, dimension, sensors, rank, branch, trunk, swap_symmetry, ends, "
+            "density_scale, potential_scale.",
         ),
         (
             {"problem.family": "mixtures-4d"},
@@ -117,6 +118,7 @@ def test_toml_round_trip(changes):
         ({"optimizer.final": 1.5}, "optimizer: final is 1.5; give a share in (0, 1]."),
         ({"optimizer.warmup": -1}, "optimizer: warmup is -1; give ≥ 0."),
         ({"optimizer.balance_every": -1}, "optimizer: balance_every is -1; give ≥ 0."),
+        ({"optimizer.weight_decay": -0.1}, "optimizer: weight_decay is -0.1; give ≥ 0."),
         ({"validation.pairs": -1}, "validation: pairs is -1; give ≥ 0."),
         ({"validation.every": 0}, "validation: every is 0; give at least 1."),
         ({"steps": 0}, "steps is 0; give at least 1."),
@@ -160,7 +162,8 @@ def test_toml_round_trip(changes):
         (
             {"model.seen": 8},
             "Unknown key model.seen; "
-            "it takes kind, dimension, sensors, rank, branch, trunk, swap_symmetry.",
+            "it takes kind, dimension, sensors, rank, branch, trunk, swap_symmetry, ends, "
+            "density_scale, potential_scale.",
         ),
         (
             {"model.kind": "transport", "model.seen": 7},

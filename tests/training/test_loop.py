@@ -18,6 +18,7 @@ from geonet.errors import ConfigError, FileError, TrainingError
 from geonet.operators.geonet import GeONetObjective
 from geonet.operators.model_file import load_model, read_tensors
 from geonet.operators.transport import TransportNet, TransportObjective
+from geonet.optimizers.schedule import learning_rate
 from geonet.settings import to_table, to_toml
 from geonet.training import loop, stops
 from geonet.training.config import read_config
@@ -147,6 +148,15 @@ def test_a_long_gradient_is_shortened(tiny, tmp_path, monkeypatch):
     train(tiny(optimizer={"clip": 0.25}), tmp_path / "clipped", stop_at=2)
     train(tiny(), tmp_path / "not", stop_at=2)
     assert clipped == [0.25, 0.25]
+
+
+def test_weight_decay_follows_the_learning_rate(tiny, tmp_path, monkeypatch):
+    shares = []
+    monkeypatch.setattr(loop, "shrink", lambda weights, share: shares.append(share))
+    config = tiny(optimizer={"weight_decay": 0.5})
+    train(config, tmp_path / "decayed", stop_at=3)
+    rates = [learning_rate(config.optimizer, step, config.steps) for step in range(3)]
+    assert shares == pytest.approx([0.5 * rate for rate in rates])
 
 
 def _check_half_and_half(config, folder, assert_same_state, logged) -> None:

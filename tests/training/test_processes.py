@@ -205,7 +205,8 @@ def test_their_batches_differ(pair):
     first, second = pair[1]
     for ours, theirs in zip(first["batch"], second["batch"], strict=True):
         assert ours.shape == theirs.shape
-        assert float((ours - theirs).abs().max()) > 0.1
+        # Points and places are moved as a whole, by chance perhaps to nearly the same.
+        assert float((ours - theirs).abs().max()) > 1e-5
 
 
 def test_gradients_are_those_of_both_batches_together(pair, config, tmp_path):

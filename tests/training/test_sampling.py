@@ -6,7 +6,7 @@ import torch
 
 from geonet.training.own import read_own
 from geonet.training.problem import FAMILIES
-from geonet.training.sampling import cartesian_batch, sensor_points, triples_batch
+from geonet.training.sampling import cartesian_batch, sensor_points, spread, triples_batch
 
 SENSORS, PAIRS, POINTS, PLACES = 4, 6, 7, 5
 
@@ -147,3 +147,18 @@ def test_a_batch_goes_to_a_device(problem):
     assert {tensor.device.type for tensor in tensors(moved).values()} == {"meta"}
     assert shapes(moved) == shapes(batch)
     assert moved.ends is batch.ends and moved.paired == batch.paired
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("dimension", "cells"), [(1, 64), (2, 8), (3, 4)])
+def test_points_are_spread_evenly(dimension, cells, seed):
+    """No cell of a grid lacks points, and none has twice its share of four; random ones do both."""
+    count = 4 * cells**dimension
+    points = spread(count, dimension, seeded(seed))
+    assert points.shape == (count, dimension)
+    assert bool((points >= 0).all() and (points <= 1).all())
+    places = (points * cells).long().clamp(max=cells - 1)
+    index = sum(places[:, i] * cells**i for i in range(dimension))
+    counts = torch.bincount(index, minlength=cells**dimension)
+    assert int(counts.min()) >= 1 and int(counts.max()) <= 8
+    assert not torch.equal(points, spread(count, dimension, seeded(seed + 1)))

@@ -52,7 +52,7 @@ def transport_run(tiny_transport, tmp_path):
 
 def test_errors_are_those_of_the_solver_against_the_exact_path(run, tmp_path):
     measured = run.validation.measured(run.model)
-    assert set(measured) == {"validation_l1_percent", "halfway_l1_percent"}
+    assert set(measured) == {"validation_l1_percent", "halfway_l1_percent", "calibration"}
     errors = measured["validation_l1_percent"]
     file = save_model(tmp_path / "model.safetensors", run.model, {})
     source, target = run.validation.source, run.validation.target

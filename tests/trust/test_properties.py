@@ -210,7 +210,10 @@ def test_samples_count_where_they_lie(hold, count):
 
 EXACT = ("quantile", "linear", "linear-program")
 TRANSPORT = ("transport-1d", "transport-2d", "transport-3d", "transport-cloud", "transport-mnist")
-LEARNED = ("geonet-1d", "geonet-2d", "er-geonet-1d", "deeponet-1d", "geonet-cloud", "geonet-mnist")
+LEARNED = (
+    *("geonet-1d", "geonet-2d", "geonet-cloud", "geonet-mnist"),
+    *("er-geonet-1d", "er-geonet-2d", "deeponet-1d"),
+)
 ENTROPIC = ("schrodinger", "barycenter")
 SOLVERS = (*EXACT, *TRANSPORT, *LEARNED, *ENTROPIC, "bures", "monge-ampere", "auto")
 LARGEST = {1: 20, 2: 7, 3: 4}

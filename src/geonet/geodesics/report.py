@@ -52,6 +52,7 @@ class Report:
             the path does not know.
         in_distribution: whether the pair is like those the model was trained on.
         mismatch: ∫|ρ0 − ρ1| at t = ½, between what both ends say the density is.
+        continuity: ∫∫|∂_t μ + ∇·(μv)|, the mass that comes from nowhere or goes there.
         hamilton_jacobi: ∂_t v + (v·∇)v, by which particles leave their straight lines, relative to
             |v|.
         smallest_determinant: of the maps from t = ½ to both ends; where it is positive nothing
@@ -78,6 +79,7 @@ class Report:
     error_estimate: PerPair | None = None
     in_distribution: bool | list[bool] | None = None
     mismatch: PerPair | None = None
+    continuity: PerPair | None = None
     hamilton_jacobi: PerPair | None = None
     smallest_determinant: PerPair | None = None
     distance_uncertainty: PerPair | None = None
@@ -103,6 +105,7 @@ class Report:
             "L1 error, estimated": self.error_estimate,
             "in distribution": self.in_distribution,
             "mismatch at t = ½": self.mismatch,
+            "continuity residual": self.continuity,
             "Hamilton–Jacobi residual": self.hamilton_jacobi,
             "smallest determinant": self.smallest_determinant,
             "mass error": self.mass_error,

@@ -12,11 +12,17 @@ LARGEST = 1 << 20  # of any width or count; a larger value is probably a typing 
 
 @dataclass(frozen=True)
 class Branch:
-    """A branch: sensor values of one density to `rank` numbers."""
+    """A branch: sensor values of one density to `rank` numbers.
+
+    Attributes:
+        modes: the cosine modes along each axis that it reads of the sensors; 0 for the sensors
+            themselves.
+    """
 
     network: Literal["mlp", "modified-mlp"] = "modified-mlp"
     width: int = 150
     depth: int = 7
+    modes: int = 0
 
     def __post_init__(self) -> None:
         _check_size(self.network, self.width, self.depth)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, Sequential
 
 from geonet.operators.architecture import LARGEST, Branch, ModelSettings, Trunk
+from geonet.operators.cosine_modes import MOST_MODES, LowModes
 from geonet.operators.jets import Jet, Z, backwards, joined, with_constant
 from geonet.operators.mlp import MLP, ModifiedMLP
 from geonet.operators.trunk import make_trunk
@@ -37,6 +38,15 @@ class BranchTrunkSettings(ModelSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 < self.rank <= LARGEST, f"rank is {self.rank}; give 1 to {LARGEST}.")
+        modes = self.branch.modes
+        require(
+            0 <= modes <= self.sensors,
+            f"branch.modes is {modes}; give 0 to {self.sensors}, the number of sensors.",
+        )
+        require(
+            not modes or self.sensors <= MOST_MODES,
+            f"sensors is {self.sensors}; with branch.modes give at most {MOST_MODES}.",
+        )
 
 
 class DeepONet(Module):
@@ -53,14 +63,10 @@ class DeepONet(Module):
 
     def __init__(self, settings: BranchTrunkSettings, parity: int, scale: float):
         super().__init__()
-        sensors = settings.sensors**settings.dimension
-        branch, rank = settings.branch, settings.rank
-        self.branches = torch.nn.ModuleList(
-            BRANCHES[branch.network](sensors, branch.width, branch.depth, rank) for _ in range(2)
-        )
-        self.trunk = make_trunk(settings.trunk, settings.dimension, rank)
+        self.branches = torch.nn.ModuleList(make_branch(settings) for _ in range(2))
+        self.trunk = make_trunk(settings.trunk, settings.dimension, settings.rank)
         self.parity = parity
-        self.scale = scale / math.sqrt(rank)
+        self.scale = scale / math.sqrt(settings.rank)
 
     def coefficients(self, source: Tensor, target: Tensor) -> Tensor:
         """Sensor values (B, m) of both ends to what multiplies `basis`, (B, functions)."""
@@ -85,9 +91,24 @@ class DeepONet(Module):
         return torch.cat([products @ output.weight, products @ output.bias[:, None]], dim=1)
 
 
+def make_branch(settings: BranchTrunkSettings) -> Module:
+    """Sensor values (B, m) to (B, rank), with random weights."""
+    branch, d = settings.branch, settings.dimension
+    inputs = (branch.modes or settings.sensors) ** d
+    network = BRANCHES[branch.network](inputs, branch.width, branch.depth, settings.rank)
+    if not branch.modes:
+        return network
+    return Sequential(LowModes(d, settings.sensors, branch.modes), network)
+
+
 def scaled(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Densities as numbers of order one."""
     return (source - 1) / 2, (target - 1) / 2
+
+
+def unscaled(values: Tensor) -> Tensor:
+    """Back to densities."""
+    return 2 * values + 1
 
 
 def cartesian(coefficients: Tensor, basis: Z) -> Z:

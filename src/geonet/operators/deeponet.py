@@ -6,6 +6,7 @@ It learns from exact paths, and its paths give densities only. `GeONetPath` exte
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -177,21 +178,28 @@ def answer(
     return bases, bases.coefficients(source, target), measured_errors(header)
 
 
-MeasuredErrors = dict[str, Sequence[float]]  # mean and sd of the L1 errors at the quarters, in %
+# "mean" and "sd" of the L1 errors at the quarters, in %, if it was tested; "slope", if it was
+# calibrated: the error over what the residuals of a path explain.
+MeasuredErrors = dict[str, Sequence[float]]
+
+
+def all_finite(numbers: Sequence[float]) -> bool:
+    """Whether there are numbers, and no others."""
+    return len(numbers) > 0 and all(map(math.isfinite, numbers))
 
 
 def measured_errors(header: Header) -> MeasuredErrors | None:
     """What the tests of a model measured, if it was tested."""
     try:
-        tested = header.get("measured", {}).get("test")
-        if tested is None:
-            return None
-        errors: MeasuredErrors = {
-            key: [float(number) for number in tested[key]] for key in ("mean", "sd")
-        }
-        if not all(errors.values()):
+        measured = header.get("measured", {})
+        errors: MeasuredErrors = {}
+        if (tested := measured.get("test")) is not None:
+            errors |= {key: [float(number) for number in tested[key]] for key in ("mean", "sd")}
+        if (calibration := measured.get("calibration")) is not None:
+            errors["slope"] = [float(calibration["slope"])]
+        if not all(map(all_finite, errors.values())):
             raise ValueError("no errors")
-        return errors
+        return errors or None
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         file = header.get("file", "the model")
         raise FileError(f"The header of {file} has odd test errors; get it again.") from error
@@ -234,7 +242,7 @@ class DeepONetPath(Geodesic):
         checks = {}
         if (epsilon := self.notes.get("epsilon")) is not None:  # of a model with noise
             checks["blur"] = torch.full(self.batch, (epsilon / 2) ** 0.5, dtype=torch.float64)
-        if self.tested is None:
+        if self.tested is None or "mean" not in self.tested:
             return checks
         usual = torch.ones(self.batch, dtype=torch.bool)
         for k, t, end in ((0, 0.0, self.source), (-1, 1.0, self.target)):
@@ -250,7 +258,8 @@ class DeepONetPath(Geodesic):
     def _state(self) -> dict[str, np.ndarray]:
         """Coefficients and trunks: what is needed at any (x, t)."""
         model = self.bases.model
-        weights = {k: v for k, v in model.state_dict().items() if ".trunk." in k}
+        kept = (".trunk.", "usual.")
+        weights = {k: v for k, v in model.state_dict().items() if any(part in k for part in kept)}
         header = {
             "architecture": to_table(model.settings),
             "epsilon": self.bases.epsilon,

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.func import jvp
 
 from geonet.fields.flow import carried
+from geonet.geodesics.base import Geodesic
 from geonet.geodesics.gradients import root
 from geonet.measures.density import Density
 from geonet.measures.grid import Grid
+from geonet.measures.metrics import l1
 from geonet.measures.unit_box import unit_box
+from geonet.operators.between_ends import BetweenEnds
 from geonet.operators.branch_trunk import BranchTrunkSettings, DeepONet, cartesian, paired
+from geonet.operators.cosine_modes import MOST_MODES
 from geonet.operators.deeponet import DeepONetModel, DeepONetPath, answer
-from geonet.operators.jets import Jet, variables
+from geonet.operators.jets import Jet, Second, variables
 from geonet.operators.model import Header
 from geonet.operators.objective import Batch, Loss, LossSettings, Terms
-from geonet.operators.residuals import boundary, continuity, hamilton_jacobi
+from geonet.operators.residuals import boundary, continuity, hamilton_jacobi, momentum, softened
+from geonet.operators.self_check import GAUSS, SelfCheck, self_check
+from geonet.operators.sensors import all_sensed
+from geonet.operators.usual import Usual
 from geonet.settings import require
 
-POTENTIAL_SCALE = 0.1  # of H in the unit box, where displacements are some tenths
 STEPS = 16  # of Runge–Kutta from t = 0 to 1
+AT_ONCE = 1 << 13  # points whose functions and their derivatives are in memory together
 LEAST = 1e-3  # density, relative to uniform, by which a gradient is divided
 
 
@@ -35,10 +43,27 @@ class GeONetSettings(BranchTrunkSettings):
         swap_symmetry: what to build in by averaging with the swapped pair: "density" has
             C(μ0,μ1)(x,t) = C(μ1,μ0)(x,1−t), "both" also H(μ0,μ1)(x,t) = −H(μ1,μ0)(x,1−t), which
             holds for geodesics but not for Schrödinger bridges.
+        ends: "learned" as in the paper, or "given": C has both ends by construction (see
+            `BetweenEnds`).
+        density_scale: how large what is learned of C is expected to be, relative to uniform.
+        potential_scale: how large H is expected to be in the unit box; some hundredths where mass
+            moves by some tenths of it.
     """
 
     kind: Literal["geonet"] = "geonet"
     swap_symmetry: Literal["none", "density", "both"] = "none"
+    ends: Literal["learned", "given"] = "learned"
+    density_scale: float = 1.0
+    potential_scale: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("density_scale", "potential_scale"):
+            require(getattr(self, name) > 0, f"{name} is {getattr(self, name):g}; give > 0.")
+        require(
+            self.ends == "learned" or self.sensors <= MOST_MODES,
+            f"sensors is {self.sensors}; with ends = 'given' give at most {MOST_MODES}.",
+        )
 
 
 class GeONet(DeepONetModel):
@@ -51,13 +76,22 @@ class GeONet(DeepONetModel):
         "H(x, t) = potential_coefficients @ potential.T the potential"
     )
     compares_ends = True
+    typical = 4096
+    later = ("usual.",)
 
     def __init__(self, settings: GeONetSettings):
         super().__init__(settings)
         density = 0 if settings.swap_symmetry == "none" else 1
         potential = -1 if settings.swap_symmetry == "both" else 0
-        self.density = DeepONet(settings, density, 1.0)
-        self.potential = DeepONet(settings, potential, POTENTIAL_SCALE)
+        self.density = (BetweenEnds if settings.ends == "given" else DeepONet)(
+            settings, density, settings.density_scale
+        )
+        self.potential = DeepONet(settings, potential, settings.potential_scale)
+        self.usual = Usual(settings.sensors**settings.dimension)
+
+    def prepare(self, densities: Tensor) -> None:
+        """Learn which densities are usual, from some at the sensors, (N, m)."""
+        self.usual.learn(densities)
 
     def objective(self, settings: LossSettings, box: Grid) -> GeONetObjective:
         """The squares of both equations and both ends."""
@@ -69,6 +103,14 @@ class GeONet(DeepONetModel):
         if path.bases.epsilon:
             path.notes["epsilon"] = unit_box(source.grid).from_potential(path.bases.epsilon)
         return path
+
+    def calibration(self, path: Geodesic, errors: Tensor) -> dict[str, Any]:
+        """The largest L1 error along a path over what its residuals explain: the median."""
+        assert isinstance(path, GeONetPath)
+        if path.bases.epsilon:
+            return {}
+        explained = path.explained_error.clamp(min=torch.finfo(torch.float64).tiny)
+        return {"calibration": {"slope": float((errors.amax(1) / explained).median())}}
 
     @classmethod
     def check_training(cls, settings, loss, *, scheme, family, floor, compiled) -> None:
@@ -90,53 +132,69 @@ class GeONetObjective(Loss):
         self.settings = settings
         self.epsilon = unit_box(box).to_potential(settings.epsilon)
         self.weights = {k: w for k, w in settings.in_unit_box(box).items() if w > 0}
-        self.enhanced = {"continuity_gradient", "hamilton_jacobi_gradient"} & set(self.weights)
+        # What no jet carries: the gradients of residuals with third derivatives.
+        third = ["continuity", "hamilton_jacobi"] if self.epsilon else ["continuity"]
+        self.differentiated = [name for name in third if f"{name}_gradient" in self.weights]
 
     def forward(self, batch: Batch) -> Terms:
         """Mean squared residuals by name, in the unit box and without their weights."""
         coefficients = self.model.coefficients(batch.source, batch.target)
-        terms = self._interior(coefficients, batch)
+        residuals = self._residuals(coefficients, batch, batch.points)
+        terms = {name: (residual**2).mean() for name, residual in residuals.items()}
+        terms["continuity"] = softened(residuals["continuity"], self.settings.robust).mean()
+        if "hamilton_jacobi_gradient" in terms:  # a vector
+            terms["hamilton_jacobi_gradient"] *= batch.points.shape[1]
+        terms |= self._slopes(coefficients, batch) | self._ends(coefficients[0], batch)
+        return {name: term for name, term in terms.items() if name in self.weights}
+
+    def _ends(self, coefficients: Tensor, batch: Batch) -> Terms:
+        """Of C at t = 0 and 1, if it has to learn them."""
+        terms: Terms = {}
         for name, t, given in (
             ("source", 0.0, batch.source_there),
             ("target", 1.0, batch.target_there),
         ):
+            if name not in self.weights:
+                continue
             moment = torch.full_like(batch.places[:, 0], t)
-            computed = self._density(coefficients[0], batch, moment)
+            computed = self._density(coefficients, batch, moment)
             terms[name] = (boundary(computed, given) ** 2).mean()
-        return {name: term for name, term in terms.items() if name in self.weights}
-
-    def _interior(self, coefficients: tuple[Tensor, ...], batch: Batch) -> Terms:
-        """The equations' terms, and with gradient enhancement those of their x-derivatives."""
-        if not self.enhanced:
-            return _mean_squares(*self._residuals(coefficients, batch, batch.points))
-        terms, slopes = {}, []
-        for direction in torch.eye(batch.points.shape[1], device=batch.points.device):
-            # Forward mode keeps the derivatives of the pairs apart; reverse mode would add them up.
-            values, along = jvp(  # pyright: ignore[reportAssignmentType]
-                lambda points: self._residuals(coefficients, batch, points),
-                (batch.points,),
-                (direction.expand_as(batch.points),),
-            )
-            terms = _mean_squares(*values)
-            slopes.append(_mean_squares(*along))
-        for name in ("continuity", "hamilton_jacobi"):
-            if f"{name}_gradient" in self.enhanced:
-                terms[f"{name}_gradient"] = torch.stack([s[name] for s in slopes]).sum()
         return terms
 
     def _residuals(
         self, coefficients: tuple[Tensor, ...], batch: Batch, points: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Residuals of continuity and Hamilton–Jacobi, (B, Q) or (N,)."""
+    ) -> dict[str, Tensor]:
+        """Of both equations, (B, Q) or (N,), and the gradient of Hamilton–Jacobi's, (d, B, Q)."""
         met = paired if batch.paired else cartesian
-        z = variables(points, batch.times, "laplacian")
+        bent = "hamilton_jacobi_gradient" in self.weights and not self.epsilon
+        z = variables(points, batch.times, "mixed" if bent else "laplacian")
         flat = z if self.epsilon else Jet(z.data[: z.dimension + 2], z.dimension, "none")
         density = met(coefficients[0], self.model.density.basis(flat))
         potential = met(coefficients[1], self.model.potential.basis(z))
-        hj = hamilton_jacobi(potential, self.epsilon)
+        residuals = {"hamilton_jacobi": hamilton_jacobi(potential, self.epsilon)}
+        if bent:
+            residuals["hamilton_jacobi_gradient"] = momentum(potential)
         if self.settings.weigh_by_density:
-            hj = hj * (density.value.detach().clamp(min=0) + self.settings.floor).sqrt()
-        return continuity(density, potential, self.epsilon), hj
+            weight = (density.value.detach().clamp(min=0) + self.settings.floor).sqrt()
+            residuals = {name: weight * residual for name, residual in residuals.items()}
+        return {"continuity": continuity(density, potential, self.epsilon), **residuals}
+
+    def _slopes(self, coefficients: tuple[Tensor, ...], batch: Batch) -> Terms:
+        """Gradient enhancement by differentiating residuals in x."""
+        slopes: Terms = {}
+        if not self.differentiated:
+            return slopes
+        for direction in torch.eye(batch.points.shape[1], device=batch.points.device):
+            # Forward mode keeps the derivatives of the pairs apart; reverse mode would add them up.
+            _, along = jvp(  # pyright: ignore[reportAssignmentType]
+                lambda points: self._residuals(coefficients, batch, points),
+                (batch.points,),
+                (direction.expand_as(batch.points),),
+            )
+            for name in self.differentiated:
+                square = (along[name] ** 2).mean()
+                slopes[f"{name}_gradient"] = slopes.get(f"{name}_gradient", 0.0) + square
+        return slopes
 
     def _density(self, coefficients: Tensor, batch: Batch, times: Tensor) -> Tensor:
         """C at the places, (B, P) or (N,)."""
@@ -145,13 +203,6 @@ class GeONetObjective(Loss):
         if batch.paired:
             return (coefficients * basis).sum(-1)
         return cartesian(coefficients, basis)
-
-
-def _mean_squares(continuity_residual: Tensor, hamilton_jacobi_residual: Tensor) -> Terms:
-    return {
-        "continuity": (continuity_residual**2).mean(),
-        "hamilton_jacobi": (hamilton_jacobi_residual**2).mean(),
-    }
 
 
 class GeONetPath(DeepONetPath):
@@ -183,16 +234,72 @@ class GeONetPath(DeepONetPath):
         return unit_box(self.grid).from_potential(self._shaped(torch.stack(values, dim=1)))
 
     def _distance(self) -> Tensor:
-        """W2² = ∫|∇H_0|² dμ0 = ∫|∇H_1|² dμ1: the mean of both, since each end is known."""
+        """W2 from Kantorovich's dual value of H, in which an error of ∇H counts squared.
+
+        With r = ∂tH + ½|∇H|² and the velocity v of the geodesic,
+        ½W2² = ∫H_1 dμ1 − ∫H_0 dμ0 − ∫∫r dμ_t dt + ½∫∫|v − ∇H|² dμ_t dt. The last term is left out,
+        and C stands for μ_t. ∫|∇H|² dμ, which is W2² too, would be off by twice the error of ∇H.
+        """
         if self.bases.epsilon:
             raise self._unavailable("distance")
         points = self.grid.points().reshape(-1, self._dimension)
-        squares = []
-        for t, end in ((0.0, self.source), (1.0, self.target)):
-            speed = (self._velocity(torch.tensor([t]), points).squeeze(-3) ** 2).sum(-1)
-            mass = end.values.reshape(*self.batch, -1) * self.grid.cell_volume
-            squares.append((speed * mass).sum(-1))
-        return root(0.5 * (squares[0] + squares[1]))
+        ends = (
+            (self._jets(points, t)[1].value * self._relative(end.values)).mean(-1)
+            for t, end in ((0.0, self.source), (1.0, self.target))
+        )
+        first, last = ends
+        value = last - first - self._unbalanced(points)
+        return unit_box(self.grid).length * root(2 * value.clamp(min=0)).reshape(self.batch)
+
+    @cached_property
+    def self_check(self) -> SelfCheck:
+        """How well C and H solve their equations on the path's own grid."""
+        points = self.grid.points().reshape(-1, self._dimension)
+
+        def jets(t: float) -> tuple[Jet, Jet]:
+            density, potential = self._jets_at(points, t, "laplacian")
+            return density, potential
+
+        with torch.no_grad():
+            return self_check(jets, unit_box(self.grid).cells, self.bases.epsilon)
+
+    @property
+    def explained_error(self) -> Tensor:
+        """The L1 error at t = ½ that ends and residuals explain, up to a factor, (B,)."""
+        with torch.no_grad():
+            ends = l1(self.density(0.0), self.source) + l1(self.density(1.0), self.target)
+        return ends.reshape(-1) / 2 + self.self_check.expected
+
+    def _checks(self) -> dict[str, Tensor]:
+        """Residuals, whether both ends are usual, and the error to expect, if it was calibrated."""
+        checks = super()._checks()
+        checks["continuity"] = self.self_check.created.reshape(self.batch)
+        checks["hamilton_jacobi"] = self.self_check.bent.reshape(self.batch)
+        model = self.bases.model
+        assert isinstance(model, GeONet)
+        if model.usual.known:
+            ends = all_sensed([self.source, self.target], model.settings.sensors)
+            known = [model.usual(end.detach()) for end in ends]
+            checks["in_distribution"] = (known[0] & known[1]).reshape(self.batch)
+        if self.tested is not None and "slope" in self.tested:
+            expected = self.tested["slope"][0] * self.explained_error
+            checks["error_estimate"] = expected.clamp(max=2.0).reshape(self.batch)
+        return checks
+
+    def _unbalanced(self, points: Tensor) -> Tensor:
+        """∫∫(∂tH + ½|∇H|²) C dx dt in the unit box, (B,), by Gauss's rule in t."""
+        total = torch.zeros(len(self.coefficients[0]), dtype=torch.float64)
+        for t, weight in zip(*GAUSS, strict=True):
+            density, potential = self._jets(points, t)
+            mass = self._relative(density.value.clamp(min=0))
+            total = total + weight * (hamilton_jacobi(potential) * mass).mean(-1)
+        return total
+
+    def _relative(self, values: Tensor) -> Tensor:
+        """Densities, (B, cells) or on the grid, relative to uniform, (B, cells)."""
+        flat = values.reshape(-1, self.grid.size).to(torch.float64)
+        tiny = torch.finfo(torch.float64).tiny  # a bad network may give no mass at all
+        return flat / flat.mean(-1, keepdim=True).clamp(min=tiny)
 
     def _jets(self, points: Tensor, t: float) -> list[Jet]:
         """Jets (channels, B, N) of C and H at t, at points (N, d) or each pair's own (B, N, d)."""
@@ -200,10 +307,16 @@ class GeONetPath(DeepONetPath):
         with torch.set_grad_enabled(varied and torch.is_grad_enabled()):
             return self._jets_at(points, t)
 
-    def _jets_at(self, points: Tensor, t: float) -> list[Jet]:
+    def _jets_at(self, points: Tensor, t: float, second: Second = "none") -> list[Jet]:
+        if points.ndim == 2 and len(points) > AT_ONCE:
+            parts = [self._jets_at(some, t, second) for some in points.split(AT_ONCE)]
+            return [
+                jets[0].like(torch.cat([jet.data for jet in jets], dim=-1))
+                for jets in zip(*parts, strict=True)
+            ]
         flat = points.reshape(-1, self._dimension)
         unit = unit_box(self.grid).to_points(flat).to(self.bases.dtype)
-        z = variables(unit, torch.full_like(unit[:, 0], t), "none")
+        z = variables(unit, torch.full_like(unit[:, 0], t), second)
         jets = []
         for own, network in zip(self.coefficients, self.bases.model.networks, strict=True):
             basis = network.basis(z)

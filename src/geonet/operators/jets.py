@@ -2,7 +2,8 @@
 
 A jet of a function of (x, t) holds on its leading axis the channels
 
-    value | ∂x_1 … ∂x_d, ∂t | second derivatives in x: none, the Laplacian, or the Hessian's i ≤ j
+    value | ∂x_1 … ∂x_d, ∂t | second derivatives: none, the Laplacian in x, the Hessian's i ≤ j
+                              in x, or with "mixed" after the Hessian ∂t∂x_1 … ∂t∂x_d
 
 and every operation below maps jets to jets by the chain rule. The same operations take plain
 tensors, so a network is written once.
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import Linear
 
-Second = Literal["none", "laplacian", "hessian"]
+Second = Literal["none", "laplacian", "hessian", "mixed"]
 
 
 @dataclass(frozen=True)
@@ -53,30 +54,37 @@ class Jet:
     @property
     def hessian(self) -> Tensor:
         """D²f in x, (d, d, ...); only of jets that carry it."""
-        assert self.second == "hessian"
+        assert self.second in ("hessian", "mixed")
         place = torch.zeros(self.dimension, self.dimension, dtype=torch.long)
         rows, columns = torch.triu_indices(self.dimension, self.dimension)
         place[rows, columns] = place[columns, rows] = torch.arange(len(rows))
         return self.data[self.dimension + 2 :][place]
 
-    def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Value, ∇, ∂t and second derivatives, each with its channel axis.
+    @property
+    def gradient_rate(self) -> Tensor:
+        """∂t∇f, (d, ...); only of jets that carry it."""
+        assert self.second == "mixed"
+        return self.data[-self.dimension :]
+
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Value, first derivatives (∇, ∂t) and second ones, each with its channel axis.
 
         One split, whose derivative is one concatenation; slices would each fill a tensor of zeros.
         """
-        d = self.dimension
-        value, gradient, rate, seconds = self.data.split([1, d, 1, len(self.data) - d - 2])
-        return value, gradient, rate, seconds
+        first = self.dimension + 1
+        value, slopes, seconds = self.data.split([1, first, len(self.data) - first - 1])
+        return value, slopes, seconds
 
     def like(self, data: Tensor) -> Jet:
         """Other data with the same channels."""
         return Jet(data, self.dimension, self.second)
 
     def cross(self, a: Tensor, b: Tensor) -> Tensor:
-        """½(a_i b_j + a_j b_i) in the layout of the second derivatives, from gradients a and b."""
+        """½(a_i b_j + a_j b_i) in the layout of the second derivatives, from first derivatives."""
+        d = self.dimension
         if self.second == "laplacian":
-            return (a * b).sum(0, keepdim=True)
-        rows, columns = torch.triu_indices(self.dimension, self.dimension)
+            return (a[:d] * b[:d]).sum(0, keepdim=True)
+        rows, columns = _places(d, self.second)
         if a is b:
             return a[rows] * a[columns]
         return 0.5 * (a[rows] * b[columns] + a[columns] * b[rows])
@@ -89,12 +97,12 @@ class Jet:
 
     def __mul__(self, other: Jet) -> Jet:
         """(ab)' = a'b + ab', (ab)_ij = a_ij b + a_i b_j + a_j b_i + a b_ij."""
-        a, a_x, a_t, a_xx = self.parts()
-        b, b_x, b_t, b_xx = other.parts()
-        parts = [a * b, torch.addcmul(a_x * b, a, b_x), torch.addcmul(a_t * b, a, b_t)]
+        a, a_i, a_ij = self.parts()
+        b, b_i, b_ij = other.parts()
+        parts = [a * b, torch.addcmul(a_i * b, a, b_i)]
         if self.second != "none":
-            outer = torch.addcmul(a_xx * b, a, b_xx)
-            parts.append(outer + 2 * self.cross(a_x, b_x))
+            outer = torch.addcmul(a_ij * b, a, b_ij)
+            parts.append(outer + 2 * self.cross(a_i, b_i))
         return self.like(torch.cat(parts))
 
 
@@ -107,7 +115,7 @@ def variables(points: Tensor, times: Tensor, second: Second) -> Jet:
     value = torch.cat([points, times[:, None]], dim=1)
     first = torch.eye(d + 1, dtype=value.dtype, device=value.device)[:, None]
     first = first.expand(d + 1, n, d + 1)
-    count = {"none": 0, "laplacian": 1, "hessian": d * (d + 1) // 2}[second]
+    count = {"none": 0, "laplacian": 1}.get(second, len(_places(d, second)[0]))
     return Jet(torch.cat([value[None], first, value.new_zeros(count, n, d + 1)]), d, second)
 
 
@@ -187,8 +195,17 @@ def _chain(
     z: Jet, parts: tuple[Tensor, ...], value: Tensor, slope: Tensor, curvature: Tensor
 ) -> Jet:
     """f(z) from f, f', f'' at z's value: (f∘z)_ij = f' z_ij + f'' z_i z_j."""
-    _, z_x, z_t, z_xx = parts
-    new = [value, slope * z_x, slope * z_t]
+    _, z_i, z_ij = parts
+    new = [value, slope * z_i]
     if z.second != "none":
-        new.append(torch.addcmul(slope * z_xx, curvature, z.cross(z_x, z_x)))
+        new.append(torch.addcmul(slope * z_ij, curvature, z.cross(z_i, z_i)))
     return z.like(torch.cat(new))
+
+
+def _places(d: int, second: Second) -> tuple[Tensor, Tensor]:
+    """i and j of the second derivatives ∂_i∂_j that "hessian" and "mixed" carry; t has i = d."""
+    rows, columns = torch.triu_indices(d, d)
+    if second == "mixed":
+        rows = torch.cat([rows, torch.arange(d)])
+        columns = torch.cat([columns, torch.full((d,), d)])
+    return rows, columns

@@ -39,6 +39,7 @@ class Model(Module, ABC):
         compares_ends: whether the objective needs the ends at places of their own.
         needs_exact_paths: whether the objective compares with exact paths.
         sees_means: whether its sensors read means over their cells, not values at their centres.
+        later: how the names of tensors begin that files of earlier versions lack; zero there.
     """
 
     Settings: ClassVar[type[ModelSettings]]
@@ -48,6 +49,7 @@ class Model(Module, ABC):
     compares_ends: ClassVar[bool] = False
     needs_exact_paths: ClassVar[bool] = False
     sees_means: ClassVar[bool] = False
+    later: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, settings: Any):
         super().__init__()

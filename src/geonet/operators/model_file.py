@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +23,7 @@ from geonet.settings import from_table, to_table
 
 FORMAT = 1
 SUFFIX = ".safetensors"
+MOST_LACKING = 1 << 24  # numbers that are filled in: a header alone cannot ask for much memory
 M = TypeVar("M", bound=torch.nn.Module)
 
 
@@ -55,7 +57,7 @@ def load_model(file: Path) -> tuple[Model, Header]:
     with torch.device("meta"):  # shapes only: a header cannot ask for more memory than its file has
         model = untrained(settings)
     header["file"] = str(file)
-    return filled(model, tensors, file), header
+    return filled(model, tensors, file, model.later), header
 
 
 def _architecture(header: Header) -> object:
@@ -64,11 +66,18 @@ def _architecture(header: Header) -> object:
     return {"kind": header["kind"], **table} if isinstance(table, dict) else table
 
 
-def filled(model: M, tensors: dict[str, Tensor], file: Path) -> M:
-    """A model with the weights that are in a file, for good; those that do not fit are refused."""
+def filled(model: M, tensors: dict[str, Tensor], file: Path, later: tuple[str, ...] = ()) -> M:
+    """A model with the weights that are in a file, for good; those that do not fit are refused.
+
+    Weights whose names begin as one of `later` may be missing, and are zero then.
+    """
     expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    if expected != {name: tuple(value.shape) for name, value in tensors.items()}:
+    lacking = {n: s for n, s in expected.items() if n.startswith(later) and n not in tensors}
+    found = {name: tuple(value.shape) for name, value in tensors.items()}
+    room = sum(math.prod(shape) for shape in lacking.values())
+    if expected != found | lacking or room > MOST_LACKING:
         raise FileError(f"The weights in {file} do not fit its architecture; get the file again.")
+    tensors = tensors | {name: torch.zeros(shape) for name, shape in lacking.items()}
     for name, value in tensors.items():
         if not bool(torch.isfinite(value).all()):
             raise FileError(f"The weights {name} in {file} are not finite; get the file again.")

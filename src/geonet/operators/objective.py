@@ -66,6 +66,8 @@ class LossSettings:
         target: β1.
         continuity_gradient: γ, of the squared gradient of the continuity residual (appendix E).
         hamilton_jacobi_gradient: ω, likewise of the Hamilton–Jacobi residual.
+        robust: the residual of continuity from which on it counts linearly instead of squared, in
+            the unit box and relative to the uniform density; 0 for always squared.
         epsilon: ε, the entropic regularisation, in the box's units of length²; 0 for geodesics.
         weigh_by_density: multiply the squared Hamilton–Jacobi residual by C + `floor`, relative
             to the uniform density, so that it counts where the mass is.
@@ -79,6 +81,7 @@ class LossSettings:
     target: float = 1.0
     continuity_gradient: float = 0.0
     hamilton_jacobi_gradient: float = 0.0
+    robust: float = 0.0
     epsilon: float = 0.0
     weigh_by_density: bool = False
     floor: float = 0.1

@@ -25,6 +25,22 @@ def hamilton_jacobi(potential: Jet, epsilon: float = 0.0) -> Tensor:
     return potential.rate + 0.5 * (potential.gradient**2).sum(0) - diffusion
 
 
+def momentum(potential: Jet) -> Tensor:
+    """∇(∂tu + ½|∇u|²) = ∂tv + (v·∇)v with v = ∇u, (d, ...): what bends the ways of particles."""
+    bent = (potential.hessian * potential.gradient[:, None]).sum(0)
+    return potential.gradient_rate + bent
+
+
+def softened(residual: Tensor, limit: float) -> Tensor:
+    """r² where |r| is small against the limit, and nearly 2·limit·|r| where it is large.
+
+    A pseudo-Huber loss, 2·limit·(√(r² + limit²) − limit), written without a difference of nearly
+    equal numbers; plain squares if the limit is 0.
+    """
+    square = residual**2
+    return 2 * limit * square / ((square + limit**2).sqrt() + limit) if limit else square
+
+
 def boundary(computed: Tensor, given: Tensor) -> Tensor:
     """C(x, 0) − μ0(x), or C(x, 1) − μ1(x)."""
     return computed - given
@@ -38,7 +54,7 @@ def densities_halfway(
     ρ0(y) = μ0(y − ½∇u)·det(I − ½D²u) is what the source brings along the straight lines of u to
     the points y (Q, d), and ρ1(y) = μ1(y + ½∇u)·det(I + ½D²u) what the target sends back.
     """
-    gradient, hessian = potential.gradient.movedim(0, -1), potential.parts()[3]
+    gradient, hessian = potential.gradient.movedim(0, -1), potential.parts()[2]
     spread = packed.invariants(hessian)
     before, after = (packed.characteristic(spread, s) for s in (-0.5, 0.5))
     source, target = (end(points + s * gradient) for end, s in zip(ends, (-0.5, 0.5), strict=True))

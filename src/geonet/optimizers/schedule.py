@@ -30,3 +30,11 @@ def learning_rate(settings: OptimizerSettings, step: int, steps: int) -> float:
         "constant": 1.0,
     }[settings.schedule]
     return settings.learning_rate * warm * decay
+
+
+@torch.no_grad()
+def shrink(parameters: Iterable[Tensor], share: float) -> None:
+    """Take away a share of every matrix that moves; biases stay as they are."""
+    for parameter in parameters:
+        if parameter.requires_grad and parameter.ndim > 1:
+            parameter.mul_(1 - share)

@@ -64,10 +64,10 @@ def _update(state: State, grads: Tensor, group: dict) -> Tensor:
     state["step"] += 1
     steps = int(state["step"])
     mean, square = state["mean"], state["square"]
-    mean.lerp_(grads, 1 - beta)
     rotated = _rotate(grads, state)
+    mean.lerp_(rotated, 1 - beta)
     square.mul_(beta).addcmul_(rotated, rotated, value=1 - beta)
-    step = _rotate(mean, state) / square.sqrt().add_(group["eps"])
+    step = mean / square.sqrt().add_(group["eps"])
     correction = 1 - beta**steps  # of both moments: sqrt(correction) / correction
     update = _rotate(step, state, back=True) * (group["lr"] / correction**0.5)
     for side in _sides(grads, group["largest"]):
@@ -78,15 +78,19 @@ def _update(state: State, grads: Tensor, group: dict) -> Tensor:
 
 
 def _refresh(state: State, side: int) -> None:
-    """One step of the power iteration; columns, and Adam's squares with them, by eigenvalue."""
+    """One step of the power iteration; columns, and Adam's squares with them, by eigenvalue.
+
+    Adam's mean is kept in the eigenbasis, which spares a rotation a step, and turns with it.
+    """
     gram, basis = state[f"gram_{side}"], state[f"basis_{side}"]
     image = gram @ basis
     order = (basis * image).sum(-2).argsort(dim=-1, descending=True)  # (count, n)
     along = order[:, :, None] if side == 0 else order[:, None, :]
     state["square"] = torch.take_along_dim(state["square"], along, dim=side + 1)
-    state[f"basis_{side}"] = torch.linalg.qr(torch.take_along_dim(image, order[:, None, :], -1))[
-        0
-    ].contiguous()
+    turned, _ = torch.linalg.qr(torch.take_along_dim(image, order[:, None, :], -1))
+    turn = turned.mT @ basis
+    state["mean"] = turn @ state["mean"] if side == 0 else state["mean"] @ turn.mT
+    state[f"basis_{side}"] = turned.contiguous()
 
 
 def _sides(grads: Tensor, largest: int) -> list[int]:

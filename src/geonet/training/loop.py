@@ -21,7 +21,7 @@ from geonet.files import made_folder, written_atomically
 from geonet.operators.forms import build
 from geonet.operators.model_file import read_tensors, save_model
 from geonet.operators.objective import Batch
-from geonet.optimizers.schedule import learning_rate, make_optimizer
+from geonet.optimizers.schedule import learning_rate, make_optimizer, shrink
 from geonet.progress import listening, tell
 from geonet.settings import to_table, to_toml
 from geonet.threads import waiting_asleep
@@ -233,12 +233,16 @@ class Run:
 
     def _moved(self) -> bool:
         """Let the optimizer step; SOAP cannot where the gradient is not finite."""
-        if self.config.optimizer.clip:
-            clip_grad_norm_(self.model.parameters(), self.config.optimizer.clip)
+        settings = self.config.optimizer
+        if settings.clip:
+            clip_grad_norm_(self.model.parameters(), settings.clip)
         try:
             self.optimizer.step()
         except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
             return False
+        if settings.weight_decay:
+            rate = self.optimizer.param_groups[0]["lr"]
+            shrink(self.model.parameters(), rate * settings.weight_decay)
         return True
 
     def batch(self) -> Batch:

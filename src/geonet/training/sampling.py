@@ -28,7 +28,9 @@ def cartesian_batch(
 
     With `means`, the number of cells an axis, the sensors read means over cells instead of values.
     """
-    ends, where, there = _drawn(problem, pairs, points, places, generator)
+    d = problem.box.dimension
+    ends = problem.draw(pairs, generator)
+    where, there = spread(points, d + 1, generator), spread(places, d, generator)
     seen = [
         problem.sensed(end, sensors) if means is None else problem.means(end, means) for end in ends
     ]
@@ -39,20 +41,29 @@ def triples_batch(
     problem: Problem, sensors: Tensor, count: int, generator: torch.Generator
 ) -> Batch:
     """The paper's: `count` pairs, each with a point and a place of its own (algorithm 1)."""
-    ends, where, there = _drawn(problem, count, count, count, generator)
+    d = problem.box.dimension
+    ends = problem.draw(count, generator)
+    where = torch.rand(count, d + 1, generator=generator)
+    there = torch.rand(count, d, generator=generator)
     at_places = [end(there[:, None])[:, 0] for end in ends]
     seen = [problem.sensed(end, sensors) for end in ends]
     return _batch(ends, seen, where, there, at_places, paired=True)
 
 
-def _drawn(
-    problem: Problem, pairs: int, points: int, places: int, generator: torch.Generator
-) -> tuple[EndFunctions, Tensor, Tensor]:
-    """New pairs, points (x, t) and places x."""
-    d = problem.box.dimension
-    ends = problem.draw(pairs, generator)
-    where = torch.rand(points, d + 1, generator=generator)
-    return ends, where, torch.rand(places, d, generator=generator)
+def spread(count: int, dimension: int, generator: torch.Generator) -> Tensor:
+    """Points spread evenly over the unit cube, moved by a random vector as a whole, (count, d).
+
+    Point i is i·(1/g, 1/g², …) modulo 1, with g^(d+1) = g + 1, the golden ratio for d = 1
+    (Kronecker's sequence). All pairs of a batch share its points, so gaps between random points
+    would show in every one of them.
+    """
+    ratio = 1.0
+    for _ in range(64):  # which is a contraction
+        ratio = (1 + ratio) ** (1 / (dimension + 1))
+    steps = ratio ** -torch.arange(1.0, dimension + 1, dtype=torch.float64)
+    start = torch.rand(dimension, generator=generator, dtype=torch.float64)
+    index = torch.arange(count, dtype=torch.float64)[:, None]
+    return ((start + index * steps) % 1).float()
 
 
 def _batch(

@@ -88,6 +88,12 @@ SHIPPED = {
         "1D, the paper's entropic operator: a Schrödinger bridge on its Gaussian mixtures",
         lacks=("distance",),
     ),
+    "er-geonet-2d": Shipped(
+        "geonet",
+        2,
+        "2D, the paper's entropic operator: a Schrödinger bridge on its Gaussian mixtures",
+        lacks=("distance",),
+    ),
     "geonet-cloud": Shipped(
         "geonet", 2, "2D, the paper's neural operator, trained on histograms of point clouds"
     ),

@@ -42,7 +42,7 @@ def loss_curves(conditions: Conditions) -> Result:
             [
                 f"`{name}`",
                 f"{paper.FINAL_LOSS[name]:.1e}",
-                *(f"{final[term]:.1e}" for term in TERMS),
+                *(f"{final[term]:.1e}" if term in final else "–" for term in TERMS),
                 header.get("steps"),
                 header["seconds"] / 60,
                 60 * paper.HOURS_ON_A_GPU[name],
@@ -54,7 +54,10 @@ def loss_curves(conditions: Conditions) -> Result:
     return Result("loss-curves", "The loss by term", conditions.quick, [table], figure=figure)
 
 
-TERMS = ("loss", "continuity", "hamilton_jacobi", "source", "target")
+TERMS = (
+    *("loss", "continuity", "hamilton_jacobi", "hamilton_jacobi_gradient"),
+    *("source", "target"),  # of models that learn their ends
+)
 
 
 def history(conditions: Conditions, name: str) -> tuple[list[int], dict[str, list[float]], Header]:
@@ -69,7 +72,7 @@ def history(conditions: Conditions, name: str) -> tuple[list[int], dict[str, lis
     # Shipped models carry the history of their training; others lie beside its log.
     lines = header.get("history") or _losses_in(file.with_name(LOG))
     curves = {"loss": [line["loss"] / scale for line in lines]}
-    for term in TERMS[1:]:
+    for term in lines[0]["terms"]:
         curves[term] = [line["terms"][term] / scale for line in lines]
     return [line["step"] for line in lines], curves, header
 
