@@ -203,10 +203,10 @@ def test_two_processes_know_their_place(pair):
 
 def test_their_batches_differ(pair):
     first, second = pair[1]
-    for ours, theirs in zip(first["batch"], second["batch"], strict=True):
+    # Points and places are moved as a whole, by chance perhaps to nearly the same.
+    for ours, theirs, least in zip(first["batch"], second["batch"], (0.1, 1e-5, 1e-5), strict=True):
         assert ours.shape == theirs.shape
-        # Points and places are moved as a whole, by chance perhaps to nearly the same.
-        assert float((ours - theirs).abs().max()) > 1e-5
+        assert float((ours - theirs).abs().max()) > least
 
 
 def test_gradients_are_those_of_both_batches_together(pair, config, tmp_path):
