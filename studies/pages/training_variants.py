@@ -73,8 +73,11 @@ def variants() -> dict[str, TrainingConfig]:
     def weighed(**changes: Any) -> TrainingConfig:
         return replace(BASE, loss=replace(loss, **changes))
 
+    def at_points(**changes: Any) -> TrainingConfig:
+        return weighed(**{"characteristics": 0.0, "continuity": 0.5} | changes)
+
     def bare(share: float) -> TrainingConfig:
-        return weighed(hamilton_jacobi=0.25 * share, hamilton_jacobi_gradient=0.0)
+        return at_points(hamilton_jacobi=0.25 * share, hamilton_jacobi_gradient=0.0)
 
     def learned(weight: float) -> TrainingConfig:
         ends = replace(loss, source=weight, target=weight)
@@ -82,17 +85,12 @@ def variants() -> dict[str, TrainingConfig]:
 
     return {
         "base": BASE,
+        "continuity along characteristics only": weighed(continuity=0.0),
         "ends learnt, β = 1": learned(1.0),
         "ends learnt, β = 10": learned(10.0),
-        "Hamilton–Jacobi itself, α2 = 0.25 (the paper's)": bare(1.0),
-        "Hamilton–Jacobi itself, α2 = 0.025": bare(0.1),
-        "Hamilton–Jacobi itself, α2 = 0.0025": bare(0.01),
         "its gradient, ω × 10": weighed(
             hamilton_jacobi_gradient=10 * loss.hamilton_jacobi_gradient
         ),
-        "not weighed by density": weighed(weigh_by_density=False),
-        "continuity squared everywhere": weighed(robust=0.0),
-        "continuity × 10": weighed(continuity=10 * loss.continuity),
         "branches read the sensors": shaped(branch=replace(branch, modes=0)),
         "branches read 8 modes": shaped(branch=replace(branch, modes=8)),
         "branches half as wide": shaped(branch=replace(branch, width=branch.width // 2)),
@@ -106,8 +104,14 @@ def variants() -> dict[str, TrainingConfig]:
             BASE, optimizer=replace(BASE.optimizer, learning_rate=3 * BASE.optimizer.learning_rate)
         ),
         "weight decay 0.2": replace(BASE, optimizer=replace(BASE.optimizer, weight_decay=0.2)),
-        "2,000 triples": replace(BASE, sampling=SamplingSettings("triples", 2000)),
-        "the paper's α, β, ends and sensors": replace(
+        "continuity at points only (P), α1 = 0.5": at_points(),
+        "P, α1 = 5": at_points(continuity=5.0),
+        "P, Hamilton–Jacobi itself, α2 = 0.25 (the paper's)": bare(1.0),
+        "P, Hamilton–Jacobi itself, α2 = 0.0025": bare(0.01),
+        "P, not weighed by density": at_points(weigh_by_density=False),
+        "P, continuity squared everywhere": at_points(robust=0.0),
+        "P, 2,000 triples": replace(at_points(), sampling=SamplingSettings("triples", 2000)),
+        "P, the paper's α, β, ends and sensors": replace(
             shaped(ends="learned", branch=replace(branch, modes=0), rank=400),
             loss=LossSettings(),
             sampling=places,

@@ -138,7 +138,7 @@ def test_the_loss_is_the_paper_s_in_the_units_of_the_box(d, lower, upper, epsilo
 
 @pytest.mark.parametrize(("d", "length"), [(1, 10.0), (2, 5.0), (3, 2.0)])
 def test_weights_in_the_unit_box(d, length):
-    weights = ALL.in_unit_box(Grid((4,) * d, 1.0, 1.0 + length))
+    weights = replace(ALL, characteristics=0.4).in_unit_box(Grid((4,) * d, 1.0, 1.0 + length))
     assert weights == pytest.approx(
         {
             "continuity": 0.5,
@@ -147,6 +147,7 @@ def test_weights_in_the_unit_box(d, length):
             "target": 2.0,
             "continuity_gradient": 0.3 / length**2,
             "hamilton_jacobi_gradient": 0.7 * length ** (2 * d + 2),
+            "characteristics": 0.4,
         }
     )
 
@@ -342,12 +343,75 @@ def test_a_term_may_have_no_weight(name):
     assert torch.allclose(objective.total(terms), expected)
 
 
-@pytest.mark.parametrize("name", [*TERMS, *SLOPES, "robust", "epsilon", "floor"])
+@pytest.mark.parametrize("name", [*TERMS, *SLOPES, "characteristics", "robust", "epsilon", "floor"])
 @pytest.mark.parametrize("value", [-1.0, float("nan")])
 def test_negative_weights_are_refused(name, value):
     with pytest.raises(ConfigError) as error:
         LossSettings(**{name: value})
     assert str(error.value) == f"{name} is {value}; give ≥ 0."
+
+
+# ---- continuity along characteristics
+
+
+def smooth_ends(strength):
+    """Two densities of each pair, as functions of points (N, d) or (B, N, d)."""
+    waves = (1 + strength * torch.tensor([0.3, 0.8]), 1 - strength * torch.tensor([0.5, 0.2]))
+
+    def end(wave):
+        return lambda x: 1 + wave[:, None] * torch.cos(torch.pi * x).prod(-1) / 2
+
+    return tuple(map(end, waves))
+
+
+@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize("bent", [0.0, 0.7])
+def test_what_both_ends_bring_by_autograd(d, bent):
+    """(ρ0 − ρ1)² + 2(C − ρ)², over ρ0 + ρ1 + floor; with and without ω the same."""
+    model, batch = model_of(d, ends="given"), replace(batch_of(d), ends=smooth_ends(1.0))
+    settings = replace(ALL, characteristics=2.0, floor=0.3, hamilton_jacobi_gradient=bent)
+    objective = GeONetObjective(model, settings, Grid((4,) * d))
+    assert objective.weights["characteristics"] == 2.0
+    _, coefficients = model.coefficients(batch.source, batch.target)
+    total = 0.0
+    density = density_at(model, batch, batch.points, batch.times)
+    for b, own in enumerate(coefficients):
+        for q, (x, t) in enumerate(zip(batch.points, batch.times, strict=True)):
+
+            def potential(x, t=t, own=own):
+                return own @ model.potential.basis(torch.cat([x, t[None]]))
+
+            sides = []
+            for end, s in zip(batch.ends, (-t, 1 - t), strict=True):
+                there = x + s * grad(potential)(x)
+                bent_by = torch.eye(d) + s * hessian(potential)(x)
+                sides.append(end(there)[b] * torch.linalg.det(bent_by))
+            mean = (1 - t) * sides[0] + t * sides[1]
+            square = (sides[0] - sides[1]) ** 2 + 2 * (density[b, q] - mean) ** 2
+            total += square / (sides[0].abs() + sides[1].abs() + 0.3)
+    expected = (total / density.numel()).item()
+    assert objective(batch)["characteristics"].item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_potential_does_not_follow_the_density():
+    """What C gets wrong along characteristics does not move H."""
+    model = model_of(1)
+    settings = replace(ALL, characteristics=1.0)
+    batch = replace(batch_of(1), ends=smooth_ends(1.0))
+    moving = [p for p in model.potential.parameters() if p.requires_grad]
+
+    def slopes():
+        terms = GeONetObjective(model, settings, Grid(4))(batch)
+        return torch.autograd.grad(terms["characteristics"], moving, allow_unused=True)
+
+    before = slopes()
+    with torch.no_grad():
+        for p in model.density.parameters():
+            p += 0.3
+    after = slopes()
+    seen = [(a, b) for a, b in zip(before, after, strict=True) if a is not None]
+    assert any(a.any() for a, _ in seen)
+    assert all(torch.equal(a, b) for a, b in seen)
 
 
 # ---- the transport form
@@ -522,7 +586,7 @@ def test_supervised_gradients_reach_every_weight(symmetry, single_precision):
 
 
 def test_the_model_chooses_its_loss():
-    box, settings = Grid(4, 0, 2), replace(ALL, floor=0.3)
+    box, settings = Grid(4, 0, 2), replace(ALL, characteristics=0.4, floor=0.3)
     learned = model_of(1).objective(settings, box)
     assert type(learned) is GeONetObjective
     assert learned.weights == settings.in_unit_box(box)

@@ -10,7 +10,7 @@ from geonet.operators.jets import variables
 from geonet.operators.residuals import (
     boundary,
     continuity,
-    densities_halfway,
+    densities_carried,
     hamilton_jacobi,
     momentum,
     softened,
@@ -252,24 +252,27 @@ def test_softened_residuals_pull_no_more_than_their_limit(limit):
     assert float(residual.grad.abs().max()) == pytest.approx(2 * limit, rel=1e-5)
 
 
-# ---- what both ends bring to t = ½
+# ---- what both ends bring along straight lines
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
 @pytest.mark.parametrize("commuting", [True, False])
-def test_both_sides_are_the_density_halfway_between_two_gaussians(
-    d, commuting, where, generator, jet_of
+@pytest.mark.parametrize("halfway", [True, False])
+def test_both_sides_are_the_density_between_two_gaussians(
+    d, commuting, halfway, where, generator, jet_of
 ):
+    """At t = ½ if no times are given, and at times that differ from point to point."""
     density, potential, ends = geodesic(d, commuting, generator)
     points, times = where(d)
-    halfway = torch.full_like(times, 0.5)
+    times, given = (torch.full_like(times, 0.5), ()) if halfway else (times, (times,))
     functions = tuple(lambda x, end=end: end.log_prob(x).exp() for end in ends)
-    sides, determinants = densities_halfway(jet_of(potential, points, halfway), points, functions)
-    expected = vmap(density)(points, halfway)
+    jet = jet_of(potential, points, times)
+    sides, determinants = densities_carried(jet, points, functions, *given)
+    expected = vmap(density)(points, times)
     assert all(vanishes(side - expected) for side in sides)
     assert all(bool((determinant > 0).all()) for determinant in determinants)
-    backwards = jet_of(lambda x, t: -potential(x, t), points, halfway)
-    sides, _ = densities_halfway(backwards, points, functions)
+    backwards = jet_of(lambda x, t: -potential(x, t), points, times)
+    sides, _ = densities_carried(backwards, points, functions, *given)
     assert is_large(sides[0] - sides[1])
 
 
@@ -290,7 +293,7 @@ def series(generator):
 def test_both_sides_are_changes_of_variables(d, series):
     """μ0 after y ↦ y − ½∇u and μ1 after y ↦ y + ½∇u, with the determinants by autograd."""
     coefficients, points, basis = series(d)
-    found, determinants = densities_halfway(cartesian(coefficients, basis), points, (bumps, waves))
+    found, determinants = densities_carried(cartesian(coefficients, basis), points, (bumps, waves))
     modes = torch.cartesian_prod(*[torch.arange(4)] * d).reshape(-1, d).double()
     for b, c in enumerate(coefficients):
 
@@ -319,12 +322,12 @@ def test_both_sides_agree_where_the_target_is_made_by_the_map(d, series):
     def uniform(x):
         return torch.ones_like(x[..., 0])
 
-    (source, target), (before, after) = densities_halfway(jet, points, (uniform, uniform))
+    (source, target), (before, after) = densities_carried(jet, points, (uniform, uniform))
     assert torch.equal(source, before) and torch.equal(target, after)
     pushed = before / after  # at y + ½∇u
-    (source, target), _ = densities_halfway(jet, points, (uniform, lambda x: pushed))
+    (source, target), _ = densities_carried(jet, points, (uniform, lambda x: pushed))
     assert vanishes(source - target)
-    (source, target), _ = densities_halfway(jet, points, (uniform, uniform))
+    (source, target), _ = densities_carried(jet, points, (uniform, uniform))
     assert is_large(source - target)
 
 
@@ -333,7 +336,7 @@ def test_both_sides_can_be_differentiated_in_the_potential(d, series):
     coefficients, points, basis = series(d)
 
     def sides(c):
-        (source, target), _ = densities_halfway(cartesian(c, basis), points, (bumps, waves))
+        (source, target), _ = densities_carried(cartesian(c, basis), points, (bumps, waves))
         return source - target
 
     assert torch.autograd.gradcheck(sides, coefficients.requires_grad_())

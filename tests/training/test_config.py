@@ -143,6 +143,15 @@ def test_toml_round_trip(changes):
             'set model.swap_symmetry = "density".',
         ),
         (
+            {"loss.epsilon": 0.01, "loss.characteristics": 1.0, "model.swap_symmetry": "density"},
+            "the particles of a bridge do not move along straight lines; "
+            "set loss.characteristics = 0 where loss.epsilon > 0.",
+        ),
+        (
+            {"loss.characteristics": 1.0, "sampling.scheme": "triples"},
+            'loss.characteristics takes sampling.scheme = "cartesian" only.',
+        ),
+        (
             {"problem.family": "mixtures-3d"},
             "model.dimension is 1, but mixtures-3d is 3D; let them agree.",
         ),

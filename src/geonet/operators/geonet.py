@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -24,7 +25,14 @@ from geonet.operators.deeponet import DeepONetModel, DeepONetPath, answer
 from geonet.operators.jets import Jet, Second, variables
 from geonet.operators.model import Header
 from geonet.operators.objective import Batch, Loss, LossSettings, Terms
-from geonet.operators.residuals import boundary, continuity, hamilton_jacobi, momentum, softened
+from geonet.operators.residuals import (
+    boundary,
+    continuity,
+    densities_carried,
+    hamilton_jacobi,
+    momentum,
+    softened,
+)
 from geonet.operators.self_check import GAUSS, SelfCheck, self_check
 from geonet.operators.sensors import all_sensed
 from geonet.operators.usual import Usual
@@ -32,6 +40,7 @@ from geonet.settings import require
 
 STEPS = 16  # of Runge–Kutta from t = 0 to 1
 AT_ONCE = 1 << 13  # points whose functions and their derivatives are in memory together
+CARRIED = "characteristics"
 LEAST = 1e-3  # density, relative to uniform, by which a gradient is divided
 
 
@@ -114,12 +123,21 @@ class GeONet(DeepONetModel):
 
     @classmethod
     def check_training(cls, settings, loss, *, scheme, family, floor, compiled) -> None:
-        """Refuse a floor, and the swap symmetry of the potential where ε > 0."""
+        """Refuse a floor, and with ε > 0 what holds for geodesics only."""
         require(not floor, 'problem.floor is for model.kind = "transport"; remove it.')
         require(
             not (loss.epsilon and settings.swap_symmetry == "both"),
             "with loss.epsilon > 0 the potential has no swap symmetry; "
             'set model.swap_symmetry = "density".',
+        )
+        require(
+            not (loss.characteristics and loss.epsilon),
+            "the particles of a bridge do not move along straight lines; "
+            "set loss.characteristics = 0 where loss.epsilon > 0.",
+        )
+        require(
+            not loss.characteristics or scheme == "cartesian",
+            'loss.characteristics takes sampling.scheme = "cartesian" only.',
         )
 
 
@@ -142,8 +160,9 @@ class GeONetObjective(Loss):
         residuals = self._residuals(coefficients, batch, batch.points)
         terms = {name: (residual**2).mean() for name, residual in residuals.items()}
         terms["continuity"] = softened(residuals["continuity"], self.settings.robust).mean()
-        if "hamilton_jacobi_gradient" in terms:  # a vector
-            terms["hamilton_jacobi_gradient"] *= batch.points.shape[1]
+        for name, count in (("hamilton_jacobi_gradient", batch.points.shape[1]), (CARRIED, 2)):
+            if name in terms:  # a vector
+                terms[name] *= count
         terms |= self._slopes(coefficients, batch) | self._ends(coefficients[0], batch)
         return {name: term for name, term in terms.items() if name in self.weights}
 
@@ -164,10 +183,11 @@ class GeONetObjective(Loss):
     def _residuals(
         self, coefficients: tuple[Tensor, ...], batch: Batch, points: Tensor
     ) -> dict[str, Tensor]:
-        """Of both equations, (B, Q) or (N,), and the gradient of Hamilton–Jacobi's, (d, B, Q)."""
+        """Of both equations, (B, Q) or (N,), and what has components: ω's term, `_carried`."""
         met = paired if batch.paired else cartesian
         bent = "hamilton_jacobi_gradient" in self.weights and not self.epsilon
-        z = variables(points, batch.times, "mixed" if bent else "laplacian")
+        second = "hessian" if CARRIED in self.weights else "laplacian"
+        z = variables(points, batch.times, "mixed" if bent else second)
         flat = z if self.epsilon else Jet(z.data[: z.dimension + 2], z.dimension, "none")
         density = met(coefficients[0], self.model.density.basis(flat))
         potential = met(coefficients[1], self.model.potential.basis(z))
@@ -177,7 +197,21 @@ class GeONetObjective(Loss):
         if self.settings.weigh_by_density:
             weight = (density.value.detach().clamp(min=0) + self.settings.floor).sqrt()
             residuals = {name: weight * residual for name, residual in residuals.items()}
+        if CARRIED in self.weights:
+            residuals[CARRIED] = self._carried(density.value, potential, batch)
         return {"continuity": continuity(density, potential, self.epsilon), **residuals}
+
+    def _carried(self, density: Tensor, potential: Jet, batch: Batch) -> Tensor:
+        """ρ0 − ρ1, which H is to make zero, and √2(C − ρ), relative to the densities, (2, B, Q).
+
+        ρ = (1 − t)ρ0 + tρ1 is the more exact the nearer the end. It is what C learns, and not what
+        H should give up for a C that is not there yet, so no gradient goes to H.
+        """
+        t = batch.times
+        (source, target), _ = densities_carried(potential, batch.points, batch.ends, t)
+        mean = ((1 - t) * source + t * target).detach()
+        scale = (source.abs() + target.abs()).detach() + self.settings.floor
+        return torch.stack([source - target, math.sqrt(2) * (density - mean)]) / scale.sqrt()
 
     def _slopes(self, coefficients: tuple[Tensor, ...], batch: Batch) -> Terms:
         """Gradient enhancement by differentiating residuals in x."""

@@ -66,13 +66,15 @@ class LossSettings:
         target: β1.
         continuity_gradient: γ, of the squared gradient of the continuity residual (appendix E).
         hamilton_jacobi_gradient: ω, likewise of the Hamilton–Jacobi residual.
+        characteristics: of the equation of continuity, integrated: C is what both ends bring along
+            the straight lines of H (`densities_carried`). In the unit box.
         robust: the residual of continuity from which on it counts linearly instead of squared, in
             the unit box and relative to the uniform density; 0 for always squared.
         epsilon: ε, the entropic regularisation, in the box's units of length²; 0 for geodesics.
         weigh_by_density: multiply the squared Hamilton–Jacobi residual by C + `floor`, relative
             to the uniform density, so that it counts where the mass is.
-        floor: of that weight; the transport form, which has no other setting here, divides its
-            mismatch by ρ0 + ρ1 + `floor`.
+        floor: of that weight. `characteristics` and the transport form, which has no other setting
+            here, divide squares of densities by ρ0 + ρ1 + `floor`.
     """
 
     continuity: float = 0.5
@@ -81,6 +83,7 @@ class LossSettings:
     target: float = 1.0
     continuity_gradient: float = 0.0
     hamilton_jacobi_gradient: float = 0.0
+    characteristics: float = 0.0
     robust: float = 0.0
     epsilon: float = 0.0
     weigh_by_density: bool = False
@@ -107,6 +110,7 @@ class LossSettings:
             "target": self.target,
             "continuity_gradient": self.continuity_gradient / length**2,
             "hamilton_jacobi_gradient": self.hamilton_jacobi_gradient * potential / length**2,
+            "characteristics": self.characteristics,
         }
 
 

@@ -5,6 +5,7 @@ With ε > 0 these are the equations of the Schrödinger bridge (ER-GeONet, paper
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from geonet.fields import packed
@@ -46,16 +47,21 @@ def boundary(computed: Tensor, given: Tensor) -> Tensor:
     return computed - given
 
 
-def densities_halfway(
-    potential: Jet, points: Tensor, ends: EndFunctions
+def densities_carried(
+    potential: Jet, points: Tensor, ends: EndFunctions, times: float | Tensor = 0.5
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """ρ0 and ρ1 at t = ½, which are equal on a geodesic, and the determinants in them; each (B, Q).
+    """ρ0 and ρ1 at t, which are μ_t on a geodesic, and the determinants in them; each (B, Q).
 
-    ρ0(y) = μ0(y − ½∇u)·det(I − ½D²u) is what the source brings along the straight lines of u to
-    the points y (Q, d), and ρ1(y) = μ1(y + ½∇u)·det(I + ½D²u) what the target sends back.
+    ρ0(y) = μ0(y − t∇u)·det(I − tD²u) is what the source brings along the straight lines of u to
+    the points y (Q, d), and ρ1(y) = μ1(y + (1 − t)∇u)·det(I + (1 − t)D²u) what the target sends
+    back: the equation of continuity, integrated from each end.
     """
-    gradient, hessian = potential.gradient.movedim(0, -1), potential.parts()[2]
+    d = potential.dimension
+    gradient, hessian = potential.gradient.movedim(0, -1), potential.parts()[2][: d * (d + 1) // 2]
     spread = packed.invariants(hessian)
-    before, after = (packed.characteristic(spread, s) for s in (-0.5, 0.5))
-    source, target = (end(points + s * gradient) for end, s in zip(ends, (-0.5, 0.5), strict=True))
+    lines = -torch.as_tensor(times), 1 - torch.as_tensor(times)
+    before, after = (packed.characteristic(spread, s) for s in lines)
+    source, target = (
+        end(points + s[..., None] * gradient) for end, s in zip(ends, lines, strict=True)
+    )
     return (source * before, target * after), (before, after)

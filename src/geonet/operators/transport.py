@@ -28,7 +28,7 @@ from geonet.operators.branch_trunk import cartesian
 from geonet.operators.jets import Jet, cosine, variables
 from geonet.operators.model import BasisModel, Header
 from geonet.operators.objective import Batch, Loss, LossSettings, Terms
-from geonet.operators.residuals import densities_halfway
+from geonet.operators.residuals import densities_carried
 from geonet.operators.sensors import all_sensed
 from geonet.operators.symmetric import ClassLinear, SymmetricMLP
 from geonet.settings import require
@@ -211,7 +211,7 @@ class TransportObjective(Loss):
         z = variables(batch.points, torch.zeros_like(batch.times), "hessian")
         coefficients = self.model.potential(batch.source, batch.target)
         potential = cartesian(coefficients, self.model.basis(z))
-        (source, target), determinants = densities_halfway(potential, batch.points, batch.ends)
+        (source, target), determinants = densities_carried(potential, batch.points, batch.ends)
         scale = (source + target).detach().abs() + self.floor
         folds = [(LEAST - determinant).clamp(min=0) ** 2 for determinant in determinants]
         return {
