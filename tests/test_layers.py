@@ -40,6 +40,7 @@ LAYERS = (  # from the bottom up; a package may import what stands before it
     ("studies",),
     ("api",),  # the façade
     ("",),  # geonet itself, which gives the façade's names
+    ("app",),
     ("cli",),
     ("__main__",),
 )
@@ -49,6 +50,8 @@ BELOW = LEVEL["solvers"]
 HANDED_UP = {
     "geonet.plotting.kinds:plot_kind",
     "geonet.plotting.animation:animate_geodesic",
+    "geonet.plotting.explore:explore_geodesic",
+    "geonet.plotting.explore:framed_html",
     "geonet.plotting.densities:plot_density",
     "geonet.plotting.look:Look",
     "geonet.api:load",

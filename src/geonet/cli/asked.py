@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from geonet.measures.contents import Kind
     from geonet.measures.density import Mass
 
-TIMES = {".png": 5, ".npz": 11, ".gif": 31, ".mp4": 61}  # number of times unless --times is given
+# Number of times unless --times is given.
+TIMES = {".png": 5, ".npz": 11, ".gif": 31, ".mp4": 61, ".html": 33}
 ANIMATIONS = (".gif", ".mp4")
+EVEN = (*ANIMATIONS, ".html")  # their times are
 PLOTS = {  # whether they show the times that are asked for
     **{"frames": True, "velocity": True, "slices": True},
     **{"history": False, "tracks": False},
@@ -78,7 +80,7 @@ def check_look(look: dict[str, Any], stamp: bool, output: Path | None, plot: str
     suffix = "" if output is None else output.suffix.lower()
     if not stamp and suffix not in ANIMATIONS:
         raise InputError("--no-stamp is for animations; give -o FILE.gif or FILE.mp4.")
-    if look and suffix not in (".png", *ANIMATIONS):
+    if look and suffix not in (".png", *EVEN):
         raise InputError(
             f"--{next(iter(look))} says what a picture looks like, and none is drawn; "
             "give -o FILE.png or FILE.gif, or --plot KIND with --pairs."
@@ -118,7 +120,7 @@ def parse_times(text: str | None, output: Path | None) -> list[float]:
         if not 2 <= count <= most:
             raise InputError(f"--times is {count}; give a count of 2 to {most}, or a list.")
         return [k / (count - 1) for k in range(count)]
-    if output is not None and output.suffix.lower() in ANIMATIONS:
+    if output is not None and output.suffix.lower() in EVEN:
         raise InputError("An animation runs evenly from t = 0 to t = 1; give --times as a count.")
     try:
         moments = [float(part) for part in text.split(",") if part.strip()]

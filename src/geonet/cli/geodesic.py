@@ -105,7 +105,7 @@ def geodesic(
         Path | None,
         typer.Option(
             *("--output", "-o"),
-            help="File to write: .npz, .png, .gif, .mp4 (ffmpeg); a folder with --pairs.",
+            help="File to write: .npz, .png, .gif, .html, .mp4 (ffmpeg); a folder with --pairs.",
         ),
     ] = None,
     plot: Annotated[

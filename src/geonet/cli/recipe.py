@@ -161,7 +161,7 @@ class Solved:
         return self
 
     def write(self, output: Path, how: Rendering) -> None:
-        """Write frames, a figure of some kind or an animation, whichever the suffix names."""
+        """Write frames, a figure of some kind, an animation or a page; the suffix names which."""
         from geonet.files import written_atomically
         from geonet.plotting.kinds import OF_ALL_TIMES
 
@@ -173,6 +173,8 @@ class Solved:
             figure = self.path.plot(times, self.grid, how.kind, **how.look)
             with written_atomically(output) as temporary:
                 figure.savefig(temporary, format="png", metadata={SHOWN: how.shown})
+        elif suffix == ".html":
+            self.path.explore(output, len(how.times), self.grid, **how.look)
         else:
             look = {**how.look, "stamp": how.stamp}
             self.path.animate(output, len(how.times), self.grid, **look)

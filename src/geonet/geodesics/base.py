@@ -33,6 +33,8 @@ QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 # What packages above this one do with a path, by location: imports point down.
 PLOT = "geonet.plotting.kinds:plot_kind"
 ANIMATE = "geonet.plotting.animation:animate_geodesic"
+EXPLORE = "geonet.plotting.explore:explore_geodesic"
+FRAMED = "geonet.plotting.explore:framed_html"
 LOOK = "geonet.plotting.look:Look"
 LOAD = "geonet.api:load"  # which imports every solver: some of them have paths of their own
 
@@ -50,11 +52,13 @@ class Geodesic(ABC):
         solver: name of the solver that answered.
         notes: what the solver has to say about its answer; goes into `report`.
         distance_is_lower_bound: whether `distance` is W2 from below, and may be much less.
+        frames_are_slow: whether every frame is a computation of its own.
     """
 
     kind: ClassVar[str]
     kinds: ClassVar[dict[str, type[Geodesic]]] = {}
     distance_is_lower_bound: ClassVar[bool] = False
+    frames_are_slow: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -182,6 +186,38 @@ class Geodesic(ABC):
         return located(ANIMATE)(self, as_path(file), frames, grid, look, stamp)
 
     @torch.no_grad()
+    def explore(
+        self,
+        file: str | Path,
+        frames: int = 33,
+        grid: Grid | None = None,
+        *,
+        cmap: str | Colormap = "magma",
+        norm: str = "linear",
+        vmin: float | None = None,
+        vmax: float | None = None,
+        mass: Mass = "one",
+    ) -> Path:
+        """Write the path as one .html file: time to drag, particles, velocity, potential, report.
+
+        A browser opens it by a double click, without a network. In 3D it shows the mass projected
+        onto the first two axes. Notebooks show a path the same way.
+
+        Args:
+            file: what to write.
+            frames: how many moments; what lies between them is mixed from the two nearest.
+            grid: on which the densities are drawn, the path's own by default; what is finer than
+                128² cells is averaged.
+            cmap: the colours; see `plot`.
+            norm: see `plot`.
+            vmin: see `plot`.
+            vmax: see `plot`.
+            mass: see `plot`.
+        """
+        look = located(LOOK)(cmap, norm, vmin, vmax, mass)
+        return located(EXPLORE)(self, as_path(file), frames, grid, look)
+
+    @torch.no_grad()
     def save(
         self,
         file: str | Path,
@@ -228,6 +264,13 @@ class Geodesic(ABC):
     def __repr__(self) -> str:
         batch = f"{self.batch[0]} pairs, " if self.batch else ""
         return f"{type(self).__name__}({batch}{self.grid}, solver={self.solver!r})"
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: a single pair as `explore` does, None for what it cannot."""
+        if self.batch or self.frames_are_slow or not isinstance(self.source, Density):
+            return None
+        with torch.no_grad():
+            return located(FRAMED)(self)
 
     # ---- what a path class implements
 

@@ -31,6 +31,7 @@ class FrameByFrame(Geodesic):
         softer: the option that makes them easier when it is larger, and blurs them.
     """
 
+    frames_are_slow = True
     library: ClassVar[str]
     softer: ClassVar[str]
 

@@ -1,0 +1,51 @@
+// A density in 1D as a filled curve, with both ends as outlines.
+
+import { drawPicture } from "./picture.js";
+
+const ROOM = 1.08; // above the highest curve
+const HISTORY = 0.28; // of the height: all times from top to bottom, space to the right
+
+export function drawCurves(context, frames, t, mixture, colours, ink) {
+  const { width, height } = context.canvas;
+  const bottom = height * (1 - HISTORY) - 12;
+  context.clearRect(0, 0, width, height);
+  for (const k of [0, frames.count - 1]) {
+    drawCurve(context, frames.frame(k), bottom, ink.faint, null);
+  }
+  if (mixture) drawCurve(context, frames.mixture(t), bottom, ink.other, null);
+  drawCurve(context, frames.at(t), bottom, ink.curve, ink.area);
+  drawHistory(context, frames, t, colours, ink);
+}
+
+export function drawCurve(context, levels, bottom, line, area) {
+  const { width } = context.canvas;
+  const step = width / levels.length;
+  context.beginPath();
+  levels.forEach((level, i) => {
+    context.lineTo((i + 0.5) * step, bottom * (1 - level / 255 / ROOM));
+  });
+  context.lineWidth = Math.max(1.5, width / 400);
+  context.lineJoin = "round";
+  context.strokeStyle = line;
+  context.stroke();
+  if (!area) return;
+  context.lineTo(width, bottom);
+  context.lineTo(0, bottom);
+  context.fillStyle = area;
+  context.fill();
+}
+
+function drawHistory(context, frames, t, colours, ink) {
+  const { width, height } = context.canvas;
+  const top = Math.round(height * (1 - HISTORY));
+  const strip = document.createElement("canvas");
+  [strip.width, strip.height] = [width, height - top];
+  drawPicture(strip.getContext("2d"), frames.levels, [frames.count, frames.size], colours);
+  context.drawImage(strip, 0, top);
+  context.strokeStyle = ink.mark;
+  context.lineWidth = 2;
+  context.beginPath();
+  context.moveTo(0, top + t * (height - top));
+  context.lineTo(width, top + t * (height - top));
+  context.stroke();
+}
