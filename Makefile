@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-matrix test-quickest wheel-test fuzz lint format docs accuracy training-step variants models transport \
+.PHONY: help demo app app-latency screenshots test test-browser test-all test-matrix test-quickest wheel-test fuzz lint format docs accuracy training-step variants models transport \
   transport-speed transport-failures midpoint universal universal-3d universal-variants reproduce reproduction stale benchmark solvers gradients command-line \
   inference-floor hot-paths busy anything own-training \
   clean
@@ -21,6 +21,9 @@ help: ## show this list
 
 demo: $(VENV)/.dev ## a first geodesic, with pictures
 	$(VENV)/bin/geonet demo
+
+app: $(VENV)/.dev ## a page to draw two densities on, in the browser
+	$(VENV)/bin/geonet app
 
 test: $(VENV)/.dev ## the tests, without the slow ones
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2
@@ -39,6 +42,13 @@ test-quickest: $(VENV)/.dev ## the quickest of the slow tests, and resuming with
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 -m slow $(QUICKEST)
 	OMP_NUM_THREADS=1 $(PYTHON) tests/trust/matrix.py --rows plain threads misaligned \
 	  -n 2 -k "break or half or resume or saved"
+
+test-browser: $(VENV)/.browser ## the page of `make app` in a real browser: needs Debian's chromium
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest tests/browser
+
+screenshots: $(VENV)/.browser ## pictures of that page and a path to explore, for the documentation
+	$(VENV)/bin/geonet geodesic src/geonet/demo_data/spiral.png src/geonet/demo_data/heart.png -o docs/images/morph.html
+	SCREENSHOTS=docs/images OMP_NUM_THREADS=1 $(PYTHON) -m pytest tests/browser/test_looks.py
 
 wheel-test: $(VENV)/.dev ## build the wheel and try it where there are no sources; a minute
 	$(PYTHON) -m pytest -m "" tests/trust/test_wheel.py
@@ -127,6 +137,9 @@ command-line: $(VENV)/.dev ## what the first command and a thousand pairs cost; 
 inference-floor: $(VENV)/.dev ## how near inference is to what this machine can do; a minute, idle machine
 	$(PYTHON) studies/pages/inference_floor.py
 
+app-latency: $(VENV)/.browser ## measure how soon that page answers a stroke; a minute, idle machine
+	$(PYTHON) studies/pages/app_latency.py
+
 busy: $(VENV)/.dev ## solves and training beside other programs, and docs/threads.md; some minutes, idle machine
 	$(PYTHON) studies/pages/busy_machine.py
 
@@ -153,6 +166,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt src/geonet/fields/compiled/kernels.
 	  for python in python3.11 python3; do $$python -c '' 2>/dev/null && break; done; \
 	  $$python -m venv --clear $(VENV); }
 	$(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.browser: $(VENV)/.dev
+	$(PIP_INSTALL) -e '.[browser]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev

@@ -49,7 +49,8 @@ def waits(page: Page, strokes: int) -> list[float]:
         page.mouse.move(box["x"] + place[0] * box["width"], box["y"] + place[1] * box["height"])
         page.mouse.down()
         page.mouse.up()
-        page.wait_for_function("count => window.waits.length > count", arg=k)
+        while page.evaluate("window.waits.length") <= k:
+            page.wait_for_timeout(5)
         if k % 25 == 24:  # a full pad would no longer change
             for end in ("source", "target"):
                 page.locator(f"#{end} .gallery button").nth(chance.randrange(12)).click()

@@ -1,0 +1,1 @@
+"""`geonet app`: a local web page on which people draw two densities and see the path between."""

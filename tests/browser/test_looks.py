@@ -1,0 +1,110 @@
+"""How the page looks: nothing sticks out, and what is written can be read.
+
+The pictures go to the folder SCREENSHOTS; `make screenshots` puts them into docs/images.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import geonet
+
+VIEWS = {
+    "app-light": ((1280, 1000), "light"),
+    "app-dark": ((1280, 1000), "dark"),
+    "app-narrow": ((390, 1400), "light"),
+    "app-curves": ((1280, 900), "dark"),
+}
+CONTRAST = 4.5  # of text, at least (WCAG 2.2, AA)
+TEXTS = "h1, h2, h3, p, label, button, summary, output, th, td, .clock"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Path(os.environ.get("SCREENSHOTS", tmp_path))
+
+
+@pytest.fixture(params=VIEWS)
+def seen(request, browser, address):
+    """A page in one of the views, with its report, halfway."""
+    (width, height), colours = VIEWS[request.param]
+    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=colours)
+    page.set_default_timeout(60_000)
+    page.goto(address)
+    if request.param == "app-curves":
+        page.get_by_label("Curves").check()
+    page.locator("#facts .headline").wait_for()
+    page.get_by_role("slider", name="Time").fill("0.5")
+    yield request.param, page
+    page.close()
+
+
+def test_it_fits_and_can_be_read(seen, folder):
+    name, page = seen
+    page.screenshot(path=str(folder / f"{name}.png"))
+    wide, window = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert wide <= window
+    for text, colour, ground in page.evaluate(COLOURS, TEXTS):
+        assert contrast(colour, ground) >= CONTRAST, (text, colour, ground)
+
+
+def test_text_scales(browser, address):
+    page = browser.new_page(viewport={"width": 1280, "height": 1000})
+    page.goto(address)
+    page.locator("#quick:not(:empty)").wait_for()
+    height = "getComputedStyle(document.querySelector('#quick')).fontSize"
+    before = float(page.evaluate(height).removesuffix("px"))
+    page.evaluate("document.documentElement.style.fontSize = '200%'")
+    assert float(page.evaluate(height).removesuffix("px")) == pytest.approx(2 * before)
+    wide, window = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert wide <= window
+    page.close()
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+def test_pages_to_explore(browser, folder, tmp_path, dimension):
+    grid = geonet.Grid((24,) * dimension, 0, 5)
+    ends = [geonet.GaussianMixture.isotropic([[x] * dimension], 0.6).on(grid) for x in (1.5, 3.5)]
+    file = geonet.geodesic(*ends).explore(tmp_path / "path.html")
+    page = browser.new_page(viewport={"width": 800, "height": 1000})
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(file.as_uri())
+    page.locator("#facts .headline").wait_for()
+    page.get_by_role("slider", name="Time").fill("0.5")
+    page.screenshot(path=str(folder / f"explore-{dimension}d.png"))
+    assert complaints == []
+    page.close()
+
+
+COLOURS = """selector => {
+  const opaque = (element) => {
+    for (let here = element; here; here = here.parentElement) {
+      const colour = getComputedStyle(here).backgroundColor;
+      if (!/, 0\\)$|transparent/.test(colour)) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  return [...document.querySelectorAll(selector)]
+    .filter((element) => element.checkVisibility() && element.textContent.trim())
+    .filter((element) => !element.disabled)
+    .map((element) => {
+      const style = getComputedStyle(element);
+      return [element.textContent.trim().slice(0, 30), style.color, opaque(element)];
+    });
+}"""
+
+
+def contrast(first: str, second: str) -> float:
+    """The ratio of two colours' luminances, as WCAG defines it."""
+    low, high = sorted(map(luminance, (first, second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [float(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
