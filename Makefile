@@ -76,7 +76,7 @@ accuracy: $(VENV)/.dev ## measure the solvers and write docs/accuracy.md; ten mi
 training-step: $(VENV)/.dev ## measure what a step of training costs; a minute, idle machine
 	$(PYTHON) studies/pages/training_step.py
 
-variants: $(VENV)/.dev ## measure what each choice in training is worth; a quarter of an hour, idle machine
+variants: $(VENV)/.dev ## measure what each choice in training is worth; half an hour of one core
 	$(PYTHON) studies/pages/training_variants.py
 
 models: $(VENV)/.dev ## measure the trained models and write docs/models.md; some minutes

@@ -109,6 +109,7 @@ def test_images(tmp_path):
         assert width(tmp_path / name) > 300
     with Image.open(tmp_path / "morph.gif") as movie:
         assert movie.n_frames > 20
+    assert "<!doctype html>" in (tmp_path / "morph.html").read_text(encoding="utf-8")
     path = geonet.load(tmp_path / "path.npz")
     assert path.grid.shape == (64, 64)
     assert float(path.distance) == pytest.approx(first, abs=1e-4)

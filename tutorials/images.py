@@ -74,10 +74,12 @@ tracks.savefig("tracks.png")
 
 # %% [markdown]
 # You can evaluate a path on any grid of the same box, so the animation may be finer than the
-# drawings. If ffmpeg is installed, the name may also end in `.mp4`.
+# drawings. If ffmpeg is installed, the name may also end in `.mp4`. `explore` writes a page for the
+# browser, with time to drag; a notebook shows it where a cell ends with `path`.
 
 # %%
 path.animate("morph.gif", frames=21, grid=path.grid.with_shape(128))
+path.explore("morph.html")
 path.save("path.npz")
 again = geonet.load("path.npz")
 print(again.density(0.3))

@@ -65,6 +65,7 @@ print(moved.shape)
 
 path.plot(times).savefig("clouds.png")
 path.plot(kind="tracks").savefig("tracks.png")
+path.explore("clouds.html")  # a page: drag time, and switch on "Particles"
 
 # %% [markdown]
 # Do they arrive? The target should be as dense where they end as where its own points are.

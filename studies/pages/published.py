@@ -140,7 +140,7 @@ _LISTED = (
         "universal-variants", "universal_variants", {"docs/universal.md": ("variants",)}
     ),
     _by_page_writer("busy", "busy_machine", {"docs/threads.md": ("busy",)}),
-    _by_page_writer("app-latency", "app_latency", {"docs/app.md": ("latency",)}),
+    _by_page_writer("app-latency", "app_latency", {"docs/app.md": ("latency", "crowd")}),
     # It measures commands and draws with them, and prints what it finds.
     _by_page_writer("command-line", "command_line", {}, "geonet.cli.app", "geonet.plotting"),
     Figures(

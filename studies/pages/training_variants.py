@@ -1,9 +1,9 @@
 """What each choice in training is worth: the same time for all, the errors on unseen pairs.
 
 Every variant is the base config of the 1D experiment with one thing changed. Its steps are counted
-out so that all take the same time, schedule included. Prints two tables and writes them into
-docs/training.md: errors in and out of distribution, and how well both equations are solved. Run it
-by `make variants` on an otherwise idle machine:
+out so that all take the same time of one core, schedule included. Prints two tables and writes them
+into docs/training.md: errors in and out of distribution, and how well both equations are solved.
+Run it by `make variants`:
 
     python studies/pages/training_variants.py [SECONDS]
 """
@@ -14,9 +14,10 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 
+import torch
 from pages import ROOT, Cells, table
 from published import begun, publish
 from torch import Tensor
@@ -121,15 +122,18 @@ def variants() -> dict[str, TrainingConfig]:
 
 
 def steps_within(config: TrainingConfig, seconds: float, folder: Path) -> int:
-    """How many steps fit into the time, from a tenth of it after some steps to warm up."""
+    """How many steps fit into the time, from a tenth of it after some steps to warm up.
+
+    It is the time of this process on one core, so that what else the machine does hardly counts.
+    """
     run = Run(config, folder, Processes())
     for _ in range(3):
         run.take_step()
-    began, taken = perf_counter(), 0
-    while perf_counter() - began < seconds / 10:
+    began, taken = process_time(), 0
+    while process_time() - began < seconds / 10:
         run.take_step()
         taken += 1
-    return max(1, round(seconds * taken / (perf_counter() - began)))
+    return max(1, round(seconds * taken / (process_time() - began)))
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,7 @@ def speed_at_ends(path: GeONetPath) -> Tensor:
 def main(seconds: float, pairs: int = PAIRS) -> None:
     """Train all variants one after the other."""
     stamped = begun("variants")
+    torch.set_num_threads(1)
     cases = {name: pairs_of(CASES[name], pairs, SEED) for name in ("1D random", "1D OOD")}
     errors: list[Cells] = []
     equations: list[Cells] = []

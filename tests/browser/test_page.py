@@ -81,6 +81,14 @@ def test_undo_erase_and_clear(page, stroke, settled):
     page.get_by_text("Draw something on the left first.").wait_for()
 
 
+def test_invert(page, settled):
+    before = drawn(page)[0]
+    with settled():
+        page.locator("#source").get_by_role("button", name="Invert").click()
+    after = drawn(page)[0]
+    assert np.corrcoef(before.values.flatten(), after.values.flatten())[0, 1] < -0.999
+
+
 def test_time_is_dragged_played_and_stepped(page):
     slider, clock = page.get_by_role("slider", name="Time"), page.locator(".clock")
     frames = []

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from geonet.app.offers import settings
+from geonet.app.page_files import page_files
 from geonet.fields.compiled import loops as compiled
 from geonet.operators.opened import PRETRAINED
 
@@ -23,6 +25,8 @@ LOOK = """
 import importlib.metadata, json
 from pathlib import Path
 import geonet
+from geonet.app.offers import settings
+from geonet.app.page_files import page_files
 from geonet.measures.mnist import sample_digits
 from geonet.operators.autoencoder_file import load_autoencoder
 from geonet.operators.model_file import load_model
@@ -39,6 +43,7 @@ print(json.dumps({
     "models": [file.name for file in files],
     "digits": len(sample_digits()),
     "typed": (root / "py.typed").exists(),
+    "page": sorted(page_files(settings())),
     "compiled": compiled.build(),
 }))
 """
@@ -103,6 +108,7 @@ def test_everything_is_in_the_wheel(run, installed):
     assert found["models"] == sorted(file.name for file in PRETRAINED.glob("*.safetensors"))
     assert found["digits"] == 1000 and found["typed"]
     assert found["compiled"] == compiled.build()
+    assert found["page"] == sorted(page_files(settings()))
     told = f"geonet {found['version']}, compiled loops: {found['compiled'] or 'none (torch)'}\n"
     assert run("geonet", "--version") == told
 
@@ -112,6 +118,6 @@ def test_the_command_line_works(run, tmp_path):
     x, y = np.meshgrid(np.linspace(0, 1, 20), np.linspace(0, 1, 20), indexing="ij")
     for name, centre in (("a", 0.4), ("b", 0.6)):
         np.save(tmp_path / f"{name}.npy", np.exp(-20 * ((x - centre) ** 2 + (y - centre) ** 2)))
-    for name in ("path.npz", "path.gif"):
+    for name in ("path.npz", "path.gif", "path.html"):
         run("geonet", "geodesic", "a.npy", "b.npy", "-o", name)
         assert (tmp_path / name).stat().st_size > 1000

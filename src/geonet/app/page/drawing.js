@@ -33,6 +33,11 @@ export class Drawing {
     this.replace(new Uint16Array(this.values.length));
   }
 
+  // For ink on paper, where the dark is what counts.
+  invert() {
+    this.replace(this.values.map((value) => FULL - value));
+  }
+
   // All at once: from the gallery, a file or a link.
   replace(values) {
     this.remember();

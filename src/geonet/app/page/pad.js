@@ -66,7 +66,8 @@ export class Pad {
     this.eraseButton = button("Eraser", "Eraser", () => this.choose(true));
     this.undo = button("Undo", "Undo", () => this.drawing.undo());
     const clear = button("Clear", "Clear", () => this.drawing.clear());
-    bar.append(this.paintButton, this.eraseButton, this.undo, clear);
+    const invert = button("Invert", "Invert", () => this.drawing.invert());
+    bar.append(this.paintButton, this.eraseButton, this.undo, clear, invert);
     bar.append(this.slider("Size", 0.02, 0.3, "radius"));
     bar.append(this.slider("Softness", 0, 1, "softness"));
     this.choose(false);
