@@ -63,6 +63,7 @@ SHORTER: dict[str, tuple[str | None, str]] = {
         "geonet train studies/configs/gaussian-1d.toml --folder runs/two",
         "two processes on one core; tests/training/test_processes.py starts torchrun",
     ),
+    "geonet app": (None, "runs until Ctrl-C; tests/app starts it"),
     "geonet benchmark": (None, "an hour; the last line of its page runs one suite"),
     "geonet benchmark --quick": (None, "minutes; the last line of its page runs one suite"),
     "geonet benchmark --suite any": (

@@ -26,7 +26,7 @@ from statistics import median, quantiles
 import httpx
 import numpy as np
 from pages import table
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, Response, sync_playwright
 from published import begun, publish
 
 from geonet.app.serving import running
@@ -70,13 +70,13 @@ def waits(page: Page, strokes: int) -> list[float]:
 
 def weight(page: Page, address: str) -> float:
     """kB of everything that the page loads before anything is drawn, uncompressed."""
-    sizes: dict[str, int] = {}
-    page.on("response", lambda answer: sizes.update({answer.url: len(answer.body())}))
+    answers: list[Response] = []
+    page.on("response", lambda answer: answers.append(answer))
     page.goto(address)
     page.locator("#quick:not(:empty)").wait_for()
     page.wait_for_load_state("networkidle")
-    own = [size for url, size in sizes.items() if re.search(r"/(page/[^/]*)?$", url)]
-    return sum(own) / 1000
+    own = [answer for answer in answers if re.search(r"/(page/[^/]*)?$", answer.url)]
+    return sum(len(answer.body()) for answer in own) / 1000
 
 
 def crowd(count: int = 200) -> tuple[Counter[int], float]:

@@ -636,6 +636,19 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             *named("stamp", NO_FLAGS, "film.gif", 3),
         ],
     ),
+    "geonet.Geodesic.explore": (
+        of_path("explore"),
+        [
+            *at(0, WRONG_FILES),
+            *at(1, WRONG_COUNTS, "page.html"),
+            *at(2, [*WRONG_GRIDS, *OTHER_BOXES], "page.html", 3),
+            given(".html", "page.gif"),
+            given("folder", "missing/page.html"),
+            given(".html", ""),
+            *looking("page.html", 3),
+            given("smaller vmin", "page.html", 3, vmin=1e9),
+        ],
+    ),
     "geonet.Geodesic.save": (
         of_path("save"),
         [

@@ -7,7 +7,7 @@ import os
 import socket
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from threading import Event, Thread
 
 from geonet.errors import InputError
@@ -52,7 +52,10 @@ def serve(port: int | None = None, browser: bool = True) -> bool:
             Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     server = Server(listening, announce)
-    with suppress(KeyboardInterrupt):  # uvicorn has stopped by then, and sends it on
+    with (
+        closing(listening),
+        suppress(KeyboardInterrupt),
+    ):  # uvicorn has stopped by then, and sends it on
         server.run()
     return server.ended
 

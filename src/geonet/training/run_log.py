@@ -17,6 +17,7 @@ from geonet.training.validation import HALFWAY, halfway_text
 LINE_EVERY = 10.0  # seconds between lines about one piece of work
 SHORT = {
     "continuity": "cont",
+    "characteristics": "char",
     "mismatch": "ρ0−ρ1",
     "folds": "folds",
     "error": "C−μ",

@@ -171,7 +171,7 @@ def test_loss_curves(tmp_path):
     (table,) = content["tables"]
     assert [row[0] for row in table["rows"]] == [f"`{name}`" for name in losses.MODELS]
     for row in table["rows"]:
-        loss, *terms = (float(cell) for cell in row[2:8] if cell != "–")
+        loss, *terms = (float(cell) for cell in row[2:9] if cell != "–")
         assert 0 < loss == pytest.approx(sum(terms), rel=0.2)
         assert all(term > 0 for term in terms)
     assert len(result.figure.axes) == 2 * len(losses.MODELS)
@@ -255,7 +255,7 @@ def test_the_table_has_the_last_losses_and_the_time(logged, monkeypatch):
     logged("geonet-1d", "mixtures-1d", 1)
     logged("geonet-2d", "mixtures-2d", 2)
     first, second = losses.loss_curves(Conditions()).tables[0].rows
-    share = ["5.0e-03"] * 2 + ["–"] + ["5.0e-03"] * 2
+    share = ["5.0e-03", "–", "5.0e-03", "–", "5.0e-03", "5.0e-03"]
     assert first == ["`geonet-1d`", "1.5e-04", "2.0e-02", *share, 40, 2.0, 120]
     assert second[:3] == ["`geonet-2d`", "1.8e-05", "3.2e-03"]
 

@@ -55,7 +55,7 @@ def loss_curves(conditions: Conditions) -> Result:
 
 
 TERMS = (
-    *("loss", "continuity", "hamilton_jacobi", "hamilton_jacobi_gradient"),
+    *("loss", "continuity", "characteristics", "hamilton_jacobi", "hamilton_jacobi_gradient"),
     *("source", "target"),  # of models that learn their ends
 )
 
