@@ -63,6 +63,7 @@ def waits(page: Page, strokes: int) -> list[float]:
         if k % 25 == 24:  # a full pad would no longer change
             for end in ("source", "target"):
                 page.locator(f"#{end} .gallery button").nth(chance.randrange(12)).click()
+            page.evaluate("scrollTo(0, 0)")  # where the pads are
             page.wait_for_timeout(500)
             page.evaluate("count => { window.waits.length = count; }", k + 1)
     return page.evaluate("window.waits")

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from urllib.parse import urlsplit
 
 import httpx
@@ -96,17 +97,21 @@ def test_the_browser_opens_once_the_server_answers(monkeypatch, capsys, browser)
     opened = []
 
     def visit(address):
-        opened.append(get(address).status_code)
-        servers[0].should_exit = True
+        try:
+            opened.append(get(address).status_code)
+        finally:
+            servers[0].should_exit = True
 
     servers: list[Server] = []
     usual = Server.__init__
 
     def noted(self, *given):
-        servers.append(self)
         usual(self, *given)
+        servers.append(self)
 
+    warmed = []
     monkeypatch.setattr(Server, "__init__", noted)
+    monkeypatch.setattr(Server, "warm_up", lambda _: warmed.append(True))
     monkeypatch.setattr(serving.webbrowser, "open", visit)
     with ThreadPoolExecutor(1) as pool:
         served = pool.submit(serve, 0, browser)
@@ -117,10 +122,19 @@ def test_the_browser_opens_once_the_server_answers(monkeypatch, capsys, browser)
             servers[0].should_exit = True
         assert served.result(SOON) is True
     assert opened == ([200] if browser else [])
+    assert warmed == [True]
     address = re.escape(servers[0].address)
     assert re.fullmatch(
         rf"geonet app runs at {address} \(Ctrl-C stops it\)\n", capsys.readouterr().out
     )
+
+
+def test_what_is_loaded_before_the_first_drawing(monkeypatch):
+    solved = Event()
+    monkeypatch.setattr(serving, "first_path", solved.set)
+    with in_thread() as server:
+        server.warm_up()
+        assert solved.wait(SOON)
 
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
