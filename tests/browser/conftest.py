@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from geonet.app.serving import running
+from geonet.app.solving import first_path
 
 try:
     from playwright.sync_api import sync_playwright
@@ -32,6 +33,7 @@ IDLE = "!document.querySelector('.middle.waiting')"
 
 @pytest.fixture(scope="session")
 def address(browser):
+    first_path()  # in this process: the server runs in a thread of it
     with running() as address:
         yield address
 

@@ -65,7 +65,7 @@ def test_text_scales(browser, address):
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3])
-def test_pages_to_explore(browser, folder, tmp_path, dimension):
+def test_pages_to_explore(browser, tmp_path, dimension):
     grid = geonet.Grid((24,) * dimension, 0, 5)
     ends = [geonet.GaussianMixture.isotropic([[x] * dimension], 0.6).on(grid) for x in (1.5, 3.5)]
     file = geonet.geodesic(*ends).explore(tmp_path / "path.html")
@@ -75,7 +75,7 @@ def test_pages_to_explore(browser, folder, tmp_path, dimension):
     page.goto(file.as_uri())
     page.locator("#facts .headline").wait_for()
     page.get_by_role("slider", name="Time").fill("0.5")
-    page.screenshot(path=str(folder / f"explore-{dimension}d.png"))
+    page.screenshot(path=str(tmp_path / f"explore-{dimension}d.png"))
     assert complaints == []
     page.close()
 

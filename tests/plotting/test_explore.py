@@ -3,6 +3,7 @@ import json
 import re
 import zlib
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,6 +109,11 @@ def test_the_file_needs_nothing_else(tmp_path):
     assert not re.search(r"(src|href)=|@import|url\(|fetch\(", text)
     assert len(text) < 400_000
     assert "__" not in re.sub(r'id="scene">.*?</script>', "", text, flags=re.S)
+
+
+def test_the_page_of_the_documentation_is_up_to_date():
+    page = Path(__file__).parents[2] / "docs" / "images" / "morph.html"
+    assert script() in page.read_text(encoding="utf-8"), "run make screenshots"
 
 
 def test_modules_come_after_what_they_import():

@@ -30,7 +30,10 @@ function thumbnail(density, shape, colours, chosen) {
   made.append(canvas);
   const levels = Float32Array.from(density.values, (value) => (255 * value) / FULL);
   const context = canvas.getContext("2d");
-  if (shape.length === 1) drawCurve(context, levels, SIDE, "#8c2981", "#8c298133");
-  else drawPicture(context, levels, shape, colours);
+  if (shape.length === 1) {
+    const style = getComputedStyle(document.documentElement);
+    const [line, area] = ["--curve", "--area"].map((name) => style.getPropertyValue(name));
+    drawCurve(context, levels, SIDE, line, area);
+  } else drawPicture(context, levels, shape, colours);
   return made;
 }
