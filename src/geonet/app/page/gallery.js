@@ -1,6 +1,6 @@
 // Densities to start from, below a pad.
 
-import { drawCurve } from "./curve.js";
+import { drawCurve, inkOf } from "./curve.js";
 import { drawPicture } from "./picture.js";
 import { button, element } from "./view.js";
 import { FULL } from "./drawing.js";
@@ -31,9 +31,8 @@ function thumbnail(density, shape, colours, chosen) {
   const levels = Float32Array.from(density.values, (value) => (255 * value) / FULL);
   const context = canvas.getContext("2d");
   if (shape.length === 1) {
-    const style = getComputedStyle(document.documentElement);
-    const [line, area] = ["--curve", "--area"].map((name) => style.getPropertyValue(name));
-    drawCurve(context, levels, SIDE, line, area);
+    const { curve, area } = inkOf(document.documentElement);
+    drawCurve(context, levels, SIDE, curve, area);
   } else drawPicture(context, levels, shape, colours);
   return made;
 }

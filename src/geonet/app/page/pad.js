@@ -1,6 +1,6 @@
 // A canvas to draw on, with its tools; files can be dropped onto it.
 
-import { drawCurve } from "./curve.js";
+import { drawCurve, inkOf } from "./curve.js";
 import { drawPicture } from "./picture.js";
 import { button, element } from "./view.js";
 import { dab, stroke, trace } from "./brush.js";
@@ -42,9 +42,8 @@ export class Pad {
     const context = this.canvas.getContext("2d");
     const levels = Float32Array.from(this.drawing.values, (value) => (255 * value) / FULL);
     if (this.isFlat) {
-      const style = getComputedStyle(this.root);
-      const [line, area] = ["--curve", "--area"].map((name) => style.getPropertyValue(name));
-      drawCurve(context, levels, this.canvas.height, line, area);
+      const { curve, area } = inkOf(this.root);
+      drawCurve(context, levels, this.canvas.height, curve, area);
     } else drawPicture(context, levels, this.drawing.shape, this.colours);
     if (this.cursor) this.drawCursor(context);
     this.undo.disabled = this.drawing.past.length === 0;

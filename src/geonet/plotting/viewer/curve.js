@@ -5,6 +5,14 @@ import { drawPicture } from "./picture.js";
 const ROOM = 1.08; // above the highest curve
 const HISTORY = 0.28; // of the height: all times from top to bottom, space to the right
 
+// The colours of curves where an element stands, light or dark.
+export function inkOf(element) {
+  const style = getComputedStyle(element);
+  const names = ["curve", "area", "faint", "other"];
+  const colours = names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]);
+  return { ...Object.fromEntries(colours), mark: "#ffffff" };
+}
+
 export function drawCurves(context, frames, t, mixture, colours, ink) {
   const { width, height } = context.canvas;
   const bottom = height * (1 - HISTORY) - 12;

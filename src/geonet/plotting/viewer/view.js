@@ -1,6 +1,6 @@
 // A path that can be watched: the picture, time, and what lies over it.
 
-import { drawCurves } from "./curve.js";
+import { drawCurves, inkOf } from "./curve.js";
 import { drawParticles, drawPotential, drawVelocity } from "./overlays.js";
 import { drawPicture } from "./picture.js";
 import { Player } from "./player.js";
@@ -64,7 +64,8 @@ export class View {
   }
 
   drawFlat(t, compared) {
-    drawCurves(this.canvas.getContext("2d"), this.frames, t, compared, this.colours, this.ink());
+    const context = this.canvas.getContext("2d");
+    drawCurves(context, this.frames, t, compared, this.colours, inkOf(this.root));
   }
 
   drawPlane(t, compared) {
@@ -77,18 +78,6 @@ export class View {
     if (this.boxes.particles.checked && particles) drawParticles(context, particles, t);
     if (!compared) return;
     drawPicture(this.other.getContext("2d"), this.frames.mixture(t), shape, this.colours);
-  }
-
-  ink() {
-    const style = getComputedStyle(this.root);
-    const named = (name) => style.getPropertyValue(name).trim();
-    return {
-      curve: named("--curve"),
-      area: named("--area"),
-      faint: named("--faint"),
-      other: named("--other"),
-      mark: "#ffffff",
-    };
   }
 
   build(root) {
