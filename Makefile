@@ -13,7 +13,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 .DEFAULT_GOAL := help
 .PHONY: help demo app app-latency screenshots test test-browser test-all test-matrix test-quickest wheel-test fuzz lint format docs accuracy training-step variants models transport \
   transport-speed transport-failures midpoint universal universal-3d universal-variants reproduce reproduction stale benchmark solvers gradients command-line \
-  inference-floor hot-paths busy anything own-training \
+  inference-floor hot-paths busy anything own-training radar field-cluster \
   clean
 
 help: ## show this list
@@ -28,7 +28,7 @@ app: $(VENV)/.dev ## a page to draw two densities on, in the browser
 test: $(VENV)/.dev ## the tests, without the slow ones
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2
 
-test-all: $(VENV)/.torchcfm test-matrix ## all tests
+test-all: $(VENV)/.torchcfm $(VENV)/.radar test-matrix ## all tests
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 -m ""
 
 test-matrix: $(VENV)/.dev ## tests with other versions and other arithmetic; ROWS="oldest avx2" for some
@@ -140,6 +140,12 @@ inference-floor: $(VENV)/.dev ## how near inference is to what this machine can 
 app-latency: $(VENV)/.browser ## measure how soon that page answers a stroke; a minute, idle machine
 	$(PYTHON) studies/pages/app_latency.py
 
+radar: $(VENV)/.radar ## rain between radar images by three methods, and docs/fields.md; a minute
+	$(PYTHON) studies/pages/radar_fields.py
+
+field-cluster: $(VENV)/.dev ## a thousand radar images on a Dask cluster, and docs/fields.md; ten minutes, idle machine
+	OMP_NUM_THREADS=1 $(PYTHON) studies/pages/field_cluster.py
+
 busy: $(VENV)/.dev ## solves and training beside other programs, and docs/threads.md; some minutes, idle machine
 	$(PYTHON) studies/pages/busy_machine.py
 
@@ -166,6 +172,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt src/geonet/fields/compiled/kernels.
 	  for python in python3.11 python3; do $$python -c '' 2>/dev/null && break; done; \
 	  $$python -m venv --clear $(VENV); }
 	$(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.radar: $(VENV)/.dev
+	$(PIP_INSTALL) -e '.[radar]'
 	@touch $@
 
 $(VENV)/.browser: $(VENV)/.dev

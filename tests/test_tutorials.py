@@ -165,3 +165,19 @@ def test_training_in_full(tmp_path):
     assert ended.children_user - began.children_user < TEN_MINUTES
     model, linear = errors_at_half(tmp_path)
     assert model < linear / 4
+
+
+def test_radar(tmp_path):
+    printed = run("radar", tmp_path)
+    rows = {
+        line.split()[0]: [float(figure) for figure in re.findall(r"([\d.]+) %", line)]
+        for line in printed.splitlines()
+        if line.count(" %") == 5
+    }
+    assert rows["truth"][0] == 0 and rows["truth"][1] == rows["truth"][4] == 100
+    assert rows["geodesic"][0] < rows["fade"][0] / 3
+    assert rows["geodesic"][4] > rows["fade"][4]  # it is sharper
+    assert abs(rows["geodesic"][1] - 100) < 1
+    north, east = figures(r"'velocity_y': '([\d.]+) km s-1', 'velocity_x': '([\d.]+) km s", printed)
+    assert north == pytest.approx(0.30 / 60, rel=0.5) and east == pytest.approx(0.90 / 60, rel=0.1)
+    assert width(tmp_path / "radar.png") > 300

@@ -203,19 +203,19 @@ def test_a_second_run_does_only_what_is_missing(run, listed, tmp_path, monkeypat
 
 def test_an_interrupt_keeps_what_is_done(run, listed, tmp_path, monkeypatch):
     file = listed("0.npy,1.npy", "2.npy,3.npy")
-    solve = many._solve_pair
+    solve = many.Todo._solve
 
-    def interrupted(row, *others):
+    def interrupted(todo, row, show):
         if row.line == 3:
             raise KeyboardInterrupt
-        return solve(row, *others)
+        return solve(todo, row, show)
 
-    monkeypatch.setattr(many, "_solve_pair", interrupted)
+    monkeypatch.setattr(many.Todo, "_solve", interrupted)
     code, _, err = run("geodesic", "--pairs", file, "-o", "out")
     assert code == 130
     assert err == "error: Interrupted: 1 of 2 pairs are done; the same command goes on.\n"
     assert set(summary(tmp_path / "out")) == {"0-1.npz"}
-    monkeypatch.setattr(many, "_solve_pair", solve)
+    monkeypatch.setattr(many.Todo, "_solve", solve)
     assert (
         "1 pair solved, 1 were there already" in run("geodesic", "--pairs", file, "-o", "out").out
     )
@@ -266,10 +266,10 @@ def test_the_same_names_in_another_folder_are_other_files(run, refused, listed, 
 
 
 def test_a_pair_without_memory_stops_nothing(run, listed, monkeypatch):
-    def full(pair, *others):
+    def full(todo, pair, show):
         raise MemoryError
 
-    monkeypatch.setattr(many, "_solve_pair", full)
+    monkeypatch.setattr(many.Todo, "_solve", full)
     code, out, _ = run("geodesic", "--pairs", listed("0.npy,1.npy"), "-o", "out")
     assert code == 1 and out.endswith("0.npy → 1.npy: There is not enough memory.\n")
 

@@ -19,6 +19,7 @@ from geonet.cli.demo import demo
 from geonet.cli.evaluate import evaluate
 from geonet.cli.export import export
 from geonet.cli.geodesic import geodesic
+from geonet.cli.interp import interp
 from geonet.cli.page import app as page
 from geonet.cli.report import report
 from geonet.cli.reproduce import reproduce
@@ -51,7 +52,7 @@ class Command(TyperCommand):
 # Plain help: typer's panels give a type to every flag.
 app = typer.Typer(name="geonet", pretty_exceptions_enable=False, rich_markup_mode=None)
 for command in (
-    *(demo, page, geodesic, report, solvers, train, evaluate, export),
+    *(demo, page, geodesic, interp, report, solvers, train, evaluate, export),
     *(reproduce, benchmark),
 ):
     first_line = (command.__doc__ or "").partition("\n")[0]

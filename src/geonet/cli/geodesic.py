@@ -17,6 +17,7 @@ from geonet.cli.asked import (
     kind_of_tables,
     parse_times,
 )
+from geonet.errors import InputError
 
 if TYPE_CHECKING:
     from geonet.cli.many import Tally
@@ -128,6 +129,14 @@ def geodesic(
     stamp: Annotated[
         bool, typer.Option(" /--no-stamp", help="Animations: leave out the times on the frames.")
     ] = True,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="With --pairs: let a Dask cluster solve them, tcp://host:8786; its workers must "
+            "see the same files.",
+        ),
+    ] = None,
     report: Annotated[
         bool, typer.Option("--report", help="Print how far the path can be trusted.")
     ] = False,
@@ -176,7 +185,9 @@ def geodesic(
         check_look(look, stamp, picture, plot)
         made = recipe(Path("of-a-pair.npz"))
         pictures = None if picture is None else rendering(parse_times(times, picture), made.mass)
-        return _many(pairs, folder, made, pictures, as_json)
+        return _many(pairs, folder, made, pictures, scheduler, as_json)
+    if scheduler is not None:
+        raise InputError("--scheduler is for many pairs; give --pairs CSV, or leave it out.")
     first, second = check_ends(source, target)
     check_output(output, first, second)
     check_plot(plot, output, times)
@@ -239,15 +250,21 @@ def _print(solved: Solved, output: Path | None, in_full: bool) -> None:
 
 
 def _many(
-    pairs: Path, folder: Path, recipe: Recipe, pictures: Rendering | None, as_json: bool
+    pairs: Path,
+    folder: Path,
+    recipe: Recipe,
+    pictures: Rendering | None,
+    scheduler: str | None,
+    as_json: bool,
 ) -> int:
+    from geonet.cli.cluster import connected
     from geonet.cli.many import SUMMARY, solve_many
     from geonet.cli.output import counted, one_thread, progress
     from geonet.cli.pair_list import read_pair_list
 
     rows = read_pair_list(pairs)
-    with one_thread(), progress("pairs", len(rows)) as bar:
-        tally = solve_many(rows, pairs.parent, folder, recipe, bar, pictures)
+    with one_thread(), connected(scheduler) as client, progress("pairs", len(rows)) as bar:
+        tally = solve_many(rows, pairs.parent, folder, recipe, bar, pictures, client)
     if as_json:
         _print_tally_json(tally, folder)
     else:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from PIL import Image
 
+from geonet.advice import at_the_command_line
 from geonet.api import load
 from geonet.cli.output import Bar, Show, counted
 from geonet.cli.pair_list import ListedPair
@@ -17,6 +20,12 @@ from geonet.cli.recipe import SHOWN, Recipe, Rendering, Solved
 from geonet.cli.waiting import InterruptedWorkError, waited_for
 from geonet.errors import FileError, GeonetError
 from geonet.files import made_folder, reading, written_atomically
+from geonet.threads import one_thread
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+T = TypeVar("T")
 
 RECIPE, SUMMARY = "recipe.json", "summary.csv"
 MEASURED = (  # of the report, in this order
@@ -66,6 +75,7 @@ def solve_many(
     recipe: Recipe,
     bar: Bar,
     pictures: Rendering | None = None,
+    client: Client | None = None,
 ) -> Tally:
     """Solve what the folder lacks: NAME.npz for each pair, and a line in its summary.csv.
 
@@ -76,26 +86,28 @@ def solve_many(
         recipe: how.
         bar: shows how far it is.
         pictures: how to draw NAME.png for each pair, if at all.
+        client: of a Dask cluster that solves; its workers must see the same files.
     """
     lines = _opened(folder, {"files in": str(base.resolve()), **recipe.to_json()}, pairs)
-    solved, before, failures = 0, 0, []
+    missing = [pair for pair in pairs if not _is_done(pair, base, folder, lines)]
+    before, solved, failures = len(pairs) - len(missing), 0, []
+    for pair in missing:  # what may be there belongs to other files
+        lines.pop(f"{pair.name}.npz", None)
+    todo = Todo(base, folder, recipe, pictures)
     try:
         for pair in pairs:
-            try:
-                if _is_done(pair, base, folder, lines):
-                    before += 1
-                else:
-                    # What may be there belongs to other files.
-                    lines.pop(f"{pair.name}.npz", None)
-                    lines[f"{pair.name}.npz"] = _solve_pair(pair, base, folder, recipe, bar.show)
-                    solved += 1
-                    if solved % SAVED_EVERY == 0:
-                        _write_summary(folder, lines)
-                if pictures is not None:
-                    _draw_pair(pair, folder, recipe, pictures)
-            except (GeonetError, MemoryError, RuntimeError) as error:  # torch's, out of memory
-                said = " ".join(str(error).split())
-                failures.append(Failure(pair, said or "There is not enough memory."))
+            if f"{pair.name}.npz" in lines:
+                failures += todo.drawn(pair)
+                bar.tick()
+        for pair, outcome in _outcomes(missing, todo, bar.show, client):
+            if isinstance(outcome, Failure):
+                failures.append(outcome)
+            else:
+                lines[f"{pair.name}.npz"] = outcome
+                failures += todo.drawn(pair)
+                solved += 1
+                if solved % SAVED_EVERY == 0:
+                    _write_summary(folder, lines)
             bar.tick()
     except KeyboardInterrupt:
         done = f"{before + solved:,} of {counted(len(pairs), 'pair')} are done"
@@ -108,19 +120,75 @@ def solve_many(
     return Tally(solved, before, changed, missed, failures)
 
 
-def _solve_pair(pair: ListedPair, base: Path, folder: Path, recipe: Recipe, show: Show) -> Line:
-    """Solve and write a pair; gives its line of the summary."""
-    if not pair.source or not pair.target:
-        raise FileError(f"Line {pair.line} names no two files; write source,target.")
-    ends = base / pair.source, base / pair.target
-    solved = waited_for(lambda: recipe.solve(*ends).judged(), show)
-    report = solved.report.to_dict()
-    file = folder / f"{pair.name}.npz"
-    solved.write(file, Rendering(recipe.times, mass=recipe.mass))
-    names = {"file": file.name, "source": pair.source, "target": pair.target}
-    measured = {key: report[key] for key in MEASURED}
-    measured |= {"converged": solved.report.notes.get("converged")}
-    return names | measured | {"changed": " ".join(solved.changes)}
+@dataclass(frozen=True)
+class Todo:
+    """What is done with every pair, here or by a worker of a cluster.
+
+    Attributes:
+        base: the folder from which relative names count.
+        folder: where to write.
+        recipe: how to solve.
+        pictures: how to draw, if at all.
+    """
+
+    base: Path
+    folder: Path
+    recipe: Recipe
+    pictures: Rendering | None
+
+    def solved(self, pair: ListedPair, show: Show) -> Line | Failure:
+        """Solve and write a pair; gives its line of the summary."""
+        return _attempted(lambda: self._solve(pair, show), pair)
+
+    def drawn(self, pair: ListedPair) -> list[Failure]:
+        """Draw the answer of a pair, if pictures are asked for; gives what went wrong."""
+        if self.pictures is None:
+            return []
+        how = self.pictures
+        outcome = _attempted(lambda: _draw_pair(pair, self.folder, self.recipe, how), pair)
+        return [outcome] if isinstance(outcome, Failure) else []
+
+    def _solve(self, pair: ListedPair, show: Show) -> Line:
+        if not pair.source or not pair.target:
+            raise FileError(f"Line {pair.line} names no two files; write source,target.")
+        ends = self.base / pair.source, self.base / pair.target
+        solved = waited_for(lambda: self.recipe.solve(*ends).judged(), show)
+        report = solved.report.to_dict()
+        file = self.folder / f"{pair.name}.npz"
+        solved.write(file, Rendering(self.recipe.times, mass=self.recipe.mass))
+        names = {"file": file.name, "source": pair.source, "target": pair.target}
+        measured = {key: report[key] for key in MEASURED}
+        measured |= {"converged": solved.report.notes.get("converged")}
+        return names | measured | {"changed": " ".join(solved.changes)}
+
+
+def _attempted(work: Callable[[], T], pair: ListedPair) -> T | Failure:
+    try:
+        return work()
+    except (GeonetError, MemoryError, RuntimeError) as error:  # torch's, out of memory
+        said = " ".join(str(error).split())
+        return Failure(pair, said or "There is not enough memory.")
+
+
+def _outcomes(
+    pairs: list[ListedPair], todo: Todo, show: Show, client: Client | None
+) -> Iterator[tuple[ListedPair, Line | Failure]]:
+    """Each pair with its line or why there is none: in order, or as a cluster gets done."""
+    if client is None:
+        yield from ((pair, todo.solved(pair, show)) for pair in pairs)
+        return
+    from distributed import as_completed
+
+    there = replace(todo, base=todo.base.resolve(), folder=todo.folder.resolve())
+    tasks = client.map(partial(_solved_by_worker, there), pairs, pure=False)
+    asked = dict(zip([task.key for task in tasks], pairs, strict=True))
+    yield from ((asked[task.key], task.result()) for task in as_completed(tasks))
+
+
+def _solved_by_worker(todo: Todo, pair: ListedPair) -> Line | Failure:
+    """A task of a cluster: one thread, and messages for people at a command line."""
+    with at_the_command_line(), one_thread():
+        return todo.solved(pair, lambda line: None)
 
 
 def _draw_pair(pair: ListedPair, folder: Path, recipe: Recipe, how: Rendering) -> None:

@@ -1,0 +1,28 @@
+"""Fields that change in time: `import geonet.xarray` gives every DataArray `da.geonet`.
+
+import xarray as xr
+import geonet.xarray
+
+rain = xr.open_dataset("rain.nc")["rain"]
+fine = rain.geonet.interp(time=new_times)  # rain moves where rain.interp fades it
+"""
+
+from __future__ import annotations
+
+from geonet.errors import InputError
+
+try:
+    from geonet.xarray.accessor import FieldAccessor
+    from geonet.xarray.two_fields import geodesic
+except ModuleNotFoundError as error:
+    missing = (error.name or "").partition(".")[0]
+    if missing not in ("xarray", "pandas"):
+        raise
+    raise InputError(
+        f"geonet.xarray needs {missing}, which is not installed; "
+        "install it: pip install 'geonet[xarray]'."
+    ) from error
+
+from geonet.xarray.synthetic_rain import synthetic_rain
+
+__all__ = ["FieldAccessor", "geodesic", "synthetic_rain"]

@@ -1,0 +1,224 @@
+"""Which dimensions of a field are time and which are space, and the grid of its coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from geonet.advice import either
+from geonet.arguments import shown
+from geonet.errors import GridError, InputError
+from geonet.measures.grid import Grid
+
+METRES = 6371008.8 * np.pi / 180  # in a degree of latitude, on a sphere as large as the Earth
+UNEVEN = 0.01  # of a cell by which coordinates may be off: many are rounded when they are stored
+STRETCH = 2.0  # between the widest and the middle degree of longitude; beyond, a plane misleads
+MOST = 3  # axes of space
+
+LATITUDE = ("lat", "latitude", "degrees_north", "degree_north")
+LONGITUDE = ("lon", "longitude", "degrees_east", "degree_east")
+PLANE = (
+    *("x", "y", "xc", "yc", "easting", "northing", "rlon", "rlat"),
+    *("projection_x_coordinate", "projection_y_coordinate", "grid_longitude", "grid_latitude"),
+)
+
+
+@dataclass(frozen=True)
+class Space:
+    """Where the frames of a field live.
+
+    Attributes:
+        dims: the names of its axes.
+        grid: of the cells, in the units of the coordinates, or in metres if they are geographic.
+        areas: of the cells relative to the grid's, (n_1 or 1, …).
+        speeds: what velocities on the grid are multiplied by along each axis, (n_1 or 1, …) each.
+        units: of lengths, as far as the coordinates tell.
+    """
+
+    dims: tuple[Hashable, ...]
+    grid: Grid
+    areas: np.ndarray
+    speeds: tuple[np.ndarray, ...]
+    units: str
+
+
+def time_of(field: xr.DataArray, given: Hashable | None) -> Hashable:
+    """The dimension along which the field changes: as given, or the only one that holds dates."""
+    if given is not None:
+        _check_dims(field, [given])
+        return given
+    dated = [
+        dim for dim in field.dims if dim in field.coords and field[dim].dtype.kind in "mMO"
+    ] or [dim for dim in field.dims if dim in ("time", "t")]
+    if len(dated) != 1:
+        raise InputError(
+            f"Of {_listed(field.dims)} it is not clear which dimension is time; "
+            + either("name it: dim='time'.", "name it with --time.")
+        )
+    return dated[0]
+
+
+def space_of(
+    field: xr.DataArray, time: Hashable | None, given: Hashable | Sequence[Hashable] | None
+) -> tuple[Hashable, ...]:
+    """The dimensions of space in the field's order: as given, or those with names of a plane."""
+    if given is None:
+        found = tuple(dim for dim in field.dims if dim != time and _says(field, dim, *_SPATIAL))
+        if not found:
+            others = [dim for dim in field.dims if dim != time]
+            raise InputError(
+                f"None of the dimensions {_listed(others)} is called like space (x, y, lat, lon); "
+                + either("name them: space=('row', 'column').", "name them: --space row,column.")
+            )
+    else:
+        named = [given] if isinstance(given, str) or not isinstance(given, Sequence) else given
+        _check_dims(field, named)
+        found = tuple(dim for dim in field.dims if dim in named)
+    if time in found:
+        raise InputError(f"{time!r} is named as time and as space; name other dimensions as space.")
+    if not 1 <= len(found) <= MOST:
+        raise InputError(
+            f"Space has the dimensions {_listed(found)}; give one to three of them as space."
+        )
+    return found
+
+
+def placed(field: xr.DataArray, dims: tuple[Hashable, ...], geographic: bool | None) -> Space:
+    """The grid of the cells around the coordinates; cells of no coordinate have the length one.
+
+    On geographic coordinates a degree of longitude is as long as it is on the middle latitude, and
+    the cells of a latitude φ hold cos φ / cos φ_middle of what their density says.
+    """
+    axes = [_axis(field, dim) for dim in dims]
+    latitude, longitude = (
+        [k for k, dim in enumerate(dims) if _says(field, dim, *words)]
+        for words in (LATITUDE, LONGITUDE)
+    )
+    on_globe = bool(latitude and longitude) if geographic is None else geographic
+    if not on_globe:
+        _check_units(field, dims)
+        signs = tuple(np.full((1,) * len(dims), axis.sign) for axis in axes)
+        units = str(field[dims[0]].attrs.get("units", "")) if dims[0] in field.coords else ""
+        return Space(dims, _grid(axes), np.ones((1,) * len(dims)), signs, units)
+    if len(latitude) != 1 or len(longitude) != 1:
+        raise GridError(
+            f"geographic needs one latitude and one longitude among {_listed(dims)}; "
+            "set the attribute units of the coordinates to degrees_north and degrees_east."
+        )
+    return _on_globe(dims, axes, latitude[0], longitude[0])
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Centres of cells that lie evenly."""
+
+    centres: np.ndarray  # (n,)
+    step: float  # negative where they descend
+
+    @property
+    def sign(self) -> float:
+        return np.sign(self.step)
+
+    def ends(self, scale: float = 1.0) -> tuple[float, float]:
+        """Of the box around the cells."""
+        half = abs(self.step) / 2
+        low, high = sorted((self.centres[0], self.centres[-1]))
+        return scale * (low - half), scale * (high + half)
+
+
+def _axis(field: xr.DataArray, dim: Hashable) -> _Axis:
+    """The cells along a dimension; refuses those that are not even."""
+    count = field.sizes[dim]
+    if count < 2:
+        raise GridError(
+            f"{dim!r} has {count} cell; space needs two cells or more along every axis."
+        )
+    if dim not in field.coords:
+        return _Axis(np.arange(count, dtype=float), 1.0)
+    values = field[dim].values
+    if values.dtype.kind not in "iuf" or not np.isfinite(values).all():
+        raise GridError(
+            f"The coordinate {dim!r} does not hold finite numbers; "
+            f"assign some: .assign_coords({dim}=...), or leave the dimension without coordinate."
+        )
+    centres = values.astype(float)
+    step = float(centres[-1] - centres[0]) / (count - 1)
+    even = centres[0] + step * np.arange(count)
+    rounding = 4 * np.finfo(values.dtype).eps if values.dtype.kind == "f" else 0.0
+    allowed = UNEVEN * abs(step) + rounding * np.abs(centres).max()
+    worst = int(np.abs(centres - even).argmax())
+    if step == 0 or abs(centres[worst] - even[worst]) > allowed:
+        raise GridError(
+            f"The coordinate {dim!r} is not evenly spaced: {centres[worst]:g} stands where "
+            f"{even[worst]:g} is due; bring the field to even cells first, such as .interp({dim}="
+            f"np.linspace({centres[0]:g}, {centres[-1]:g}, {count}))."
+        )
+    return _Axis(centres, step)
+
+
+def _grid(axes: list[_Axis], scales: Sequence[float] | None = None) -> Grid:
+    scales = scales or [1.0] * len(axes)
+    ends = [axis.ends(scale) for axis, scale in zip(axes, scales, strict=True)]
+    shape = [len(axis.centres) for axis in axes]
+    return Grid(shape, [low for low, _ in ends], [high for _, high in ends])
+
+
+def _on_globe(
+    dims: tuple[Hashable, ...], axes: list[_Axis], latitude: int, longitude: int
+) -> Space:
+    """A plane in metres that touches the globe along the middle latitude."""
+    low, high = axes[latitude].ends()
+    middle = np.cos(np.radians((low + high) / 2))
+    widths = np.cos(np.radians(axes[latitude].centres)) / middle
+    if low < -90 or high > 90 or not 1 / STRETCH <= widths.min() <= widths.max() <= STRETCH:
+        raise GridError(
+            f"The latitudes {low:g} to {high:g} do not fit a plane: a degree of longitude is "
+            f"{widths.min():.2g} to {widths.max():.2g} times as long as in the middle; take a "
+            "smaller region, reproject it, or give geographic=False for a plane of degrees."
+        )
+    along = tuple(-1 if k == latitude else 1 for k in range(len(dims)))
+    areas = widths.reshape(along)
+    scales = [1.0] * len(dims)
+    scales[latitude], scales[longitude] = METRES, METRES * middle
+    speeds = [np.full((1,) * len(dims), axis.sign) for axis in axes]
+    speeds[longitude] = speeds[longitude] * areas
+    return Space(dims, _grid(axes, scales), areas, tuple(speeds), "m")
+
+
+def _check_units(field: xr.DataArray, dims: tuple[Hashable, ...]) -> None:
+    """Refuse lengths that cannot be compared."""
+    known = {dim: field[dim].attrs.get("units") for dim in dims if dim in field.coords}
+    known = {dim: units for dim, units in known.items() if units is not None}
+    degrees = {"degrees_north", "degrees_east", "degree_north", "degree_east"}
+    if len({"degrees" if units in degrees else units for units in known.values()}) > 1:
+        told = ", ".join(f"{dim!r} in {units}" for dim, units in known.items())
+        raise GridError(
+            f"The axes of space have different units, {told}; convert them to one: transport "
+            "compares lengths along all axes."
+        )
+
+
+_SPATIAL = (*LATITUDE, *LONGITUDE, *PLANE)
+
+
+def _says(field: xr.DataArray, dim: Hashable, *words: str) -> bool:
+    """Whether a dimension's name, or an attribute of its coordinate, is one of these words."""
+    attributes = field[dim].attrs if dim in field.coords else {}
+    told = (dim, attributes.get("standard_name"), attributes.get("units"))
+    return any(isinstance(word, str) and word.lower() in words for word in told)
+
+
+def _check_dims(field: xr.DataArray, named: Sequence[Hashable]) -> None:
+    for dim in named:
+        if dim not in field.dims:
+            raise InputError(
+                f"The field has no dimension {shown(dim)}; its dimensions are "
+                f"{_listed(field.dims)}."
+            )
+
+
+def _listed(dims: Sequence[Hashable]) -> str:
+    return ", ".join(map(str, dims)) or "(none)"

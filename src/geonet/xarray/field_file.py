@@ -1,0 +1,51 @@
+"""Opens a field in a NetCDF file or a Zarr store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from warnings import catch_warnings, filterwarnings
+
+import xarray as xr
+
+from geonet.errors import FileError
+
+ZARR = ".zarr"
+
+
+def open_field(file: Path, variable: str | None) -> xr.DataArray:
+    """The field of a NetCDF file or a Zarr store, read when it is used.
+
+    Args:
+        file: its name ends in .nc or .zarr.
+        variable: its name; None for the only one.
+    """
+    if not file.exists():
+        raise FileError(f"There is no file {file}; check the path.")
+    try:
+        with undisturbed():
+            zarr = file.suffix == ZARR
+            data = xr.open_zarr(file, chunks=None) if zarr else xr.open_dataset(file)
+    except Exception as error:  # broken files make its backends raise almost anything
+        said = " ".join(str(error).split())[:200].rstrip(".")
+        raise FileError(
+            f"Cannot read {file} as NetCDF or Zarr: {said}; check that it is whole."
+        ) from error
+    names = [str(name) for name in data.data_vars if data[name].ndim > 1]
+    if variable is None:
+        if len(names) != 1:
+            told = ", ".join(names) or "none"
+            raise FileError(f"{file} holds the fields {told}; choose one with --variable.")
+        variable = names[0]
+    if variable not in data.data_vars:
+        raise FileError(f"{file} holds no {variable!r}; it holds {', '.join(names) or 'no field'}.")
+    return data[variable]
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Without warnings that stores have, or lack, metadata in one place: both can be read."""
+    with catch_warnings():
+        filterwarnings("ignore", ".*onsolidated metadata")
+        yield

@@ -1,0 +1,53 @@
+"""Times at even steps, from the first frame to the last."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from geonet.errors import InputError
+
+MOST = 10**7  # times
+
+
+def stepped(times: np.ndarray, every: str) -> np.ndarray:
+    """From the first of `times` to the last, which they may not hit.
+
+    Args:
+        times: that ascend, (n,): dates, durations or numbers.
+        every: the step, such as "2min", or a number where times are numbers.
+    """
+    kind = times.dtype.kind
+    step: Any = _number(every) if kind in "iuf" else _duration(every)
+    if kind in "mM":
+        step = step.to_timedelta64()
+        times = times.astype(np.promote_types(times.dtype, f"{kind}8[{np.datetime_data(step)[0]}]"))
+    elif kind == "O":
+        step = max(step.to_pytimedelta(), timedelta.resolution)
+    count = int((times[-1] - times[0]) / step + 1e-9) + 1
+    if count > MOST:
+        raise InputError(f"--every {every} makes {count:,} frames; give a longer step.")
+    return times[0] + np.arange(count) * step
+
+
+def _number(every: str) -> float:
+    try:
+        step = float(every)
+    except ValueError:
+        step = np.nan
+    if not 0 < step < np.inf:
+        raise InputError(f"--every is {every!r} and times are numbers; give one above zero.")
+    return step
+
+
+def _duration(every: str) -> pd.Timedelta:
+    try:
+        step = pd.Timedelta(every)
+        if isinstance(step, pd.Timedelta) and step > pd.Timedelta(0):
+            return step
+    except (ValueError, TypeError, OverflowError):
+        pass
+    raise InputError(f"--every is {every!r}; give a duration above zero, such as 2min or 6h.")

@@ -1,0 +1,166 @@
+"""Dask: nothing is computed before it is asked for, and the same bits come out of it."""
+
+from __future__ import annotations
+
+import dask
+import dask.array
+import numpy as np
+import pytest
+import xarray as xr
+
+from geonet.errors import DensityError
+
+START, MINUTE = np.datetime64("2026-07-01T12:00", "ns"), np.timedelta64(1, "m")
+
+
+def counting(rain: xr.DataArray, read: list[int]) -> xr.DataArray:
+    """The field in chunks of one frame each, which note their numbers when they are read."""
+
+    def load(block: np.ndarray, block_info=None) -> np.ndarray:
+        read.append(block_info[0]["array-location"][0][0])
+        return block
+
+    chunks = dask.array.from_array(rain.values, chunks=(1, -1, -1))
+    meta = np.empty((0, 0, 0))
+    return rain.copy(data=dask.array.map_blocks(load, chunks, dtype=float, meta=meta))
+
+
+def test_nothing_is_computed_before_it_is_asked_for(rain, fine):
+    read: list[int] = []
+    field = counting(rain, read)
+    lazy = field.geonet.interp(time=fine, flag="faded")
+    wind, report = field.geonet.velocity(time=fine), field.geonet.report()
+    distance = field.geonet.distance()
+    assert read == []
+    for answer in (lazy.data, wind.velocity_x.data, report.distance.data, distance.data):
+        assert isinstance(answer, dask.array.Array)
+    lazy.compute()
+    assert set(read) == {0, 1, 2, 3}
+
+
+def test_only_frames_that_are_needed_are_read(rain):
+    read: list[int] = []
+    counting(rain, read).geonet.interp(time=START + 15 * MINUTE).compute(scheduler="sync")
+    assert set(read) == {1, 2}
+
+
+@pytest.mark.parametrize("chunks", [{"time": 1}, {"time": 2, "x": 7}, {"time": -1, "member": 1}])
+def test_threads_give_the_bits_of_memory(ensemble, fine, chunks):
+    expected = ensemble.geonet.interp(time=fine, flag="faded")
+    lazy = ensemble.chunk(chunks).geonet.interp(time=fine, flag="faded")
+    with dask.config.set(scheduler="threads", num_workers=2):
+        found = lazy.compute()
+    assert found.identical(expected) or found.equals(expected)
+    assert (found.values == expected.values).all() and found.dims == expected.dims
+
+
+def test_everything_else_is_the_same_too(ensemble, fine):
+    lazy = ensemble.chunk(time=2, member=1)
+    xr.testing.assert_equal(lazy.geonet.report().compute(), ensemble.geonet.report())
+    xr.testing.assert_equal(lazy.geonet.distance().compute(), ensemble.geonet.distance())
+    expected = ensemble.geonet.velocity(time=fine)
+    xr.testing.assert_equal(lazy.geonet.velocity(time=fine).compute(), expected)
+
+
+def test_times_in_any_order_and_outside_are_the_same(rain):
+    asked = START + np.array([25, -5, 5, 30, 11, 99]) * MINUTE
+    expected = rain.geonet.interp(time=asked, outside="nan")
+    found = rain.chunk(time=1).geonet.interp(time=asked, outside="nan").compute()
+    assert (found.fillna(-1).values == expected.fillna(-1).values).all()
+
+
+def test_chunks_of_even_steps_can_be_written_to_zarr(tmp_path, spots):
+    rain = xr.DataArray(
+        spots(7), {"time": START + np.arange(7) * 10 * MINUTE}, ("time", "y", "x"), "rain"
+    )
+    every = START + np.arange(31) * 2 * MINUTE
+    lazy = rain.chunk(time=2).geonet.interp(time=every)
+    assert lazy.chunks[0] == (10, 10, 10, 1)
+    lazy.to_zarr(tmp_path / "fine.zarr", consolidated=False)
+    again = xr.open_zarr(tmp_path / "fine.zarr", consolidated=False)["rain"]
+    assert (again.values == rain.geonet.interp(time=every).values).all()
+
+
+@pytest.mark.parametrize("suffix", ["zarr", "nc"])
+def test_fields_survive_files(rain, fine, tmp_path, suffix):
+    file, expected = tmp_path / f"rain.{suffix}", rain.geonet.interp(time=fine)
+    if suffix == "zarr":
+        rain.to_zarr(file, consolidated=False)
+        stored = xr.open_zarr(file, consolidated=False)["rain"]
+    else:
+        rain.to_netcdf(file)
+        stored = xr.open_dataset(file, chunks={"time": 2})["rain"]
+    assert stored.chunks is not None
+    answer = stored.geonet.interp(time=fine)
+    out = tmp_path / f"fine.{suffix}"
+    if suffix == "zarr":
+        answer.chunk(time=-1).to_zarr(out, consolidated=False)
+        again = xr.open_zarr(out, consolidated=False)["rain"].load()
+    else:
+        answer.to_netcdf(out)
+        with xr.open_dataset(out) as opened:
+            again = opened["rain"].load()
+        stored.close()
+    assert (again.values == expected.values).all()
+    assert again.attrs == expected.attrs and (again.time.values == expected.time.values).all()
+
+
+def test_errors_name_the_frame_and_the_member(ensemble, fine):
+    values = ensemble.values.copy()
+    values[2, 1, 5, 5] = -3.0
+    lazy = ensemble.copy(data=values).chunk(time=2, member=1).geonet.interp(time=fine)
+    message = "rain at time 2026-07-01T12:20:00.000000000, member 7 holds 1 negative values"
+    with pytest.raises(DensityError, match=message):
+        lazy.compute()
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Two processes of one thread each."""
+    distributed = pytest.importorskip("distributed")
+    with (
+        dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}),
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster) as connected,
+    ):
+        yield connected
+
+
+def test_workers_of_a_cluster_give_the_bits_of_memory(ensemble, fine, client):
+    expected = ensemble.geonet.interp(time=fine)
+    lazy = ensemble.chunk(time=1).geonet.interp(time=fine)
+    future = client.compute(lazy)
+    found = future.result()
+    assert (found.values == expected.values).all()
+
+
+def test_a_worker_that_is_killed_costs_time_and_nothing_else(ensemble, fine, client):
+    expected = ensemble.geonet.interp(time=fine)
+    victim = next(iter(client.scheduler_info()["workers"]))
+
+    def hesitant(block: np.ndarray) -> np.ndarray:
+        import os
+        import time
+        from pathlib import Path
+
+        from distributed import get_worker
+
+        time.sleep(0.2)
+        marker = Path(mark)
+        if get_worker().address == victim and not marker.exists():
+            marker.touch()
+            os._exit(1)
+        return block
+
+    import tempfile
+
+    mark = f"{tempfile.mkdtemp()}/died"
+    chunked = ensemble.chunk(time=1)
+    field = chunked.copy(data=chunked.data.map_blocks(hesitant, dtype=float))
+    found = client.compute(field.geonet.interp(time=fine)).result()
+    from pathlib import Path
+
+    assert Path(mark).exists()
+    assert (found.values == expected.values).all()

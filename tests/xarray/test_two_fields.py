@@ -1,0 +1,81 @@
+"""Two fields without time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import geonet.xarray
+from geonet.errors import GridError, InputError
+
+
+def test_the_geodesic_is_that_of_two_frames(ensemble):
+    first, second = ensemble.isel(time=0, drop=True), ensemble.isel(time=1, drop=True)
+    ours = geonet.xarray.geodesic(first, second, [0, 0.25, 1])
+    timed = ensemble.isel(time=slice(2)).assign_coords(time=[0.0, 1.0])
+    expected = timed.geonet.interp(time=[0, 0.25, 1])
+    assert ours.dims == ("t", "member", "y", "x") and ours.t.values.tolist() == [0, 0.25, 1]
+    assert (ours.values == expected.values).all()
+    assert ours.attrs == first.attrs and ours.name == "rain"
+    single = geonet.xarray.geodesic(first, second, 0.25)
+    assert single.dims == first.dims and (single.values == ours.values[1]).all()
+
+
+def test_two_fields_may_be_lazy(ensemble):
+    first, second = ensemble.isel(time=0), ensemble.isel(time=1)
+    lazy = geonet.xarray.geodesic(first.chunk(member=1, x=7), second.chunk(member=1), [0.5])
+    assert lazy.chunks is not None
+    assert (lazy.values == geonet.xarray.geodesic(first, second, [0.5]).values).all()
+    apart = first.chunk(member=1).geonet.distance(second)
+    assert apart.chunks is not None
+    assert (apart.values == first.geonet.distance(second).values).all()
+
+
+def test_the_distance_to_another_field_is_per_member(ensemble):
+    first, second = ensemble.isel(time=0, drop=True), ensemble.isel(time=1, drop=True)
+    distance = first.geonet.distance(second)
+    assert distance.dims == ("member",) and distance.attrs["units"] == "km"
+    np.testing.assert_allclose(distance, ensemble.geonet.distance().isel(time=0), rtol=1e-12)
+    to_one = first.geonet.distance(second.isel(member=0, drop=True))
+    assert to_one.dims == ("member",)
+    assert to_one.values[0] == distance.values[0] and to_one.values[1] != distance.values[1]
+
+
+def test_empty_fields_are_no_distance_apart_that_is_known(rain):
+    assert np.isnan(rain[0].geonet.distance(0 * rain[1]))
+
+
+def test_the_ends_are_as_they_were_given(rain):
+    ours = geonet.xarray.geodesic(rain[0].astype("f4"), rain[1].astype("f4"), [0.0, 1.0])
+    assert (ours.values == rain[:2].astype("f4").values).all()
+
+
+def test_one_of_two_fields_may_be_empty(rain):
+    ours = geonet.xarray.geodesic(rain[0], 0 * rain[1], 0.25)
+    np.testing.assert_allclose(ours, 0.75 * rain[0])
+
+
+@pytest.mark.parametrize(
+    "change, kind, message",
+    [
+        (lambda f: f.isel(x=slice(5)), GridError, "differ along 'x'"),
+        (lambda f: f.rename(x="lon"), GridError, "differ along 'x'"),
+        (lambda f: f.assign_coords(x=f.x + 3), GridError, "lie in different places"),
+        (lambda f: f.values, InputError, "give an xarray.DataArray"),
+        (lambda f: f.expand_dims(t=[0]), InputError, "have a dimension 't'"),
+    ],
+)
+def test_fields_that_are_no_pair_are_refused(rain, change, kind, message):
+    with pytest.raises(kind, match=message):
+        geonet.xarray.geodesic(rain[0], change(rain[1]), [0.5])
+
+
+def test_members_that_differ_are_refused(ensemble):
+    first, second = ensemble.isel(time=0), ensemble.isel(time=1).assign_coords(member=[3, 8])
+    with pytest.raises(InputError, match="'member'"):
+        first.geonet.distance(second)
+
+
+def test_negative_values_say_in_which_field(rain):
+    with pytest.raises(InputError, match="the second field holds 320 negative values"):
+        geonet.xarray.geodesic(rain[0], -rain[1], [0.5])
