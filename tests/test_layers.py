@@ -40,6 +40,7 @@ LAYERS = (  # from the bottom up; a package may import what stands before it
     ("studies",),
     ("api",),  # the façade
     ("",),  # geonet itself, which gives the façade's names
+    ("xarray",),
     ("app",),
     ("cli",),
     ("__main__",),

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -178,6 +179,7 @@ def test_radar(tmp_path):
     assert rows["geodesic"][0] < rows["fade"][0] / 3
     assert rows["geodesic"][4] > rows["fade"][4]  # it is sharper
     assert abs(rows["geodesic"][1] - 100) < 1
+    assert ("advection" in rows) == (find_spec("pysteps") is not None)
     north, east = figures(r"'velocity_y': '([\d.]+) km s-1', 'velocity_x': '([\d.]+) km s", printed)
     assert north == pytest.approx(0.30 / 60, rel=0.5) and east == pytest.approx(0.90 / 60, rel=0.1)
     assert width(tmp_path / "radar.png") > 300

@@ -17,6 +17,7 @@ import os
 
 import numpy as np
 import xarray as xr
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from scipy.ndimage import map_coordinates
 
@@ -101,7 +102,8 @@ shown = {
 figure = Figure(figsize=(3 * len(shown), 3.2), layout="constrained")
 axes = figure.subplots(1, len(shown))
 for ax, (name, field) in zip(axes, shown.items(), strict=True):
-    drawn = ax.pcolormesh(field.where(field >= WET), cmap="viridis", vmin=0, vmax=float(rain.max()))
+    norm = PowerNorm(0.5, vmin=0, vmax=float(rain.max()))
+    drawn = ax.pcolormesh(field.where(field >= WET), cmap="viridis", norm=norm)
     ax.set(title=name, aspect="equal", xticks=[], yticks=[])
 figure.colorbar(drawn, ax=axes, label=rain.attrs.get("units", ""), shrink=0.8)
 figure.savefig("radar.png", dpi=100)

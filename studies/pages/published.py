@@ -141,7 +141,7 @@ _LISTED = (
     ),
     _by_page_writer("busy", "busy_machine", {"docs/threads.md": ("busy",)}),
     _by_page_writer("app-latency", "app_latency", {"docs/app.md": ("latency", "crowd")}),
-    _by_page_writer("radar", "radar_fields", {"docs/fields.md": ("radar",)}),
+    _by_page_writer("radar", "radar_fields", {"docs/fields.md": ("radar", "growth")}),
     _by_page_writer("field-cluster", "field_cluster", {"docs/fields.md": ("field-cluster",)}),
     # It measures commands and draws with them, and prints what it finds.
     _by_page_writer("command-line", "command_line", {}, "geonet.cli.app", "geonet.plotting"),

@@ -1,7 +1,7 @@
-"""The tests with other versions of NumPy, SciPy and POT, and with other arithmetic.
+"""The tests with other versions of NumPy, SciPy, POT, xarray and Dask, and with other arithmetic.
 
-Version rows: the oldest and the newest of the three that geonet says it takes. Each is a virtual
-environment in runs/matrix, laid over this one: only the three are its own.
+Version rows: the oldest and the newest of these that geonet says it takes. Each is a virtual
+environment in runs/matrix, laid over this one: only these are its own.
 
 Variant rows: the same numbers from other instructions, summed in another order, by other loops, by
 more threads, and from tensors that lie elsewhere in memory. What passes in all of them depends on
@@ -29,16 +29,23 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "runs" / "matrix"
-NAMES = ("numpy", "scipy", "POT")
+NAMES = (
+    *("numpy", "scipy", "POT"),
+    *("xarray", "pandas", "dask", "distributed", "zarr", "netCDF4"),
+)
+BESIDE_OLDEST = ("crc32c", "pytz")  # which the oldest Zarr and pandas import
 # The oldest SciPy that takes NumPy 2 is newer than the oldest that geonet takes.
 TURN = ("numpy==2.0.0", "scipy==1.13.0")
 CORE = (
     *("tests/measures", "tests/solvers/exact", "tests/solvers/learned", "tests/test_api.py"),
     *("tests/solvers/entropic/test_schrodinger.py", "tests/solvers/entropic/test_barycenter.py"),
     *("tests/solvers/test_laws.py", "tests/solvers/test_auto.py", "tests/geodesics/test_base.py"),
+    *("tests/xarray", "tests/cli/test_interp.py"),
 )
 # JAX, which OTT needs and POT imports where it finds it, takes no old NumPy.
 LEFT_OUT, WITHOUT_JAX = ("-k", "not ott"), {"POT_BACKEND_DISABLE_JAX": "1"}
+# Said by what was built for a newer NumPy; NumPy itself ignores it.
+HARMLESS = ("-W", "ignore:numpy.ndarray size changed:RuntimeWarning")
 # Where numbers are computed.
 NUMBERS = tuple(
     f"tests/{part}"
@@ -98,9 +105,12 @@ def main() -> int:
 def _versions_to_install() -> dict[str, list[str]]:
     """What to install, by the name of the row."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    bounds = dict(line.split(">=") for line in project["dependencies"] if ">=" in line)
+    lines = project["dependencies"] + project["optional-dependencies"]["xarray"]
+    parts = (line.partition(">=") for line in lines)
+    bounds = {name.partition("[")[0]: bound for name, _, bound in parts}
     oldest = [f"{name}=={bounds[name]}" for name in NAMES]
-    return {"oldest": oldest, "numpy-2": [*TURN, oldest[-1]], "newest": [*NAMES]}
+    turn = [*TURN, f"POT=={bounds['POT']}"]
+    return {"oldest": [*oldest, *BESIDE_OLDEST], "numpy-2": turn, "newest": [*NAMES]}
 
 
 def _version_row(name: str, more: list[str]) -> Outcome:
@@ -117,7 +127,7 @@ def _version_row(name: str, more: list[str]) -> Outcome:
     found = _versions(python)
     if found == [version(one) for one in NAMES]:
         return Outcome(_said(found), "skipped: these are what all other tests run with", True)
-    told, passed = _tests(python, [*LEFT_OUT, *CORE, *more], WITHOUT_JAX)
+    told, passed = _tests(python, [*LEFT_OUT, *HARMLESS, *CORE, *more], WITHOUT_JAX)
     return Outcome(_said(found), told, passed)
 
 

@@ -36,6 +36,12 @@ def interp(
             metavar="NAME,…", help="The dimensions of space, if they are not x, y, lat, …."
         ),
     ] = None,
+    plane: Annotated[
+        bool,
+        typer.Option(
+            "--plane", help="Take latitudes and longitudes as they are, not as a globe's."
+        ),
+    ] = False,
     missing: Annotated[
         str,
         typer.Option(
@@ -75,6 +81,7 @@ def interp(
         field = open_field(file, variable)
     settings = {
         "space": None if space is None else tuple(space.split(",")),
+        "geographic": False if plane else None,
         "solver": solver,
         "options": options,
         "missing": filling,

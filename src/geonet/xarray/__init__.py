@@ -23,6 +23,6 @@ except ModuleNotFoundError as error:
         "install it: pip install 'geonet[xarray]'."
     ) from error
 
-from geonet.xarray.synthetic_rain import synthetic_rain
+from geonet.xarray.rain import synthetic_rain
 
 __all__ = ["FieldAccessor", "geodesic", "synthetic_rain"]

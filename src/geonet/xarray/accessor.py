@@ -253,7 +253,9 @@ class FieldAccessor:
     def _ask(
         self, field: xr.DataArray, time: Hashable, moments: Moments, question: Question
     ) -> Any:
-        """(*others, T, *question.shape)."""
+        """(*others, T, *question.shape); of a field in a file it reads the frames it needs."""
+        first, last = int(moments.frame.min()), int(moments.frame.max()) + 1
+        field, moments = field.isel({time: slice(first, last + 1)}), moments.chosen(..., first)
         space = question.how.space.dims
         others = [dim for dim in field.dims if dim not in (time, *space)]
         times = field[time].values

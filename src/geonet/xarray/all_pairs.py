@@ -66,7 +66,8 @@ def answered(
     """
     if hasattr(values, "dask"):
         return _lazily(values, moments, question, lengths, labels)
-    return _at_once(values, moments, question, lengths, labels, torch.get_num_threads())
+    known = np.asarray(values)
+    return _at_once(known, moments, question, lengths, labels, torch.get_num_threads())
 
 
 def _at_once(

@@ -177,7 +177,8 @@ def _on_globe(
         raise GridError(
             f"The latitudes {low:g} to {high:g} do not fit a plane: a degree of longitude is "
             f"{widths.min():.2g} to {widths.max():.2g} times as long as in the middle; take a "
-            "smaller region, reproject it, or give geographic=False for a plane of degrees."
+            "smaller region, reproject it, or give "
+            + either("geographic=False for a plane of degrees.", "--plane for a plane of degrees.")
         )
     along = tuple(-1 if k == latitude else 1 for k in range(len(dims)))
     areas = widths.reshape(along)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class Moments:
     def __len__(self) -> int:
         return len(self.frame)
 
-    def chosen(self, which: np.ndarray, first: int = 0) -> Moments:
+    def chosen(self, which: Any, first: int) -> Moments:
         """Some of them, among frames that begin with number `first`."""
         return Moments(self.frame[which] - first, self.share[which])
 

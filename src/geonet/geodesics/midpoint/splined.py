@@ -38,6 +38,7 @@ STEPS = 60  # of Newton's method for where a particle is halfway
 STEEPEST = 0.02  # least eigenvalue of I + sD²u that a step may divide by
 POOR = 0.05  # residual above which a potential may be useless
 NEAR = 1e-12  # in the unit cube: where a particle was found
+SHORTEST = 2.0**-20  # of a step, beyond which shorter ones are of no use
 
 
 class SplineGeodesic(Geodesic):
@@ -209,26 +210,32 @@ class SplineGeodesic(Geodesic):
 def _traced_back(
     c: Tensor, step: list[float], s: float, x: Tensor, sides: tuple[float, ...]
 ) -> Tensor:
-    """y (N, d) with y + s∇u(y) = x, or as near as it gets; the best of all steps."""
+    """y (N, d) with y + s∇u(y) = x, or as near as it gets; the best of all steps.
+
+    Points that are found, or that no step brings nearer, are left alone.
+    """
     upper = torch.tensor(sides, dtype=torch.float64)
-    best, least = x, torch.full((len(x),), torch.inf, dtype=torch.float64)
-    y, size = x, torch.ones(len(x), 1, dtype=torch.float64)
+    found, left = x.clone(), torch.arange(len(x))
+    y, best, back = x, x, torch.zeros_like(x)
+    least = torch.full((len(x),), torch.inf, dtype=torch.float64)
+    size = torch.ones(len(x), 1, dtype=torch.float64)
     for _ in range(STEPS):
         jet = at_points(c, step, y)
-        miss = y + s * jet.gradient - x
+        miss = y + s * jet.gradient - x[left]
         now = miss.norm(dim=-1)
-        worse = now >= least
-        best = torch.where(worse[:, None], best, y)
-        least = torch.minimum(least, now)
-        if float(least.max()) < NEAR:
+        better = now < least
+        newton = torch.linalg.solve(_floored(jet.hessian[better], s), miss[better, :, None])
+        back = back.index_put((better,), newton[..., 0])
+        best, least = torch.where(better[:, None], y, best), torch.minimum(least, now)
+        size = torch.where(better[:, None], (2 * size).clamp(max=1.0), size / 2)
+        found[left] = best
+        going = (least >= NEAR) & (size[:, 0] >= SHORTEST)
+        if not bool(going.any()):
             break
-        size = torch.where(worse[:, None], size / 2, (2 * size).clamp(max=1.0))
-        here = torch.where(worse[:, None], best, y)
-        jet = at_points(c, step, here)
-        miss = here + s * jet.gradient - x
-        back = torch.linalg.solve(_floored(jet.hessian, s), miss[..., None])[..., 0]
-        y = torch.minimum((here - size * back).clamp(min=0), upper)
-    return best
+        left, best, back = left[going], best[going], back[going]
+        least, size = least[going], size[going]
+        y = torch.minimum((best - size * back).clamp(min=0), upper)
+    return found
 
 
 def _floored(hessian: Tensor, s: float) -> Tensor:

@@ -47,7 +47,9 @@ CELLS = (
 BAND = Cell((80, 50), (30, 22), 2.0)  # widespread rain with a texture, which travels as it is
 
 
-def synthetic_rain(minutes: Sequence[float] = range(0, 81, 10), cells: int = 96) -> xr.DataArray:
+def synthetic_rain(
+    minutes: Sequence[float] = range(0, 81, 10), cells: int = 96, growth: float = 1.0
+) -> xr.DataArray:
     """Rain rates of a made-up afternoon, (time, y, x) in mm/h, as they truly are at these times.
 
     Showers travel with the wind; one grows, one decays, one splits in two. A band of widespread
@@ -56,12 +58,13 @@ def synthetic_rain(minutes: Sequence[float] = range(0, 81, 10), cells: int = 96)
     Args:
         minutes: after the start, at 12:00.
         cells: along each side of the map, which is 192 km wide.
+        growth: a factor of all growth and decay; zero for showers that only travel and split.
     """
     check_count(cells, 2, "cells")
     moments = np.asarray(list(minutes), dtype=float)
     along = (np.arange(cells) + 0.5) * WIDTH / cells
     north, east = np.meshgrid(along, along, indexing="ij")
-    frames = [_frame(north, east, minute) for minute in moments]
+    frames = [_frame(north, east, minute, growth) for minute in moments]
     times = START + np.round(moments * 60e9).astype("timedelta64[ns]")
     units = {"units": "km"}
     return xr.DataArray(
@@ -73,9 +76,11 @@ def synthetic_rain(minutes: Sequence[float] = range(0, 81, 10), cells: int = 96)
     )
 
 
-def _frame(north: np.ndarray, east: np.ndarray, minute: float) -> np.ndarray:
+def _frame(north: np.ndarray, east: np.ndarray, minute: float, growth: float) -> np.ndarray:
     """Rain rates at one moment, (n, n)."""
-    rates = sum(_shower(cell, north, east, minute) for cell in CELLS)
+    rates = sum(
+        _shower(cell._replace(growth=growth * cell.growth), north, east, minute) for cell in CELLS
+    )
     texture = _texture(north - WIND[0] * minute, east - WIND[1] * minute)
     rates = rates + _shower(BAND, north, east, minute) * np.exp(texture)
     return np.where(rates < DRY, 0.0, rates)
