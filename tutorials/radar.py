@@ -7,7 +7,6 @@
 #
 # Here every second image is left out and filled in again by three methods: fading, geodesics, and
 # advection along the motion that pysteps finds, if `pip install 'geonet[radar]'` has brought it.
-#
 # The rain is made up, so its truth is known at any time: showers that travel with the wind, of
 # which one grows, one decays and one splits, and a band of widespread rain. For rain of your own,
 # set `RADAR_FILE` to a file that xarray opens, and `RADAR_VARIABLE` to a rain rate in it.
@@ -65,8 +64,8 @@ except ModuleNotFoundError as error:
 # %% [markdown]
 # ## What is wrong, and by how much
 # The **error** is the sum of all differences, relative to all rain. **Total**, **wet area** (0.1
-# mm/h or more) and **sharpness** (the sum of all slopes) are relative to the truth. **Drizzle** is
-# the share of wet cells below 1 mm/h.
+# mm/h or more) and **sharpness** (the sum of slopes) are relative to the truth. **Drizzle** is the
+# share of wet cells below 1 mm/h.
 
 # %%
 WET, DRIZZLE = 0.1, 1.0  # mm/h
@@ -101,8 +100,8 @@ shown = {
 }
 figure = Figure(figsize=(3 * len(shown), 3.2), layout="constrained")
 axes = figure.subplots(1, len(shown))
+norm = PowerNorm(0.5, vmin=0, vmax=float(rain.max()))
 for ax, (name, field) in zip(axes, shown.items(), strict=True):
-    norm = PowerNorm(0.5, vmin=0, vmax=float(rain.max()))
     drawn = ax.pcolormesh(field.where(field >= WET), cmap="viridis", norm=norm)
     ax.set(title=name, aspect="equal", xticks=[], yticks=[])
 figure.colorbar(drawn, ax=axes, label=rain.attrs.get("units", ""), shrink=0.8)

@@ -5,8 +5,8 @@ twice as fast.
 
     python studies/pages/radar_fields.py
 
-Prints the tables, writes them into docs/fields.md and the picture into docs/images/radar.png. Run it
-by `make radar`, which installs pysteps.
+Prints the tables, writes them into docs/fields.md and the picture into docs/images/radar.png. Run
+it by `make radar`, which installs pysteps.
 """
 
 from __future__ import annotations
