@@ -21,9 +21,14 @@ def at_the_command_line() -> Iterator[None]:
         _at_command_line.reset(token)
 
 
+def is_command_line() -> bool:
+    """Whether people at a command line will read what is said here."""
+    return _at_command_line.get()
+
+
 def either(python: str, command: str) -> str:
     """The first in Python, the second at the command line."""
-    return command if _at_command_line.get() else python
+    return command if is_command_line() else python
 
 
 def setting(name: str, value: object) -> str:

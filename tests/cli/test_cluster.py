@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from geonet.cli import many
 from geonet.xarray import synthetic_rain
 
 distributed = pytest.importorskip("distributed")
@@ -52,7 +53,7 @@ def test_pairs_are_solved_by_a_cluster_alike(run, address, line_pair, tmp_path):
         ):
             assert (ours["density"] == theirs["density"]).all()
     summaries = [(tmp_path / f / "summary.csv").read_text().splitlines() for f in ("here", "there")]
-    assert sorted(summaries[0]) == sorted(summaries[1])
+    assert summaries[0] == summaries[1]
     again = run(*common, "there", "--scheduler", address)
     assert again.out.startswith("0 pairs solved, 2 were there already")
 
@@ -81,3 +82,20 @@ def test_a_cluster_without_workers_is_refused(refused, line_pair, tmp_path):
             *("--scheduler", cluster.scheduler_address),
         )
     assert "has no workers; start some: dask worker" in told
+
+
+def test_refusals_of_workers_are_worded_for_the_command_line(refused, address):
+    rain = synthetic_rain((0, 10), cells=24)
+    rain.where(rain.x > 20).to_netcdf("gappy.nc")
+    told = refused("interp", "gappy.nc", "--every", "5min", "-o", "a.nc", "--scheduler", address)
+    assert "--missing exclude" in told
+
+
+def test_a_cluster_that_fails_is_said_in_a_line(refused, address, line_pair, tmp_path, monkeypatch):
+    def without_geonet(todo, pair):
+        raise ModuleNotFoundError("No module named 'geonet'")
+
+    monkeypatch.setattr(many, "_solved_by_worker", without_geonet)
+    (tmp_path / "pairs.csv").write_text("source,target\na.npy,b.npy\n")
+    told = refused("geodesic", "--pairs", "pairs.csv", "-o", "out", "--scheduler", address)
+    assert "The cluster failed: No module named 'geonet'; check that its workers" in told

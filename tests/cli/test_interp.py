@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +46,7 @@ def test_frames_are_put_between_and_written(run, rain, output):
     assert (found.values[::5] == rain.values).all()
     assert (found.time.values == expected.time.values).all()
     assert found.x.attrs == {"units": "km"}
-    assert [file.name for file in Path().iterdir() if file.name[0] == "."] == []
+    assert not list(Path().glob(".*"))
 
 
 def test_stores_are_read_too(run, rain):
@@ -71,14 +73,35 @@ def test_steps_of_numbers_and_names_of_dimensions(run, rain):
     assert opened("fine.nc").hour.values.tolist() == np.arange(0, 4.1, 0.5).tolist()
 
 
-def test_packed_files_stay_packed(run, rain):
-    packing = {"dtype": "int16", "scale_factor": 0.01, "_FillValue": -1}
-    rain.to_netcdf("packed.nc", encoding={"rain_rate": packing})
-    assert run("interp", "packed.nc", "--every", "5min", "-o", "fine.nc").code == 0
-    with xr.open_dataset("fine.nc") as found, xr.open_dataset("packed.nc") as given:
-        assert found.rain_rate.encoding["dtype"] == np.int16
-        assert found.rain_rate.encoding["scale_factor"] == 0.01
-        assert (found.rain_rate.values[::2] == given.rain_rate.values).all()
+PACKINGS = {
+    "short": {"dtype": "int16", "scale_factor": 0.01, "_FillValue": -1},
+    "missing value": {"dtype": "int16", "scale_factor": 0.01, "missing_value": -1},
+    "unsigned": {"dtype": "uint8", "scale_factor": 0.2, "_FillValue": 255},
+}
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_packed_values_are_written_as_floats(run, rain, packing):
+    gappy = rain.where((rain.x > 20) | (rain.y > 20))
+    gappy.to_netcdf("packed.nc", encoding={"rain_rate": PACKINGS[packing]})
+    command = ("interp", "packed.nc", "--every", "5min", "-o", "fine.nc", "--missing", "exclude")
+    assert run(*command).code == 0
+    with xr.open_dataset("packed.nc") as given:
+        assert (opened("fine.nc")[::2].fillna(-9).values == given.rain_rate.fillna(-9).values).all()
+    assert opened("fine.nc").isnull().any()
+
+
+def test_what_is_higher_between_than_at_both_ends_does_not_wrap_around(run):
+    x = np.arange(48.0)
+    wide = [[12, 36], [24, 24]]
+    crossing = [sum(100 * np.exp(-(((x - m) / 6) ** 2)) for m in middles) for middles in wide]
+    field = xr.DataArray(np.array(crossing), {"time": [0.0, 1.0], "x": x}, ("time", "x"), "height")
+    packing = {"dtype": "uint8", "scale_factor": 1.0, "_FillValue": 255}
+    field.to_netcdf("bytes.nc", encoding={"height": packing})
+    assert run("interp", "bytes.nc", "--every", "0.125", "-o", "fine.nc").code == 0
+    with xr.open_dataset("bytes.nc") as given:
+        expected = given.height.load().geonet.interp(time=np.arange(9) / 8)
+    np.testing.assert_allclose(opened("fine.nc", "height"), expected, rtol=1e-6)
 
 
 def test_whole_numbers_get_fractions_between(run, rain):
@@ -99,8 +122,10 @@ def test_missing_cells_and_empty_frames_are_told(run, refused, rain):
     assert "--missing exclude" in refused(*command)
     code, out, _ = run(*command, "--missing", "exclude")
     assert code == 0
-    assert "2 frames faded: between two of which one is empty nothing moves.\n" in out
-    assert np.isnan(opened("fine.nc").values[1, 3, 3])
+    assert "Some frames were faded, where a neighbour is empty: faded in the file says" in out
+    found = opened("fine.nc")
+    assert np.isnan(found.values[1, 3, 3])
+    assert np.flatnonzero(found.faded.values).tolist() == [3, 5]
 
 
 def test_an_interrupted_run_is_gone_on_with(run, rain, monkeypatch):
@@ -125,6 +150,43 @@ def test_an_interrupted_run_is_gone_on_with(run, rain, monkeypatch):
     found = opened("fine.zarr")
     expected = rain.geonet.interp(time=found.time.values).astype("float32")
     assert (found.values == expected.values).all()
+    assert run(*command[:-1], "whole.zarr").out.splitlines()[1:] == out.splitlines()[1:]
+
+
+def test_an_input_that_changed_meanwhile_is_begun_again(run, rain, monkeypatch):
+    monkeypatch.setattr(finer_file, "PAIRS", 1)
+    rain.chunk(time=1).to_zarr("rain.zarr", consolidated=False)
+    command = ("interp", "rain.zarr", "--every", "5min", "-o", "fine.nc")
+    wait, solved = finer.waited_for, []
+
+    def interrupted(work, show):
+        if len(solved) == 2:
+            raise KeyboardInterrupt
+        solved.append(1)
+        return wait(work, show)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(finer, "waited_for", interrupted)
+        assert run(*command).code == 130
+    doubled = (2 * rain).to_dataset(name="rain_rate").drop_vars(list(rain.coords))
+    doubled.to_zarr("rain.zarr", region={"time": slice(0, 5)}, consolidated=False)
+    code, out, _ = run(*command)
+    assert code == 0 and "were there already" not in out
+    assert (opened("fine.nc").values[::2] == 2 * rain.values).all()
+
+
+def test_a_folder_that_lost_its_store_is_begun_again(run, rain):
+    command = ("interp", "rain.nc", "--every", "5min", "-o", "fine.zarr")
+    assert run(*command).code == 0
+    folder = Path(".fine.zarr.partial")
+    folder.mkdir()
+    asked = finer.Asked(Path("rain.nc"), None, None, "5min", {"solver": "auto"}, Path("f"), None)
+    settings = {"space": ["y", "x"], "geographic": None, "options": {}, "missing": "refuse"}
+    recipe = {**finer._recipe(asked), "solver": "auto", **settings}
+    (folder / "done.json").write_text(json.dumps({"parts": 1, "tally": {}, "recipe": recipe}))
+    shutil.rmtree("fine.zarr")
+    assert run(*command).code == 0
+    assert opened("fine.zarr").sizes["time"] == 9
 
 
 def test_what_is_there_of_another_recipe_is_not_taken(run, rain, monkeypatch):
@@ -133,6 +195,70 @@ def test_what_is_there_of_another_recipe_is_not_taken(run, rain, monkeypatch):
     (folder / "done.json").write_text(json.dumps({"parts": 1, "recipe": {"every": "1min"}}))
     code, out, _ = run("interp", "rain.nc", "--every", "5min", "-o", "fine.zarr")
     assert code == 0 and out.startswith("fine.zarr: 9 frames from 5\n")
+
+
+@pytest.mark.parametrize("at_once", [1, 3 * 24**2, 7 * 24**2])
+def test_parts_hold_no_more_frames_than_fit(run, rain, monkeypatch, at_once):
+    monkeypatch.setattr(finer_file, "AT_ONCE", at_once)
+    assert run("interp", "rain.nc", "--every", "2min", "-o", "fine.zarr").code == 0
+    found = opened("fine.zarr")
+    expected = rain.geonet.interp(time=found.time.values).astype("float32")
+    assert (found.values == expected.values).all()
+    assert max(xr.open_zarr("fine.zarr").rain_rate.chunks[0]) <= max(1, at_once // 24**2)
+
+
+def test_projections_and_attributes_of_the_file_are_kept(run, rain):
+    mapped = rain.assign_coords(crs=0, name=("y", [f"row {k}" for k in range(24)]))
+    mapped.crs.attrs = {"grid_mapping_name": "stereographic"}
+    data = mapped.to_dataset().assign_attrs(title="Rain")
+    data["rain_rate"].encoding = {"grid_mapping": "crs"}
+    data["time_bnds"] = (("time", "nv"), np.zeros((5, 2)))
+    data.time.attrs["bounds"] = "time_bnds"
+    data.time.encoding["units"] = "minutes since 2026-07-01"
+    data.to_netcdf("mapped.nc")
+    for output in ("fine.nc", "fine.zarr"):
+        assert run("interp", "mapped.nc", "--every", "5min", "-o", output).code == 0
+        open_it = xr.open_dataset if output.endswith("nc") else xr.open_zarr
+        with open_it(output) as found:
+            assert found.attrs["title"] == "Rain"
+            assert found.rain_rate.attrs["grid_mapping"] == "crs"
+            assert found.crs.attrs["grid_mapping_name"] == "stereographic"
+            assert found.name.values[3] == "row 3"
+
+
+def test_stores_of_the_older_format_are_read(run, rain):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rain.to_zarr("older.zarr", zarr_format=2)
+    for output in ("fine.nc", "fine.zarr"):
+        assert run("interp", "older.zarr", "--every", "5min", "-o", output).code == 0
+        assert (opened(output).values[::2] == rain.values).all()
+
+
+def test_numbers_that_rounding_keeps_from_frames_stand_for_them(run, rain):
+    tenths = rain.assign_coords(time=np.arange(5) * 0.1)
+    tenths.to_netcdf("tenths.nc")
+    assert run("interp", "tenths.nc", "--every", "0.05", "-o", "fine.nc").code == 0
+    found = opened("fine.nc")
+    assert found.sizes["time"] == 9 and (found.values[::2] == rain.values).all()
+    assert (found.time.values[::2] == tenths.time.values).all()
+
+
+def test_regions_of_the_globe_and_planes_of_degrees(run, refused, rain):
+    northern = rain.rename(y="lat", x="lon").assign_coords(
+        lat=np.linspace(60, 89, 24), lon=np.linspace(0, 20, 24)
+    )
+    northern.to_netcdf("north.nc")
+    command = ("interp", "north.nc", "--every", "5min", "-o", "fine.nc")
+    assert "do not fit a plane" in refused(*command) and "--plane" in refused(*command)
+    assert run(*command, "--plane").code == 0
+
+
+def test_dates_of_other_calendars_and_frames_in_disorder(run, rain):
+    dates = xr.date_range("2001-02-28", periods=5, freq="D", calendar="360_day", use_cftime=True)
+    rain.assign_coords(time=dates).isel(time=[3, 0, 4, 1, 2]).to_netcdf("days.nc")
+    assert run("interp", "days.nc", "--every", "12h", "-o", "fine.nc").code == 0
+    assert (opened("fine.nc").values[::2] == rain.values).all()
 
 
 def test_uneven_parts_are_written_whole(run, rain, monkeypatch):
@@ -153,7 +279,13 @@ def test_uneven_parts_are_written_whole(run, rain, monkeypatch):
         (("rain.nc", "--every", "2min", "-o", "no/a.nc"), "The folder no does not exist"),
         (("rain.nc", "--every", "soon", "-o", "a.nc"), "--every is 'soon'; give a duration"),
         (("rain.nc", "--every", "-2min", "-o", "a.nc"), "--every is '-2min'; give a duration"),
-        (("rain.nc", "--every", "1ns", "-o", "a.nc"), "--every"),
+        (("rain.nc", "--every", "1ns", "-o", "a.nc"), "--every 1ns makes 2.4e+12 frames"),
+        (("single.nc", "--every", "1h", "-o", "a.nc"), "The field has 1 frame along 'time'"),
+        (("double.nc", "--every", "1h", "-o", "a.nc"), "stands twice along 'time'"),
+        (("below.nc", "--every", "5min", "-o", "a.nc"), "rain_rate at time 2026-07-01T12:00"),
+        (("words along time.nc", "--every", "5", "-o", "a.nc"), "neither dates nor numbers"),
+        (("no times.nc", "--every", "5", "-o", "a.nc"), "times hold 1 without a value"),
+        (("here", "--every", "5min", "-o", "a.nc"), "Cannot read here as NetCDF or Zarr"),
         (("rain.nc", "--every", "1us", "-o", "a.nc"), "frames; give a longer step"),
         (
             ("rain.nc", "--every", "2min", "-o", "a.nc", "--variable", "snow"),
@@ -184,5 +316,11 @@ def test_uneven_parts_are_written_whole(run, rain, monkeypatch):
 def test_bad_input_is_refused_in_a_line(refused, rain, arguments, message, monkeypatch):
     monkeypatch.setattr("geonet.cli.cluster.PATIENCE", 1)
     Path("words.nc").write_text("no field")
+    Path("here").mkdir()
+    rain.isel(time=[0]).to_netcdf("single.nc")
+    rain.isel(time=[0, 1, 1]).to_netcdf("double.nc")
+    (-rain).to_netcdf("below.nc")
+    rain.assign_coords(time=list("abcde")).to_netcdf("words along time.nc")
+    rain.assign_coords(time=[0, 1, np.nan, 3, 4]).to_netcdf("no times.nc")
     assert message in refused("interp", *arguments)
-    assert not Path("a.nc").exists()
+    assert not Path("a.nc").exists() and not list(Path().glob(".*"))

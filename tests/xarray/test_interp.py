@@ -117,8 +117,7 @@ def test_space_has_one_to_three_dimensions(spots, cells):
     field = xr.DataArray(spots(2, cells), dims=dims, coords={"time": [0.0, 1.0]})
     ours = field.geonet.interp(time=[0.5], space=dims[1:])
     assert ours.shape == (1, *cells)
-    # In 3D a network may answer, whose mass is off by as much as the report says.
-    np.testing.assert_allclose(ours.sum(), field.mean("time").sum(), rtol=2e-3)
+    np.testing.assert_allclose(ours.sum(), field.mean("time").sum(), rtol=1e-9)
 
 
 def test_totals_go_evenly_from_frame_to_frame(rain):

@@ -41,6 +41,13 @@ def test_the_distance_to_another_field_is_per_member(ensemble):
     assert to_one.values[0] == distance.values[0] and to_one.values[1] != distance.values[1]
 
 
+def test_coordinates_may_descend_in_one_of_both(rain):
+    flipped = rain[1].isel(y=slice(None, None, -1))
+    assert rain[0].geonet.distance(flipped) == rain[0].geonet.distance(rain[1])
+    ours = geonet.xarray.geodesic(rain[0], flipped, [0.5, 1.0])
+    assert (ours.values == geonet.xarray.geodesic(rain[0], rain[1], [0.5, 1.0]).values).all()
+
+
 def test_empty_fields_are_no_distance_apart_that_is_known(rain):
     assert np.isnan(rain[0].geonet.distance(0 * rain[1]))
 
@@ -61,6 +68,7 @@ def test_one_of_two_fields_may_be_empty(rain):
         (lambda f: f.isel(x=slice(5)), GridError, "differ along 'x'"),
         (lambda f: f.rename(x="lon"), GridError, "differ along 'x'"),
         (lambda f: f.assign_coords(x=f.x + 3), GridError, "lie in different places"),
+        (lambda f: f.astype(complex), InputError, "holds complex128, not numbers"),
         (lambda f: f.values, InputError, "give an xarray.DataArray"),
         (lambda f: f.expand_dims(t=[0]), InputError, "have a dimension 't'"),
     ],

@@ -18,7 +18,7 @@ def connected(address: str | None) -> Iterator[Any]:
         yield None
         return
     try:
-        from distributed import Client
+        from distributed import CancelledError, Client, KilledWorker
     except ModuleNotFoundError as error:
         raise InputError(
             "--scheduler needs distributed, which is not installed; "
@@ -36,4 +36,11 @@ def connected(address: str | None) -> Iterator[Any]:
             raise InputError(
                 f"The scheduler at {address} has no workers; start some: dask worker {address}."
             )
-        yield client
+        try:
+            yield client
+        except (ImportError, KilledWorker, CancelledError) as error:
+            said = " ".join(str(error).split())[:200].rstrip(".")
+            raise InputError(
+                f"The cluster failed: {said}; check that its workers have the same geonet and "
+                "enough memory. The same command goes on."
+            ) from error

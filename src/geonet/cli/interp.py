@@ -75,10 +75,6 @@ def interp(
     options = parse_options(option or [])
     filling = _filling(missing)
     _check_output(output)
-    with working("opening"):  # importing torch takes seconds
-        from geonet.xarray.field_file import open_field
-
-        field = open_field(file, variable)
     settings = {
         "space": None if space is None else tuple(space.split(",")),
         "geographic": False if plane else None,
@@ -86,9 +82,9 @@ def interp(
         "options": options,
         "missing": filling,
     }
-    from geonet.cli.finer import Finer
-
-    Finer(file, field, time, settings, output).make(every, scheduler)
+    with working("starting"):  # importing torch takes seconds
+        from geonet.cli.finer import Asked, make_finer
+    make_finer(Asked(file, variable, time, every, settings, output, scheduler))
     return 0
 
 

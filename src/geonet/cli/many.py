@@ -113,7 +113,8 @@ def solve_many(
         done = f"{before + solved:,} of {counted(len(pairs), 'pair')} are done"
         raise InterruptedWorkError(f"Interrupted: {done}; the same command goes on.") from None
     finally:
-        _write_summary(folder, lines)
+        order = {f"{pair.name}.npz": k for k, pair in enumerate(pairs)}  # not as a cluster ends
+        _write_summary(folder, dict(sorted(lines.items(), key=lambda one: order.get(one[0], -1))))
     found = [lines.get(f"{pair.name}.npz", {}) for pair in pairs]
     changed = sum(bool(line.get("changed")) for line in found)
     missed = sum(str(line.get("converged")) == "False" for line in found)  # text, where it is read
@@ -179,7 +180,14 @@ def _outcomes(
         return
     from distributed import as_completed
 
-    there = replace(todo, base=todo.base.resolve(), folder=todo.folder.resolve())
+    model = Path(todo.recipe.solver)
+    solver = str(model.resolve()) if model.is_file() else todo.recipe.solver
+    there = Todo(
+        todo.base.resolve(),
+        todo.folder.resolve(),
+        replace(todo.recipe, solver=solver),
+        todo.pictures,
+    )
     tasks = client.map(partial(_solved_by_worker, there), pairs, pure=False)
     asked = dict(zip([task.key for task in tasks], pairs, strict=True))
     yield from ((asked[task.key], task.result()) for task in as_completed(tasks))

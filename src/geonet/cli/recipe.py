@@ -78,15 +78,18 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """Plain data, by which two recipes are compared; a model's file with what is in it."""
         plain = asdict(self) | {"nodata": None if self.nodata is None else str(self.nodata)}  # NaN
-        model = Path(self.solver)
-        if not model.is_file():
-            return plain
-        return plain | {"model": sha256(model.read_bytes()).hexdigest()}
+        return plain | model_digest(self.solver)
 
     def _solver(self):
         import geonet
 
         return geonet.solver(self.solver, **self.options)
+
+
+def model_digest(solver: str) -> dict[str, str]:
+    """What tells a model's file from others of its name; nothing for a solver's name."""
+    model = Path(solver)
+    return {"model": sha256(model.read_bytes()).hexdigest()} if model.is_file() else {}
 
 
 @dataclass(frozen=True)

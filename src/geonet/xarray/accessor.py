@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import xarray as xr
 
-from geonet.arguments import check_word
+from geonet.arguments import check_kind
 from geonet.errors import InputError
 from geonet.measures.density import Mass
 from geonet.solvers.base import Solver
-from geonet.xarray.all_pairs import Labels, answered
 from geonet.xarray.axes import placed, space_of, time_of
-from geonet.xarray.like_interp import Template, like_interp
-from geonet.xarray.moments import Moments, Outside, comparable, durations, is_dated, located, starts
+from geonet.xarray.like_interp import Template
+from geonet.xarray.moments import Outside, is_dated
 from geonet.xarray.pair import REPORTED, Missing, Treatment
-from geonet.xarray.questions import Distances, Faded, Frames, Question, Reports, Velocities
+from geonet.xarray.questions import Distances, Faded, Frames, Reports, Velocities
+from geonet.xarray.series import Series
 from geonet.xarray.two_fields import common_space, distance, length_attributes
-
-UNTIL = "until"  # the coordinate that says when a pair ends
 
 
 @xr.register_dataarray_accessor("geonet")
@@ -39,7 +36,7 @@ class FieldAccessor:
         self,
         coords: Mapping[Any, Any] | None = None,
         *,
-        space: Hashable | Sequence[Hashable] | None = None,
+        space: Iterable[Hashable] | Hashable | None = None,
         geographic: bool | None = None,
         solver: str | Path | Solver = "auto",
         options: dict[str, Any] | None = None,
@@ -52,8 +49,9 @@ class FieldAccessor:
         """The field at other times, `interp(time=new_times)`: mass moves from frame to frame.
 
         Coordinates, dimensions and type are those that `da.interp` gives. Frames of the field come
-        back as they are. The total goes evenly from one frame's to the next. Between two frames of
-        which one is empty nothing can move, and one is faded into the other.
+        back as they are, gaps included, and are not checked. The total goes evenly from one frame's
+        to the next. Between two frames of which one is empty nothing can move, and one is faded
+        into the other.
 
         Args:
             coords: {dimension: times}, instead of a keyword.
@@ -70,25 +68,24 @@ class FieldAccessor:
             flag: the name of a further coordinate that says which moments are faded.
             **times: the dimension of time and the new times, a single one or a list.
         """
-        check_word(outside, ("refuse", "nan"), "outside")
         time, asked = _one_dimension(coords, times)
+        series = Series.of(self._field, time)
         how = self._treatment(time, space, geographic, solver, options, missing, mass)
-        field = self._in_order(time)
-        template = like_interp(field, time, asked)
-        moments = located(field[time].values, np.atleast_1d(template.times), outside)
-        values = self._ask(field, time, moments, Frames(how, template.dtype))
-        answer = _shaped(template, values, field, time, how.space.dims)
+        _check_flag(flag, self._field)
+        template, moments = series.moments(asked, outside)
+        values = series.ask(moments, Frames(how, template.dtype))
+        answer = _shaped(template, values, series, how.space.dims)
         if flag is not None:
-            faded = self._ask(field, time, moments, Faded(how))
-            told = _shaped(template, faded, field.isel(dict.fromkeys(how.space.dims, 0)), time, ())
-            answer = answer.assign_coords({flag: told.variable})
+            corner = Series(series.field.isel(dict.fromkeys(how.space.dims, 0)), time)
+            faded = _shaped(template, series.ask(moments, Faded(how)), corner, ())
+            answer = answer.assign_coords({flag: faded.variable})
         return answer
 
     def velocity(
         self,
         coords: Mapping[Any, Any] | None = None,
         *,
-        space: Hashable | Sequence[Hashable] | None = None,
+        space: Iterable[Hashable] | Hashable | None = None,
         geographic: bool | None = None,
         solver: str | Path | Solver = "auto",
         options: dict[str, Any] | None = None,
@@ -112,20 +109,17 @@ class FieldAccessor:
             outside: see there.
             **times: see there.
         """
-        check_word(outside, ("refuse", "nan"), "outside")
         time, asked = _one_dimension(coords, times)
+        series = Series.of(self._field, time)
         how = self._treatment(time, space, geographic, solver, options, missing)
-        field = self._in_order(time)
-        template = like_interp(field, time, asked)
-        moments = located(field[time].values, np.atleast_1d(template.times), outside)
-        moments = moments.with_next(field.sizes[time])
-        values = self._ask(field, time, moments, Velocities(how))
-        known = how.space.units and is_dated(field[time].values)
+        template, moments = series.moments(asked, outside)
+        values = series.ask(moments.with_next(len(series.times)), Velocities(how))
+        known = how.space.units and is_dated(series.times)
         units = {"units": f"{how.space.units} s-1"} if known else {}
         found = {}
         for k, dim in enumerate(how.space.dims):
             part = values[(..., k, *(slice(None),) * len(how.space.dims))]
-            along = _shaped(template, part, field, time, how.space.dims)
+            along = _shaped(template, part, series, how.space.dims)
             along.attrs = {"long_name": f"velocity along {dim}", **units}
             found[f"velocity_{dim}"] = along
         return xr.Dataset(found)
@@ -135,7 +129,7 @@ class FieldAccessor:
         other: xr.DataArray | None = None,
         *,
         dim: Hashable | None = None,
-        space: Hashable | Sequence[Hashable] | None = None,
+        space: Iterable[Hashable] | Hashable | None = None,
         geographic: bool | None = None,
         solver: str | Path | Solver = "auto",
         options: dict[str, Any] | None = None,
@@ -156,13 +150,13 @@ class FieldAccessor:
             missing: see there.
         """
         if other is not None:
-            where = common_space(self._field, other, space, geographic)
+            where, other = common_space(self._field, other, space, geographic)
             how = Treatment(where, solver, options or {}, missing)
             how.check()
             return distance(self._field, other, how)
-        time = time_of(self._field, dim)
-        how = self._treatment(time, space, geographic, solver, options, missing)
-        found = self._of_pairs(time, Distances(how))
+        series = Series.of(self._field, time_of(self._field, dim))
+        how = self._treatment(series.time, space, geographic, solver, options, missing)
+        found = series.of_pairs(Distances(how))
         found.attrs = length_attributes("Wasserstein-2 distance to the next frame", how.space)
         return found.rename("distance")
 
@@ -170,7 +164,7 @@ class FieldAccessor:
         self,
         *,
         dim: Hashable | None = None,
-        space: Hashable | Sequence[Hashable] | None = None,
+        space: Iterable[Hashable] | Hashable | None = None,
         geographic: bool | None = None,
         solver: str | Path | Solver = "auto",
         options: dict[str, Any] | None = None,
@@ -180,7 +174,8 @@ class FieldAccessor:
 
         Its variables are `solver`, `distance` with its bounds, `error_estimate` (the L1 error to
         expect between the frames), `source_mass` and `target_mass` (the totals of both frames),
-        `converged`, and `faded` for pairs of which a frame is empty.
+        `converged` (false where a solver says that it did not reach its tolerance), and `faded` for
+        pairs of which a frame is empty.
 
         Args:
             dim: the dimension of time, where names do not tell.
@@ -190,18 +185,16 @@ class FieldAccessor:
             options: see there.
             missing: see there.
         """
-        time = time_of(self._field, dim)
-        how = self._treatment(time, space, geographic, solver, options, missing)
-        lines = self._of_pairs(time, Reports(how))
+        series = Series.of(self._field, time_of(self._field, dim))
+        how = self._treatment(series.time, space, geographic, solver, options, missing)
+        lines = series.of_pairs(Reports(how))
         names: Sequence[str] = REPORTED.names or ()
         return xr.Dataset({name: lines.copy(data=lines.data[name]) for name in names})
-
-    # ---- shared plumbing
 
     def _treatment(
         self,
         time: Hashable,
-        space: Hashable | Sequence[Hashable] | None,
+        space: Iterable[Hashable] | Hashable | None,
         geographic: bool | None,
         solver: str | Path | Solver,
         options: dict[str, Any] | None,
@@ -209,72 +202,16 @@ class FieldAccessor:
         mass: Mass = "given",
     ) -> Treatment:
         """What was asked for, checked."""
-        field = self._field
-        if field.dtype.kind not in "iuf":
-            raise InputError(
-                f"The field holds {field.dtype}, not numbers; convert it: .astype(float)."
-            )
-        time_of(field, time)
-        where = placed(field, space_of(field, time, space), geographic)
+        where = placed(self._field, space_of(self._field, time, space), geographic)
         how = Treatment(where, solver, options or {}, missing, mass)
         how.check()
         return how
 
-    def _in_order(self, time: Hashable) -> xr.DataArray:
-        """The field with ascending times; a dimension without coordinate counts its frames."""
-        field = self._field
-        if field.sizes[time] < 2:
-            raise InputError(f"The field has one frame along {time!r}; give two or more.")
-        if time not in field.coords:
-            field = field.assign_coords({time: np.arange(field.sizes[time])})
-        numbers, _ = comparable(field[time].values, field[time].values)
-        if (np.diff(numbers) > 0).all():
-            return field
-        order = np.argsort(numbers, kind="stable")
-        twice = np.diff(numbers[order]) == 0
-        if twice.any():
-            raise InputError(
-                f"The time {field[time].values[order][1:][twice][0]} stands twice along {time!r}; "
-                f"keep one of them: .drop_duplicates({time!r})."
-            )
-        return field.isel({time: order})
-
-    def _of_pairs(self, time: Hashable, question: Question) -> xr.DataArray:
-        """An answer for each pair of neighbouring frames, which begins at `time`."""
-        field = self._in_order(time)
-        values = self._ask(field, time, starts(field.sizes[time]), question)
-        corner = field.isel(dict.fromkeys(question.how.space.dims, 0), drop=True)
-        begins = corner.isel({time: slice(None, -1)})
-        others = [dim for dim in begins.dims if dim != time]
-        answer = xr.DataArray(values, dims=[*others, time]).transpose(*begins.dims)
-        answer = answer.assign_coords(begins.coords)
-        return answer.assign_coords({UNTIL: (time, field[time].values[1:])})
-
-    def _ask(
-        self, field: xr.DataArray, time: Hashable, moments: Moments, question: Question
-    ) -> Any:
-        """(*others, T, *question.shape); of a field in a file it reads the frames it needs."""
-        first, last = int(moments.frame.min()), int(moments.frame.max()) + 1
-        field, moments = field.isel({time: slice(first, last + 1)}), moments.chosen(..., first)
-        space = question.how.space.dims
-        others = [dim for dim in field.dims if dim not in (time, *space)]
-        times = field[time].values
-        named = ((dim, field[dim].values if dim in field.coords else None) for dim in others)
-        labels = tuple(
-            (str(dim), np.arange(field.sizes[dim]) if values is None else values)
-            for dim, values in named
-        )
-        return answered(
-            field.transpose(*others, time, *space).data,
-            moments,
-            question,
-            durations(times),
-            Labels(str(field.name or "The field"), str(time), times, labels),
-        )
-
 
 def _one_dimension(coords: Mapping[Any, Any] | None, times: dict[str, Any]) -> tuple[Hashable, Any]:
     """The dimension of time and the new times, however they were given."""
+    if coords is not None:
+        check_kind(coords, Mapping, "coords", "give interp(time=new_times)")
     given = {**(coords or {}), **times}
     if len(given) != 1:
         raise InputError(
@@ -284,14 +221,20 @@ def _one_dimension(coords: Mapping[Any, Any] | None, times: dict[str, Any]) -> t
     return next(iter(given.items()))
 
 
+def _check_flag(flag: str | None, field: xr.DataArray) -> None:
+    """Refuse a name for a coordinate that is taken."""
+    if flag is None:
+        return
+    check_kind(flag, str, "flag", "give the name of a coordinate to add")
+    if flag in (*field.coords, *field.dims, field.name):
+        raise InputError(f"The field has {flag!r} already; give the flag another name.")
+
+
 def _shaped(
-    template: Template,
-    values: Any,
-    field: xr.DataArray,
-    time: Hashable,
-    space: tuple[Hashable, ...],
+    template: Template, values: Any, series: Series, space: tuple[Hashable, ...]
 ) -> xr.DataArray:
     """Values (*others, T, *space) with the dimensions in the field's order, and coordinates."""
+    field, time = series.field, series.time
     others = [dim for dim in field.dims if dim not in (time, *space)]
     if not template.dims:
         values = values[(slice(None),) * len(others) + (0,)]

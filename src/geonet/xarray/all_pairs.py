@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from geonet.advice import at_the_command_line, is_command_line
 from geonet.progress import tell
 from geonet.threads import one_thread
 from geonet.xarray.kept_memory import memory_kept
@@ -158,6 +160,7 @@ def _task(
         question,
         lengths[needed.start : needed.stop - 1],
         labels.part([slice(None)] * axis, needed),
+        is_command_line(),
         dtype=question.dtype,
         chunks=chunks,
         drop_axis=[] if kept else list(space),
@@ -172,10 +175,11 @@ def _solve_block(
     question: Question,
     lengths: np.ndarray,
     labels: Labels,
+    for_command_line: bool,
     block_info: Any = None,
 ) -> np.ndarray:
     """What Dask calls: one of its threads solves the pairs of a block one after the other."""
     places = block_info[0]["array-location"][: len(labels.others)]
     here = labels.part([slice(*place) for place in places], slice(None))
-    with memory_kept():
+    with memory_kept(), at_the_command_line() if for_command_line else nullcontext():
         return _at_once(block, moments, question, lengths, here, workers=1)

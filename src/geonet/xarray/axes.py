@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ UNEVEN = 0.01  # of a cell by which coordinates may be off: many are rounded whe
 STRETCH = 2.0  # between the widest and the middle degree of longitude; beyond, a plane misleads
 MOST = 3  # axes of space
 
+METRE = ("m", "metre", "metres", "meter", "meters")
 LATITUDE = ("lat", "latitude", "degrees_north", "degree_north")
 LONGITUDE = ("lon", "longitude", "degrees_east", "degree_east")
 PLANE = (
@@ -45,6 +46,17 @@ class Space:
     units: str
 
 
+def check_field(field: xr.DataArray) -> None:
+    """Refuse a field without numbers, or of unknown size."""
+    if field.dtype.kind not in "iuf":
+        raise InputError(f"The field holds {field.dtype}, not numbers; convert it: .astype(float).")
+    if any(np.isnan(n) for n in field.shape):
+        raise InputError(
+            "The field has chunks of unknown size; let Dask find them: "
+            "field.data.compute_chunk_sizes()."
+        )
+
+
 def time_of(field: xr.DataArray, given: Hashable | None) -> Hashable:
     """The dimension along which the field changes: as given, or the only one that holds dates."""
     if given is not None:
@@ -62,7 +74,7 @@ def time_of(field: xr.DataArray, given: Hashable | None) -> Hashable:
 
 
 def space_of(
-    field: xr.DataArray, time: Hashable | None, given: Hashable | Sequence[Hashable] | None
+    field: xr.DataArray, time: Hashable | None, given: Iterable[Hashable] | Hashable | None
 ) -> tuple[Hashable, ...]:
     """The dimensions of space in the field's order: as given, or those with names of a plane."""
     if given is None:
@@ -74,7 +86,9 @@ def space_of(
                 + either("name them: space=('row', 'column').", "name them: --space row,column.")
             )
     else:
-        named = [given] if isinstance(given, str) or not isinstance(given, Sequence) else given
+        named: list[Hashable] = [given] if isinstance(given, str) else []
+        if not named:
+            named = list(given) if isinstance(given, Iterable) else [given]
         _check_dims(field, named)
         found = tuple(dim for dim in field.dims if dim in named)
     if time in found:
@@ -108,6 +122,12 @@ def placed(field: xr.DataArray, dims: tuple[Hashable, ...], geographic: bool | N
             f"geographic needs one latitude and one longitude among {_listed(dims)}; "
             "set the attribute units of the coordinates to degrees_north and degrees_east."
         )
+    for k, dim in enumerate(dims):
+        units = field[dim].attrs.get("units", "m") if dim in field.coords else "m"
+        if k not in (*latitude, *longitude) and units not in METRE:
+            raise GridError(
+                f"On the globe lengths are metres, and {dim!r} is in {units}; convert it to m."
+            )
     return _on_globe(dims, axes, latitude[0], longitude[0])
 
 
@@ -151,6 +171,11 @@ def _axis(field: xr.DataArray, dim: Hashable) -> _Axis:
     allowed = UNEVEN * abs(step) + rounding * np.abs(centres).max()
     worst = int(np.abs(centres - even).argmax())
     if step == 0 or abs(centres[worst] - even[worst]) > allowed:
+        if _says(field, dim, *LONGITUDE) and (np.diff(centres) < 0).sum() == 1:
+            raise GridError(
+                f"The coordinate {dim!r} jumps from {centres.max():g} to {centres.min():g}; count "
+                f"it from the other side: .assign_coords({dim}=(field.{dim} + 180) % 360 - 180)."
+            )
         raise GridError(
             f"The coordinate {dim!r} is not evenly spaced: {centres[worst]:g} stands where "
             f"{even[worst]:g} is due; bring the field to even cells first, such as .interp({dim}="

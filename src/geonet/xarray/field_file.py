@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from warnings import catch_warnings, filterwarnings
 
 import xarray as xr
@@ -14,19 +15,17 @@ from geonet.errors import FileError
 ZARR = ".zarr"
 
 
-def open_field(file: Path, variable: str | None) -> xr.DataArray:
-    """The field of a NetCDF file or a Zarr store, read when it is used.
+def open_field(file: Path, variable: str | None) -> tuple[xr.DataArray, dict[str, Any]]:
+    """A field, read when it is used, and the attributes of its file.
 
     Args:
-        file: its name ends in .nc or .zarr.
-        variable: its name; None for the only one.
+        file: NetCDF, or Zarr if its name ends so.
+        variable: the name of the field; None for the only one.
     """
     if not file.exists():
         raise FileError(f"There is no file {file}; check the path.")
     try:
-        with undisturbed():
-            zarr = file.suffix == ZARR
-            data = xr.open_zarr(file, chunks=None) if zarr else xr.open_dataset(file)
+        data = opened(file)
     except Exception as error:  # broken files make its backends raise almost anything
         said = " ".join(str(error).split())[:200].rstrip(".")
         raise FileError(
@@ -40,7 +39,15 @@ def open_field(file: Path, variable: str | None) -> xr.DataArray:
         variable = names[0]
     if variable not in data.data_vars:
         raise FileError(f"{file} holds no {variable!r}; it holds {', '.join(names) or 'no field'}.")
-    return data[variable]
+    return data[variable], data.attrs
+
+
+def opened(file: Path) -> xr.Dataset:
+    """What is in a file; bounds of cells and mappings of grids count as coordinates."""
+    with undisturbed():
+        if file.suffix == ZARR or file.is_dir():
+            return xr.open_zarr(file, chunks=None, decode_coords="all")
+        return xr.open_dataset(file, decode_coords="all")
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """A file of frames at other times: made part by part, and gone on with after an interruption.
 
 The parts are written into a hidden Zarr store beside the output. When all are there, the store gets
-the output's name, or is copied into a NetCDF file which gets it.
+the output's name, or is copied into a NetCDF file which gets it. Values are written as floats: what
+lies between two frames may not fit the whole numbers that a file packs them into.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import json
 import shutil
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,17 @@ import numpy as np
 import xarray as xr
 
 from geonet.files import written_atomically
-from geonet.xarray.field_file import ZARR, undisturbed
+from geonet.xarray.field_file import ZARR, opened, undisturbed
 from geonet.xarray.like_interp import like_interp
 from geonet.xarray.moments import located
 
-FIELD, DONE = "field", "done.json"  # in the hidden folder: the store, and how far it is
-AT_ONCE = 2**24  # values of frames that are read for one part
-PAIRS = 32  # of frames in one part, at most
-PACKED = ("dtype", "scale_factor", "add_offset", "_FillValue")
+STORE, DONE = "store.zarr", "done.json"  # in the hidden folder: the parts, and how many they are
+AT_ONCE = 2**24  # values of the frames of one part
+PAIRS = 32  # of frames of the field in one part, at most
+LINKED = "grid_mapping"  # the only encoding that is kept: which coordinate is the map's projection
 
-Interp = Callable[[xr.DataArray, np.ndarray], xr.DataArray]
+Tally = dict[str, float]  # what is known of the frames so far
+Interp = Callable[[xr.DataArray, np.ndarray], tuple[xr.DataArray, Tally]]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class FinerFile:
         field: as it was opened; read part by part.
         time: its dimension of time.
         times: to write, (T,), ascending.
+        flag: the name of a coordinate of truths, beside the field, that `interp` gives.
+        attrs: of the file.
         output: the file, .nc or .zarr.
         recipe: plain data; another run goes on with a store of the same recipe only.
     """
@@ -45,6 +48,8 @@ class FinerFile:
     field: xr.DataArray
     time: Hashable
     times: np.ndarray
+    flag: str
+    attrs: dict[str, Any]
     output: Path
     recipe: dict[str, Any]
 
@@ -53,56 +58,68 @@ class FinerFile:
         """Where the parts are collected."""
         return self.output.with_name(f".{self.output.name}.partial")
 
-    def parts(self) -> list[tuple[slice, slice]]:
-        """Frames of the field, two or more, and the numbers of the times between them."""
-        frames = self.field.sizes[self.time]
-        size = self.field.size // frames
-        pairs = max(1, min(PAIRS, AT_ONCE // size))
+    def parts(self) -> list[slice]:
+        """The numbers of the times of each part: those of some pairs, or some of a pair's."""
+        size = self.field.size // self.field.sizes[self.time]
+        most = max(1, AT_ONCE // size)
         frame = located(self.field[self.time].values, self.times, "refuse").frame
-        ends = np.searchsorted(frame, np.arange(0, frames + pairs, pairs))
-        found = []
-        for k, (start, stop) in enumerate(pairwise(ends)):
-            if start < stop:
-                needed = slice(min(k * pairs, frames - 2), min((k + 1) * pairs + 1, frames))
-                found.append((needed, slice(int(start), int(stop))))
-        return found
+        starts = [0]
+        for k in range(1, len(frame)):
+            pairs = frame[k] - frame[starts[-1]]
+            following = np.searchsorted(frame, frame[k], side="right")  # the next pair's times
+            whole = frame[k] != frame[k - 1] and following - starts[-1] > most
+            if pairs >= PAIRS or whole or k - starts[-1] >= most:
+                starts.append(k)
+        return [slice(a, b) for a, b in zip(starts, [*starts[1:], len(frame)], strict=True)]
 
-    def write(self, interp: Interp, tick: Callable[[int], None]) -> int:
-        """Write all parts that are not there yet; gives the number of frames that were.
+    def write(self, interp: Interp, tick: Callable[[int], None]) -> tuple[int, Tally]:
+        """Write all parts that are not there yet.
 
         Args:
-            interp: gives the frames of a part of the field at some times.
+            interp: gives the frames of the field at some times, with the flag, and what is known
+                of them.
             tick: is told of every part how many frames it has, those that were there included.
-        """
-        before = self._begun()
-        for number, (frames, times) in enumerate(self.parts()):
-            if number >= before:
-                part = interp(self.field.isel({self.time: frames}), self.times[times])
-                self._append(part, times)
-                self._note(number + 1)
-            tick(times.stop - times.start)
-        self._finish()
-        return sum(times.stop - times.start for _, times in self.parts()[:before])
 
-    def _begun(self) -> int:
-        """How many parts are there; begins a store where there is none of this recipe."""
-        done = self.folder / DONE
+        Returns:
+            How many frames were there before, and the largest of everything known of all parts.
+        """
+        parts = self.parts()
+        before, tally = self._begun()
+        done = before
         try:
-            known = json.loads(done.read_text(encoding="utf-8"))
-            if known["recipe"] == json.loads(json.dumps(self.recipe)):
-                return int(known["parts"])
+            for number, times in enumerate(parts):
+                if number >= before:
+                    part, known = interp(self.field, self.times[times])
+                    tally = {name: max(value, tally.get(name, 0)) for name, value in known.items()}
+                    self._put(part, times)
+                    done = number + 1
+                    self._note(done, tally)
+                tick(times.stop - times.start)
+            self._finish()
+        finally:
+            if done == 0:  # nothing to go on with
+                shutil.rmtree(self.folder, ignore_errors=True)
+        return sum(times.stop - times.start for times in parts[:before]), tally
+
+    def _begun(self) -> tuple[int, Tally]:
+        """How many parts are there; begins a store where there is none of this recipe."""
+        try:
+            known = json.loads((self.folder / DONE).read_text(encoding="utf-8"))
+            same = known["recipe"] == json.loads(json.dumps(self.recipe))
+            if same and (self.folder / STORE).is_dir():
+                return int(known["parts"]), dict(known["tally"])
         except (OSError, ValueError, KeyError, TypeError):
             pass  # there is none, or none that can be read
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         with undisturbed():
-            self._empty().to_zarr(self.folder / FIELD, mode="w", compute=False)
-        self._note(0)
-        return 0
+            self._empty().to_zarr(self.folder / STORE, mode="w", compute=False)
+        self._note(0, {})
+        return 0, {}
 
-    def _note(self, parts: int) -> None:
+    def _note(self, parts: int, tally: Tally) -> None:
         with written_atomically(self.folder / DONE) as temporary:
-            text = json.dumps({"parts": parts, "recipe": self.recipe})
+            text = json.dumps({"parts": parts, "tally": tally, "recipe": self.recipe})
             temporary.write_text(text, encoding="utf-8")
 
     def _empty(self) -> xr.Dataset:
@@ -110,51 +127,55 @@ class FinerFile:
         import dask.array
 
         template = like_interp(self.field, self.time, self.times)
-        shape = [len(self.times) if d == self.time else n for d, n in self.field.sizes.items()]
-        chunks = [self._chunk() if d == self.time else n for d, n in self.field.sizes.items()]
-        room = dask.array.zeros(shape, chunks=chunks, dtype=self._dtype())
-        made = template.around(room, self.field.dims, self.field).rename(self._name)
-        packing = self.field.encoding
-        kept = PACKED if "scale_factor" in packing or "add_offset" in packing else PACKED[3:]
-        if self._dtype().kind == "f" and self.field.dtype.kind == "f":
-            made.encoding = {name: packing[name] for name in kept if name in packing}
-        return made.to_dataset()
+
+        def room(field: xr.DataArray, dtype: Any) -> xr.DataArray:
+            sizes = {**field.sizes, self.time: len(self.times)}
+            chunks = tuple(self._chunk() if d == self.time else n for d, n in sizes.items())
+            zeros = dask.array.zeros(tuple(sizes.values()), chunks=chunks, dtype=dtype)
+            return template.around(zeros, field.dims, field)
+
+        made = room(self.field, self._dtype()).rename(self._name).to_dataset()
+        others = [d for d in self.recipe["space"] if d in self.field.dims]
+        flag = room(self.field.isel(dict.fromkeys(others, 0), drop=True), bool)
+        made = made.assign_coords({self.flag: flag.variable}).assign_attrs(self.attrs)
+        for name, variable in made.variables.items():  # chunks and codecs are the old file's
+            kept = LINKED in self.field.encoding and name == self._name
+            variable.encoding = {LINKED: self.field.encoding[LINKED]} if kept else {}
+        made[self.flag].attrs = {"long_name": "whether one of the neighbouring frames is empty"}
+        return made
 
     @property
     def _name(self) -> str:
         return str(self.field.name or "field")
 
     def _dtype(self) -> np.dtype:
-        """The field's own, if it can hold what lies between whole numbers."""
-        return self.field.dtype if self.field.dtype.kind == "f" else np.dtype(float)
+        """Single precision where the field has no more, else double."""
+        return np.dtype("f4" if self.field.dtype in ("f2", "f4") else "f8")
 
     def _chunk(self) -> int:
         """Frames of a chunk: those of a part, if all parts have as many, else one."""
-        sizes = [times.stop - times.start for _, times in self.parts()]
+        sizes = [times.stop - times.start for times in self.parts()]
         even = all(size == sizes[0] for size in sizes[:-1]) and sizes[-1] <= sizes[0]
         return sizes[0] if even else 1
 
-    def _append(self, part: xr.DataArray, times: slice) -> None:
-        values = part.astype(self._dtype()).rename(self._name).reset_coords(drop=True)
-        values = values.drop_vars(list(values.coords)).to_dataset()
+    def _put(self, part: xr.DataArray, times: slice) -> None:
+        """Write a part where it belongs."""
+        values = part.astype(self._dtype()).rename(self._name)
+        both = xr.Dataset({self._name: values.variable, self.flag: values[self.flag].variable})
         with undisturbed():
-            values.to_zarr(self.folder / FIELD, region={str(self.time): times})
+            both.to_zarr(self.folder / STORE, region={str(self.time): times})
 
     def _finish(self) -> None:
         """Give the whole its name."""
-        store = self.folder / FIELD
+        store = self.folder / STORE
         if self.output.suffix == ZARR:
             store.rename(self.output)
         else:
-            with (
-                written_atomically(self.output) as temporary,
-                undisturbed(),
-                xr.open_zarr(store) as whole,
-            ):
-                for variable in whole.variables.values():  # chunks and filters are Zarr's own
-                    packing = variable.encoding
-                    variable.encoding = {name: packing[name] for name in PACKED if name in packing}
-                    if "dtype" in packing:  # in this machine's order of bytes
-                        variable.encoding["dtype"] = np.dtype(packing["dtype"]).name
+            whole = opened(store)
+            for name, variable in whole.variables.items():
+                kept = LINKED in variable.encoding and name == self._name
+                variable.encoding = {LINKED: variable.encoding[LINKED]} if kept else {}
+            whole = whole.chunk({self.time: self._chunk()})
+            with written_atomically(self.output) as temporary:
                 whole.to_netcdf(temporary)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -16,6 +16,7 @@ from threading import Lock
 SETTING = "MALLOC_TRIM_THRESHOLD_"
 TRIM, MMAP = -1, -3  # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
 KEPT, LARGEST = 2**27, 2**25  # bytes: free memory that is kept, and the largest array for that
+USUAL = 2**17  # bytes: glibc's own for the latter, where the former is set
 
 _lock, _users = Lock(), 0
 
@@ -45,4 +46,5 @@ def _count(library: ctypes.CDLL, more: int) -> None:
             library.mallopt(MMAP, LARGEST)
         elif _users == 0:
             library.mallopt(TRIM, int(os.environ[SETTING]))
+            library.mallopt(MMAP, USUAL)
             library.malloc_trim(ctypes.c_size_t(0))

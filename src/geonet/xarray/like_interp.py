@@ -41,12 +41,7 @@ class Template:
 
 def like_interp(field: xr.DataArray, time: Hashable, asked: Any) -> Template:
     """Let xarray interpolate everything but the field, which `STAND_IN` replaces."""
-    if np.ndim(asked) > 1 or np.size(asked) == 0:
-        raise InputError(
-            f"{time} has the shape {np.shape(asked)}; give one time or a list of them."
-        )
-    if np.asarray(asked).dtype.kind in "mMf":
-        check_known(np.asarray(asked), "The times asked for")
+    _check_times(asked, time)
     around = field.coords.to_dataset()
     around[STAND_IN] = (time, np.zeros(field.sizes[time], field.dtype))
     try:
@@ -58,8 +53,25 @@ def like_interp(field: xr.DataArray, time: Hashable, asked: Any) -> Template:
             "give dates where the field has dates, and numbers where it has numbers."
         ) from error
     stand_in = answer[STAND_IN]
+    if taken := [dim for dim in stand_in.dims if dim != time and dim in field.dims]:
+        raise InputError(
+            f"The times asked for lie along {taken[0]!r}, which is a dimension of the field; "
+            "give them another dimension, or none: times.values."
+        )
     # An array of times keeps its own coordinate of that name, whatever its values are.
     own = isinstance(asked, xr.DataArray | xr.Variable)
     return Template(
         asked.values if own else answer[time].values, stand_in.dims, answer.coords, stand_in.dtype
     )
+
+
+def _check_times(asked: Any, time: Hashable) -> None:
+    """Refuse what are not times, or tables of them."""
+    try:
+        given = np.asarray(asked)
+    except ValueError as error:  # lists of lists of different lengths
+        raise InputError(f"{time} is no list of times; give one time or a list.") from error
+    if given.ndim > 1 or given.size == 0:
+        raise InputError(f"{time} has the shape {given.shape}; give one time or a list of them.")
+    if given.dtype.kind in "mMf":
+        check_known(given, "The times asked for")

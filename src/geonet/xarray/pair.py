@@ -64,7 +64,7 @@ class Treatment:
         if not isinstance(self.solver, Solver):  # that has its own options
             make_solver(self.solver, **self.options)
         if not is_number(self.missing):
-            if self.missing not in ("refuse", "exclude"):
+            if not isinstance(self.missing, str) or self.missing not in ("refuse", "exclude"):
                 raise InputError(
                     f"missing is {shown(self.missing)}; give 'refuse', 'exclude' or a number."
                 )
@@ -135,22 +135,37 @@ class Pair:
 
     def masses(self) -> tuple[float, float]:
         """∫ of both frames over the cells."""
-        space = self.how.space
-        both = ((frame * space.areas).sum() for frame in (self.first, self.last))
-        first, last = (float(total) * space.grid.cell_volume for total in both)
-        return first, last
+        return float(self._integral(self.first)), float(self._integral(self.last))
 
     # ---- what is asked of a pair; T shares of the way
 
     def frames(self, shares: np.ndarray) -> np.ndarray:
         """(T, *space)."""
         if self.faded:
-            along = shares.reshape(-1, *(1,) * self.first.ndim)
+            along = self._of_space(shares)
             moved = (1 - along) * self._scaled(self.first) + along * self._scaled(self.last)
         else:
-            found = self.path.density(shares.tolist())
-            moved = found.numpy(mass=self.how.mass) / self.how.space.areas
+            moved = self.path.density(shares.tolist()).numpy() / self.how.space.areas
+            # A network's frames may have another mass than one, by as much as its report says.
+            moved *= self._of_space(self._totals(shares) / self._integral(moved))
         return self._with_gaps(moved)
+
+    def _totals(self, shares: np.ndarray) -> np.ndarray:
+        """What frames hold in all, (T,): evenly from the first one's to the last one's."""
+        if self.how.mass == "one":
+            return np.ones(len(shares))
+        first, last = self.masses()
+        return (1 - shares) * first + shares * last
+
+    def _integral(self, values: np.ndarray) -> np.ndarray:
+        """∫ over the cells of values (…, *space), (…)."""
+        space = self.how.space
+        cells = tuple(range(-space.grid.dimension, 0))
+        return (values * space.areas).sum(axis=cells) * space.grid.cell_volume
+
+    def _of_space(self, numbers: np.ndarray) -> np.ndarray:
+        """Numbers (T,) as (T, 1, …), beside frames."""
+        return numbers.reshape(-1, *(1,) * self.first.ndim)
 
     def start(self) -> np.ndarray:
         """The earlier frame, (*space)."""
@@ -160,8 +175,7 @@ class Pair:
         """A frame of the mass that is asked for; an empty one stays empty."""
         if self.how.mass == "given" or not frame.any():
             return frame
-        space = self.how.space
-        return frame / ((frame * space.areas).sum() * space.grid.cell_volume)
+        return frame / self._integral(frame)
 
     def velocities(self, shares: np.ndarray, duration: float) -> np.ndarray:
         """(T, d, *space), per unit of time; unknown where a pair fades."""

@@ -11,6 +11,7 @@ import pandas as pd
 from geonet.errors import InputError
 
 MOST = 10**7  # times
+ROUNDING = 1e-6  # of a step: numbers that are no further from a frame's time stand for it
 
 
 def stepped(times: np.ndarray, every: str) -> np.ndarray:
@@ -27,10 +28,22 @@ def stepped(times: np.ndarray, every: str) -> np.ndarray:
         times = times.astype(np.promote_types(times.dtype, f"{kind}8[{np.datetime_data(step)[0]}]"))
     elif kind == "O":
         step = max(step.to_pytimedelta(), timedelta.resolution)
-    count = int((times[-1] - times[0]) / step + 1e-9) + 1
-    if count > MOST:
-        raise InputError(f"--every {every} makes {count:,} frames; give a longer step.")
-    return times[0] + np.arange(count) * step
+    count = float((times[-1] - times[0]) / step)
+    if not count < MOST:
+        raise InputError(f"--every {every} makes {count:.3g} frames; give a longer step.")
+    found = times[0] + np.arange(int(count + ROUNDING) + 1) * step
+    return _on_frames(found, times.astype(float), step) if kind in "iuf" else found
+
+
+def _on_frames(found: np.ndarray, times: np.ndarray, step: float) -> np.ndarray:
+    """Numbers (T,) moved onto times of frames from which only rounding keeps them."""
+    after = np.searchsorted(times, found).clip(max=len(times) - 1)
+    nearest = np.where(
+        np.abs(times[after] - found) < np.abs(times[after - 1] - found),
+        times[after],
+        times[after - 1],
+    )
+    return np.where(np.abs(nearest - found) <= ROUNDING * step, nearest, found)
 
 
 def _number(every: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from geonet.geodesics.base import check_times
 from geonet.measures.density import Mass
 from geonet.solvers.base import Solver
 from geonet.threads import one_thread
-from geonet.xarray.axes import Space, placed, space_of
+from geonet.xarray.axes import Space, check_field, placed, space_of
 from geonet.xarray.pair import Missing, Pair, Treatment
 from geonet.xarray.questions import Frames
 
@@ -29,7 +29,7 @@ def geodesic(
     times: ArrayLike,
     *,
     dim: str = "t",
-    space: Hashable | Sequence[Hashable] | None = None,
+    space: Iterable[Hashable] | Hashable | None = None,
     geographic: bool | None = None,
     solver: str | Path | Solver = "auto",
     options: dict[str, Any] | None = None,
@@ -50,7 +50,7 @@ def geodesic(
         missing: see there.
         mass: see there.
     """
-    where = common_space(first, second, space, geographic)
+    where, second = common_space(first, second, space, geographic)
     if dim in (*first.dims, *second.dims):
         raise InputError(f"The fields have a dimension {dim!r}; give another name: dim='s'.")
     how = Treatment(where, solver, options or {}, missing, mass)
@@ -91,12 +91,16 @@ def length_attributes(name: str, space: Space) -> dict[str, str]:
 def common_space(
     first: xr.DataArray,
     second: xr.DataArray,
-    space: Hashable | Sequence[Hashable] | None,
+    space: Iterable[Hashable] | Hashable | None,
     geographic: bool | None,
-) -> Space:
-    """The space of two fields; refuses those that lie elsewhere."""
+) -> tuple[Space, xr.DataArray]:
+    """The space of two fields, and the second in the first one's order of coordinates.
+
+    Refuses those that lie elsewhere.
+    """
     for field, name in ((first, "first"), (second, "second")):
         check_kind(field, xr.DataArray, name, "give an xarray.DataArray")
+        check_field(field)
     dims = space_of(first, None, space)
     for dim in dims:
         if dim not in second.dims or first.sizes[dim] != second.sizes[dim]:
@@ -110,7 +114,14 @@ def common_space(
             f"The fields lie in different places: {here.grid} and {there.grid}; "
             "bring one to the other's cells: second.interp_like(first)."
         )
-    return here
+    backwards = [
+        dim
+        for dim in dims
+        if dim in first.coords
+        and dim in second.coords
+        and (first[dim][-1] > first[dim][0]) != (second[dim][-1] > second[dim][0])
+    ]
+    return here, second.isel(dict.fromkeys(backwards, slice(None, None, -1)))
 
 
 def _for_each(
