@@ -92,16 +92,16 @@ def test_packed_values_are_written_as_floats(run, rain, packing):
 
 
 def test_what_is_higher_between_than_at_both_ends_does_not_wrap_around(run):
-    x = np.arange(48.0)
-    wide = [[12, 36], [24, 24]]
-    crossing = [sum(100 * np.exp(-(((x - m) / 6) ** 2)) for m in middles) for middles in wide]
-    field = xr.DataArray(np.array(crossing), {"time": [0.0, 1.0], "x": x}, ("time", "x"), "height")
+    y, x = np.mgrid[0:32, 0:32] - 15.5
+    spots = np.array([200 * np.exp(-(x**2 + y**2) / width**2) for width in (2, 9)])
+    field = xr.DataArray(spots, {"time": [0.0, 1.0]}, ("time", "y", "x"), "height")
     packing = {"dtype": "uint8", "scale_factor": 1.0, "_FillValue": 255}
     field.to_netcdf("bytes.nc", encoding={"height": packing})
-    assert run("interp", "bytes.nc", "--every", "0.125", "-o", "fine.nc").code == 0
+    assert run("interp", "bytes.nc", "--every", "0.25", "-o", "fine.nc").code == 0
     with xr.open_dataset("bytes.nc") as given:
-        expected = given.height.load().geonet.interp(time=np.arange(9) / 8)
-    np.testing.assert_allclose(opened("fine.nc", "height"), expected, rtol=1e-6)
+        expected = given.height.load().geonet.interp(time=np.arange(5) / 4)
+    assert float(expected.max()) > 255
+    np.testing.assert_allclose(opened("fine.nc", "height"), expected, rtol=1e-6, atol=1e-9)
 
 
 def test_whole_numbers_get_fractions_between(run, rain):

@@ -52,7 +52,10 @@ def opened(file: Path) -> xr.Dataset:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Without warnings that stores have, or lack, metadata in one place: both can be read."""
+    """Without warnings about stores that xarray writes and reads all the same.
+
+    Those with and without metadata in one place, and those with words in them.
+    """
     with catch_warnings():
-        filterwarnings("ignore", ".*onsolidated metadata")
+        filterwarnings("ignore", ".*(onsolidated metadata|Zarr V3 specification)")
         yield
