@@ -90,10 +90,6 @@ SHORTER: dict[str, tuple[str | None, str]] = {
         None,
         "hours; tests/studies/reproduction/test_retraining.py trains and measures",
     ),
-    "RADAR_FILE=mine.nc RADAR_VARIABLE=rain_rate .venv/bin/python tutorials/radar.py": (
-        None,
-        "tests/test_tutorials.py runs it on the rain that ships",
-    ),
     ".venv/bin/python tutorials/images.py": (None, "tests/test_tutorials.py runs every tutorial"),
 }
 

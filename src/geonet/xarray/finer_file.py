@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,19 +59,22 @@ class FinerFile:
         """Where the parts are collected."""
         return self.output.with_name(f".{self.output.name}.partial")
 
+    @cached_property
     def parts(self) -> list[slice]:
-        """The numbers of the times of each part: those of some pairs, or some of a pair's."""
-        size = self.field.size // self.field.sizes[self.time]
-        most = max(1, AT_ONCE // size)
+        """The numbers of the times of each part: those of some pairs, or some of one pair's."""
+        most = max(1, AT_ONCE * self.field.sizes[self.time] // self.field.size)
         frame = located(self.field[self.time].values, self.times, "refuse").frame
-        starts = [0]
-        for k in range(1, len(frame)):
-            pairs = frame[k] - frame[starts[-1]]
-            following = np.searchsorted(frame, frame[k], side="right")  # the next pair's times
-            whole = frame[k] != frame[k - 1] and following - starts[-1] > most
-            if pairs >= PAIRS or whole or k - starts[-1] >= most:
-                starts.append(k)
-        return [slice(a, b) for a, b in zip(starts, [*starts[1:], len(frame)], strict=True)]
+        found, start, end, first = [], 0, 0, 0
+        for pair, count in zip(*np.unique(frame, return_counts=True), strict=True):
+            if end > start and (pair - first >= PAIRS or end + count - start > most):
+                found.append(slice(start, end))
+                start = end
+            first = pair if start == end else first
+            end += int(count)
+            while end - start > most:
+                found.append(slice(start, start + most))
+                start += most
+        return [*found, slice(start, end)]
 
     def write(self, interp: Interp, tick: Callable[[int], None]) -> tuple[int, Tally]:
         """Write all parts that are not there yet.
@@ -83,11 +87,10 @@ class FinerFile:
         Returns:
             How many frames were there before, and the largest of everything known of all parts.
         """
-        parts = self.parts()
         before, tally = self._begun()
         done = before
         try:
-            for number, times in enumerate(parts):
+            for number, times in enumerate(self.parts):
                 if number >= before:
                     part, known = interp(self.field, self.times[times])
                     tally = {name: max(value, tally.get(name, 0)) for name, value in known.items()}
@@ -99,7 +102,7 @@ class FinerFile:
         finally:
             if done == 0:  # nothing to go on with
                 shutil.rmtree(self.folder, ignore_errors=True)
-        return sum(times.stop - times.start for times in parts[:before]), tally
+        return sum(times.stop - times.start for times in self.parts[:before]), tally
 
     def _begun(self) -> tuple[int, Tally]:
         """How many parts are there; begins a store where there is none of this recipe."""
@@ -154,7 +157,7 @@ class FinerFile:
 
     def _chunk(self) -> int:
         """Frames of a chunk: those of a part, if all parts have as many, else one."""
-        sizes = [times.stop - times.start for times in self.parts()]
+        sizes = [times.stop - times.start for times in self.parts]
         even = all(size == sizes[0] for size in sizes[:-1]) and sizes[-1] <= sizes[0]
         return sizes[0] if even else 1
 
