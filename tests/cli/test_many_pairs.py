@@ -205,10 +205,10 @@ def test_an_interrupt_keeps_what_is_done(run, listed, tmp_path, monkeypatch):
     file = listed("0.npy,1.npy", "2.npy,3.npy")
     solve = many.Todo._solve
 
-    def interrupted(todo, row, show):
+    def interrupted(todo, row, do):
         if row.line == 3:
             raise KeyboardInterrupt
-        return solve(todo, row, show)
+        return solve(todo, row, do)
 
     monkeypatch.setattr(many.Todo, "_solve", interrupted)
     code, _, err = run("geodesic", "--pairs", file, "-o", "out")
@@ -266,7 +266,7 @@ def test_the_same_names_in_another_folder_are_other_files(run, refused, listed, 
 
 
 def test_a_pair_without_memory_stops_nothing(run, listed, monkeypatch):
-    def full(todo, pair, show):
+    def full(todo, pair, do):
         raise MemoryError
 
     monkeypatch.setattr(many.Todo, "_solve", full)

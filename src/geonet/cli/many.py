@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 T = TypeVar("T")
+Do = Callable[[Callable[[], Solved]], Solved]  # solves now, or in a thread that can be waited for
 
 RECIPE, SUMMARY = "recipe.json", "summary.csv"
 MEASURED = (  # of the report, in this order
@@ -137,9 +138,9 @@ class Todo:
     recipe: Recipe
     pictures: Rendering | None
 
-    def solved(self, pair: ListedPair, show: Show) -> Line | Failure:
+    def solved(self, pair: ListedPair, do: Do) -> Line | Failure:
         """Solve and write a pair; gives its line of the summary."""
-        return _attempted(lambda: self._solve(pair, show), pair)
+        return _attempted(lambda: self._solve(pair, do), pair)
 
     def drawn(self, pair: ListedPair) -> list[Failure]:
         """Draw the answer of a pair, if pictures are asked for; gives what went wrong."""
@@ -149,11 +150,11 @@ class Todo:
         outcome = _attempted(lambda: _draw_pair(pair, self.folder, self.recipe, how), pair)
         return [outcome] if isinstance(outcome, Failure) else []
 
-    def _solve(self, pair: ListedPair, show: Show) -> Line:
+    def _solve(self, pair: ListedPair, do: Do) -> Line:
         if not pair.source or not pair.target:
             raise FileError(f"Line {pair.line} names no two files; write source,target.")
         ends = self.base / pair.source, self.base / pair.target
-        solved = waited_for(lambda: self.recipe.solve(*ends).judged(), show)
+        solved = do(lambda: self.recipe.solve(*ends).judged())
         report = solved.report.to_dict()
         file = self.folder / f"{pair.name}.npz"
         solved.write(file, Rendering(self.recipe.times, mass=self.recipe.mass))
@@ -176,7 +177,9 @@ def _outcomes(
 ) -> Iterator[tuple[ListedPair, Line | Failure]]:
     """Each pair with its line or why there is none: in order, or as a cluster gets done."""
     if client is None:
-        yield from ((pair, todo.solved(pair, show)) for pair in pairs)
+        yield from (
+            (pair, todo.solved(pair, lambda work: waited_for(work, show))) for pair in pairs
+        )
         return
     from distributed import as_completed
 
@@ -196,7 +199,7 @@ def _outcomes(
 def _solved_by_worker(todo: Todo, pair: ListedPair) -> Line | Failure:
     """A task of a cluster: one thread, and messages for people at a command line."""
     with at_the_command_line(), one_thread():
-        return todo.solved(pair, lambda line: None)
+        return todo.solved(pair, lambda work: work())
 
 
 def _draw_pair(pair: ListedPair, folder: Path, recipe: Recipe, how: Rendering) -> None:
