@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,27 @@ def rain(tmp_path):
     made = synthetic_rain(range(0, 41, 10), cells=24)
     made.to_netcdf("rain.nc")
     return made
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Within this context, Ctrl-C comes when two parts are done."""
+
+    @contextmanager
+    def after_two_parts():
+        wait, solved = finer.waited_for, []
+
+        def counting(work, show):
+            if len(solved) == 2:
+                raise KeyboardInterrupt
+            solved.append(1)
+            return wait(work, show)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(finer, "waited_for", counting)
+            yield
+
+    return after_two_parts()
 
 
 def opened(file: str, name: str = "rain_rate") -> xr.DataArray:
@@ -128,23 +150,14 @@ def test_missing_cells_and_empty_frames_are_told(run, refused, rain):
     assert np.flatnonzero(found.faded.values).tolist() == [3, 5]
 
 
-def test_an_interrupted_run_is_gone_on_with(run, rain, monkeypatch):
+def test_an_interrupted_run_is_gone_on_with(run, rain, monkeypatch, interrupted):
     monkeypatch.setattr(finer_file, "PAIRS", 1)
     command = ("interp", "rain.nc", "--every", "2min", "-o", "fine.zarr")
-    wait, solved = finer.waited_for, []
-
-    def interrupted(work, show):
-        if len(solved) == 2:
-            raise KeyboardInterrupt
-        solved.append(1)
-        return wait(work, show)
-
-    monkeypatch.setattr(finer, "waited_for", interrupted)
-    code, _, err = run(*command)
+    with interrupted:
+        code, _, err = run(*command)
     assert code == 130
     assert err == "error: Interrupted: 10 of 21 frames are done; the same command goes on.\n"
     assert not Path("fine.zarr").exists()
-    monkeypatch.setattr(finer, "waited_for", wait)
     code, out, _ = run(*command)
     assert code == 0 and out.startswith("fine.zarr: 21 frames from 5, 10 were there already\n")
     found = opened("fine.zarr")
@@ -153,20 +166,11 @@ def test_an_interrupted_run_is_gone_on_with(run, rain, monkeypatch):
     assert run(*command[:-1], "whole.zarr").out.splitlines()[1:] == out.splitlines()[1:]
 
 
-def test_an_input_that_changed_meanwhile_is_begun_again(run, rain, monkeypatch):
+def test_an_input_that_changed_meanwhile_is_begun_again(run, rain, monkeypatch, interrupted):
     monkeypatch.setattr(finer_file, "PAIRS", 1)
     rain.chunk(time=1).to_zarr("rain.zarr", consolidated=False)
     command = ("interp", "rain.zarr", "--every", "5min", "-o", "fine.nc")
-    wait, solved = finer.waited_for, []
-
-    def interrupted(work, show):
-        if len(solved) == 2:
-            raise KeyboardInterrupt
-        solved.append(1)
-        return wait(work, show)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(finer, "waited_for", interrupted)
+    with interrupted:
         assert run(*command).code == 130
     doubled = (2 * rain).to_dataset(name="rain_rate").drop_vars(list(rain.coords))
     doubled.to_zarr("rain.zarr", region={"time": slice(0, 5)}, consolidated=False)
@@ -207,6 +211,7 @@ def test_parts_hold_no_more_frames_than_fit(run, rain, monkeypatch, at_once):
     assert max(xr.open_zarr("fine.zarr").rain_rate.chunks[0]) <= max(1, at_once // 24**2)
 
 
+@pytest.mark.filterwarnings("ignore:.*Zarr format 3 specification")  # of older versions
 def test_projections_and_attributes_of_the_file_are_kept(run, rain):
     mapped = rain.assign_coords(crs=0, name=("y", [f"row {k}" for k in range(24)]))
     mapped.crs.attrs = {"grid_mapping_name": "stereographic"}
@@ -229,7 +234,7 @@ def test_projections_and_attributes_of_the_file_are_kept(run, rain):
 def test_stores_of_the_older_format_are_read(run, rain):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        rain.to_zarr("older.zarr", zarr_format=2)
+        rain.to_dataset().to_zarr("older.zarr", zarr_format=2)
     for output in ("fine.nc", "fine.zarr"):
         assert run("interp", "older.zarr", "--every", "5min", "-o", output).code == 0
         assert (opened(output).values[::2] == rain.values).all()

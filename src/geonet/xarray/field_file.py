@@ -57,5 +57,5 @@ def undisturbed() -> Iterator[None]:
     Those with and without metadata in one place, and those with words in them.
     """
     with catch_warnings():
-        filterwarnings("ignore", ".*(onsolidated metadata|Zarr V3 specification)")
+        filterwarnings("ignore", ".*(onsolidated metadata|Zarr (V3|format 3) specification)")
         yield

@@ -175,10 +175,11 @@ class FinerFile:
             store.rename(self.output)
         else:
             whole = opened(store)
+            part = {self.time: self._chunk()}  # at a time goes through memory
+            whole = whole.assign({self._name: whole[self._name].variable.chunk(part)})
             for name, variable in whole.variables.items():
                 kept = LINKED in variable.encoding and name == self._name
                 variable.encoding = {LINKED: variable.encoding[LINKED]} if kept else {}
-            whole = whole.chunk({self.time: self._chunk()})
-            with written_atomically(self.output) as temporary:
+            with written_atomically(self.output) as temporary, undisturbed():
                 whole.to_netcdf(temporary)
         shutil.rmtree(self.folder, ignore_errors=True)
