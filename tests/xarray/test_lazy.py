@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import dask
 import dask.array
+import distributed
 import numpy as np
 import pytest
 import xarray as xr
@@ -117,7 +121,6 @@ def test_errors_name_the_frame_and_the_member(ensemble, fine):
 @pytest.fixture(scope="module")
 def client():
     """Two processes of one thread each."""
-    distributed = pytest.importorskip("distributed")
     with (
         dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}),
         distributed.LocalCluster(
@@ -136,31 +139,19 @@ def test_workers_of_a_cluster_give_the_bits_of_memory(ensemble, fine, client):
     assert (found.values == expected.values).all()
 
 
-def test_a_worker_that_is_killed_costs_time_and_nothing_else(ensemble, fine, client):
+def test_a_worker_that_is_killed_costs_time_and_nothing_else(ensemble, fine, client, tmp_path):
     expected = ensemble.geonet.interp(time=fine)
-    victim = next(iter(client.scheduler_info()["workers"]))
+    victim, died = next(iter(client.scheduler_info()["workers"])), tmp_path / "died"
 
     def hesitant(block: np.ndarray) -> np.ndarray:
-        import os
-        import time
-        from pathlib import Path
-
-        from distributed import get_worker
-
-        time.sleep(0.2)
-        marker = Path(mark)
-        if get_worker().address == victim and not marker.exists():
-            marker.touch()
+        time.sleep(0.2)  # both workers get some blocks
+        if distributed.get_worker().address == victim and not died.exists():
+            died.touch()
             os._exit(1)
         return block
 
-    import tempfile
-
-    mark = f"{tempfile.mkdtemp()}/died"
     chunked = ensemble.chunk(time=1)
     field = chunked.copy(data=chunked.data.map_blocks(hesitant, dtype=float))
     found = client.compute(field.geonet.interp(time=fine)).result()
-    from pathlib import Path
-
-    assert Path(mark).exists()
+    assert died.exists()
     assert (found.values == expected.values).all()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from geonet.errors import ConvergenceWarning
 from geonet.xarray.axes import METRES
 
 START, MINUTE = np.datetime64("2026-07-01T12:00", "ns"), np.timedelta64(1, "m")
@@ -165,3 +166,13 @@ def test_reports_say_what_is_known_of_every_pair(ensemble):
 def test_the_name_of_the_field_does_not_matter(rain):
     ours = rain.rename(None).geonet.interp(time=HALF)
     assert ours.name is None and (ours.values == rain.geonet.interp(time=HALF).values).all()
+
+
+@pytest.mark.parametrize("ask", ["interp", "report"])
+def test_a_pair_that_does_not_converge_is_said(rain, ask):
+    settings = {"solver": "midpoint", "options": {"time_limit": 1e-9}}
+    with pytest.warns(ConvergenceWarning, match="The pair did not reach the tolerance"):
+        if ask == "interp":
+            rain.geonet.interp(time=HALF, **settings)
+        else:
+            assert not rain.geonet.report(**settings).converged.any()

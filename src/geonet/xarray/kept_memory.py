@@ -2,7 +2,7 @@
 
 Dask starts its workers with MALLOC_TRIM_THRESHOLD_=65536: then glibc gives every freed array back
 at once, and the next array of the same size is new pages, which the system has to clear. Solving a
-pair makes and frees hundreds of arrays, and takes 1.6 times as long.
+pair makes and frees hundreds of arrays, so workers spend much of their time on that.
 """
 
 from __future__ import annotations
