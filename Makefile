@@ -163,10 +163,10 @@ clean: ## remove what the other targets made, but for .venv and the compiled loo
 	rm -rf site build dist geonet-demo .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.dev: pyproject.toml constraints.txt src/geonet/fields/compiled/kernels.c \
-  src/geonet/fields/compiled/multigrid.c src/geonet/fields/compiled/halfway.c \
-  src/geonet/fields/compiled/quadratic.h src/geonet/fields/compiled/unet.c \
-  src/geonet/fields/compiled/transforms.c
+$(VENV)/.dev: pyproject.toml constraints.txt src/geonet/numerics/kernels/cosine_paths.c \
+  src/geonet/numerics/kernels/multigrid.c src/geonet/numerics/kernels/newton_residual.c \
+  src/geonet/numerics/kernels/quadratic.h src/geonet/numerics/kernels/unet.c \
+  src/geonet/numerics/kernels/c_transform.c
 	@echo "Setting up $(VENV); this is done once and takes some minutes."
 	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { \
 	  for python in python3.11 python3; do $$python -c '' 2>/dev/null && break; done; \

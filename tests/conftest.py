@@ -12,14 +12,14 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from geonet import files
-from geonet.fields.characteristics import Characteristics
-from geonet.fields.cosine_series import CosineSeries
-from geonet.geodesics.known_map import random_potential
-from geonet.measures.density import Density
-from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
-from geonet.measures.grid import Grid
-from geonet.operators import model_file
+from geonet import _files as files
+from geonet.numerics.characteristics import Characteristics
+from geonet.numerics.cosine import CosineSeries
+from geonet.evaluation import random_potential
+from geonet.density import Density
+from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
+from geonet.grid import Grid
+from geonet.solvers.neural import model as model_file
 
 CELLS = {1: 128, 2: 48, 3: 24}
 

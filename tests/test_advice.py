@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from geonet.advice import argument, at_the_command_line, either, setting
+from geonet._advice import argument, at_the_command_line, either, setting
 
 
 def test_in_python_and_at_the_command_line():

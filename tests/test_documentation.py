@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from geonet.cli import app, main
-from geonet.locations import located
-from geonet.settings import to_toml
+from geonet.cli import main as app, main
+from geonet._utils import located
+from geonet._toml import to_toml
 from geonet.solvers.registry import solver_names
 
 ROOT = Path(__file__).parents[1]
@@ -254,9 +254,9 @@ def test_every_object_has_one_home():
 
 def test_an_object_is_known_by_any_name():
     (grid,) = documented("geonet.Grid")
-    assert grid == "geonet.measures.grid.Grid"
+    assert grid == "geonet.grid.Grid"
     assert "geonet.errors.GridError" in documented("geonet.errors")
-    assert "geonet.measures.metrics.l1" not in documented("geonet.evaluation.metrics")
+    assert "geonet.metrics.l1" not in documented("geonet.metrics")
 
 
 # ---- what pages say and link to

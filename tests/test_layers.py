@@ -49,12 +49,12 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 BELOW = LEVEL["solvers"]
 # Paths and densities are drawn and loaded by packages above their own, by these locations.
 HANDED_UP = {
-    "geonet.plotting.kinds:plot_kind",
+    "geonet.plotting.figures:plot_kind",
     "geonet.plotting.animation:animate_geodesic",
     "geonet.plotting.explore:explore_geodesic",
     "geonet.plotting.explore:framed_html",
-    "geonet.plotting.densities:plot_density",
-    "geonet.plotting.look:Look",
+    "geonet.plotting.figures:plot_density",
+    "geonet.plotting.style:Look",
     "geonet.api:load",
 }
 
@@ -110,13 +110,13 @@ def test_the_check_can_fail(tmp_path):
     """An import that points up is found, at the top of a file and inside a function."""
     (tmp_path / "solvers").mkdir()
     (tmp_path / "solvers" / "pinn.py").write_text(
-        "from geonet.measures.grid import Grid\n"
+        "from geonet.grid import Grid\n"
         "def f():\n    from geonet.training.loop import train\n    import geonet\n"
-        "PLACE = 'geonet.plotting.kinds:draw'\n"
+        "PLACE = 'geonet.plotting.figures:draw'\n"
     )
     assert violations(tmp_path) == [
         "geonet.solvers.pinn imports geonet",
-        "geonet.solvers.pinn imports geonet.plotting.kinds",
+        "geonet.solvers.pinn imports geonet.plotting.figures",
         "geonet.solvers.pinn imports geonet.training.loop.train",
     ]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import geonet
-from geonet.progress import tell
+from geonet._progress import tell
 from geonet.solvers.registry import solver_class
 
 TOLD = {  # what begins a line of each solver that works step by step

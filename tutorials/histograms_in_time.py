@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import geonet
-from geonet.measures.metrics import l1
+from geonet.metrics import l1
 
 grid = geonet.Grid(80, 0, 40)
 rng = np.random.default_rng(3)

@@ -9,7 +9,7 @@
 from importlib.resources import as_file, files
 
 import geonet
-from geonet.measures.metrics import l1
+from geonet.metrics import l1
 from geonet.plotting import plot_together
 
 with as_file(files("geonet") / "demo_data") as folder:

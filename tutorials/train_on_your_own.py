@@ -14,12 +14,12 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 
 import geonet
-from geonet.measures.metrics import l1
-from geonet.measures.mnist import sample_digits
+from geonet.metrics import l1
+from experiments.mnist import sample_digits
 from geonet.plotting import plot_together
 from geonet.training.loop import train
-from geonet.training.own_config import config_for
-from geonet.training.own_report import report_on_own
+from geonet.training.user_data import config_for
+from geonet.training.user_data import report_on_own
 
 # %% [markdown]
 # ## The file

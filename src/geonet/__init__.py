@@ -9,18 +9,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from geonet.locations import located
-from geonet.version import VERSION
+from geonet._utils import VERSION, located
 
 if TYPE_CHECKING:
+    from geonet._progress import listening
     from geonet.api import geodesic, list_solvers, load, solver
-    from geonet.geodesics.base import Geodesic
-    from geonet.measures.density import Density
-    from geonet.measures.gaussian_mixture import GaussianMixture
-    from geonet.measures.grid import Grid
-    from geonet.measures.readers import from_image, read
-    from geonet.measures.samples import from_function, from_samples
-    from geonet.progress import listening
+    from geonet.density import Density
+    from geonet.geodesic import Geodesic
+    from geonet.grid import Grid
+    from geonet.io import from_image, read
+    from geonet.mixture import GaussianMixture
+    from geonet.samples import from_function, from_samples
     from geonet.solvers.base import Solver
     from geonet.solvers.registry import register
 
@@ -46,13 +45,13 @@ __all__ = [
 
 _HOMES = {
     "geonet.api": ("geodesic", "list_solvers", "load", "solver"),
-    "geonet.geodesics.base": ("Geodesic",),
-    "geonet.measures.density": ("Density",),
-    "geonet.measures.gaussian_mixture": ("GaussianMixture",),
-    "geonet.measures.grid": ("Grid",),
-    "geonet.measures.readers": ("from_image", "read"),
-    "geonet.measures.samples": ("from_function", "from_samples"),
-    "geonet.progress": ("listening",),
+    "geonet.geodesic": ("Geodesic",),
+    "geonet.density": ("Density",),
+    "geonet.mixture": ("GaussianMixture",),
+    "geonet.grid": ("Grid",),
+    "geonet.io": ("from_image", "read"),
+    "geonet.samples": ("from_function", "from_samples"),
+    "geonet._progress": ("listening",),
     "geonet.solvers.base": ("Solver",),
     "geonet.solvers.registry": ("register",),
 }

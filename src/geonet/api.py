@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from geonet.arguments import as_path, shown
+from geonet._serialization import load_geodesic
+from geonet._validation import as_path, shown
+from geonet.density import Density
 from geonet.errors import InputError, SolverError
-from geonet.geodesics.archive import load_geodesic
-from geonet.geodesics.base import Geodesic
-from geonet.measures.density import Density
-from geonet.measures.gaussian_mixture import End, GaussianMixture
-from geonet.measures.grid import Grid, check_grid
+from geonet.geodesic import Geodesic
+from geonet.grid import Grid, check_grid
+from geonet.mixture import End, GaussianMixture
 from geonet.solvers.base import MixtureSolver, Solver
 from geonet.solvers.registry import import_all, make_solver, solver_classes
 

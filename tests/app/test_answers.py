@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import geonet
-from geonet.app import answers
-from geonet.app.asked import asked_from
-from geonet.app.solving import Solved
-from geonet.plotting.scene import particle_tracks, potential_values
-from geonet.wording import number
+from geonet.app import routes as answers
+from geonet.app.requests import asked_from
+from geonet.app.jobs import Solved
+from geonet.plotting.explore import particle_tracks, potential_values
+from geonet._format import number
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_no_answer_is_said_to_be_none(question, path, monkeypatch, bad):
 
 
 def levels_of(question, path, monkeypatch, values) -> bytes:
-    frames = geonet.Density.as_computed(geonet.measures.density.as_tensor(values), path.grid)
+    frames = geonet.Density.as_computed(geonet.density.as_tensor(values), path.grid)
     monkeypatch.setattr(type(path), "density", lambda *_: frames)
     return answers.frames_answer(asked_from(question(frames=2)), Solved(path, 0.0))
 

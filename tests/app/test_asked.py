@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from geonet.app.asked import asked_from, json_object, particles_in
+from geonet.app.requests import asked_from, json_object, particles_in
 from geonet.errors import InputError
 
 

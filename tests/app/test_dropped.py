@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from geonet.app import dropped as module
-from geonet.app.dropped import SUFFIXES, fitted, read_dropped
+from geonet.app import requests as module
+from geonet.app.requests import SUFFIXES, fitted, read_dropped
 from geonet.errors import FileError
 
 BINARY = {"content-type": "application/octet-stream"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from geonet.app.gallery import gallery
-from geonet.app.shapes import SHAPES, filled
+from geonet.app.gallery import SHAPES, filled
 
 
 def values(entry, shape):

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from geonet.app.guard import DRAWINGS, FILES, MIB, Guard
-from geonet.app.refused import BUSY
+from geonet.app.middleware import DRAWINGS, FILES, Guard, MIB
+from geonet.app.jobs import BUSY
 
 ADDRESS = "http://127.0.0.1:8765"
 STRANGER = f"This server is {ADDRESS}; open that address."

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import geonet
-from geonet.app.asked import asked_from
-from geonet.app.offers import (
+from geonet.app.requests import asked_from
+from geonet.app.requests import (
     CELLS,
     LEAST_EPSILON,
     MOST_CELLS,
@@ -19,8 +19,8 @@ from geonet.app.offers import (
     USUAL_EPSILON,
     settings,
 )
-from geonet.plotting.look import DENSITY_MAP
-from geonet.solvers.entropic.schrodinger import least_epsilon
+from geonet.plotting.style import DENSITY_MAP
+from geonet.solvers.schrodinger import least_epsilon
 from geonet.solvers.registry import make_solver
 
 OFFERS = [(d, offer) for d, offers in SOLVERS.items() for offer in offers]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from geonet.app.page_files import page_files
+from geonet.app.routes import page_files
 
 
 def test_settings_cannot_end_their_script():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from geonet.app import solving as module
-from geonet.app.asked import asked_from
-from geonet.app.refused import RefusedError
-from geonet.app.solving import KEPT_CLIENTS, KEPT_PATHS, Recent
+from geonet.app import jobs as module
+from geonet.app.requests import asked_from
+from geonet.app.jobs import RefusedError
+from geonet.app.jobs import KEPT_CLIENTS, KEPT_PATHS, Recent
 
 
 def test_what_was_used_last_is_kept():

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import geonet
-from geonet.app.taken_away import EXPORTS
+from geonet.app.routes import EXPORTS
 
 NAMES = {
     **{kind: f"geonet-morph.{kind}" for kind in ("gif", "png", "npz", "html")},

@@ -8,8 +8,8 @@ from threading import Event, get_ident
 import pytest
 import torch
 
-from geonet.app.refused import BUSY, RefusedError
-from geonet.app.worker import STOPPED, WAITING, Worker
+from geonet.app.jobs import BUSY, RefusedError
+from geonet.app.jobs import STOPPED, WAITING, Worker
 from geonet.errors import ConvergenceWarning
 
 SOON = 60  # seconds, on a machine with much else to do

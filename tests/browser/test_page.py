@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import geonet
-from geonet.wording import number
+from geonet._format import number
 
 from .conftest import PATIENCE, pixels, until
 

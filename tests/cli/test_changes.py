@@ -8,8 +8,8 @@ import json
 import numpy as np
 import pytest
 
-from geonet.cli import pairs
-from geonet.cli.changes import changed, gathered
+from geonet.cli import job as pairs
+from geonet.cli.job import changed, gathered
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from geonet.cli import many
+from geonet.cli import batch as many
 from geonet.xarray import synthetic_rain
 
 distributed = pytest.importorskip("distributed")

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import geonet
-from geonet.cli.evaluate import _remarks
+from geonet.cli.models import _remarks
 from geonet.errors import DensityError
-from geonet.evaluation.accuracy import measure
-from geonet.evaluation.suites import CASES, pairs_of
-from geonet.geodesics.base import QUARTERS
-from geonet.measures.metrics import l1
-from geonet.solvers.exact.quantile import Quantile
+from geonet.evaluation import measure
+from geonet.evaluation import CASES, pairs_of
+from geonet.geodesic import QUARTERS
+from geonet.metrics import l1
+from geonet.solvers.quantile import Quantile
 
 
 def test_errors_are_those_against_the_truth(run):

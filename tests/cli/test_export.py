@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from geonet.export import onnx_files
-from geonet.operators.architecture import Branch, Trunk
-from geonet.operators.deeponet import DeepONetSettings
-from geonet.operators.forms import build
-from geonet.operators.model_file import save_model
-from geonet.operators.opened import PRETRAINED
+from geonet import onnx as onnx_files
+from geonet.solvers.neural.model import Branch, Trunk
+from geonet.solvers.neural.deeponet import DeepONetSettings
+from geonet.solvers.neural.model import build
+from geonet.solvers.neural.model import save_model
+from geonet.solvers.neural.model import PRETRAINED
 
 
 def test_writes_files_and_says_so(run, tmp_path, monkeypatch):

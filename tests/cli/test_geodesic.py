@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 
 import geonet
-from geonet.cli.asked import PLOTS
-from geonet.cli.changes import gathered
-from geonet.cli.pairs import common_grid, read_pair
-from geonet.measures.contents import opened
-from geonet.measures.readers import read_points
-from geonet.plotting.kinds import AT_TIMES, OF_ALL_TIMES
+from geonet.cli.geodesic import PLOTS
+from geonet.cli.job import gathered
+from geonet.cli.job import common_grid, read_pair
+from geonet.io import opened
+from geonet.io import read_points
+from geonet.plotting.figures import AT_TIMES, OF_ALL_TIMES
 
 
 @pytest.fixture
@@ -513,7 +513,7 @@ def test_zeros_need_a_floor(refused, write):
 
 def test_output_is_checked_before_any_work(refused, monkeypatch, line_pair):
     monkeypatch.setattr("geonet.geodesic", lambda *a, **k: pytest.fail("solved"))
-    monkeypatch.setattr("geonet.cli.pairs.opened", lambda *a, **k: pytest.fail("read"))
+    monkeypatch.setattr("geonet.cli.job.opened", lambda *a, **k: pytest.fail("read"))
     assert "Cannot write x.pdf" in refused("geodesic", *line_pair, "-o", "x.pdf")
 
 

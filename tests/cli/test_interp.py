@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from geonet.cli import finer
-from geonet.xarray import finer_file, synthetic_rain
+from geonet.cli import interp as finer
+from geonet.xarray import files as finer_file, synthetic_rain
 
 
 @pytest.fixture(autouse=True)
@@ -319,7 +319,7 @@ def test_uneven_parts_are_written_whole(run, rain, monkeypatch):
     ],
 )
 def test_bad_input_is_refused_in_a_line(refused, rain, arguments, message, monkeypatch):
-    monkeypatch.setattr("geonet.cli.cluster.PATIENCE", 1)
+    monkeypatch.setattr("geonet.cli.interp.PATIENCE", 1)
     Path("words.nc").write_text("no field")
     Path("here").mkdir()
     rain.isel(time=[0]).to_netcdf("single.nc")

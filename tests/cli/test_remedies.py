@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import geonet
-from geonet.cli import app
+from geonet.cli import main as app
 from geonet.errors import GeonetError
-from geonet.wording import seconds
+from geonet._format import seconds
 
 PYTHON = re.compile(r"geonet\.\w+\(|\w+='|=(True|False|None)\b|density\.\w+\(|path\.\w+\(")
 
@@ -102,7 +102,7 @@ def test_every_command_has_a_whole_line_in_the_list(run):
 
 
 def test_seconds_are_written_for_people(run, files, monkeypatch):
-    from geonet.cli import recipe
+    from geonet.cli import job as recipe
 
     clock = iter([0.0, 200.0])
     monkeypatch.setattr(recipe, "perf_counter", lambda: next(clock))

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from geonet.operators.forms import build
-from geonet.operators.model_file import save_model
-from geonet.operators.transport import TransportSettings
+from geonet.solvers.neural.model import build
+from geonet.solvers.neural.model import save_model
+from geonet.solvers.neural.transport.network import TransportSettings
 from geonet.solvers.registry import solver_class, solver_names
 
 SLOW = ("torch", "scipy", "matplotlib", "ot")

@@ -16,13 +16,13 @@ import pytest
 import torch
 
 import geonet
-from geonet.evaluation.truth import truth_of
-from geonet.geodesics.base import QUARTERS
-from geonet.measures.metrics import l1
-from geonet.operators.model_file import load_model, read_tensors
-from geonet.progress import tell
-from geonet.training import kept_truths
-from geonet.training.run_log import read_log
+from geonet.evaluation import truth_of
+from geonet.geodesic import QUARTERS
+from geonet.metrics import l1
+from geonet.solvers.neural.model import load_model, read_tensors
+from geonet._progress import tell
+from geonet.training import checkpoint as kept_truths
+from geonet.training.log import read_log
 
 PATIENCE = 240  # seconds, on a machine that has other work
 SIGNALS = pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_signal_saves_and_resume_goes_on(run, tmp_path, config, number, code, 
 HOURS = """
 import sys, time
 from geonet.cli import main
-from geonet.progress import tell
+from geonet._progress import tell
 from geonet.training import kept_truths
 def slow(*pair):
     for k in range(100_000):
@@ -348,7 +348,7 @@ def test_the_report_keeps_its_exact_paths(run, own, monkeypatch):
     file = own()
     code, out, err = run("train", "--pairs", file, "--steps", 4)
     assert code == 0 and "held-out pairs: exact path 1/1\n" in err
-    monkeypatch.setattr("geonet.training.kept_truths.truth_of_pair", None)
+    monkeypatch.setattr("geonet.training.checkpoint.truth_of_pair", None)
     again = run("train", "--pairs", file, "--steps", 4, "--resume")
     assert again.code == 0 and again.out == out
 
@@ -364,7 +364,7 @@ def test_the_time_limit_counts_the_report(run, own, tmp_path, monkeypatch):
             tell("half of it is done")
         return solve(*pair)
 
-    for module in ("geonet.training.stops", "geonet.cli.train"):
+    for module in ("geonet.training.loop", "geonet.cli.train"):
         monkeypatch.setattr(f"{module}.perf_counter", lambda: now[0])
     monkeypatch.setattr(kept_truths, "truth_of_pair", slow)
     code, out, _ = run("train", "--pairs", file, "--steps", 4, "--time-limit", 1)

@@ -11,11 +11,11 @@ from threading import Event, current_thread, main_thread
 import numpy as np
 import pytest
 
-from geonet.advice import at_the_command_line, either
+from geonet._advice import at_the_command_line, either
 from geonet.cli import output
-from geonet.cli.waiting import left_behind, waited_for
+from geonet.cli.output import left_behind, waited_for
 from geonet.errors import SolverError
-from geonet.progress import tell
+from geonet._progress import tell
 
 SLOW = 120  # seconds that the work would take
 
@@ -88,7 +88,7 @@ def test_ctrl_c_ends_a_solve_at_once(tmp_path):
         "import ctypes, signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # jobs of a shell ignore it
         "from geonet.cli import main, output\n"
-        "from geonet.progress import tell\n"
+        "from geonet._progress import tell\n"
         "from geonet.solvers.linear import Linear\n"
         "output.PATIENCE = 0.0\n"
         "def slow(self, source, target):\n"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from geonet.evaluation.accuracy import measure
-from geonet.evaluation.truth import truth_of
-from geonet.measures.families import BOX_1D, mixtures_1d
-from geonet.progress import listening
+from geonet.evaluation import measure
+from geonet.evaluation import truth_of
+from geonet.mixture import BOX_1D, mixtures_1d
+from geonet._progress import listening
 from geonet.solvers.registry import make_solver
 
 

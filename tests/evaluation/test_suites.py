@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from geonet import Density, GaussianMixture, Grid
-from geonet.evaluation import suites as module
-from geonet.evaluation.suites import CASES, TIMES, Case, known_map_pairs, pairs_of
-from geonet.evaluation.truth import smooth_path
-from geonet.geodesics.base import QUARTERS
-from geonet.measures.families import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d
-from geonet.measures.metrics import l1
+from geonet import evaluation as module
+from geonet.evaluation import CASES, Case, TIMES, known_map_pairs, pairs_of
+from geonet.evaluation import smooth_path
+from geonet.geodesic import QUARTERS
+from geonet.mixture import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d
+from geonet.metrics import l1
 from geonet.solvers.registry import make_solver
 
 SMALL_1D = [name for name in CASES if name.startswith("1D")]

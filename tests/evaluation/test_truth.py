@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from geonet.errors import ConvergenceError
-from geonet.evaluation import truth as module
-from geonet.evaluation.truth import FINER, exact_path, smooth_path, truth_of
-from geonet.geodesics.base import QUARTERS
-from geonet.measures.density import Density
-from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
-from geonet.measures.metrics import l1
-from geonet.progress import listening, tell
+from geonet import evaluation as module
+from geonet.evaluation import FINER, exact_path, smooth_path, truth_of
+from geonet.geodesic import QUARTERS
+from geonet.density import Density
+from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
+from geonet.metrics import l1
+from geonet._progress import listening, tell
 from geonet.solvers.registry import make_solver
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 import geonet
 from geonet.errors import FileError, InputError
 from geonet.plotting.animation import GAP, LEVELS
-from geonet.plotting.look import DENSITY_MAP
+from geonet.plotting.style import DENSITY_MAP
 
 
 def frames_of(file):

@@ -7,9 +7,9 @@ import pytest
 
 import geonet
 from geonet.errors import GridError, InputError
-from geonet.measures.metrics import l1
+from geonet.metrics import l1
 from geonet.plotting import plot_error
-from geonet.plotting.look import ERROR_MAP
+from geonet.plotting.style import ERROR_MAP
 
 
 @pytest.fixture(scope="module")

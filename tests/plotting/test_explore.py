@@ -13,7 +13,7 @@ import geonet
 from geonet import Density, Grid
 from geonet.errors import FileError, InputError
 from geonet.plotting.explore import CELLS, FRAMES, MODULES, explore_html, script
-from geonet.plotting.look import Look
+from geonet.plotting.style import Look
 
 VIEWER = files("geonet.plotting") / "viewer"
 

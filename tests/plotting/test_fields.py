@@ -10,10 +10,10 @@ from matplotlib.quiver import Quiver
 
 import geonet
 from geonet.errors import InputError, UnavailableError
-from geonet.measures.particles import sampled
+from geonet.samples import sampled
 from geonet.plotting import plot_tracks, plot_velocity
-from geonet.plotting.fields import ARROW, KNOTS, THIN
-from geonet.plotting.look import TIME_MAP
+from geonet.plotting.figures import ARROW, KNOTS, THIN
+from geonet.plotting.style import TIME_MAP
 
 
 def arrows_of(figure):

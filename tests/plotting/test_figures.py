@@ -8,7 +8,7 @@ import pytest
 import geonet
 from geonet.errors import InputError
 from geonet.plotting import plot_history, plot_together
-from geonet.plotting.look import TIME_MAP
+from geonet.plotting.style import TIME_MAP
 
 
 def test_line_shows_curves_and_history(line):

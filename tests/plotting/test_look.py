@@ -16,8 +16,8 @@ from PIL import Image
 import geonet
 from geonet import plotting
 from geonet.errors import GridError, InputError
-from geonet.geodesics.base import QUARTERS
-from geonet.plotting.look import Look, title_of
+from geonet.geodesic import QUARTERS
+from geonet.plotting.style import Look, title_of
 
 PICTURES = {
     "line": lambda paths: paths["line"].plot(),

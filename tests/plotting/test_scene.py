@@ -4,7 +4,7 @@ import torch
 
 import geonet
 from geonet import Density, Grid
-from geonet.plotting.scene import (
+from geonet.plotting.explore import (
     LINES,
     MOMENTS,
     PARTICLES,

@@ -11,7 +11,7 @@ from PIL import Image
 
 import geonet
 from geonet import plotting
-from geonet.cli.pairs import read_pair
+from geonet.cli.job import read_pair
 
 STROKES = np.array(  # an F, which no turn and no reflection leaves as it is
     [

@@ -6,12 +6,12 @@ import torch
 import geonet
 from geonet import Density, Grid
 from geonet.errors import ConvergenceWarning
-from geonet.measures.metrics import l1
+from geonet.metrics import l1
 from geonet.solvers import auto
 from geonet.solvers.auto import Auto
-from geonet.solvers.learned import guess
-from geonet.solvers.learned.guess import network_potentials
-from geonet.training.problem import FAMILIES
+from geonet.solvers.neural.transport import solver as guess
+from geonet.solvers.neural.transport.solver import network_potentials
+from geonet.training.problems import FAMILIES
 
 STEPS = 18  # cells between two blocks, along each axis
 

@@ -5,16 +5,10 @@ from __future__ import annotations
 import pytest
 
 from geonet.errors import SolverError
-from geonet.operators.forms import FORMS, form_of
+from geonet.solvers.neural.model import FORMS, form_of
 from geonet.solvers.catalogue import REQUIRED, card_at, card_of, gives_of_form
-from geonet.solvers.learned.network import NetworkSolver
-from geonet.solvers.registry import (
-    make_solver,
-    register,
-    solver_card,
-    solver_class,
-    solver_names,
-)
+from geonet.solvers.neural.solver import NetworkSolver
+from geonet.solvers.registry import make_solver, register, solver_card, solver_class, solver_names
 
 
 @pytest.mark.parametrize("name", solver_names())
@@ -41,7 +35,7 @@ def test_defaults_that_are_expressions_and_bases():
 
 def test_an_option_without_a_default():
     (file,) = card_of(NetworkSolver).options
-    assert file == card_at("geonet.solvers.learned.network:NetworkSolver").options[0]
+    assert file == card_at("geonet.solvers.neural.solver:NetworkSolver").options[0]
     assert file.default is REQUIRED
     assert (str(file), file.written_default()) == ("file (a name)", "–")
 

@@ -6,7 +6,7 @@ import pytest
 
 import geonet
 from geonet import Density
-from geonet.measures.families import BOX_2D, mixtures_2d
+from geonet.mixture import BOX_2D, mixtures_2d
 
 NAMES = ("monge-ampere", "debiased-barycenter")
 

@@ -8,7 +8,7 @@ import torch
 import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import GridError, InputError, UnavailableError
-from geonet.measures.families import (
+from geonet.mixture import (
     BOX_1D,
     BOX_2D,
     BOX_3D,
@@ -18,8 +18,8 @@ from geonet.measures.families import (
     mixtures_2d,
     mixtures_3d,
 )
-from geonet.measures.metrics import l1, mass_error, negativity
-from geonet.measures.mnist import as_densities, sample_digits
+from geonet.metrics import l1, mass_error, negativity
+from experiments.mnist import as_densities, sample_digits
 from geonet.solvers.base import MixtureSolver
 from geonet.solvers.registry import solver_class, solver_names
 

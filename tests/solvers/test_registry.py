@@ -8,16 +8,16 @@ import pytest
 import geonet
 from geonet.cli import main
 from geonet.errors import FileError, SolverError
-from geonet.operators import model_file
-from geonet.operators.architecture import Branch, Trunk
-from geonet.operators.deeponet import DeepONetSettings
-from geonet.operators.forms import build
-from geonet.operators.geonet import GeONetSettings
-from geonet.operators.model_file import kind_of, save_model, write_tensors
-from geonet.operators.transport import TransportSettings
+from geonet.solvers.neural import model as model_file
+from geonet.solvers.neural.model import Branch, Trunk
+from geonet.solvers.neural.deeponet import DeepONetSettings
+from geonet.solvers.neural.model import build
+from geonet.solvers.neural.geonet import GeONetSettings
+from geonet.solvers.neural.model import kind_of, save_model, write_tensors
+from geonet.solvers.neural.transport.network import TransportSettings
 from geonet.solvers import registry
-from geonet.solvers.learned.network import NetworkSolver
-from geonet.solvers.learned.transport import TransportSolver
+from geonet.solvers.neural.solver import NetworkSolver
+from geonet.solvers.neural.transport.solver import TransportSolver
 from geonet.solvers.linear import Linear
 from geonet.solvers.registry import import_all, make_solver, register, solver_class, solver_names
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from geonet.operators.model_file import read_tensors
-from geonet.settings import from_table
+from geonet.solvers.neural.model import read_tensors
+from geonet._toml import from_table
 from geonet.training.config import TrainingConfig
-from geonet.training.run_log import read_log
+from geonet.training.log import read_log
 
 TINY: dict[str, Any] = {
     "name": "tiny",

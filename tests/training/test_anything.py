@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from geonet import Grid
-from geonet.measures.interpolation import CubicSpline
-from geonet.training import anything
-from geonet.training.anything import (
+from geonet.numerics.interpolation import CubicSpline
+from geonet.training import synthetic as anything
+from geonet.training.synthetic import (
     ALIKE,
+    Anything,
     CUBE,
     CUT,
     ELSEWHERE,
     EMPTY,
     SQUARE,
-    Anything,
     boxes,
     coarse,
     random_densities,
@@ -29,8 +29,8 @@ from geonet.training.anything import (
     two_densities,
     two_windows,
 )
-from geonet.training.catalogue import CATALOGUE
-from geonet.training.cells import Cells
+from geonet.training.loop import CATALOGUE
+from geonet.training.problems import Cells
 from geonet.training.random_fields import LEAST, normalised, smooth_fields
 
 FAMILIES = [SQUARE, CUBE]

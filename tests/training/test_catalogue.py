@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from geonet.errors import ConfigError, FileError
-from geonet.measures.mnist import Digits, sample_digits
-from geonet.operators.autoencoder import Autoencoder
-from geonet.operators.model_file import write_tensors
-from geonet.settings import from_table
-from geonet.training import digits
-from geonet.training.catalogue import CATALOGUE, make_problem
+from experiments.mnist import Digits, sample_digits
+from experiments.autoencoder import Autoencoder
+from geonet.solvers.neural.model import write_tensors
+from geonet._toml import from_table
+from experiments import problems as digits
+from geonet.training.loop import CATALOGUE, make_problem
 from geonet.training.config import DIMENSIONS, ProblemSettings, TrainingConfig
 
 

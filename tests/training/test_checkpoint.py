@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import save_file
 
 from geonet.errors import ConfigError, FileError
-from geonet.operators import model_file
-from geonet.operators.model_file import read_tensors, write_tensors
-from geonet.settings import to_table, to_toml
+from geonet.solvers.neural import model as model_file
+from geonet.solvers.neural.model import read_tensors, write_tensors
+from geonet._toml import to_table, to_toml
 from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from geonet.training.loop import Run, train
-from geonet.training.processes import Processes
+from geonet.training.distributed import Processes
 
 NAME = "checkpoint.safetensors"
 ALIGNED = 64  # bytes: where torch's allocator begins a tensor

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from geonet.errors import ConfigError, FileError
-from geonet.settings import from_table, to_table, to_toml
+from geonet._toml import from_table, to_table, to_toml
 from geonet.training.config import TrainingConfig, read_config
 
 ROOT = Path(__file__).parents[2]

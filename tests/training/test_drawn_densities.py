@@ -5,7 +5,7 @@ import torch
 
 from geonet import Grid
 from geonet.training import drawn_densities as drawn
-from geonet.training.anything import SQUARE
+from geonet.training.synthetic import SQUARE
 from geonet.training.random_fields import LEAST, normalised
 
 COUNT = 150

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from geonet import Density, Grid
-from geonet.evaluation.truth import truth_of
-from geonet.measures.families import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
-from geonet.operators.model_file import read_tensors, write_tensors
-from geonet.progress import listening
-from geonet.training import kept_truths
-from geonet.training.kept_truths import KeptTruths, pair_digest
+from geonet.evaluation import truth_of
+from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
+from geonet.solvers.neural.model import read_tensors, write_tensors
+from geonet._progress import listening
+from geonet.training import checkpoint as kept_truths
+from geonet.training.checkpoint import KeptTruths, pair_digest
 
 
 @pytest.fixture

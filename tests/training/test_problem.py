@@ -4,20 +4,20 @@ import torch
 
 from geonet import GaussianMixture, Grid
 from geonet.errors import FileError
-from geonet.operators.architecture import Branch, Trunk
-from geonet.operators.deeponet import Bases
-from geonet.operators.forms import build
-from geonet.operators.geonet import GeONetSettings
-from geonet.training.own import read_own
-from geonet.training.problem import (
+from geonet.solvers.neural.model import Branch, Trunk
+from geonet.solvers.neural.deeponet import Bases
+from geonet.solvers.neural.model import build
+from geonet.solvers.neural.geonet import GeONetSettings
+from geonet.training.user_data import read_own
+from geonet.training.problems import (
     FAMILIES,
-    QUADRATURE,
     Mixtures,
+    QUADRATURE,
     evaluate,
     log_quadratics,
     quadrature,
 )
-from geonet.training.sampling import sensor_points
+from geonet.training.problems import sensor_points
 
 
 def seeded(seed=3):

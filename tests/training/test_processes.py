@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from geonet.errors import ConfigError
-from geonet.operators.model_file import load_model, read_tensors
-from geonet.settings import to_table, to_toml
+from geonet.solvers.neural.model import load_model, read_tensors
+from geonet._toml import to_table, to_toml
 from geonet.training.loop import Run, train
-from geonet.training.processes import Processes, joined_processes
+from geonet.training.distributed import Processes, joined_processes
 
 PATIENCE = 240  # seconds, on a machine that has other work
 
@@ -30,8 +30,8 @@ from geonet.errors import TrainingError
 from geonet.training import kept_truths
 from geonet.training.config import read_config
 from geonet.training.loop import Run, train
-from geonet.operators.geonet import GeONetObjective
-from geonet.training.processes import joined_processes
+from geonet.solvers.neural.geonet import GeONetObjective
+from geonet.training.distributed import joined_processes
 
 folder, *ports = sys.argv[1:]
 folder, rank = Path(folder), int(os.environ["RANK"])

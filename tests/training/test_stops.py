@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from geonet.operators import model_file
-from geonet.operators.model_file import read_tensors
-from geonet.progress import tell
-from geonet.training import kept_truths, stops
+from geonet.solvers.neural import model as model_file
+from geonet.solvers.neural.model import read_tensors
+from geonet._progress import tell
+from geonet.training import checkpoint as kept_truths, loop as stops
 from geonet.training.loop import Run, train
-from geonet.training.stops import Stopped, Stops
+from geonet.training.loop import Stopped, Stops
 
 BOTH = pytest.mark.parametrize(
     ("number", "reason"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]

@@ -12,15 +12,15 @@ from scipy.special import ndtr
 
 import geonet
 from geonet.errors import TrainingError
-from geonet.evaluation.truth import exact_path
-from geonet.geodesics.base import QUARTERS
-from geonet.measures.families import BOX_1D, mixtures_1d
-from geonet.measures.metrics import l1
-from geonet.operators.model_file import load_model, save_model
+from geonet.evaluation import exact_path
+from geonet.geodesic import QUARTERS
+from geonet.mixture import BOX_1D, mixtures_1d
+from geonet.metrics import l1
+from geonet.solvers.neural.model import load_model, save_model
 from geonet.training.loop import Run, train
-from geonet.training.processes import Processes
-from geonet.training.run_log import read_log
-from geonet.training.validation import Validation
+from geonet.training.distributed import Processes
+from geonet.training.log import read_log
+from geonet.training.log import Validation
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_the_truth_in_2d_and_3d_is_never_a_learned_one(d, monkeypatch):
         solver = geonet.solver(name, **options)
         return lambda *ends: (asked.append((name, ends[0].grid)), solver(*ends))[1]
 
-    monkeypatch.setattr("geonet.evaluation.truth.make_solver", recorded)
+    monkeypatch.setattr("geonet.evaluation.make_solver", recorded)
     grid = geonet.Grid((8,) * d)
     ends = [geonet.GaussianMixture.isotropic([[m] * d], 0.5).on(grid) for m in (0.48, 0.52)]
     assert exact_path(*ends, 0.0).values.shape == (5, *grid.shape)

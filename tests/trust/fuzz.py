@@ -26,7 +26,7 @@ from numpy.random import Generator
 from specimens import Reader, readers
 
 from geonet.errors import GeonetError
-from geonet.files import made_folder
+from geonet._files import made_folder
 
 SECONDS = 10  # for one file
 MEMORY = 2**30  # bytes more than before the first file

@@ -25,26 +25,26 @@ from mutations import (
 from PIL import Image
 
 import geonet
-from geonet.cli.many import COLUMNS, _read_summary
-from geonet.cli.pair_list import read_pair_list
-from geonet.measures.density import Density
-from geonet.measures.grid import Grid
-from geonet.measures.idx import read_idx
-from geonet.measures.readers import read_points
-from geonet.operators.architecture import Branch, Trunk
-from geonet.operators.autoencoder import Autoencoder
-from geonet.operators.autoencoder_file import load_autoencoder
-from geonet.operators.deeponet import DeepONetSettings
-from geonet.operators.forms import build
-from geonet.operators.geonet import GeONetSettings
-from geonet.operators.model_file import save_model, write_tensors
-from geonet.operators.transport import TransportSettings
-from geonet.settings import from_table, to_toml
-from geonet.studies.benchmark.result import FILE as BENCHMARK
-from geonet.studies.benchmark.result import read_benchmark
+from geonet.cli.batch import COLUMNS, _read_summary
+from geonet.cli.batch import read_pair_list
+from geonet.density import Density
+from geonet.grid import Grid
+from experiments.mnist import read_idx
+from geonet.io import read_points
+from geonet.solvers.neural.model import Branch, Trunk
+from experiments.autoencoder import Autoencoder
+from experiments.autoencoder import load_autoencoder
+from geonet.solvers.neural.deeponet import DeepONetSettings
+from geonet.solvers.neural.model import build
+from geonet.solvers.neural.geonet import GeONetSettings
+from geonet.solvers.neural.model import save_model, write_tensors
+from geonet.solvers.neural.transport.network import TransportSettings
+from geonet._toml import from_table, to_toml
+from benchmarks.records import FILE as BENCHMARK
+from benchmarks.records import read_benchmark
 from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from geonet.training.config import TrainingConfig, read_config
-from geonet.training.own import read_own
+from geonet.training.user_data import read_own
 
 RNG = np.random.default_rng(0)
 CLOUD = Grid((6, 6), -1.0, 2.0)

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import geonet
-from geonet import Density, Grid, threads
-from geonet.threads import (
+from geonet import Density, Grid, _threads as threads
+from geonet._threads import (
     CHOSEN,
     SMALL,
     WORTH,
@@ -146,7 +146,7 @@ def test_mkl_takes_one_thread_even_where_torch_was_told_its_number(two_threads):
 def test_solvers_and_answers_are_limited(two_threads, monkeypatch):
     seen = []
     monkeypatch.setattr("geonet.solvers.base.working_on", _noting(seen))
-    monkeypatch.setattr("geonet.geodesics.base.working_on", _noting(seen))
+    monkeypatch.setattr("geonet.geodesic.working_on", _noting(seen))
     grid = Grid((4, 6))
     ones = torch.ones(3, 4, 6)
     path = geonet.geodesic(Density(ones, grid), Density(ones, grid), "linear")

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 import geonet
 from geonet import Density, Grid
-from geonet.measures.families import BOX_1D, BOX_2D, clouds, mixtures_1d, mixtures_2d, mixtures_3d
-from geonet.settings import from_table
-from geonet.operators.model_file import read_tensors
+from geonet.mixture import BOX_1D, BOX_2D, clouds, mixtures_1d, mixtures_2d, mixtures_3d
+from geonet._toml import from_table
+from geonet.solvers.neural.model import read_tensors
 from geonet.training.config import TrainingConfig
 from geonet.training.loop import train
 

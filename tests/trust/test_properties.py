@@ -14,7 +14,7 @@ from torch import Tensor
 import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceWarning, GeonetError
-from geonet.measures.metrics import mass_error
+from geonet.metrics import mass_error
 from geonet.solvers.base import MixtureSolver
 from geonet.solvers.registry import solver_class
 

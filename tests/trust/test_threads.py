@@ -18,16 +18,16 @@ from PIL import Image
 
 import geonet
 from geonet import Density, Grid
-from geonet.files import written_atomically
-from geonet.operators import deeponet
-from geonet.operators.architecture import Branch, Trunk
-from geonet.operators.deeponet import DeepONetSettings
-from geonet.operators.forms import build
-from geonet.operators.opened import PRETRAINED
-from geonet.operators.transport import TransportSettings
-from geonet.quiet import quiet
+from geonet._files import written_atomically
+from geonet.solvers.neural import deeponet
+from geonet.solvers.neural.model import Branch, Trunk
+from geonet.solvers.neural.deeponet import DeepONetSettings
+from geonet.solvers.neural.model import build
+from geonet.solvers.neural.model import PRETRAINED
+from geonet.solvers.neural.transport.network import TransportSettings
+from geonet._utils import quiet
 from geonet.solvers.registry import solver_names
-from geonet.threads import SMALL, shared_out
+from geonet._threads import SMALL, shared_out
 
 THREADS = 8
 LINE = Grid(32)

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from geonet.app.offers import settings
-from geonet.app.page_files import page_files
-from geonet.fields.compiled import loops as compiled
-from geonet.operators.opened import PRETRAINED
+from geonet.app.requests import settings
+from geonet.app.routes import page_files
+from geonet.solvers.neural.transport import compiled
+from geonet.solvers.neural.model import PRETRAINED
 
 pytestmark = pytest.mark.slow
 SOURCES = Path(__file__).parents[2]
@@ -25,12 +25,12 @@ LOOK = """
 import importlib.metadata, json
 from pathlib import Path
 import geonet
-from geonet.app.offers import settings
-from geonet.app.page_files import page_files
-from geonet.measures.mnist import sample_digits
-from geonet.operators.autoencoder_file import load_autoencoder
-from geonet.operators.model_file import load_model
-from geonet.operators.opened import PRETRAINED
+from geonet.app.requests import settings
+from geonet.app.routes import page_files
+from experiments.mnist import sample_digits
+from experiments.autoencoder import load_autoencoder
+from geonet.solvers.neural.model import load_model
+from geonet.solvers.neural.model import PRETRAINED
 from geonet.fields.compiled import loops as compiled
 
 files = sorted(PRETRAINED.glob("*.safetensors"))

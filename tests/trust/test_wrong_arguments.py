@@ -20,8 +20,9 @@ import torch
 import geonet
 from geonet import evaluation, export, plotting, training
 from geonet.errors import GeonetError
-from geonet.measures import mnist, particles, readers
-from geonet.operators.transport import TransportSettings
+from experiments import mnist
+from geonet import io as readers, samples as particles
+from geonet.solvers.neural.transport.network import TransportSettings
 from geonet.training.config import ProblemSettings
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -367,7 +368,7 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             *named("nodata", WRONG_NODATA, "missing.npy"),
         ],
     ),
-    "geonet.measures.readers.read_points": (
+    "geonet.io.read_points": (
         readers.read_points,
         [*at(0, [*WRONG_FILES, *UNREADABLE]), *at(1, WRONG_KINDS, "missing.csv")],
     ),
@@ -746,7 +747,7 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             given("name", A, "models"),
         ],
     ),
-    "geonet.measures.mnist.mnist": (
+    "experiments.mnist.mnist": (
         mnist.mnist,
         at(
             0,
@@ -756,7 +757,7 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             ],
         ),
     ),
-    "geonet.measures.mnist.as_densities": (
+    "experiments.mnist.as_densities": (
         mnist.as_densities,
         [
             *at(0, NOT_ARRAYS, 1.0, 0.1),
@@ -772,7 +773,7 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             given("28, 28", np.ones((28, 28)), 1.0, 0.1),
         ],
     ),
-    "geonet.measures.particles.sampled": (
+    "geonet.samples.sampled": (
         particles.sampled,
         [
             *at(0, NOT_DENSITIES, 10, NOISE),
@@ -781,11 +782,11 @@ TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
             given("single", batch(), 10, NOISE),
         ],
     ),
-    "geonet.measures.particles.rounded": (
+    "geonet.samples.rounded": (
         particles.rounded,
         [*at(0, NOT_DENSITIES, 10), *at(1, WRONG_COUNTS, A), given("single", batch(), 10)],
     ),
-    "geonet.measures.particles.histogram": (
+    "geonet.samples.histogram": (
         particles.histogram,
         [*at(0, WRONG_POINTS, GRID), *at(1, [*NO_GRID, *WRONG_GRIDS], torch.ones(3, 2))],
     ),

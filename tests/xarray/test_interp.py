@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 import geonet
-from geonet.threads import one_thread
+from geonet._threads import one_thread
 
 START, MINUTE = np.datetime64("2026-07-01T12:00", "ns"), np.timedelta64(1, "m")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from geonet.xarray import kept_memory
-from geonet.xarray.kept_memory import KEPT, LARGEST, MMAP, SETTING, TRIM, USUAL, memory_kept
+from geonet.xarray import pairs as kept_memory
+from geonet.xarray.pairs import KEPT, LARGEST, MMAP, SETTING, TRIM, USUAL, memory_kept
 
 
 class Library:

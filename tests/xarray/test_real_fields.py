@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from geonet.errors import ConvergenceWarning
-from geonet.xarray.axes import METRES
+from geonet.xarray.coordinates import METRES
 
 START, MINUTE = np.datetime64("2026-07-01T12:00", "ns"), np.timedelta64(1, "m")
 HALF = START + 5 * MINUTE

@@ -1,5 +1,5 @@
 """The command line: `geonet COMMAND`."""
 
-from geonet.cli.app import main
+from geonet.cli.main import main
 
 __all__ = ["main"]

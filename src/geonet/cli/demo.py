@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from geonet.files import made_folder, written_atomically
+from geonet._files import made_folder, written_atomically
 
 if TYPE_CHECKING:
-    from geonet.geodesics.base import Geodesic
-    from geonet.measures.density import Density
+    from geonet.density import Density
+    from geonet.geodesic import Geodesic
 
 SEED_2D, SEED_1D = 58, 66  # pairs that lie far apart
 SHAPES = ("spiral.png", "heart.png")
@@ -29,8 +29,7 @@ def demo(
     For example: geonet demo -o pictures
     """
     made_folder(output)
-    from geonet.cli.output import one_thread, print_table, working
-    from geonet.cli.waiting import waited_for
+    from geonet.cli.output import one_thread, print_table, waited_for, working
     from geonet.plotting import plot_together
 
     with one_thread(), working("solving three pairs") as show:
@@ -110,7 +109,7 @@ def _rows(stories: list[Story]) -> dict[str, Geodesic]:
 def _mixtures_2d() -> tuple[Density, Density]:
     import torch
 
-    from geonet.measures.families import BOX_2D, mixtures_2d
+    from geonet.mixture import BOX_2D, mixtures_2d
 
     first, second = mixtures_2d(2, torch.Generator().manual_seed(SEED_2D)).on(BOX_2D)
     return first, second
@@ -119,7 +118,7 @@ def _mixtures_2d() -> tuple[Density, Density]:
 def _mixtures_1d() -> tuple[Density, Density]:
     import torch
 
-    from geonet.measures.families import BOX_1D, mixtures_1d
+    from geonet.mixture import BOX_1D, mixtures_1d
 
     first, second = mixtures_1d(2, torch.Generator().manual_seed(SEED_1D), spread=(0.3, 0.4)).on(
         BOX_1D
@@ -130,7 +129,7 @@ def _mixtures_1d() -> tuple[Density, Density]:
 def _shapes() -> tuple[Density, Density]:
     from importlib.resources import as_file, files
 
-    from geonet.measures.readers import from_image
+    from geonet.io import from_image
 
     with as_file(files("geonet") / "demo_data") as folder:
         first, second = (from_image(folder / name) for name in SHAPES)

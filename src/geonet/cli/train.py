@@ -13,9 +13,8 @@ from geonet.errors import InputError
 
 if TYPE_CHECKING:
     from geonet.training.config import TrainingConfig
-    from geonet.training.loop import TrainingOutcome
-    from geonet.training.own_report import OwnReport
-    from geonet.training.stops import Stops
+    from geonet.training.loop import Stops, TrainingOutcome
+    from geonet.training.user_data import OwnReport
 
 CODES = {"interrupted": 130, "terminated": 143}  # what shells say of SIGINT and SIGTERM
 WHO = {"interrupted": "Ctrl-C", "terminated": "SIGTERM", "stopped": "--stop-at"}
@@ -105,7 +104,7 @@ def _settings(
     if (config is None) == (pairs is None):
         raise InputError("What is it to be trained on? Give a TOML file, or --pairs NPZ.")
     if pairs is not None:
-        from geonet.training.own_config import config_for
+        from geonet.training.user_data import config_for
 
         return config_for(pairs, name, steps, floor)
     if (name, steps, floor) != (None, None, None):
@@ -132,7 +131,7 @@ def _announce(settings: TrainingConfig) -> None:
 
 
 def _print(outcome: TrainingOutcome, where: Path, steps: int) -> None:
-    from geonet.training.validation import halfway_text
+    from geonet.training.log import halfway_text
 
     if outcome.reason == "finished":
         typer.echo(f"finished at step {outcome.step} of {steps}, in {where}")
@@ -149,9 +148,9 @@ def _print_report(
     model: Path, settings: TrainingConfig, where: Path, time_limit: float | None
 ) -> str | None:
     """Measure on held-out pairs; gives the reason if it was stopped, and None if it was not."""
+    from geonet._format import percent
     from geonet.cli.output import counted, print_table
-    from geonet.training.stops import Stopped, Stops
-    from geonet.wording import percent
+    from geonet.training.loop import Stopped, Stops
 
     stops = Stops(time_limit)
     try:
@@ -176,10 +175,10 @@ def _print_report(
 
 def _report(model: Path, settings: TrainingConfig, where: Path, stops: Stops) -> OwnReport:
     """The report, which shows the pair that it is at; a stop leaves by `Stopped`."""
-    from geonet.progress import listening
-    from geonet.training.kept_truths import TRUTHS
-    from geonet.training.own_report import report_on_own
-    from geonet.training.run_log import Display
+    from geonet._progress import listening
+    from geonet.training.checkpoint import TRUTHS
+    from geonet.training.log import Display
+    from geonet.training.user_data import report_on_own
 
     def hear(line: str) -> None:
         stops.check()

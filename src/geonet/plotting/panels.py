@@ -12,14 +12,20 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from geonet.measures.grid import Grid
-from geonet.plotting.look import DPI, INK, TIME_MAP, Frames, colour_bar, fit_height, quieten
-from geonet.plotting.upright import (
+from geonet.grid import Grid
+from geonet.plotting.style import (
+    DPI,
+    INK,
+    TIME_MAP,
+    Frames,
     aspect,
     axis_names,
+    colour_bar,
     extent,
+    fit_height,
     name_axes,
     name_box,
+    quieten,
     tallness,
     upright,
 )

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from geonet.geodesics.base import Geodesic
-from geonet.geodesics.stack import Stack
-from geonet.measures.density import Density
-from geonet.progress import tell
+from geonet._progress import tell
+from geonet.density import Density
+from geonet.geodesic import Geodesic, Stack
 from geonet.solvers.base import Solver, one_by_one
-from geonet.solvers.exact.bures import Bures
-from geonet.solvers.exact.midpoint import Midpoint
-from geonet.solvers.exact.quantile import Quantile
-from geonet.solvers.learned.shipped import shipped_class
+from geonet.solvers.bures import Bures
+from geonet.solvers.neural.pretrained import shipped_class
+from geonet.solvers.newton.solver import Midpoint
+from geonet.solvers.quantile import Quantile
 
 if TYPE_CHECKING:
-    from geonet.geodesics.midpoint.path import MidpointGeodesic
+    from geonet.solvers.neural.transport.path import MidpointGeodesic
 
 ATOMS = 1000  # cells with mass up to which the linear program is quick
 SPARSE = 0.25  # of neighbours of cells with mass: where fewer have mass too, these are atoms
@@ -113,7 +112,7 @@ def _special(source: Density, target: Density) -> Solver | None:
     if _is_gaussian(source) and _is_gaussian(target):
         return Bures()
     if _is_atoms(source) and _is_atoms(target):
-        from geonet.solvers.exact.linear_program import LinearProgram  # POT takes a second or two
+        from geonet.solvers.linear_program import LinearProgram  # POT takes a second or two
 
         return LinearProgram()
     return None

@@ -6,16 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
-from geonet.advice import either, setting
-from geonet.arguments import shown
+from geonet._advice import either, setting
+from geonet._progress import tell
+from geonet._threads import shared_out, working_on
+from geonet._validation import shown
+from geonet.density import Density, check_density
 from geonet.errors import GeonetError, GridError, SolverError
-from geonet.geodesics.base import Geodesic
-from geonet.geodesics.gradients import wanted
-from geonet.geodesics.stack import Stack
-from geonet.measures.density import Density, check_density
-from geonet.measures.gaussian_mixture import End, GaussianMixture
-from geonet.progress import tell
-from geonet.threads import shared_out, working_on
+from geonet.geodesic import Geodesic, Stack
+from geonet.mixture import End, GaussianMixture
+from geonet.numerics.autograd import wanted
 
 EVERY_ANSWER = ("density", "distance", "velocity", "potential", "trajectories")
 

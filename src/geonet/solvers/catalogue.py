@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from geonet.solvers.base import Solver
 
 REQUIRED = dataclasses.MISSING
-FORMS = "geonet.operators.forms"
+FORMS = "geonet.solvers.neural.model"
 KINDS = {
     "int": "a whole number",
     "float": "a number",

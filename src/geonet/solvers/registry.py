@@ -13,31 +13,25 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from geonet.arguments import check_kind, shown
+from geonet._utils import located
+from geonet._validation import check_kind, shown
 from geonet.errors import SolverError
-from geonet.locations import located
 from geonet.solvers.catalogue import Card, Option, card_at, card_of
-from geonet.solvers.learned.shipped import SHIPPED, class_of_form, shipped_card, shipped_class
+from geonet.solvers.neural.pretrained import SHIPPED, class_of_form, shipped_card, shipped_class
 
-if TYPE_CHECKING:  # importing torch takes seconds, and a list of names needs none of it
+if TYPE_CHECKING:
     from geonet.solvers.base import Solver
 
 # Modules are imported when a solver is first asked for: POT alone takes longer than most solves.
 _REGISTRY: dict[str, str] = {
     "auto": "geonet.solvers.auto:Auto",
-    "quantile": "geonet.solvers.exact.quantile:Quantile",
-    "midpoint": "geonet.solvers.exact.midpoint:Midpoint",
-    "monge-ampere": "geonet.solvers.exact.monge_ampere:MongeAmpere",
-    "bures": "geonet.solvers.exact.bures:Bures",
-    "linear-program": "geonet.solvers.exact.linear_program:LinearProgram",
-    "back-and-forth": "geonet.solvers.exact.back_and_forth:BackAndForth",
-    "schrodinger": "geonet.solvers.entropic.schrodinger:Schrodinger",
-    "barycenter": "geonet.solvers.entropic.barycenter:Barycenter",
-    "debiased-barycenter": "geonet.solvers.entropic.barycenter:DebiasedBarycenter",
-    "ott-barycenter": "geonet.solvers.entropic.ott_barycenter:OttBarycenter",
-    "pinn": "geonet.solvers.per_pair.pinn:Pinn",
-    "flow-matching": "geonet.solvers.per_pair.flow_matching:FlowMatching",
-    "rectified-flow": "geonet.solvers.per_pair.rectified_flow:RectifiedFlow",
+    "quantile": "geonet.solvers.quantile:Quantile",
+    "midpoint": "geonet.solvers.newton.solver:Midpoint",
+    "monge-ampere": "geonet.solvers.monge_ampere:MongeAmpere",
+    "bures": "geonet.solvers.bures:Bures",
+    "linear-program": "geonet.solvers.linear_program:LinearProgram",
+    "back-and-forth": "geonet.solvers.back_and_forth:BackAndForth",
+    "schrodinger": "geonet.solvers.schrodinger:Schrodinger",
     "linear": "geonet.solvers.linear:Linear",
 }
 
@@ -130,9 +124,8 @@ def _loaded(name: str, location: str, load: Callable[[], Any]) -> type[Solver]:
 
 def _class_of_file(file: Path) -> type[Solver]:
     """The solver for a model file; for an unknown form one whose reading says what is wrong."""
-    from geonet.operators.forms import FORMS
-    from geonet.operators.model_file import kind_of
-    from geonet.solvers.learned.network import NetworkSolver
+    from geonet.solvers.neural.model import FORMS, kind_of
+    from geonet.solvers.neural.solver import NetworkSolver
 
     form = kind_of(file)
     return class_of_form(form) if form in FORMS else NetworkSolver
@@ -141,7 +134,7 @@ def _class_of_file(file: Path) -> type[Solver]:
 def import_all() -> None:
     """Import every solver, which registers the kinds of path, and known maps, which need none."""
     solver_classes()
-    import_module("geonet.geodesics.known_map")
+    import_module("geonet.evaluation")
 
 
 def make_solver(name: str | Path, **options: Any) -> Solver:

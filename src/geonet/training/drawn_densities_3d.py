@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from geonet.fields.cosines import centres
+from geonet.numerics.cosine import centres
 from geonet.training.drawn_densities import (
     FAR,
     FLOOR,

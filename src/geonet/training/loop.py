@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import math
-from contextlib import nullcontext, suppress
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,28 +18,177 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from geonet.arguments import as_path, check_count, check_kind, is_number, shown
+from geonet._files import made_folder, written_atomically
+from geonet._progress import listening, tell
+from geonet._threads import waiting_asleep
+from geonet._toml import to_table, to_toml
+from geonet._validation import as_path, check_count, check_kind, is_number, shown
+from geonet._utils import located
 from geonet.errors import ConfigError, FileError, InputError, TrainingError
-from geonet.files import made_folder, written_atomically
-from geonet.operators.forms import build
-from geonet.operators.model_file import read_tensors, save_model
-from geonet.operators.objective import Batch
-from geonet.optimizers.schedule import learning_rate, make_optimizer, shrink
-from geonet.progress import listening, tell
-from geonet.settings import to_table, to_toml
-from geonet.threads import waiting_asleep
-from geonet.training.balance import balanced_weights
-from geonet.training.beginning import begin_with
-from geonet.training.catalogue import make_problem
-from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from geonet.solvers.neural.losses import Batch
+from geonet.solvers.neural.model import (
+    PRETRAINED,
+    Model,
+    build,
+    load_model,
+    read_tensors,
+    save_model,
+)
+from geonet.training.checkpoint import (
+    TRUTHS,
+    KeptTruths,
+    Progress,
+    load_checkpoint,
+    save_checkpoint,
+)
 from geonet.training.config import TrainingConfig
-from geonet.training.kept_truths import TRUTHS, KeptTruths
-from geonet.training.known_paths import with_known_paths
-from geonet.training.processes import Processes, joined_processes
-from geonet.training.run_log import Display, RunLog
-from geonet.training.sampling import cartesian_batch, sensor_points, triples_batch
-from geonet.training.stops import REASONS, Stopped, Stops
-from geonet.training.validation import HALFWAY, Validation
+from geonet.training.distributed import Processes, joined_processes
+from geonet.training.log import HALFWAY, Display, RunLog, Validation
+from geonet.training.optim import learning_rate, make_optimizer, shrink
+from geonet.training.problems import (
+    FAMILIES,
+    Problem,
+    cartesian_batch,
+    sensor_points,
+    triples_batch,
+    with_known_paths,
+)
+from geonet.training.synthetic import CUBE, SQUARE, Anything
+from geonet.training.user_data import read_own
+
+# ---- Who asks a training to stop: Ctrl-C, SIGTERM and the clock.
+
+
+REASONS = ("interrupted", "terminated", "time limit")
+SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+
+class Stopped(BaseException):
+    """Leaves work that was asked to stop; no solver takes it for an error that it may answer."""
+
+
+class Stops:
+    """Whether somebody asked to stop, and who.
+
+    Args:
+        time_limit: seconds from now on; None for no limit.
+    """
+
+    def __init__(self, time_limit: float | None = None):
+        self._until = None if time_limit is None else perf_counter() + time_limit
+        self._signalled: str | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """One of `REASONS`; None to go on."""
+        late = self._until is not None and perf_counter() > self._until
+        return self._signalled or ("time limit" if late else None)
+
+    def check(self) -> None:
+        """Raise `Stopped` if there is a reason to."""
+        if self.reason is not None:
+            raise Stopped
+
+    @contextmanager
+    def listening_to_signals(self) -> Iterator[Stops]:
+        """Meanwhile Ctrl-C and SIGTERM are reasons, and cut no step; a second Ctrl-C interrupts."""
+        if threading.current_thread() is not threading.main_thread():
+            yield self  # signals belong to the main thread
+            return
+        before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, _: object) -> None:
+        if self._signalled is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._signalled = SIGNALS[signal.Signals(number)]
+
+
+# ---- Weights of a trained model to begin another training with.
+
+
+def begin_with(model: Model, name: str) -> None:
+    """Give a model the weights of another one with the same layers.
+
+    Args:
+        model: whose weights are replaced.
+        name: of a shipped model, or a file.
+    """
+    shipped = PRETRAINED / f"{name}.safetensors"
+    other, _ = load_model(shipped if shipped.exists() else Path(name))
+    theirs, ours = ({k: v.shape for k, v in m.state_dict().items()} for m in (other, model))
+    if theirs != ours or other.settings.kind != model.settings.kind:
+        raise ConfigError(
+            f"start is {name!r}, a model of the kind {other.settings.kind!r} with other layers; "
+            "give [model] its architecture, or another start."
+        )
+    model.load_state_dict(other.state_dict())
+
+
+# ---- Weights of the terms by the norms of their gradients (Wang et al., 2023).
+
+
+MEMORY = 0.9  # of the weights before
+LEAST = 1e-3  # of the largest norm: a term that is solved is not blown up
+
+
+def balanced_weights(
+    terms: dict[str, Tensor],
+    weights: dict[str, float],
+    given: dict[str, float],
+    parameters: Sequence[Tensor],
+    processes: Processes,
+) -> dict[str, float]:
+    """Move the weights of the terms L_i towards equal gradients, w_i ∝ 1/|∇L_i|.
+
+    Their scale is such that Σ w_i|∇L_i| is what it would be with the `given` weights.
+    """
+    norms = []
+    for term in terms.values():
+        gradients = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
+        squares = [(g**2).sum() for g in gradients if g is not None]
+        norms.append(torch.stack(squares).sum().sqrt())
+    size = processes.mean(torch.stack(norms))
+    size = size.clamp(min=float(LEAST * size.max()) or 1.0)
+    total = sum(given[name] * float(n) for name, n in zip(terms, size, strict=True))
+    return {
+        name: MEMORY * weights[name] + (1 - MEMORY) * total / (len(terms) * float(n))
+        for name, n in zip(terms, size, strict=True)
+    }
+
+
+# ---- The problems that a config can name.
+
+
+CATALOGUE: dict[str, Callable[[], Problem]] = {
+    **FAMILIES,
+    "anything-2d": partial(Anything, SQUARE),
+    "anything-3d": partial(Anything, CUBE),
+}
+
+
+def make_problem(config: TrainingConfig) -> Problem:
+    """The family or the file that the config names."""
+    settings = config.problem
+    if settings.autoencoder is not None:
+        return located("experiments.problems:digit_codes")(Path(settings.autoencoder))
+    if settings.family is not None and ":" in settings.family:
+        return located(settings.family)()
+    if settings.family is not None:
+        return CATALOGUE[settings.family]()
+    assert settings.file is not None
+    problem = read_own(Path(settings.file), settings.floor)
+    if problem.box.dimension != config.model.dimension:
+        raise ConfigError(
+            f"model.dimension is {config.model.dimension}, but the pairs in {settings.file} are "
+            f"{problem.box.dimension}D; make them agree."
+        )
+    return problem
+
 
 CHECKPOINT, MODEL, CONFIG = "checkpoint.safetensors", "model.safetensors", "config.toml"
 STREAMS_APART = 1_000_003  # between the seeds of two processes

@@ -13,7 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from geonet.fields.cosines import centres, frequencies, waves
+from geonet.numerics.cosine import centres, frequencies, waves
 
 Range = tuple[float, float]
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 from geonet.errors import InputError
 
 try:
-    from geonet.xarray.accessor import FieldAccessor
-    from geonet.xarray.two_fields import geodesic
+    from geonet.xarray.accessor import FieldAccessor, geodesic
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
     if missing not in ("xarray", "pandas"):
@@ -23,6 +22,6 @@ except ModuleNotFoundError as error:
         "install it: pip install 'geonet[xarray]'."
     ) from error
 
-from geonet.xarray.rain import synthetic_rain
+from geonet.xarray.sample_data import synthetic_rain
 
 __all__ = ["FieldAccessor", "geodesic", "synthetic_rain"]

@@ -1,0 +1,183 @@
+"""What is measured: kinds of pairs, sizes, and who takes part."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from benchmarks.any_pair.records import Reference
+from benchmarks.contestants import Entrant, by_default, labelled
+from benchmarks.pairs import KINDS, PAIRS, draw
+from benchmarks.process import told
+from geonet.density import Density
+from geonet.geodesic import QUARTERS
+from geonet.grid import Grid
+from geonet.metrics import BLOCKS
+from geonet.solvers.base import Solver
+from geonet.solvers.registry import make_solver
+
+ANY = "any"  # the name of the suite
+Pair = tuple[str, int]  # kind and number
+DIMENSION = 2
+
+
+@dataclass(frozen=True)
+class AnySuite:
+    """Pairs, sizes and limits.
+
+    Attributes:
+        finer: cells along each axis of the pairs, ascending, with those of their reference.
+        kinds: of the pairs.
+        pairs: of each kind.
+        reference: the solver that gives the references.
+        budget: seconds for the pairs of one kind on one grid.
+        repeats: of a pair that takes less than a second.
+    """
+
+    finer: dict[int, int] = field(default_factory=lambda: {64: 256, 128: 512, 256: 512})
+    kinds: tuple[str, ...] = KINDS
+    pairs: int = PAIRS
+    reference: str = "midpoint"
+    budget: float = 3.0
+    repeats: int = 3
+
+    def each(self) -> list[Pair]:
+        """All pairs."""
+        return [(kind, k) for kind in self.kinds for k in range(self.pairs)]
+
+    def quickly(self) -> AnySuite:
+        """A check: the smallest grid, a pair of each kind."""
+        cells = min(self.finer)
+        return replace(self, finer={cells: self.finer[cells]}, pairs=1, budget=2.0)
+
+    def write_pairs(self, folder: Path) -> dict[int, Path]:
+        """The files of all pairs by the number of cells."""
+        found: dict[int, dict[str, Density]] = {cells: {} for cells in self.finer}
+        for kind, k in self.each():  # a pair is drawn once for all grids
+            for cells, tensors in found.items():
+                ends = zip(("source", "target"), draw(kind, cells, k), strict=True)
+                tensors |= {f"{kind} {k} {name}": end for name, end in ends}
+        files = {cells: folder / f"any-{cells}.safetensors" for cells in self.finer}
+        for cells, file in files.items():
+            save_file({name: end.values.contiguous() for name, end in found[cells].items()}, file)
+        return files
+
+
+SUITE = AnySuite()
+
+
+def read_pairs(file: Path, cells: int) -> dict[Pair, tuple[Density, Density]]:
+    """What `AnySuite.write_pairs` wrote for a grid."""
+    grid, tensors = Grid((cells, cells)), load_file(file)
+    found: dict[Pair, tuple[Density, Density]] = {}
+    for name in tensors:
+        kind, k, end = name.split()
+        if end == "source":
+            values = (tensors[f"{kind} {k} {end}"] for end in ("source", "target"))
+            source, target = (Density(value, grid) for value in values)
+            found[kind, int(k)] = source, target
+    return found
+
+
+# ---- who takes part, each in one setting
+
+ENTRANTS = (
+    Entrant("auto", "auto", (2,), "learned", quick=True),
+    Entrant("universal-2d", "universal-2d", (2,), "learned", quick=True),
+    Entrant("universal-2d, network alone", "universal-2d", (2,), "learned", {"corrections": 0}),
+    Entrant("midpoint", "midpoint", (2,), quick=True),
+    Entrant("back-and-forth", "back-and-forth", (2,), quick=True),
+    labelled("schrodinger", (2,), {"epsilon": 3e-4, "tolerance": 1e-3}, quick=True),
+    # Of five settings tried on three pairs of the suite; OTT's is the same, untried.
+    labelled("debiased-barycenter", (2,), {"method": "sinkhorn", "reg": 4e-3, "tolerance": 1e-3}),
+    labelled("ott-barycenter", (2,), {"epsilon": 4e-3, "tolerance": 1e-3}),
+    Entrant("linear-program, at most 48²", "linear-program", (2,), options={"coarsen": True}),
+)
+
+
+def any_entrants(solvers: Sequence[str], quick: bool) -> list[Entrant]:
+    """All of them, or those of the named solvers; others take part with their default options."""
+    if not solvers:
+        return [entrant for entrant in ENTRANTS if entrant.quick or not quick]
+    chosen: list[Entrant] = []
+    for name in dict.fromkeys(solvers):
+        own = [entrant for entrant in ENTRANTS if entrant.solver == name] or [by_default(name)]
+        chosen += [e for e in own if e.dimensions is None or DIMENSION in e.dimensions]
+    return chosen
+
+
+# ---- References: the answers of one solver to the same pairs, with every cell cut into smaller ones.
+#
+# Densities are constant in their cells, so that this is the same pair, solved more finely.
+
+
+COARSE = Grid((BLOCKS, BLOCKS))
+
+
+@dataclass(frozen=True)
+class ReferenceJob:
+    """What a process is told: the pairs, and the cells along each axis of theirs."""
+
+    suite: AnySuite
+    cells: int
+
+
+@dataclass(frozen=True)
+class Known:
+    """A reference with its frames.
+
+    Attributes:
+        reference: the numbers.
+        frames: block means at t = ¼, ½, ¾, (3, 16, 16), a NumPy array to go between processes.
+    """
+
+    reference: Reference
+    frames: np.ndarray
+
+    def density(self) -> Density:
+        """The frames, (3, 16, 16)."""
+        return Density.as_computed(torch.from_numpy(self.frames), COARSE)
+
+
+References = dict[Pair, Known | str]  # with the reason where there is none
+
+
+def solved_references(job: ReferenceJob) -> References:
+    """The references of all pairs of one size."""
+    warnings.simplefilter("ignore")
+    try:
+        solver = make_solver(job.suite.reference)
+    except Exception as error:
+        return dict.fromkeys(job.suite.each(), told(error))
+    found: References = {}
+    for kind, k in job.suite.each():
+        try:
+            found[kind, k] = _known(solver, kind, k, job.cells, job.suite.finer[job.cells])
+        except Exception as error:  # one pair's failure must not cost the others' references
+            found[kind, k] = told(error)
+    return found
+
+
+def _known(solver: Solver, kind: str, k: int, cells: int, finer: int) -> Known:
+    """On `finer` cells along each axis instead of `cells`."""
+    grid = Grid((finer, finer))
+    source, target = (end.resample(grid) for end in draw(kind, cells, k))
+    began = perf_counter()
+    path = solver(source, target)
+    frames = path.density(QUARTERS)
+    seconds = perf_counter() - began
+    blocks = between(frames).resample(COARSE).values.detach().double()
+    reference = Reference(cells, finer, kind, k, float(path.distance), seconds)
+    return Known(reference, blocks.numpy())
+
+
+def between(frames: Density) -> Density:
+    """The frames at t = ¼, ½, ¾ of those at the quarters, (3, n, n)."""
+    return Density.as_computed(frames.values[1:-1], frames.grid)

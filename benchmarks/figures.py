@@ -1,0 +1,318 @@
+"""Pictures of a benchmark: error against time, time against size, when training pays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from benchmarks.any_pair.records import AnyPairs
+from benchmarks.records import (
+    Benchmark,
+    Curve,
+    Measurement,
+    break_even,
+    equal_error,
+    in_setting,
+    pareto,
+)
+from benchmarks.results import save_figure
+from benchmarks.suites import SUITES, TIMES
+from benchmarks.tables import named
+from geonet._files import written_atomically
+from geonet.plotting import FAINT, INK, quieten
+
+ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"  # Okabe and Ito's colours,
+RED, PURPLE, BLACK, GREY = "#D55E00", "#CC79A7", "#000000", "#999999"  # which all can tell apart
+STYLES = {  # by the name without its dimension; circles are learned
+    "auto": (RED, "*"),
+    "midpoint": (BLACK, "o"),
+    "back-and-forth": (BLACK, "D"),
+    "transport": (RED, "o"),
+    "geonet": (BLUE, "o"),
+    "deeponet": (SKY, "o"),
+    "quantile": (GREEN, "D"),
+    "monge-ampere": (GREEN, "s"),
+    "linear-program": (ORANGE, "^"),
+    "schrodinger": (PURPLE, "v"),
+    "barycenter": (BLACK, "X"),
+    "debiased-barycenter": (BLUE, "P"),
+    "ott-barycenter": (ORANGE, "X"),
+    "linear": (GREY, "s"),
+    "pinn": (SKY, "<"),
+    "flow-matching": (PURPLE, ">"),
+    "rectified-flow": (GREEN, ">"),
+}
+OTHER = (RED, "d")
+EARLY = {1: 0.5, 2: 10.0}  # the paper's loose threshold of POT, by dimension
+FLOOR = 1e-3  # percent: the truth is no better than that
+PANEL, LETTER, LINE = (330, 260), 4.5, 9  # points, nearly: a panel, a letter, a line of its labels
+AXES = ("output points", "times", "pairs")
+Draw = Callable[
+    [Axes, str, Sequence[Measurement]], str | None
+]  # gives the title, if it drew anything
+
+
+def figures(found: Benchmark) -> dict[str, Figure]:
+    """All for which there is something to draw, by name."""
+    rows = [row for row in found.settings if row.solver != "auto"]  # which is another's answer
+    drawn = {
+        "any": _any_pair(found.any),
+        "pareto": _panels(rows, _draw_front, legend=True),
+        "resolution": _panels(rows, _draw_sizes, legend=True),
+        "runtime": _panels(rows, _draw_runtime),
+        "break-even": _panels(rows, _draw_break_even),
+        "scaling": _scaling(found.scaling),
+    }
+    return {name: figure for name, figure in drawn.items() if figure is not None}
+
+
+def save_figures(found: Benchmark, folder: Path) -> list[Path]:
+    """Write benchmark-NAME.png for each."""
+    files = []
+    for name, figure in figures(found).items():
+        files.append(folder / f"benchmark-{name}.png")
+        with written_atomically(files[-1]) as temporary:
+            save_figure(figure, temporary)
+    return files
+
+
+def _any_pair(found: AnyPairs | None) -> Figure | None:
+    """Error over time, a panel for each grid: the medians, and small points for the kinds."""
+    if found is None or not found.answers:
+        return None
+    figure = Figure(figsize=(3.6 * len(found.finer), 4.2), layout="constrained")
+    panels = figure.subplots(1, len(found.finer), sharey=True, squeeze=False)[0]
+    for axis, cells in zip(panels, found.finer, strict=True):
+        rows = [row for row in found.answers if row.cells == cells]
+        for solver in dict.fromkeys(row.solver for row in found.answers):
+            own = [row for row in rows if row.solver == solver]
+            kinds = dict.fromkeys(row.kind for row in own)
+            groups = [[row for row in own if row.kind == kind] for kind in kinds]
+            colour, marker = _style(solver)
+            for group, size, label in [*((g, 9, None) for g in groups), (own, 60, solver)]:
+                if group:
+                    ms = median(1e3 * row.seconds for row in group)
+                    error = max(median(row.frame_percent for row in group), FLOOR)
+                    axis.scatter(ms, error, size, colour, marker=marker, label=label, lw=0)
+        axis.set(xscale="log", yscale="log", xlabel="ms per pair")
+        axis.set_title(f"{cells}² cells", color=INK, fontsize="medium")
+        _finish(axis)
+    panels[0].set_ylabel("L1 error of frames on 16² blocks, %")
+    _legend(figure, panels, 4)
+    return figure
+
+
+def _panels(rows: Sequence[Measurement], draw: Draw, legend: bool = False) -> Figure | None:
+    """A panel for each suite with something to draw, and a legend for all or one in each."""
+    own = {name: [row for row in rows if row.suite == name] for name in SUITES}
+    own = {name: found for name, found in own.items() if draw(Figure().subplots(), name, found)}
+    if not own:
+        return None
+    figure = Figure(figsize=(5.4 * len(own), 5.0 if legend else 3.9), layout="constrained")
+    panels = figure.subplots(1, len(own), squeeze=False)[0]
+    for axis, (name, found) in zip(panels, own.items(), strict=True):
+        axis.set_title(draw(axis, name, found) or "", color=INK, fontsize="medium")
+        _finish(axis)
+        if not legend:
+            axis.legend(frameon=False, fontsize="x-small", labelcolor=INK)
+    if legend:
+        _legend(figure, panels, 4 * len(own) // 2 + 1)
+    return figure
+
+
+def _legend(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
+    """One for all panels, below them."""
+    entries = {
+        label: handle
+        for axis in panels
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        entries.values(),
+        entries.keys(),
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize="small",
+        labelcolor=INK,
+    )
+
+
+def _draw_front(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
+    """Error over time at the reference size, a point for each row, and the front."""
+    own = in_setting(rows, suite, SUITES[suite].reference)
+    if not own:
+        return None
+    front = pareto(own)
+    x, y = [1e3 * row.seconds for row in front], [_shown(row) for row in front]
+    # nothing is below this line or left of it
+    axis.step([*x, 1e3 * own[-1].seconds], [*y, y[-1]], where="post", color=FAINT, lw=1.2, zorder=0)
+    for solver in dict.fromkeys(row.solver for row in own):
+        points = [row for row in own if row.solver == solver]
+        colour, marker = _style(solver)
+        axis.scatter(
+            [1e3 * row.seconds for row in points],
+            [_shown(row) for row in points],
+            c=colour,
+            marker=marker,
+            s=44,
+            linewidths=0.4,
+            edgecolors="white",
+            label=_family(solver),
+        )
+    axis.set(xscale="log", yscale="log", xlabel="ms per pair", ylabel="L1 error, %")
+    low, high = axis.get_xlim()
+    axis.set_xlim(low / (high / low) ** 0.2, high)  # room for the first label
+    low, high = axis.get_ylim()
+    axis.set_ylim(low / (high / low) ** 0.1, high)
+    _label_front(axis, front)
+    return f"{named(suite, SUITES[suite].reference)}, one pair, {TIMES} times"
+
+
+def _label_front(axis: Axes, front: Sequence[Measurement]) -> None:
+    """Names below and left of the points, where nothing else is; lower if one is in the way."""
+    before_x, before_y = -np.inf, np.inf
+    for row in front:
+        place = (1e3 * row.seconds, _shown(row))
+        x, y = axis.transAxes.inverted().transform(axis.transData.transform(place)) * PANEL
+        in_the_way = x - LETTER * len(row.label) < before_x
+        lower = min(y - 4, before_y - LINE) if in_the_way else y - 4
+        axis.annotate(
+            row.label,
+            place,
+            xytext=(-4, lower - y),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            fontsize="x-small",
+            color=INK,
+        )
+        before_x, before_y = x, lower
+
+
+def _draw_sizes(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
+    """Time over cells, a line for each solver: of its settings the one that came farthest."""
+    base = [row for row in rows if row.pairs == 1 and row.times == TIMES]
+    if len({row.cells for row in base}) < 2:
+        return None
+    for solver in dict.fromkeys(row.solver for row in base):
+        own = [row for row in base if row.solver == solver]
+        labels = [row.label for row in own]
+        farthest = max(dict.fromkeys(labels), key=labels.count)  # the first of them
+        line = sorted((row.cells, 1e3 * row.seconds) for row in own if row.label == farthest)
+        colour, marker = _style(solver)
+        axis.plot(
+            *zip(*line, strict=True), marker + "-", c=colour, ms=5, lw=1, label=_family(solver)
+        )
+    axis.set(xscale="log", yscale="log", xlabel="cells per side", ylabel="ms per pair")
+    ticks = sorted({row.cells for row in base})
+    axis.set_xticks(ticks, [str(n) for n in ticks])
+    axis.minorticks_off()
+    return f"{named(suite)}, one pair, {TIMES} times"
+
+
+def _draw_runtime(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
+    """The paper's figure: POT, POT stopped early, and the learned paths, on linear axes."""
+    dimension = SUITES[suite].dimension
+    early = EARLY[dimension]
+    drawn = 0
+    for label, solver, tolerance, colour, line in (
+        ("POT", "barycenter", None, BLACK, "-"),
+        (f"POT, stopped at {early:g}", "barycenter", early, BLACK, "--"),
+        (f"geonet-{dimension}d", f"geonet-{dimension}d", None, BLUE, "-"),
+        (f"transport-{dimension}d", f"transport-{dimension}d", None, RED, "-"),
+    ):
+        base = [r for r in rows if (r.solver, r.pairs, r.times) == (solver, 1, TIMES)]
+        labels = [r.label for r in base if r.options.get("tolerance") == tolerance]
+        own = sorted((r for r in base if r.label in labels[:1]), key=lambda row: row.cells)
+        if len(own) > 1:
+            ms = 1e3 * np.array([_quartiles(row) for row in own])
+            spread = np.abs(ms[:, 1:] - ms[:, :1]).T
+            cells = [row.cells for row in own]
+            axis.errorbar(cells, ms[:, 0], spread, label=label, capsize=2, c=colour, ls=line)
+            drawn += 1
+    axis.set(xlabel="cells per side", ylabel="ms per pair")
+    return f"{named(suite)}, one pair, {TIMES} times" if drawn > 1 else None
+
+
+def _draw_break_even(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
+    """Seconds for n pairs: trained first, or solved classically at the same error."""
+    learned = [
+        (row, equal, pairs)
+        for row in in_setting(rows, suite, SUITES[suite].reference)
+        if row.kind == "learned"
+        and not row.options
+        and (equal := equal_error(rows, row)) is not None
+        and (pairs := break_even(row, equal)) is not None
+    ]
+    n = np.logspace(0, max((np.log10(pairs) for *_, pairs in learned), default=0) + 1.5, 60)
+    for k, (row, equal, pairs) in enumerate(learned):
+        colour, _ = _style(row.solver)
+        axis.plot(
+            n, (row.training_seconds or 0) + n * row.seconds, c=colour, lw=1.4, label=row.label
+        )
+        name = f"{equal.label}, as accurate"
+        axis.plot(n, n * equal.seconds, c=colour, lw=1.2, ls="--", label=name)
+        axis.plot(pairs, pairs * equal.seconds, "o", c=colour, ms=6, mec="white")
+        axis.annotate(
+            f"{pairs:,.0f} pairs",
+            (pairs, pairs * equal.seconds),
+            xytext=(5, -5 - LINE * k),
+            textcoords="offset points",
+            va="top",
+            fontsize="x-small",
+            color=colour,
+        )
+    axis.set(xscale="log", yscale="log", xlabel="pairs", ylabel="seconds, training included")
+    return named(suite, SUITES[suite].reference) if learned else None
+
+
+def _scaling(curves: Sequence[Curve]) -> Figure | None:
+    """A panel for each of what grows."""
+    if not curves:
+        return None
+    figure = Figure(figsize=(10.8, 3.6), layout="constrained")
+    for axis, name in zip(figure.subplots(1, len(AXES)), AXES, strict=True):
+        for curve in (curve for curve in curves if curve.axis == name):
+            colour, _ = _style(curve.solver)
+            marker = "s" if curve.solver.endswith("-1d") else "o"
+            label = f"{curve.solver}, slope {curve.slope:.2f}"
+            ms = [1e3 * seconds for seconds in curve.seconds]
+            axis.plot(curve.values, ms, marker + "-", c=colour, ms=4, lw=1, label=label)
+        axis.set(xscale="log", yscale="log", xlabel=name, ylabel="ms per call")
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        _finish(axis)
+        axis.legend(frameon=False, fontsize="x-small", labelcolor=INK)
+    return figure
+
+
+def _shown(row: Measurement) -> float:
+    """The error where it is drawn."""
+    return max(row.l1_percent, FLOOR)
+
+
+def _quartiles(row: Measurement) -> tuple[float, float, float]:
+    seconds = row.seconds_per_pair
+    return seconds.median, seconds.low_quartile, seconds.high_quartile
+
+
+def _finish(axis: Axes) -> None:
+    quieten(axis)
+    axis.tick_params(which="minor", color=FAINT, labelcolor=INK, labelsize="x-small")
+    axis.grid(color=FAINT, lw=0.4, alpha=0.6)
+    axis.set_axisbelow(True)
+
+
+def _family(solver: str) -> str:
+    """The name without its dimension, or a model's without its folder."""
+    return Path(solver).stem.removesuffix("-1d").removesuffix("-2d")
+
+
+def _style(solver: str) -> tuple[str, str]:
+    return STYLES.get(_family(solver), OTHER)

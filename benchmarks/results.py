@@ -1,0 +1,244 @@
+"""What an experiment gives: tables, remarks and a figure; and their files."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+from torch import Tensor
+
+from geonet._files import made_folder, written_atomically
+from geonet.numerics.kernels import library_name
+
+# ---- What a benchmark ran on.
+
+
+PACKAGES = ("torch", "numpy", "scipy", "POT", "jax", "ott-jax")
+
+
+def machine() -> dict[str, Any]:
+    """Processor, memory, system and versions; None for what is not there or not known."""
+    return {
+        "cpu": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gb": _memory(),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        **{package: _version(package) for package in PACKAGES},
+        "compiled_loops": library_name(),
+    }
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> float | None:
+    with suppress(AttributeError, ValueError, OSError):  # not on every system
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    return None
+
+
+def _version(package: str) -> str | None:
+    with suppress(PackageNotFoundError):
+        return version(package)
+    return None
+
+
+# ---- When, where and from what a result was measured, so that a page can tell that it is stale.
+
+
+CHANGED = "+"  # appended to the commit if the working tree differs from it
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Commit, date and machine of a measurement.
+
+    Attributes:
+        commit: short hash, with a "+" if the working tree differed from it; None outside a clone.
+        date: the day, in UTC.
+        machine: processor, memory, system and versions.
+    """
+
+    commit: str | None
+    date: str
+    machine: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(table: dict[str, Any]) -> Provenance:
+        """Rebuild a provenance from `to_json`; unknown keys are ignored."""
+        return Provenance(table["commit"], table["date"], table["machine"])
+
+
+def record_provenance() -> Provenance:
+    """Return the provenance of a measurement that starts now."""
+    return Provenance(_read_commit(), datetime.now(UTC).date().isoformat(), machine())
+
+
+def _read_commit() -> str | None:
+    """Return the commit of this clone, marked if the working tree differs from it."""
+    commit = _run_git("rev-parse", "--short", "HEAD")
+    if commit is None:
+        return None
+    return commit + (CHANGED if _run_git("status", "--porcelain", "-uno") else "")
+
+
+def _run_git(*arguments: str) -> str | None:
+    """Return the output of git, or None if it fails or is not installed."""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+DPI = 110
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation over the pairs."""
+
+    mean: float
+    sd: float
+
+
+Cell = Spread | float | int | str | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells, the first of each its label."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    def texts(self) -> list[list[str]]:
+        """The rows as they are printed."""
+        return [[written(cell) for cell in row] for row in self.rows]
+
+    def markdown(self) -> str:
+        """The table with its title above."""
+        lines = [f"**{self.title}**\n"] if self.title else []
+        lines += [_line(self.columns), _line(["---"] * len(self.columns))]
+        return "\n".join([*lines, *(_line(row) for row in self.texts())])
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of an experiment.
+
+    Attributes:
+        name: of the experiment.
+        title: one line.
+        quick: whether it is only a check, with few pairs.
+        tables: what was measured.
+        remarks: sentences about it, with the figures that were measured.
+        figure: or None.
+        provenance: when, where and from what it was measured; None if nobody noted it.
+    """
+
+    name: str
+    title: str
+    quick: bool
+    tables: list[Table]
+    remarks: list[str] = field(default_factory=list)
+    figure: Figure | None = None
+    provenance: Provenance | None = None
+
+    def markdown(self) -> str:
+        """Tables, remarks and figure."""
+        parts = [table.markdown() for table in self.tables]
+        parts += self.remarks
+        if self.figure is not None:
+            parts.append(f"![{self.title}]({self.name}.png)")
+        return "\n\n".join(parts)
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write NAME.json, NAME.md and, if there is a figure, NAME.png; gives the files."""
+        folder = made_folder(folder)
+        files = [folder / f"{self.name}.{kind}" for kind in ("json", "md")]
+        content = {
+            "name": self.name,
+            "title": self.title,
+            "quick": self.quick,
+            "tables": [asdict(table) for table in self.tables],
+            "remarks": self.remarks,
+            "provenance": None if self.provenance is None else self.provenance.to_json(),
+        }
+        with written_atomically(files[0]) as temporary:
+            text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+            temporary.write_text(text + "\n", encoding="utf-8")
+        with written_atomically(files[1]) as temporary:
+            temporary.write_text(self.markdown() + "\n", encoding="utf-8")
+        if self.figure is not None:
+            files.append(folder / f"{self.name}.png")
+            with written_atomically(files[2]) as temporary:
+                save_figure(self.figure, temporary)
+        return files
+
+
+def save_figure(figure: Figure, file: Path) -> None:
+    """A PNG of 256 colours, a third of the bytes of all colours."""
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=DPI, format="png")
+    with Image.open(drawn) as image:
+        image.convert("RGB").quantize(256).save(file, optimize=True)
+
+
+def written(cell: Cell) -> str:
+    """A cell as text: three digits."""
+    if cell is None:
+        return "–"
+    if isinstance(cell, Spread):
+        return f"{digits(cell.mean)} ± {digits(cell.sd)}"
+    return cell if isinstance(cell, str) else digits(cell)
+
+
+def digits(number: float) -> str:
+    """Three significant digits, at most three behind the point."""
+    size = abs(float(f"{number:.3g}"))  # as it is shown: 9.996 is 10.0
+    if isinstance(number, int) or size >= 100:
+        return f"{number:.0f}"
+    return f"{number:.1f}" if size >= 10 else f"{number:.2f}" if size >= 1 else f"{number:.3f}"
+
+
+def spreads(errors: Tensor, scale: float = 100.0) -> list[Cell]:
+    """Mean and standard deviation over the pairs at each time, from (pairs, times)."""
+    errors = scale * errors.double()
+    deviations = errors.std(0) if len(errors) > 1 else 0 * errors[0]
+    return [Spread(m, s) for m, s in zip(errors.mean(0).tolist(), deviations.tolist(), strict=True)]
+
+
+def means(errors: Tensor, scale: float = 100.0) -> list[Cell]:
+    """Means over the pairs at each time, from (pairs, times)."""
+    return list((scale * errors.double()).mean(0).tolist())
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,232 @@
+"""What is measured: families of pairs on grids of several sizes, at several numbers of times."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from benchmarks.any_pair.suite import ANY
+from benchmarks.records import Curve, slope
+from benchmarks.timing import calls_within
+from geonet.density import Density
+from geonet.errors import InputError
+from geonet.evaluation import SEED, Case, KnownPairs, pairs_of
+from geonet.geodesic import QUARTERS
+from geonet.grid import Grid
+from geonet.mixture import BOX_1D, BOX_2D, GaussianMixture, mixtures_1d, mixtures_2d
+from geonet.solvers.registry import make_solver
+
+TIMES = len(QUARTERS)  # of the calls in which errors are measured: the quarters
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: cells along each axis, pairs given together, times asked for."""
+
+    cells: int
+    pairs: int = 1
+    times: int = TIMES
+
+    @property
+    def is_base(self) -> bool:
+        """Whether errors are measured in it."""
+        return self.pairs == 1 and self.times == TIMES
+
+    def moments(self) -> torch.Tensor:
+        """The times, evenly from 0 to 1, or t = ½ alone."""
+        if self.times == 1:
+            return torch.tensor([0.5], dtype=torch.float64)
+        return torch.linspace(0, 1, self.times, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Pairs of one family.
+
+    Attributes:
+        name: on the command line.
+        family: draws the mixtures.
+        box: where they live.
+        cells: along each axis, ascending; a single pair at the quarters is measured on all.
+        reference: of these the one on which the other numbers of times and pairs are measured.
+        times: numbers of times.
+        batches: numbers of pairs in a call.
+    """
+
+    name: str
+    family: Callable[..., GaussianMixture]
+    box: Grid
+    cells: tuple[int, ...]
+    reference: int
+    times: tuple[int, ...] = (1, TIMES, 20)
+    batches: tuple[int, ...] = (1, 64)
+
+    @property
+    def dimension(self) -> int:
+        """Of the densities."""
+        return self.box.dimension
+
+    def calls(self) -> list[Call]:
+        """What every solver is asked, the smaller grids first."""
+        found = []
+        for cells in self.cells:
+            found.append(Call(cells))
+            if cells == self.reference:
+                found += [Call(cells, times=n) for n in self.times if n != TIMES]
+                found += [Call(cells, pairs=n) for n in self.batches if n != 1]
+        return found
+
+    def quickly(self, cells: tuple[int, ...]) -> Suite:
+        """A check: some of the grids, a pair at a time, at the quarters."""
+        return replace(self, cells=cells, times=(TIMES,), batches=(1,))
+
+    def write_pairs(self, cells: int, count: int, file: Path) -> None:
+        """Pairs with their truth, and the largest batch where one is asked for."""
+        case = Case(self.family, self.box.with_shape(cells))
+        pairs = pairs_of(case, count)
+        tensors = {
+            "source": pairs.source.values,
+            "target": pairs.target.values,
+            "truth": pairs.truth.values,
+            "distance": pairs.distance,
+        }
+        size = max(self.batches) if cells == self.reference else 0
+        if size > 1:
+            ends = self.family(2 * size, torch.Generator().manual_seed(SEED)).on(case.grid).values
+            tensors |= {"sources": ends[:size], "targets": ends[size:]}
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
+
+
+@dataclass(frozen=True)
+class PairsFile:
+    """What `Suite.write_pairs` wrote, for a process that solves them."""
+
+    file: Path
+    grid: Grid
+
+    def pairs(self) -> KnownPairs:
+        """Pairs with their truth."""
+        tensors = load_file(self.file)
+        source, target = (Density(tensors[end], self.grid) for end in ("source", "target"))
+        truth = Density.as_computed(tensors["truth"], self.grid)
+        return KnownPairs(source, target, truth, tensors["distance"])
+
+    def batch(self, size: int) -> tuple[Density, Density]:
+        """Sources and targets of so many pairs."""
+        tensors = load_file(self.file)
+        first, second = (Density(tensors[end][:size], self.grid) for end in ("sources", "targets"))
+        return first, second
+
+
+SUITES = {
+    "1d": Suite("1d", mixtures_1d, BOX_1D, (100, 200, 500, 1000), 200),
+    "2d": Suite("2d", mixtures_2d, BOX_2D, (24, 32, 64, 128, 256), 64),
+}
+QUICK_CELLS = {"1d": (100, 200), "2d": (24, 64)}
+SCALING = "scaling"  # which is not about errors
+NAMES = (*SUITES, ANY, SCALING)
+
+
+def check_suites(names: Sequence[str]) -> list[str]:
+    """The names, each once; all if there are none."""
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        raise InputError(f"There is no suite {unknown[0]!r}; choose from {', '.join(NAMES)}.")
+    return list(dict.fromkeys(names)) or list(NAMES)
+
+
+def suite_of(name: str, quick: bool) -> Suite:
+    """A suite, in full or as a check."""
+    return SUITES[name].quickly(QUICK_CELLS[name]) if quick else SUITES[name]
+
+
+# ---- How the cost of a learned path grows with output points, times and pairs.
+
+
+BUDGET, REPEATS = 8.0, 9
+QUICK_BUDGET, QUICK_REPEATS = 2.0, 3
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """What is asked of a solver, along three axes.
+
+    Attributes:
+        solver: the name.
+        family: of its pairs.
+        grid: on which they are given, and answered but for the first axis.
+        cells: along each axis of the grid that is asked for.
+        times: numbers of times.
+        pairs: numbers of pairs in a call.
+    """
+
+    solver: str
+    family: Callable[..., GaussianMixture]
+    grid: Grid
+    cells: tuple[int, ...]
+    times: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    pairs: tuple[int, ...] = (1, 4, 16, 64, 256)
+    budget: float = BUDGET
+    repeats: int = REPEATS
+
+    def quickly(self) -> Ladder:
+        """A check: half of the sizes, and no more than eight times and pairs."""
+        return replace(
+            self,
+            cells=self.cells[: len(self.cells) // 2],
+            times=(1, 4, 8),
+            pairs=(1, 4, 8),
+            budget=QUICK_BUDGET,
+            repeats=QUICK_REPEATS,
+        )
+
+
+LADDERS = (
+    Ladder(
+        "transport-1d",
+        mixtures_1d,
+        BOX_1D.with_shape(200),
+        (100, 200, 400, 800, 1600, 3200, 6400, 12800),
+    ),
+    Ladder("transport-2d", mixtures_2d, BOX_2D, (32, 64, 96, 128, 192, 256)),
+)
+
+
+def curves(ladder: Ladder) -> list[Curve]:
+    """Seconds along the three axes."""
+    warnings.simplefilter("ignore")
+    solver = make_solver(ladder.solver)
+    most = max(ladder.pairs)
+    mixtures = ladder.family(2 * most, torch.Generator().manual_seed(SEED))
+    ends = mixtures.on(ladder.grid).values  # cells alone, without the formula
+
+    def seconds(pairs: int, times: int, grid: Grid) -> float:
+        first, second = ends[:pairs], ends[most : most + pairs]
+        if pairs == 1:
+            first, second = first[0], second[0]
+        given = Density(first, ladder.grid), Density(second, ladder.grid)
+        moments = Call(ladder.grid.shape[0], times=times).moments()
+        calls = calls_within(
+            ladder.budget, ladder.repeats, lambda k: solver(*given).density(moments, grid)
+        )
+        return median(calls.warm)
+
+    seconds(1, 1, ladder.grid)  # reads the model
+    grids = [ladder.grid.with_shape(n) for n in ladder.cells]
+    found = {
+        "output points": {grid.size: seconds(1, TIMES, grid) for grid in grids},
+        "times": {n: seconds(1, n, ladder.grid) for n in ladder.times},
+        "pairs": {n: seconds(n, TIMES, ladder.grid) for n in ladder.pairs},
+    }
+    return [_curve(ladder.solver, axis, along) for axis, along in found.items()]
+
+
+def _curve(solver: str, axis: str, along: dict[int, float]) -> Curve:
+    values, seconds = list(along), list(along.values())
+    return Curve(solver, axis, values, seconds, slope(values, seconds))

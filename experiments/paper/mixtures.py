@@ -1,0 +1,251 @@
+"""Gaussian mixtures: Table 2, other metrics, and the figures of geodesics and potentials."""
+
+from __future__ import annotations
+
+from benchmarks.results import Result, Table, means, spreads
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.paper import experiments as paper
+from experiments.paper.experiments import Conditions
+from geonet.density import Density
+from geonet.evaluation import CASES, PAIRS, TIMES, Case, KnownPairs, pairs_of
+from geonet.geodesic import QUARTERS, Geodesic
+from geonet.metrics import l1, l2, sliced_w1, w1
+from geonet.mixture import BOX_1D, BOX_2D
+from geonet.plotting import DENSITY_MAP, plot_together
+
+QUICK_PAIRS = 3
+FORMS = ("geonet", "transport")
+
+
+def table_2(conditions: Conditions) -> Result:
+    """L1 errors of both forms against exact truth, and against POT as in the paper."""
+    tables, remarks = [], []
+    for name, case in CASES.items():
+        pairs = pairs_of(case, conditions.count(PAIRS, QUICK_PAIRS))
+        tables.append(_errors(name, case, pairs, conditions))
+    met = [name for table, name in zip(tables, CASES, strict=True) if _under_paper(table)]
+    missed = [name for name in CASES if name not in met]
+    remarks.append(
+        f"GeONet, against exact truth, is at or under the paper's means in {len(met)} of "
+        f"{len(CASES)} rows" + (f"; it is not in {', '.join(missed)}." if missed else ".")
+    )
+    return Result("table-2", "L1 error on Gaussian mixtures", conditions.quick, tables, remarks)
+
+
+def _errors(name: str, case: Case, pairs: KnownPairs, conditions: Conditions) -> Table:
+    d = case.grid.dimension
+    pot = pairs.frames("barycenter")
+    rows = [["paper: GeONet to POT", *paper.TABLE_2[name]]]
+    for form in FORMS:
+        frames = pairs.frames(conditions.solver(f"{form}-{d}d"))
+        rows.append([f"`{form}-{d}d` to exact truth", *spreads(l1(frames, pairs.truth))])
+        rows.append([f"`{form}-{d}d` to POT", *spreads(l1(frames, pot))])
+    rows.append(["POT to exact truth", *spreads(l1(pot, pairs.truth))])
+    cells = "×".join(map(str, case.grid.shape))
+    title = f"{name}, {cells} cells, {len(pairs.source)} pairs, L1 in %"
+    return Table(title, ("", *TIMES), rows)
+
+
+def _under_paper(table: Table) -> bool:
+    """Whether GeONet's means to the truth are at most the paper's."""
+    paper_row, ours = table.rows[0][1:], table.rows[1][1:]
+    return all(a.mean <= b.mean for a, b in zip(ours, paper_row, strict=True))  # pyright: ignore
+
+
+def metrics(conditions: Conditions) -> Result:
+    """L2, W1 and sliced W1 on random pairs."""
+    tables = []
+    for name, metric, case, scale in (
+        ("1D L2", l2, CASES["1D random"], 100.0),
+        ("1D W1", w1, CASES["1D random"], 100 / BOX_1D.lengths[0]),
+        ("2D L2", l2, CASES["2D random"], 100.0),
+        ("2D sliced W1", sliced_w1, CASES["2D random"], 100 / BOX_2D.lengths[0]),
+    ):
+        pairs, d = pairs_of(case, conditions.count(PAIRS, QUICK_PAIRS)), case.grid.dimension
+        references = {"exact truth": pairs.truth, "POT": pairs.frames("barycenter")}
+        rows = [["paper: GeONet to POT", *paper.METRICS[name]]]
+        for form in FORMS:
+            frames = pairs.frames(conditions.solver(f"{form}-{d}d"))
+            for reference, against in references.items():
+                label = f"`{form}-{d}d` to {reference}"
+                rows.append([label, *means(metric(frames, against), scale)])
+        unit = "%" if "L2" in name else "% of the box's side"
+        tables.append(Table(f"{name}, {unit}, {len(pairs.source)} pairs", ("", *TIMES), rows))
+    remark = (
+        "The paper does not say in which units its distances are; ours are shares of the box's "
+        f"side, which is {BOX_1D.lengths[0]:g} in 1D and {BOX_2D.lengths[0]:g} in 2D."
+    )
+    return Result("metrics", "Other metrics on random pairs", conditions.quick, tables, [remark])
+
+
+def geodesics_1d(conditions: Conditions) -> Result:
+    """Four pairs in space × time: exact, GeONet, transport, POT."""
+    pairs = pairs_of(CASES["1D random"], conditions.count(4, 2))
+    paths = _paths(pairs, "quantile", conditions)
+    figure = _space_time(paths, len(pairs.source))
+    table = _example_errors(pairs, paths)
+    return Result("geodesics-1d", "Geodesics in 1D", conditions.quick, [table], figure=figure)
+
+
+def geodesics_2d(conditions: Conditions) -> Result:
+    """A pair at the quarters: exact, GeONet, transport, POT."""
+    pairs = pairs_of(CASES["2D random"], conditions.count(4, 1))
+    paths = _paths(pairs, "monge-ampere", conditions)
+    figure = plot_together(_examples(pairs, "monge-ampere", conditions))
+    table = _example_errors(pairs, paths)
+    return Result("geodesics-2d", "Geodesics in 2D", conditions.quick, [table], figure=figure)
+
+
+def ood(conditions: Conditions) -> Result:
+    """Pairs with narrower components than any in the training."""
+    tables, rows = [], {}
+    for name, exact in (("1D OOD", "quantile"), ("2D OOD", "monge-ampere")):
+        pairs = pairs_of(CASES[name], conditions.count(4, 1))
+        paths = _paths(pairs, exact, conditions)
+        tables.append(_example_errors(pairs, paths, name))
+        rows |= {f"{name[:2]} {k}": path for k, path in _examples(pairs, exact, conditions).items()}
+    return Result(
+        "ood", "Out of distribution", conditions.quick, tables, figure=plot_together(rows)
+    )
+
+
+def super_resolution(conditions: Conditions) -> Result:
+    """One coarse pair asked on finer grids, against the truth there."""
+    tables = []
+    strips: dict[str, tuple[Geodesic, list[int]]] = {}
+    for d, coarse, finer in ((1, 100, (50, 100, 200, 400)), (2, 24, (24, 48, 96, 192))):
+        case = Case(CASES[f"{d}D random"].family, (BOX_1D if d == 1 else BOX_2D).with_shape(coarse))
+        counts = finer[: conditions.count(4, 3)]
+        paths = {
+            form: pairs_of(case, 1).solved(conditions.solver(f"{form}-{d}d")) for form in FORMS
+        }
+        rows = []
+        for cells in counts:
+            fine = pairs_of(Case(case.family, case.grid.with_shape(cells)), 1)
+            for form, path in paths.items():
+                frames = path.density(QUARTERS, fine.source.grid)
+                rows.append([f"{cells} cells, `{form}-{d}d`", *means(l1(frames, fine.truth))])
+        title = f"{d}D, a pair given on {coarse} cells a side, L1 to exact truth in %"
+        tables.append(Table(title, ("asked on", *TIMES), rows))
+        strips[f"transport-{d}d"] = paths["transport"], list(counts)
+    return Result(
+        "super-resolution",
+        "One input, any resolution",
+        conditions.quick,
+        tables,
+        figure=_resolutions(strips),
+    )
+
+
+def potentials(conditions: Conditions) -> Result:
+    """The potentials of three pairs in 1D, and in 2D at t = ½: exact, GeONet's H, transport's u."""
+    figure = Figure(figsize=(9, 9), layout="constrained")
+    top, bottom = figure.subfigures(2, 1)  # pyright: ignore[reportGeneralTypeIssues]
+    count, tables = conditions.count(3, 1), []
+    for part, d, exact in ((top, 1, "quantile"), (bottom, 2, "monge-ampere")):
+        pairs = pairs_of(CASES[f"{d}D random"], count)
+        rows = []
+        for form in FORMS:
+            path = pairs.solved(conditions.solver(f"{form}-{d}d"))
+            rows.append([f"`{form}-{d}d`", *_potential_errors(path, pairs.solved(exact))])
+        title = f"{d}D, error of the velocity ∇u where the mass is, % of its size, {count} pairs"
+        tables.append(Table(title, ("", *TIMES), rows))
+        axes = part.subplots(3, count, squeeze=False)
+        for row, name in zip(axes, (exact, f"geonet-{d}d", f"transport-{d}d"), strict=True):
+            path = pairs.solved(conditions.solver(name))
+            for axis, k in zip(row, range(count), strict=True):
+                _draw_potential(axis, path, k)
+            row[0].set_ylabel(name)
+    return Result(
+        "potentials",
+        "Potentials u of the Hamilton–Jacobi equation",
+        conditions.quick,
+        tables,
+        figure=figure,
+    )
+
+
+def _potential_errors(path: Geodesic, exact: Geodesic) -> list[float]:
+    """√(∫|v − v*|² dμ / ∫|v*|² dμ) at the quarters in percent, mean over the pairs."""
+    points = path.grid.points()
+    found, true = (p.velocity(QUARTERS, points) for p in (path, exact))
+    weight = exact.density(QUARTERS).values.clamp(min=0)[..., None]
+    axes = tuple(range(2, found.ndim))
+    wrong = (weight * (found - true) ** 2).sum(axes)
+    size = (weight * true**2).sum(axes)
+    return (100 * (wrong / size).sqrt()).mean(0).tolist()
+
+
+def _draw_potential(axis: Axes, path: Geodesic, k: int) -> None:
+    """u in space × time, or at t = ½ in the plane, with mean zero."""
+    if path.grid.dimension == 1:
+        times = [i / 50 for i in range(51)]
+        values = path.potential(times, path.grid.points())[k]
+        values = values - values.mean(-1, keepdim=True)
+        axis.imshow(values.numpy().T, origin="lower", aspect="auto", cmap="coolwarm")
+    else:
+        values = path.potential(0.5, path.grid.points())[k]
+        axis.imshow((values - values.mean()).numpy().T, origin="lower", cmap="coolwarm")
+    axis.set(xticks=[], yticks=[])
+
+
+def _methods(exact: str, conditions: Conditions, d: int) -> dict[str, str]:
+    """Solvers by the names that figures have for them."""
+    learned = {f"{form}-{d}d": conditions.solver(f"{form}-{d}d") for form in FORMS}
+    return {"exact": exact, **learned, "POT": "barycenter"}
+
+
+def _paths(pairs: KnownPairs, exact: str, conditions: Conditions) -> dict[str, Geodesic]:
+    methods = _methods(exact, conditions, pairs.source.grid.dimension)
+    return {name: pairs.solved(solver) for name, solver in methods.items()}
+
+
+def _examples(pairs: KnownPairs, exact: str, conditions: Conditions) -> dict[str, Geodesic]:
+    methods = _methods(exact, conditions, pairs.source.grid.dimension)
+    return {name: pairs.example(solver) for name, solver in methods.items()}
+
+
+def _example_errors(pairs: KnownPairs, paths: dict[str, Geodesic], name: str = "") -> Table:
+    rows = [
+        [f"`{label}`", *means(l1(path.density(QUARTERS), pairs.truth))]
+        for label, path in paths.items()
+        if label != "exact"
+    ]
+    title = f"{name}{', ' if name else ''}{len(pairs.source)} pairs, L1 to exact truth in %"
+    return Table(title, ("", *TIMES), rows)
+
+
+def _space_time(paths: dict[str, Geodesic], count: int) -> Figure:
+    """A row per method, a column per pair: time to the right, space upwards."""
+    figure = Figure(figsize=(2.2 * count, 1.9 * len(paths)), layout="constrained")
+    axes = figure.subplots(len(paths), count, squeeze=False)
+    times = [i / 60 for i in range(61)]
+    for row, (name, path) in zip(axes, paths.items(), strict=True):
+        values = path.density(times).numpy()
+        for axis, frames in zip(row, values, strict=True):
+            axis.imshow(frames.T, origin="lower", aspect="auto", cmap=DENSITY_MAP, vmin=0)
+            axis.set(xticks=[], yticks=[])
+        row[0].set_ylabel(name)
+    axes[-1][0].set_xlabel("t")
+    return figure
+
+
+def _resolutions(strips: dict[str, tuple[Geodesic, list[int]]]) -> Figure:
+    """The path at t = ½ on every grid."""
+    count = max(len(cells) for _, cells in strips.values())
+    figure = Figure(figsize=(2.3 * count, 4.4), layout="constrained")
+    axes = figure.subplots(len(strips), count, squeeze=False)
+    for row, (name, (path, counts)) in zip(axes, strips.items(), strict=True):
+        for axis, cells in zip(row, counts, strict=False):
+            grid = path.grid.with_shape(cells)
+            frame: Density = path.density(0.5, grid)
+            values = frame.values[0].numpy()
+            if grid.dimension == 1:
+                axis.step(grid.axes()[0], values, where="mid", linewidth=1)
+            else:
+                axis.imshow(values.T, origin="lower", cmap=DENSITY_MAP, vmin=0)
+            axis.set(xticks=[], yticks=[], title=f"{cells}{f'×{cells}' * (grid.dimension - 1)}")
+        row[0].set_ylabel(f"{name}, t = ½")
+    return figure

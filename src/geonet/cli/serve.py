@@ -1,0 +1,33 @@
+"""`geonet app`: a page in the browser on which densities are drawn."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+
+def app(
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of the address; by default 8765 or a free one."),
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option(" /--no-browser", help="Do not open the page in the browser.")
+    ] = True,
+) -> None:
+    """Draw two densities in the browser and see the path between them. Ctrl-C stops it.
+
+    The page is served on this machine alone. For example: geonet app --port 8080
+    """
+    from geonet.cli.output import working
+
+    with working("starting"):  # importing torch takes seconds
+        from geonet.app.server import serve
+
+    if not serve(port, browser):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # Python would free what the worker still computes with

@@ -1,0 +1,257 @@
+"""A uniform grid of cells on a box."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Literal, TypeVar, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from geonet._validation import check_kind, check_word, shown
+from geonet.errors import GeonetError, GridError
+
+ROUNDING = 1e-13  # of a coordinate: narrower cells cannot be told apart
+LEAST = 1e-290  # of a coordinate: below, numbers have fewer digits
+SCALAR = (int, float, np.integer, np.floating)
+Drawn = Literal["image", "plane"]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A box [lower, upper] in R^d cut into equal cells; values live at cell centres.
+
+    `Grid(100, 0, 10)` is 1D; a scalar bound serves every axis: `Grid((64, 64), 0, 5)`.
+
+    Attributes:
+        shape: number of cells along each axis, (n_1, ..., n_d).
+        lower: lower corner of the box.
+        upper: upper corner of the box.
+        drawn: how pictures show two of its axes. "image": the first down and the second to the
+            right, as `imshow` shows an array. "plane": the first to the right and the second
+            upwards, as a scatter plot shows x and y. Grids that differ in this alone are equal.
+    """
+
+    shape: tuple[int, ...]
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    drawn: Drawn = field(default="image", compare=False)
+
+    def __init__(
+        self,
+        shape: int | Sequence[int],
+        lower: float | Sequence[float] = 0.0,
+        upper: float | Sequence[float] = 1.0,
+        drawn: Drawn = "image",
+    ):
+        cells = _cell_counts(shape)
+        low, high = (
+            _corner(corner, len(cells), name)
+            for corner, name in ((lower, "lower"), (upper, "upper"))
+        )
+        for axis, (a, b) in enumerate(zip(low, high, strict=True)):
+            if not (math.isfinite(b - a) and a < b):
+                raise GridError(
+                    f"The box is empty along axis {axis}: lower {a:g}, upper {b:g}; "
+                    "give finite bounds with lower < upper."
+                )
+            if (b - a) / cells[axis] < ROUNDING * max(abs(a), abs(b), LEAST):
+                raise GridError(
+                    f"The cells along axis {axis} are narrower than rounding there: {cells[axis]} "
+                    f"on [{a:g}, {b:g}]; give fewer cells or a box nearer to zero."
+                )
+        check_word(drawn, get_args(Drawn), "drawn", GridError)
+        object.__setattr__(self, "shape", cells)
+        object.__setattr__(self, "lower", low)
+        object.__setattr__(self, "upper", high)
+        object.__setattr__(self, "drawn", drawn)
+
+    @cached_property
+    def dimension(self) -> int:
+        """d, the number of axes."""
+        return len(self.shape)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of cells."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def lengths(self) -> tuple[float, ...]:
+        """Side lengths of the box."""
+        return tuple(b - a for a, b in zip(self.lower, self.upper, strict=True))
+
+    @cached_property
+    def longest(self) -> float:
+        """The longest side of the box."""
+        return max(self.lengths)
+
+    @cached_property
+    def spacing(self) -> tuple[float, ...]:
+        """Side lengths of a cell."""
+        return tuple(length / n for length, n in zip(self.lengths, self.shape, strict=True))
+
+    @cached_property
+    def cell_volume(self) -> float:
+        """Volume of a cell."""
+        return math.prod(self.spacing)
+
+    @cached_property
+    def volume(self) -> float:
+        """Volume of the box."""
+        return math.prod(self.lengths)
+
+    def axes(self) -> list[Tensor]:
+        """Cell centres along each axis: d tensors (n_i,), float64."""
+        return [
+            a + h * (torch.arange(n, dtype=torch.float64) + 0.5)
+            for a, h, n in zip(self.lower, self.spacing, self.shape, strict=True)
+        ]
+
+    def edges(self) -> list[Tensor]:
+        """Cell edges along each axis: d tensors (n_i + 1,), float64."""
+        return [
+            torch.linspace(a, b, n + 1, dtype=torch.float64)
+            for a, b, n in zip(self.lower, self.upper, self.shape, strict=True)
+        ]
+
+    def points(self) -> Tensor:
+        """Cell centres, (*shape, d), float64."""
+        return torch.stack(torch.meshgrid(*self.axes(), indexing="ij"), dim=-1)
+
+    def corner(self, which: str) -> Tensor:
+        """The `lower` or `upper` corner as a tensor (d,), float64."""
+        check_word(which, ("lower", "upper"), "which", GridError)
+        return torch.tensor(getattr(self, which), dtype=torch.float64)
+
+    def with_shape(self, shape: int | Sequence[int]) -> Grid:
+        """The same box with other cells; one number serves every axis."""
+        if isinstance(shape, SCALAR):
+            shape = _cell_counts(shape) * self.dimension
+        return Grid(shape, self.lower, self.upper, self.drawn)
+
+    def same_box(self, other: Grid) -> bool:
+        """Whether the two grids cover the same box, up to rounding."""
+        check_grid(other, "other")
+        if self.dimension != other.dimension:
+            return False
+        return all(
+            abs(a - b) <= 1e-9 * length
+            for ours, theirs in ((self.lower, other.lower), (self.upper, other.upper))
+            for a, b, length in zip(ours, theirs, self.lengths, strict=True)
+        )
+
+    def __str__(self) -> str:
+        cells = "×".join(str(n) for n in self.shape)
+        sides = zip(self.lower, self.upper, strict=True)
+        return f"{cells} cells on {'×'.join(f'[{a:g}, {b:g}]' for a, b in sides)}"
+
+
+def check_grid(grid: Grid, name: str = "grid") -> None:
+    """Refuse what is not a grid."""
+    check_kind(grid, Grid, name, "give a geonet.Grid(shape, lower, upper)", GridError)
+
+
+def _cell_counts(shape: int | Sequence[int]) -> tuple[int, ...]:
+    try:
+        counts = (shape,) if isinstance(shape, SCALAR) else tuple(shape)
+    except (TypeError, GeonetError) as error:
+        raise GridError(f"shape is {shown(shape)}; give (n,), (n, m) or (n, m, k).") from error
+    if not counts:
+        raise GridError("A grid needs at least one axis; give shape as (n,), (n, m) or (n, m, k).")
+    for axis, n in enumerate(counts):
+        if not isinstance(n, SCALAR) or not n >= 2 or not math.isfinite(n) or int(n) != n:
+            raise GridError(
+                f"Axis {axis} has {n} cells; a grid needs at least 2 whole cells along every axis."
+            )
+    return tuple(int(n) for n in counts)
+
+
+def _corner(corner: float | Sequence[float], dimension: int, name: str) -> tuple[float, ...]:
+    try:
+        values = (corner,) * dimension if isinstance(corner, SCALAR) else tuple(corner)
+        values = tuple(float(value) for value in values)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise GridError(
+            f"{name} is {shown(corner)}; give one number for all axes or one per axis."
+        ) from error
+    if len(values) != dimension:
+        raise GridError(
+            f"{name} has {len(values)} entries but the grid has {dimension} axes; "
+            "give one number for all axes or one per axis."
+        )
+    return values
+
+
+# ---- The unit cube around a box: the one place that scales to it and back.
+#
+# With a the lower corner of the box and L its longest side, x ↦ (x − a)/L multiplies lengths and
+# velocities by 1/L, densities by L^d, potentials and the noise ε by 1/L². Solvers work in the cube; a
+# box that is not a cube fills its lower corner.
+
+
+Number = TypeVar("Number", float, Tensor)
+
+
+class UnitBox:
+    """From a grid's box to the unit cube (`to_…`), and back (`from_…`).
+
+    Attributes:
+        grid: whose box it is.
+        length: L, the longest side.
+        sides: of the box in the cube; the longest is one.
+    """
+
+    def __init__(self, grid: Grid):
+        self.grid = grid
+        self.length = grid.longest
+        self.sides = tuple(side / self.length for side in grid.lengths)
+
+    @property
+    def cells(self) -> Grid:
+        """The grid's cells in the cube."""
+        return Grid(self.grid.shape, 0.0, self.sides)
+
+    @property
+    def cube(self) -> Grid:
+        """The whole cube in the units of the grid; its number of cells has no meaning."""
+        lower = self.grid.lower
+        return Grid((2,) * len(lower), lower, [a + self.length for a in lower])
+
+    def to_points(self, points: Tensor) -> Tensor:
+        """Points (..., d) of the box, as points of the cube."""
+        return (points - self.grid.corner("lower")) / self.length
+
+    def from_points(self, points: Tensor) -> Tensor:
+        """Points (..., d) of the cube, as points of the box."""
+        return self.grid.corner("lower") + self.length * points
+
+    def to_density(self, values: Tensor) -> Tensor:
+        """Densities relative to uniform on the cube; float64 has room for any box."""
+        return values.double() * self.length**self.grid.dimension
+
+    def from_density(self, values: Tensor) -> Tensor:
+        """Densities on the box, float64."""
+        return values.double() / self.length**self.grid.dimension
+
+    def from_velocity(self, values: Number) -> Number:
+        """Velocities, and distances, in the units of the box."""
+        return values * self.length
+
+    def to_potential(self, values: Number) -> Number:
+        """Potentials, and ε, in the cube."""
+        return values / self.length**2
+
+    def from_potential(self, values: Number) -> Number:
+        """Potentials, and ε, in the units of the box squared."""
+        return values * self.length**2
+
+
+@lru_cache(maxsize=64)
+def unit_box(grid: Grid) -> UnitBox:
+    """The `UnitBox` of a grid, made once: a path asks for it many times."""
+    return UnitBox(grid)

@@ -1,1 +1,0 @@
-"""What goes in: grids, densities, mixtures, readers."""

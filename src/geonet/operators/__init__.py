@@ -1,1 +1,0 @@
-"""Networks that map pairs of densities to functions of (x, t)."""

@@ -1,0 +1,247 @@
+"""Gaussians, any dimension, closed form (Bures–Wasserstein geometry)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from geonet._advice import either, setting
+from geonet.density import Density
+from geonet.errors import GridError, InputError, SolverError
+from geonet.geodesic import Geodesic
+from geonet.grid import Grid
+from geonet.mixture import End, GaussianMixture
+from geonet.numerics.autograd import first_order, root
+from geonet.solvers.base import EVERY_ANSWER, MixtureSolver
+
+# ---- Paths between Gaussians, any dimension, closed form (Bures–Wasserstein geometry).
+#
+# Between N(m_0, S_0) and N(m_1, S_1) the optimal map is x ↦ m_1 + A(x − m_0) with
+# A = S_0^{-1/2}(S_0^{1/2} S_1 S_0^{1/2})^{1/2} S_0^{-1/2}, and μ_t = N(m_t, M_t S_0 M_t) with
+# M_t = (1−t)I + tA.
+
+
+class BuresGeodesic(Geodesic):
+    """N(m_t, M_t S_0 M_t) on R^d; on a grid it is renormalised to the box like every mixture."""
+
+    kind = "bures"
+
+    def __init__(self, source: Density, target: Density, solver: str, notes: dict):
+        super().__init__(source, target, solver, notes)
+        first, second = gaussian_of(source), gaussian_of(target)
+        self._mean, self._shift = first.means[..., 0, :], (second.means - first.means)[..., 0, :]
+        self._covariance = first.covariances[..., 0, :, :]
+        self._map = optimal_matrix(self._covariance, second.covariances[..., 0, :, :])
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """() for a single pair, (B,) for a batch."""
+        return tuple(self._mean.shape[:-1])
+
+    def _distance(self) -> Tensor:
+        second = gaussian_of(self.target).covariances[..., 0, :, :]
+        return gaussian_distance(self._shift, self._covariance, second)
+
+    def _density(self, times: Tensor, grid: Grid) -> Tensor:
+        frames = []
+        for t in times.tolist():
+            moved = self._moved(t)
+            covariance = moved @ self._covariance @ moved
+            covariance = (covariance + covariance.transpose(-1, -2)) / 2
+            mean = self._mean + t * self._shift
+            gaussian = GaussianMixture(mean[..., None, :], covariance[..., None, :, :])
+            frames.append(gaussian.on(grid).values)
+        return torch.stack(frames, dim=len(self.batch))
+
+    def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
+        """v_t(x) = (m_1 − m_0) + (A − I)M_t⁻¹(x − m_t)."""
+        frames = []
+        for t in times.tolist():
+            offset = points - (self._mean + t * self._shift)[..., None, :]
+            frames.append(self._shift[..., None, :] + offset @ self._rate(t).transpose(-1, -2))
+        return torch.stack(frames, dim=len(self.batch))
+
+    def _potential(self, times: Tensor, points: Tensor) -> Tensor:
+        """u_t(x) = ½(x − m_t)ᵀ(A − I)M_t⁻¹(x − m_t) + (m_1 − m_0)·(x − m_t) + (t/2)|m_1 − m_0|²."""
+        frames = []
+        for t in times.tolist():
+            offset = points - (self._mean + t * self._shift)[..., None, :]
+            quadratic = 0.5 * ((offset @ self._rate(t).transpose(-1, -2)) * offset).sum(-1)
+            along = (offset * self._shift[..., None, :]).sum(-1)
+            frames.append(quadratic + along + 0.5 * t * (self._shift**2).sum(-1)[..., None])
+        return torch.stack(frames, dim=len(self.batch))
+
+    def _identity(self) -> Tensor:
+        return torch.eye(self._dimension, dtype=torch.float64)
+
+    def _moved(self, t: float) -> Tensor:
+        """M_t."""
+        return (1 - t) * self._identity() + t * self._map
+
+    def _rate(self, t: float) -> Tensor:
+        """(A − I)M_t⁻¹; the two commute, so it is symmetric."""
+        return torch.linalg.solve(self._moved(t), self._map - self._identity())
+
+    def _inside(self, points: Tensor) -> Tensor:
+        return points  # the formulas hold on all of R^d
+
+    @property
+    def _dimension(self) -> int:
+        return self._mean.shape[-1]
+
+    @classmethod
+    def _from_state(cls, source, target, solver, notes, state) -> BuresGeodesic:
+        return cls(source, target, solver, notes)
+
+
+class GridlessBuresGeodesic(BuresGeodesic):
+    """The same between Gaussians without a grid, which `density` must then be given."""
+
+    def __init__(self, source: GaussianMixture, target: GaussianMixture, solver: str):
+        # The formulas ask either end for its Gaussian alone, and nothing else may use the ends.
+        super().__init__(source, target, solver, {})  # pyright: ignore[reportArgumentType]
+
+    @property
+    def grid(self) -> Grid:
+        """Refused: there is none."""
+        raise InputError("These Gaussians have no grid of their own; give grid=...")
+
+    @property
+    def _cells(self) -> int:
+        return 0
+
+    def _pair(self, k: int) -> GridlessBuresGeodesic:
+        first, second = gaussian_of(self.source), gaussian_of(self.target)
+        return GridlessBuresGeodesic(first[k], second[k], self.solver)
+
+    def __repr__(self) -> str:
+        return f"BuresGeodesic({self._dimension}D, solver={self.solver!r})"
+
+    def _given_mass(self, times: Tensor) -> Tensor:
+        return torch.ones(*self.batch, len(times), dtype=torch.float64)
+
+    def _output_grid(self, grid: Grid | None) -> Grid:
+        if grid is None:
+            return self.grid
+        if grid.dimension != self._dimension:
+            raise GridError(f"The Gaussians are {self._dimension}D, the grid is {grid.dimension}D.")
+        return grid
+
+
+def optimal_matrix(source: Tensor, target: Tensor) -> Tensor:
+    """A with A S_0 A = S_1, symmetric positive definite, for covariances (..., d, d)."""
+    half = _power(source, 0.5)
+    inverse = _power(source, -0.5)
+    return inverse @ _power(half @ target @ half, 0.5) @ inverse
+
+
+def gaussian_distance(shift: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """W2² = |m_1 − m_0|² + tr(S_0 + S_1 − 2(S_0^{1/2} S_1 S_0^{1/2})^{1/2}).
+
+    Takes singular covariances too.
+    """
+    half = _power(source, 0.5)
+    cross = root(torch.linalg.eigvalsh(half @ target @ half)).sum(-1)
+    traces = (source + target).diagonal(dim1=-2, dim2=-1).sum(-1)
+    return root((shift**2).sum(-1) + traces - 2 * cross)
+
+
+def _power(matrix: Tensor, exponent: float) -> Tensor:
+    symmetric = (matrix + matrix.transpose(-1, -2)) / 2
+    if matrix.requires_grad:
+        return _Power.apply(symmetric, exponent)  # pyright: ignore[reportReturnType]
+    return _spectral_power(symmetric, exponent)[0]
+
+
+def _spectral_power(matrix: Tensor, exponent: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The power of a symmetric matrix, its eigenvalues and its eigenvectors."""
+    values, vectors = torch.linalg.eigh(matrix)
+    values = values.clamp(min=0)
+    return (vectors * values[..., None, :] ** exponent) @ vectors.mT, values, vectors
+
+
+class _Power(torch.autograd.Function):
+    """A^p with its derivative V(K∘VᵀdA V)Vᵀ, K_ij = (λ_i^p − λ_j^p)/(λ_i − λ_j) (Daleckii–Krein).
+
+    That of torch's eigenvectors alone is infinite where eigenvalues coincide, as those of a round
+    Gaussian do.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, exponent: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        power, values, vectors = _spectral_power(matrix, exponent)
+        ctx.save_for_backward(values, vectors)
+        ctx.exponent = exponent
+        return power
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
+        values, vectors = ctx.saved_tensors
+        p, (row, column) = ctx.exponent, (values[..., :, None], values[..., None, :])
+        gap, middle = row - column, (row + column) / 2
+        near = gap.abs() <= 1e-6 * middle  # where the quotient is the derivative, to rounding
+        quotient = (row**p - column**p) / torch.where(near, 1.0, gap)
+        slope = torch.where(near, p * middle ** (p - 1), quotient).nan_to_num(0.0, 0.0, 0.0)
+        return vectors @ (slope * (vectors.mT @ upstream[0] @ vectors)) @ vectors.mT, None
+
+
+def gaussian_of(end: End) -> GaussianMixture:
+    """The one Gaussian that an end is; others are refused."""
+    mixture = end.mixture if isinstance(end, Density) else end
+    if mixture is None or mixture.components != 1:
+        what = "a density on a grid" if mixture is None else f"{mixture.components} components"
+        raise SolverError(
+            f"bures needs Gaussians, this is {what}; "
+            + either("give a GaussianMixture of one component, or ", "")
+            + f"use {setting('solver', 'auto')}."
+        )
+    return mixture
+
+
+@dataclass(frozen=True)
+class Bures(MixtureSolver):
+    """Closed form between Gaussians: mixtures of one component, with or without a grid.
+
+    The optimal map between N(m0, S0) and N(m1, S1) is x ↦ m1 + A(x − m0) with A·S0·A = S1. μ_t is
+    the Gaussian with mean (1 − t)·m0 + t·m1 and covariance M_t·S0·M_t, M_t = (1 − t)·I + t·A.
+    Batches are solved at once.
+
+    It refuses everything that is not a single Gaussian. On a grid the Gaussians are renormalised to
+    the box, while the distance is that of the Gaussians on all of R^d; leave some room in the box.
+    """
+
+    name = "bures"
+    summary = "any dimension, Gaussians only, closed form"
+    dimensions = None
+    differentiable = EVERY_ANSWER  # in the Gaussians' parameters
+
+    def _check(self, source: Density, target: Density) -> None:
+        _check_gaussians(source, target)
+        super()._check(source, target)
+
+    def _solve(self, source: Density, target: Density) -> BuresGeodesic:
+        # The path is that on R^d, so say what the box cuts off.
+        cut = 1 - torch.minimum(source.mass, target.mass)
+        notes = {"mass outside the box": cut.clamp(min=0).tolist()}
+        return BuresGeodesic(source, target, self.name, notes)
+
+    _solve_pair = _solve
+
+    def _solve_mixtures(
+        self, source: GaussianMixture, target: GaussianMixture
+    ) -> GridlessBuresGeodesic:
+        _check_gaussians(source, target)
+        return GridlessBuresGeodesic(source, target, self.name)
+
+
+def _check_gaussians(source: End, target: End) -> None:
+    first, second = gaussian_of(source), gaussian_of(target)
+    if first.means.shape != second.means.shape:
+        raise SolverError(
+            f"Source {first} and target {second} differ in dimension or batch; "
+            "give two Gaussians, or two batches of the same length, of one dimension."
+        )

@@ -1,1 +1,0 @@
-"""The suite `any`: eleven kinds of pairs that no network was trained on, on three grids."""

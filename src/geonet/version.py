@@ -1,3 +1,0 @@
-"""The version of geonet."""
-
-VERSION = "0.1.0"

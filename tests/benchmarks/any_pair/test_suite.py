@@ -1,0 +1,45 @@
+"""What is measured, and that pairs come out of their files as they went in."""
+
+import pytest
+import torch
+
+from benchmarks.pairs import KINDS, draw
+from geonet.grid import Grid
+from geonet.solvers.registry import make_solver
+from benchmarks.any_pair.suite import ENTRANTS, SUITE, any_entrants, read_pairs
+
+
+def test_the_suite():
+    assert SUITE.finer == {64: 256, 128: 512, 256: 512}
+    assert SUITE.kinds == KINDS and SUITE.reference == "midpoint"
+    assert len(SUITE.each()) == 11 * SUITE.pairs == 44
+    quick = SUITE.quickly()
+    assert quick.finer == {64: 256} and len(quick.each()) == 11 and quick.budget < SUITE.budget
+
+
+def test_pairs_go_through_their_files(tiny, tmp_path):
+    files = tiny.write_pairs(tmp_path)
+    assert list(files) == [16, 32]
+    for cells, file in files.items():
+        found = read_pairs(file, cells)
+        assert sorted(found) == sorted(tiny.each())
+        for (kind, k), ends in found.items():
+            for end, expected in zip(ends, draw(kind, cells, k), strict=True):
+                assert end.grid == Grid((cells, cells))
+                assert torch.allclose(end.values, expected.values, rtol=1e-12)
+
+
+@pytest.mark.parametrize("entrant", ENTRANTS, ids=lambda entrant: entrant.label)
+def test_entrants_can_be_made(entrant):
+    make_solver(entrant.solver, **entrant.options)
+
+
+def test_who_takes_part():
+    assert any_entrants([], quick=False) == list(ENTRANTS)
+    assert {e.solver for e in any_entrants([], quick=True)} < {e.solver for e in ENTRANTS}
+    chosen = any_entrants(["schrodinger", "linear", "quantile", "linear"], quick=True)
+    assert [entrant.label for entrant in chosen] == [
+        "schrodinger, ε 0.0003, tolerance 0.001",
+        "linear",
+    ]
+    assert len({entrant.label for entrant in ENTRANTS}) == len(ENTRANTS)

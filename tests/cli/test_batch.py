@@ -1,0 +1,391 @@
+"""`geonet geodesic --pairs CSV -o FOLDER`: answers, failures, and going on after a break."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import geonet
+from geonet.cli import batch as many
+from geonet.cli.batch import read_pair_list
+from geonet.errors import FileError
+
+
+@pytest.fixture
+def listed(tmp_path, monkeypatch):
+    """Six densities in files, and a list of pairs of them in the folder where commands run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    x = np.linspace(0, 1, 30)
+    for k in range(6):
+        np.save(tmp_path / f"data/{k}.npy", np.exp(-(((x - 0.2 - 0.1 * k) / 0.1) ** 2)))
+
+    def write(*rows, header="source,target"):
+        file = tmp_path / "data" / "pairs.csv"
+        file.write_text("\n".join([header, *rows]) + "\n")
+        return file
+
+    return write
+
+
+def summary(folder):
+    with (folder / many.SUMMARY).open(newline="") as stream:
+        return {line["file"]: line for line in csv.DictReader(stream)}
+
+
+def names(folder):
+    return sorted(file.name for file in folder.iterdir())
+
+
+# ---- what it writes
+
+
+def test_every_pair_gets_a_file_and_a_line(run, listed, tmp_path):
+    file = listed("0.npy,1.npy", "2.npy,5.npy")
+    code, out, err = run("geodesic", "--pairs", file, "-o", "out", "--times", 3)
+    assert (code, err) == (0, "")
+    assert out == "2 pairs solved: out/summary.csv\n"
+    folder = tmp_path / "out"
+    assert names(folder) == ["0-1.npz", "2-5.npz", "recipe.json", "summary.csv"]
+    for name, line in summary(folder).items():
+        path = geonet.load(folder / name)
+        ends = [geonet.read(tmp_path / "data" / line[end]) for end in ("source", "target")]
+        assert np.array_equal(path.source.values, ends[0].values)
+        assert np.array_equal(path.target.values, ends[1].values)
+        assert float(line["distance"]) == pytest.approx(float(path.distance))
+        assert line["solver"] == "quantile" and float(line["mass_error"]) < 1e-9
+        with np.load(folder / name) as saved:
+            assert saved["times"].tolist() == [0, 0.5, 1]
+
+
+def test_options_apply_to_all(run, listed, tmp_path):
+    file = listed("0.npy,1.npy")
+    options = ("--solver", "monge-ampere", "--option", "floor=0.2", "--resolution", 20)
+    assert run("geodesic", "--pairs", file, "-o", "out", *options).code == 0
+    path = geonet.load(tmp_path / "out" / "0-1.npz")
+    assert path.solver == "monge-ampere" and path.notes["floor"] == 0.2
+    assert path.grid.shape == (20,)
+
+
+def test_points_and_cells_without_data_of_all(run, listed, tmp_path):
+    data, generator = tmp_path / "data", np.random.default_rng(0)
+    for name in "ab":
+        np.savetxt(data / f"{name}.csv", generator.random((9, 2)), delimiter=",")
+    np.save(data / "gaps.npy", [[1.0, 2, np.nan, 1], [1.0, 1, 1, 1], [1.0, 3, 1, 1]])
+    file = listed("a.csv,b.csv", "gaps.npy,gaps.npy")
+    solver, out = ("--solver", "linear"), ("-o", "out", "--json")
+    told = json.loads(run("geodesic", "--pairs", file, *solver, *out).out)
+    assert [failure["line"] for failure in told["failures"]] == [2, 3]
+    assert "give --points or --grid" in told["failures"][0]["error"]
+    assert "give --nodata nan" in told["failures"][1]["error"]
+    options = ("--grid", "--nodata", "nan", "--mass", "given")
+    out = ("-o", "other", "--json")
+    for solved, before in ((2, 0), (0, 2)):  # the second run finds the same recipe
+        told = json.loads(run("geodesic", "--pairs", file, *solver, *options, *out).out)
+        assert (told["solved"], told["before"]) == (solved, before)
+    with np.load(tmp_path / "other" / "gaps-gaps.npz") as saved:
+        assert saved["density"][0].max() == pytest.approx(3)
+    code, _, err = run("geodesic", "--pairs", file, *solver, "--grid", "-o", "other")
+    assert code == 2 and "holds answers with other nodata and mass" in err
+
+
+def test_rows_of_the_same_names_have_their_own_files(listed):
+    rows = read_pair_list(
+        listed("a/0.npy,1.npy", "b/0.npy,1.npy", "c/0.npy,1.npy", "0.npy,1-2.npy")
+    )
+    assert [row.name for row in rows] == ["0-1", "0-1-2", "0-1-3", "0-1-2-2"]
+    assert [row.line for row in rows] == [2, 3, 4, 5]
+
+
+def test_every_pair_gets_a_picture(run, listed, tmp_path):
+    file, folder = listed("0.npy,1.npy", "2.npy,5.npy"), tmp_path / "out"
+    look = ("--plot", "history", "--cmap", "viridis", "--times", 20)
+    assert run("geodesic", "--pairs", file, "-o", "out", *look).code == 0
+    assert names(folder) == [
+        *("0-1.npz", "0-1.png", "2-5.npz", "2-5.png", "recipe.json", "summary.csv")
+    ]
+    expected = geonet.load(folder / "2-5.npz").plot(kind="history", cmap="viridis")
+    expected.savefig(tmp_path / "expected.png")
+    with Image.open(folder / "2-5.png") as found, Image.open(tmp_path / "expected.png") as wanted:
+        assert np.array_equal(np.asarray(found), np.asarray(wanted))
+
+
+def test_a_second_run_draws_what_is_missing_or_shows_something_else(run, listed, tmp_path):
+    file, folder = listed("0.npy,1.npy", "2.npy,5.npy"), tmp_path / "out"
+    assert run("geodesic", "--pairs", file, "-o", "out").code == 0
+
+    def drawn(*look):
+        """Which pictures a run writes, and which answers."""
+        before = {f.name: f.stat().st_mtime_ns for f in folder.glob("*-*.*")}
+        assert run("geodesic", "--pairs", file, "-o", "out", *look).code == 0
+        return {f.name for f in folder.glob("*-*.*") if f.stat().st_mtime_ns != before.get(f.name)}
+
+    frames = ("--plot", "frames")
+    assert drawn(*frames) == {"0-1.png", "2-5.png"}
+    assert drawn(*frames) == set()
+    (folder / "0-1.png").write_bytes(b"no picture")
+    assert drawn(*frames) == {"0-1.png"}
+    (folder / "2-5.png").unlink()
+    assert drawn(*frames) == {"2-5.png"}
+    assert drawn(*frames, "--norm", "log") == {"0-1.png", "2-5.png"}
+    np.save(tmp_path / "data" / "5.npy", np.ones(30))
+    assert drawn(*frames, "--norm", "log") == {"2-5.npz", "2-5.png"}
+
+
+def test_pictures_of_pairs_take_the_masses_of_the_files(run, listed, tmp_path):
+    np.save(tmp_path / "data" / "heavy.npy", np.full(30, 9.0))
+    file = listed("0.npy,heavy.npy")
+    look = ("--plot", "history", "--mass", "given")
+    assert run("geodesic", "--pairs", file, "-o", "out", *look).code == 0
+    figure = geonet.load(tmp_path / "out" / "0-heavy.npz").plot(kind="history", mass="given")
+    figure.savefig(tmp_path / "drawn.png")
+    with Image.open(tmp_path / "out" / "0-heavy.png") as a, Image.open("drawn.png") as b:
+        assert np.array_equal(a, b)
+
+
+def test_a_picture_that_cannot_be_drawn_keeps_the_answer(run, listed, tmp_path):
+    file = listed("0.npy,1.npy")
+    code, out, _ = run("geodesic", "--pairs", file, "-o", "out", "--plot", "slices")
+    assert code == 1
+    assert "1 pair solved" in out and "slices are drawn in 3D" in out
+    assert set(summary(tmp_path / "out")) == {"0-1.npz"}
+
+
+# ---- failures
+
+
+def test_broken_files_are_named_and_do_not_stop_the_rest(run, listed, tmp_path):
+    (tmp_path / "data" / "bad.npy").write_bytes(b"no array")
+    file = listed("0.npy,1.npy", "bad.npy,1.npy", "2.npy,none.npy", "3.npy,", "4.npy,5.npy")
+    code, out, err = run("geodesic", "--pairs", file, "-o", "out")
+    assert (code, err) == (1, "")
+    first, second, *failures = out.splitlines()
+    assert first == "2 pairs solved: out/summary.csv"
+    assert second == "3 pairs without an answer:"
+    assert failures[0].startswith("  line 3, bad.npy → 1.npy: Cannot read ")
+    assert "bad.npy as an npy array" in failures[0]
+    assert "line 4, 2.npy → none.npy: There is no file" in failures[1]
+    assert "line 5, 3.npy → : Line 5 names no two files" in failures[2]
+    assert set(summary(tmp_path / "out")) == {"0-1.npz", "4-5.npz"}
+
+
+def test_json(run, listed):
+    file = listed("0.npy,1.npy", "2.npy,none.npy")
+    code, out, err = run("geodesic", "--pairs", file, "-o", "out", "--json")
+    answer = json.loads(out)
+    assert (code, err) == (1, "")
+    assert (answer["solved"], answer["before"], answer["output"]) == (1, 0, "out")
+    (failure,) = answer["failures"]
+    assert failure["line"] == 3 and failure["target"] == "none.npy"
+    assert "There is no file" in failure["error"]
+
+
+# ---- going on
+
+
+def test_a_second_run_does_only_what_is_missing(run, listed, tmp_path, monkeypatch):
+    file = listed("0.npy,1.npy", "2.npy,late.npy", "4.npy,5.npy")
+    assert run("geodesic", "--pairs", file, "-o", "out").code == 1
+    before = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in ("0-1.npz", "4-5.npz")}
+    np.save(tmp_path / "data" / "late.npy", np.ones(30))
+    code, out, _ = run("geodesic", "--pairs", file, "-o", "out")
+    assert (code, out) == (0, "1 pair solved, 2 were there already: out/summary.csv\n")
+    assert set(summary(tmp_path / "out")) == {"0-1.npz", "2-late.npz", "4-5.npz"}
+    for name, moment in before.items():
+        assert (tmp_path / "out" / name).stat().st_mtime_ns == moment
+
+
+def test_an_interrupt_keeps_what_is_done(run, listed, tmp_path, monkeypatch):
+    file = listed("0.npy,1.npy", "2.npy,3.npy")
+    solve = many.Todo._solve
+
+    def interrupted(todo, row, do):
+        if row.line == 3:
+            raise KeyboardInterrupt
+        return solve(todo, row, do)
+
+    monkeypatch.setattr(many.Todo, "_solve", interrupted)
+    code, _, err = run("geodesic", "--pairs", file, "-o", "out")
+    assert code == 130
+    assert err == "error: Interrupted: 1 of 2 pairs are done; the same command goes on.\n"
+    assert set(summary(tmp_path / "out")) == {"0-1.npz"}
+    monkeypatch.setattr(many.Todo, "_solve", solve)
+    assert (
+        "1 pair solved, 1 were there already" in run("geodesic", "--pairs", file, "-o", "out").out
+    )
+
+
+@pytest.mark.parametrize("lost", ["answer", "line", "other files", "newer file"])
+def test_what_is_not_whole_is_done_again(run, listed, tmp_path, lost):
+    file = listed("0.npy,1.npy", "2.npy,3.npy")
+    assert run("geodesic", "--pairs", file, "-o", "out").code == 0
+    if lost == "answer":
+        (tmp_path / "out" / "0-1.npz").unlink()
+    elif lost == "line":
+        (tmp_path / "out" / many.SUMMARY).unlink()
+    elif lost == "newer file":
+        time.sleep(0.01)
+        np.save(tmp_path / "data" / "0.npy", np.ones(30))
+    else:
+        file = listed("../data/0.npy,1.npy", "2.npy,3.npy")
+    out = run("geodesic", "--pairs", file, "-o", "out").out
+    assert out.startswith("2 pairs solved:" if lost == "line" else "1 pair solved, 1 were")
+
+
+def test_a_pair_that_breaks_later_leaves_the_summary(run, listed, tmp_path):
+    file = listed("0.npy,1.npy", "2.npy,3.npy")
+    assert run("geodesic", "--pairs", file, "-o", "out").code == 0
+    time.sleep(0.01)
+    (tmp_path / "data" / "0.npy").write_bytes(b"no array")
+    assert run("geodesic", "--pairs", file, "-o", "out").code == 1
+    assert set(summary(tmp_path / "out")) == {"2-3.npz"}
+
+
+@pytest.mark.parametrize("name", ["summary.csv", "0-1.npz"])
+def test_what_was_in_the_folder_before_stays(refused, listed, tmp_path, name):
+    file = listed("0.npy,1.npy")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("mine")
+    line = refused("geodesic", "--pairs", file, "-o", "out")
+    assert f"out/{name} is there and not from here; give another folder" in line
+    assert (tmp_path / "out" / name).read_text() == "mine"
+
+
+def test_the_same_names_in_another_folder_are_other_files(run, refused, listed, tmp_path):
+    file = listed("0.npy,1.npy")
+    assert run("geodesic", "--pairs", file, "-o", "out").code == 0
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    line = refused("geodesic", "--pairs", tmp_path / "copy" / "pairs.csv", "-o", "out")
+    assert "out holds answers with other files in; give another folder" in line
+
+
+def test_a_pair_without_memory_stops_nothing(run, listed, monkeypatch):
+    def full(todo, pair, do):
+        raise MemoryError
+
+    monkeypatch.setattr(many.Todo, "_solve", full)
+    code, out, _ = run("geodesic", "--pairs", listed("0.npy,1.npy"), "-o", "out")
+    assert code == 1 and out.endswith("0.npy → 1.npy: There is not enough memory.\n")
+
+
+def test_other_settings_need_another_folder(run, refused, listed):
+    file = listed("0.npy,1.npy")
+    assert run("geodesic", "--pairs", file, "-o", "out").code == 0
+    line = refused("geodesic", "--pairs", file, "-o", "out", "--solver", "linear", "--times", 3)
+    assert "out holds answers with other solver and times; give another folder" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("recipe.json", "{", "Cannot read out/recipe.json as JSON"),
+        ("recipe.json", "[1]", "out holds answers with other files in and solver and options and"),
+        ("summary.csv", "a,b\n", "out/summary.csv is no summary of pairs; remove it"),
+        ("summary.csv", "\xff", "out/summary.csv"),
+    ],
+)
+def test_a_folder_that_was_tampered_with(run, refused, listed, tmp_path, name, content, message):
+    file = listed("0.npy,1.npy")
+    assert run("geodesic", "--pairs", file, "-o", "out").code == 0
+    (tmp_path / "out" / name).write_bytes(content.encode("latin-1"))
+    assert message in refused("geodesic", "--pairs", file, "-o", "out")
+
+
+# ---- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--pairs writes a file for each pair; give a folder, -o FOLDER"),
+        (("-o", "x.npz"), "give a folder, -o FOLDER"),
+        (("data/0.npy", "data/1.npy", "-o", "out"), "--pairs goes without two files"),
+        (("-o", "out", "--report"), "--pairs goes without --report"),
+        (("-o", "out", "--plot", "film"), "--plot is 'film'; choose from frames"),
+        (("-o", "out", "--cmap", "gray"), "give -o FILE.png or FILE.gif, or --plot KIND"),
+        (("-o", "out", "--plot", "frames", "--cmap", "gry"), "--cmap is 'gry'; did you mean"),
+        (("-o", "out", "--plot", "frames", "--no-stamp"), "--no-stamp is for animations"),
+        (("-o", "out", "--solver", "nobody"), "There is no solver 'nobody'"),
+        (("-o", "out", "--times", "0,2"), "outside [0, 1]"),
+        (("-o", "data/0.npy"), "Cannot make the folder data/0.npy"),
+    ],
+)
+def test_bad_usage(refused, listed, tmp_path, arguments, message):
+    file = listed("0.npy,1.npy")
+    assert message in refused("geodesic", "--pairs", file, *arguments)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "message"),
+    [
+        ("a,b", ["0.npy,1.npy"], "has the columns a, b; begin a list of pairs with the line"),
+        ("source", ["0.npy"], "has the columns source; begin"),
+        ("source,target", [], "lists no pairs; add lines such as"),
+        ("source,target", ['"0.npy,1.npy'], "Cannot read"),
+    ],
+)
+def test_bad_lists(listed, header, rows, message):
+    file = listed(*rows, header=header)
+    with pytest.raises(FileError, match=message):
+        read_pair_list(file)
+
+
+def test_lists_as_spreadsheets_write_them(listed, tmp_path):
+    file = listed()
+    file.write_bytes("\ufeffName; x\n".encode())
+    with pytest.raises(FileError, match="has the columns name; x"):
+        read_pair_list(file)
+    file.write_bytes("\ufeffTarget , Source,note\r\nb.png,a.png,x\r\n".encode())
+    (row,) = read_pair_list(file)
+    assert (row.source, row.target, row.name) == ("a.png", "b.png", "a-b")
+
+
+@pytest.mark.slow
+def test_a_thousand_pairs_with_ten_broken_files(run, tmp_path, monkeypatch):
+    """990 answers, 10 named failures, exit code 1, and a second run does only what is missing."""
+    monkeypatch.chdir(tmp_path)
+    y, x = np.mgrid[0:32, 0:32] / 32
+    rng = np.random.default_rng(0)
+    for k in range(100):
+        spots = [
+            np.exp(-((x - a) ** 2 + (y - b) ** 2) / 0.03) for a, b in rng.uniform(0.3, 0.7, (3, 2))
+        ]
+        np.save(f"{k}.npy", 0.1 + sum(spots))
+    for k in range(10):
+        (tmp_path / f"broken{k}.npy").write_bytes(bytes(rng.integers(0, 256, 50, dtype=np.uint8)))
+    rows = [f"{k % 100}.npy,{(7 * k + k // 100) % 100}.npy" for k in range(990)]
+    for k in range(10):
+        rows.insert(97 * k, f"{k}.npy,broken{k}.npy")
+    (tmp_path / "pairs.csv").write_text("source,target\n" + "\n".join(rows) + "\n")
+    arguments = ("geodesic", "--pairs", "pairs.csv", "-o", "out", "--json")
+    code, out, _ = run(*arguments)
+    answer = json.loads(out)
+    assert (code, answer["solved"], answer["before"]) == (1, 990, 0)
+    assert sorted(f["target"] for f in answer["failures"]) == sorted(
+        f"broken{k}.npy" for k in range(10)
+    )
+    assert len(list((tmp_path / "out").glob("*.npz"))) == len(summary(tmp_path / "out")) == 990
+    code, out, _ = run(*arguments)
+    again = json.loads(out)
+    assert (code, again["solved"], again["before"], len(again["failures"])) == (1, 0, 990, 10)
+
+
+@pytest.mark.filterwarnings("ignore::geonet.errors.ConvergenceWarning")
+def test_pairs_that_do_not_converge_are_counted(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    atom, flat = np.zeros((24, 24)), np.ones((24, 24))
+    atom[3, 3] = 1
+    np.save("atom.npy", atom)
+    np.save("flat.npy", flat)
+    (tmp_path / "pairs.csv").write_text("source,target\natom.npy,flat.npy\nflat.npy,flat.npy\n")
+    how = ("--solver", "midpoint", "--option", "max_steps=1")
+    for _ in range(2):  # now, and from the summary
+        out = run("geodesic", "--pairs", "pairs.csv", "-o", "answers", *how).out
+        assert "1 pair not converged; the column converged of the summary says which." in out

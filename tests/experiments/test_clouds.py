@@ -1,0 +1,165 @@
+"""Sensors read histograms of particles, the equations hold for the mixtures they are from."""
+
+import pytest
+import torch
+
+from geonet import Grid
+from geonet.mixture import BOX_CLOUDS, PARTICLES, cell_masses, clouds
+from geonet.solvers.neural.model import Branch, Trunk
+from geonet.solvers.neural.deeponet import Bases
+from geonet.solvers.neural.model import build
+from geonet.solvers.neural.geonet import GeONetSettings
+from experiments.problems import Clouds, sampled
+from geonet.training.problems import cartesian_batch, sensor_points, triples_batch
+
+COUNT = 6
+CELLS = sensor_points(25, 2)  # the centres of the bins in the unit box
+
+
+def seeded(seed=3):
+    return torch.Generator().manual_seed(seed)
+
+
+def in_box(unit):
+    return 5 * unit.double()
+
+
+def counts_of(histograms):
+    """Whole numbers of particles from shares of them, and how far they are from whole."""
+    smallest = torch.stack([h[h > 0].min() for h in histograms])[:, None, None]
+    counts = histograms / smallest  # some cell has one particle
+    return counts, (counts - counts.round()).abs().max()
+
+
+@pytest.fixture(scope="module")
+def ends():
+    return Clouds().draw(COUNT, seeded())
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_histograms_are_relative_to_uniform(ends, end):
+    histograms = ends[end].histograms
+    assert histograms.shape == (COUNT, 25, 25) and histograms.dtype == torch.float32
+    assert float(histograms.min()) == 0  # there are gaps
+    means = histograms.double().mean((-2, -1))
+    assert torch.allclose(means, torch.ones(COUNT, dtype=torch.float64), atol=1e-5)
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_sensors_at_the_bins_read_the_histogram(ends, end):
+    read = Clouds().sensed(ends[end], CELLS)
+    assert read.dtype == torch.float32
+    assert torch.allclose(read, ends[end].histograms.flatten(1), atol=1e-4)
+
+
+def test_sensors_elsewhere_read_what_a_solver_reads():
+    """A model is asked with densities; its branches must see the same numbers as in training."""
+    settings = GeONetSettings(
+        dimension=2, sensors=9, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2)
+    )
+    model, problem = build(settings, 0).requires_grad_(False), Clouds()
+    ends = [problem.sensed(end, sensor_points(9, 2)) for end in problem.draw(3, seeded())]
+    trained = model.coefficients(*ends)
+    solved = Bases(model).coefficients(*problem.densities(3, seeded()))
+    for a, b in zip(trained, solved, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_an_end_is_the_mixture_of_its_particles(ends, end, generator):
+    mixture = clouds(2 * COUNT, seeded())  # the draw begins with these
+    unit = torch.rand(200, 2, generator=generator)
+    expected = 25 * mixture.pdf(in_box(unit)).chunk(2)[end]
+    computed = ends[end](unit)
+    assert computed.shape == (COUNT, 200) and computed.dtype == torch.float32
+    assert torch.allclose(computed.double(), expected, rtol=2e-2, atol=1e-4)
+    chi = _chi_square(ends[end].histograms, cell_masses(mixture, BOX_CLOUDS).chunk(2)[end])
+    assert bool((chi < 1.35).all())  # so the particles are of this one and no other
+
+
+def _chi_square(histograms, masses):
+    """Σ (n − e)²/e per cell over cells with five particles or more, which is about one."""
+    expected = PARTICLES * masses / masses.sum((-2, -1), keepdim=True)
+    counts = PARTICLES * histograms.double() / 625
+    full = expected > 5
+    squares = torch.where(full, (counts - expected) ** 2 / expected.clamp(min=1), 0.0)
+    return squares.sum((-2, -1)) / full.sum((-2, -1))
+
+
+def test_an_end_has_mean_one():
+    points = Grid((120, 120)).points().reshape(-1, 2).float()
+    for end in Clouds().draw(40, seeded()):
+        means = end(points).double().mean(1)
+        assert torch.allclose(means, torch.ones_like(means), rtol=0, atol=2e-4)
+
+
+def test_counts_are_poisson_numbers():
+    """Their mean is the mass of the cell, and so is their variance, in units of particles."""
+    draws = 1_500
+    mixture = clouds(1, seeded())
+    mixture = type(mixture)(
+        *(part.expand(draws, *part.shape[1:]) for part in mixture.parts().values())
+    )
+    expected = PARTICLES * cell_masses(mixture, BOX_CLOUDS)[0]
+    densities = sampled(mixture, BOX_CLOUDS, seeded())
+    counts = PARTICLES * densities * BOX_CLOUDS.cell_volume  # the total varies by 2 % only
+    full = expected > 10
+    mean, variance = counts.mean(0)[full], counts.var(0)[full]
+    off = (mean / expected[full] - 1) / (1 / (expected[full] * draws)).sqrt()
+    assert float(off.abs().max()) < 5 and 0.8 < float(off.std()) < 1.2
+    binomial = expected[full] * (1 - expected[full] / PARTICLES)  # given the total
+    assert float((variance / binomial).mean()) == pytest.approx(1, abs=0.03)
+    assert float((variance / binomial - 1).abs().max()) < 0.25  # six deviations of √(2/draws)
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_densities_are_histograms_of_about_three_thousand_particles(end):
+    density = Clouds().densities(COUNT, seeded())[end]
+    assert density.grid == BOX_CLOUDS and density.values.dtype == torch.float64
+    assert torch.allclose(density.mass, torch.ones(COUNT, dtype=torch.float64))
+    counts, off = counts_of(density.values)
+    assert float(off) < 1e-6
+    totals = counts.sum((-2, -1))
+    assert bool(((totals - PARTICLES).abs() < 5 * PARTICLES**0.5).all())
+    assert len(totals.unique()) > 1
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_validation_and_training_draw_alike(ends, end):
+    density = Clouds().densities(COUNT, seeded())[end]
+    assert torch.allclose(25 * density.values, ends[end].histograms.double(), atol=1e-5)
+
+
+def test_the_seed_decides(ends):
+    problem, generator = Clouds(), seeded()
+    unit = CELLS[::7]
+    first, second = problem.draw(COUNT, generator), problem.draw(COUNT, generator)
+    for known, same, other in zip(ends, first, second, strict=True):
+        assert torch.equal(known.histograms, same.histograms)
+        assert torch.equal(known(unit), same(unit))
+        assert not torch.equal(known.histograms, other.histograms)
+        assert not torch.equal(known(unit), other(unit))
+
+
+def test_both_ends_differ(ends):
+    histograms = torch.cat([end.histograms for end in ends])
+    assert len(histograms.unique(dim=0)) == 2 * COUNT
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_batch_has_histograms_at_its_sensors_and_mixtures_at_its_places(paired):
+    problem = Clouds()
+    if paired:
+        batch = triples_batch(problem, CELLS, 4, seeded())
+        points, there = batch.places[:, None], slice(0, 1)
+    else:
+        batch = cartesian_batch(problem, CELLS, 4, 5, 3, seeded())
+        points, there = batch.places, slice(None)
+    for end, sensed, compared in zip(
+        batch.ends,
+        (batch.source, batch.target),
+        (batch.source_there, batch.target_there),
+        strict=True,
+    ):
+        assert torch.allclose(sensed, end.histograms.flatten(1), atol=1e-4)
+        assert torch.equal(compared.reshape(4, -1), end.pdf(points)[:, there])

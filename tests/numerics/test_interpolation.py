@@ -1,0 +1,113 @@
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+from geonet import Density, Grid
+from geonet.errors import GridError
+from geonet.numerics.interpolation import CubicSpline, resample
+
+
+def smooth(points):
+    """Not even at the faces: its normal derivative does not vanish there."""
+    phase = points @ torch.arange(1.0, points.shape[-1] + 1, dtype=torch.float64)
+    return torch.exp(torch.sin(2 * phase) + 0.3 * points[..., 0])
+
+
+def worst_error(d, n, points):
+    grid = Grid((n,) * d, 0.0, 1.0)
+    return float((CubicSpline(smooth(grid.points()), grid)(points) - smooth(points)).abs().max())
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_fourth_order_everywhere_in_the_box(d, generator):
+    points = torch.rand(2000, d, dtype=torch.float64, generator=generator)
+    points[:d] = torch.eye(d, dtype=torch.float64)  # corners, where the values are continued
+    sizes = (16, 32) if d == 3 else (20, 40, 80)
+    errors = [worst_error(d, n, points) for n in sizes]
+    orders = [math.log2(a / b) for a, b in pairwise(errors)]
+    assert min(orders) > 3.5, (errors, orders)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_takes_the_values_at_the_centres(d, generator):
+    grid = Grid((5, 6, 7)[:d], -1.0, 2.0)
+    values = torch.rand(2, *grid.shape, dtype=torch.float64, generator=generator)
+    at_centres = CubicSpline(values, grid)(grid.points().reshape(-1, d))
+    assert torch.allclose(at_centres, values.reshape(2, -1), atol=1e-12)
+
+
+def test_reproduces_cubics_exactly(generator):
+    grid = Grid((8, 9), 0.0, 1.0)
+
+    def cubic(p):
+        return 1 + p[..., 0] ** 3 - 2 * p[..., 0] * p[..., 1] ** 2 + p[..., 1] ** 3
+
+    points = torch.rand(100, 2, dtype=torch.float64, generator=generator)
+    spline = CubicSpline(cubic(grid.points()), grid)
+    assert torch.allclose(spline(points), cubic(points), atol=1e-12)
+    value, gradient = spline.value_and_gradient(points)
+    x, y = points.T
+    expected = torch.stack([3 * x**2 - 2 * y**2, -4 * x * y + 3 * y**2], -1)
+    assert torch.allclose(value, cubic(points), atol=1e-12)
+    assert torch.allclose(gradient, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_differentiable_in_points_and_values(d, generator):
+    grid = Grid((4,) * d, 0.0, 1.0)
+    values = torch.rand(2, *grid.shape, dtype=torch.float64, generator=generator)
+    points = 0.1 + 0.8 * torch.rand(3, d, dtype=torch.float64, generator=generator)
+    own = 0.1 + 0.8 * torch.rand(2, 3, d, dtype=torch.float64, generator=generator)
+    for where in (points, own):
+        inputs = (values.requires_grad_(), where.requires_grad_())
+        assert torch.autograd.gradcheck(lambda v, p: CubicSpline(v, grid)(p), inputs)
+
+
+def test_each_density_can_have_its_own_points(generator):
+    grid = Grid((8, 6), 0.0, 1.0)
+    values = torch.rand(3, 8, 6, dtype=torch.float64, generator=generator)
+    points = torch.rand(3, 10, 2, dtype=torch.float64, generator=generator)
+    together = CubicSpline(values, grid)(points)
+    one_by_one = [CubicSpline(v, grid)(p) for v, p in zip(values, points, strict=True)]
+    assert torch.allclose(together, torch.stack(one_by_one))
+
+
+def test_points_outside_go_to_the_nearest_face():
+    grid = Grid(10, 0.0, 1.0)
+    spline = CubicSpline(smooth(grid.points()), grid)
+    outside, faces = torch.tensor([[-3.0], [1.5]]).double(), torch.tensor([[0.0], [1.0]]).double()
+    assert torch.equal(spline(outside), spline(faces))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_tiny_grids_work(n):
+    grid = Grid(n, 0.0, 1.0)
+    spline = CubicSpline(2 + 3 * grid.points()[:, 0], grid)
+    points = torch.linspace(0, 1, 7, dtype=torch.float64)[:, None]
+    assert torch.allclose(spline(points), 2 + 3 * points[:, 0])
+
+
+@pytest.mark.parametrize(("n", "m"), [(10, 10), (10, 5), (10, 20), (10, 7), (7, 10)])
+def test_resampling_keeps_mass_exactly(n, m, generator):
+    values = torch.rand(2, n, n + 1, dtype=torch.float64, generator=generator)
+    source, target = Grid((n, n + 1), 0, 5), Grid((m, m), 0, 5)
+    moved = resample(values, source, target)
+    assert moved.shape == (2, m, m)
+    before = values.sum((1, 2)) * source.cell_volume
+    assert torch.allclose(moved.sum((1, 2)) * target.cell_volume, before, rtol=1e-14)
+    assert float(moved.min()) >= 0
+
+
+def test_resampling_to_halves_and_back_is_the_identity(generator):
+    values = torch.rand(6, 6, dtype=torch.float64, generator=generator)
+    fine = resample(values, Grid((6, 6)), Grid((12, 12)))
+    assert torch.allclose(fine[::2, ::2], fine[1::2, 1::2])
+    assert torch.allclose(resample(fine, Grid((12, 12)), Grid((6, 6))), values)
+
+
+def test_resampling_to_another_box_is_refused():
+    density = Density(torch.ones(4), Grid(4, 0, 1))
+    with pytest.raises(GridError, match="the boxes differ"):
+        density.resample(Grid(4, 0, 2))

@@ -1,0 +1,490 @@
+"""The Schrödinger bridge against closed forms, its own equations and its limit."""
+
+import math
+
+import pytest
+import torch
+
+import geonet
+from geonet import Density, GaussianMixture, Grid
+from geonet.errors import ConvergenceError, SolverError
+from benchmarks.pairs import draw
+from geonet.numerics.heat_kernel import HeatKernel, _log_kernel
+from geonet.solvers.schrodinger import squared_distance_transform
+from geonet.report import moment_bounds
+from geonet.mixture import mixtures_1d, mixtures_2d
+from geonet.metrics import mass_error
+
+LINE = Grid(100, 0, 10)
+SQUARE = Grid((40, 40), 0, 5)
+TIMES = (0.0, 1e-4, 0.003, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+
+
+class GaussianBridge:
+    """The bridge between N(m0, S0) and N(m1, S1) on R^d for commuting S0, S1.
+
+    The plan has cross-covariance C = ½((4·S0·S1 + (2ε)²)^½ − 2ε), and in between
+    S_t = (1−t)²S0 + t²S1 + t(1−t)(2C + 2ε).
+    """
+
+    def __init__(self, m0, S0, m1, S1, epsilon):
+        self.m0, self.m1, self.S0, self.S1 = (
+            torch.as_tensor(x, dtype=torch.float64) for x in (m0, m1, S0, S1)
+        )
+        self.epsilon = epsilon
+        self.I = torch.eye(len(self.S0), dtype=torch.float64)
+        values, vectors = torch.linalg.eigh(4 * self.S0 @ self.S1 + (2 * epsilon) ** 2 * self.I)
+        root = vectors @ values.sqrt().diag() @ vectors.T
+        self.C = (root - 2 * epsilon * self.I) / 2
+
+    def ends(self, grid):
+        pairs = ((self.m0, self.S0), (self.m1, self.S1))
+        return tuple(GaussianMixture(m[None], S[None]).on(grid) for m, S in pairs)
+
+    def mean(self, t):
+        return torch.lerp(self.m0, self.m1, t)
+
+    def covariance(self, t):
+        noise = 2 * self.C + 2 * self.epsilon * self.I
+        return (1 - t) ** 2 * self.S0 + t**2 * self.S1 + t * (1 - t) * noise
+
+    def density(self, t, grid):
+        return GaussianMixture(self.mean(t)[None], self.covariance(t)[None]).pdf(grid.points())
+
+    def slope(self, t):
+        """A with v = m' + A(x − m): half the logarithmic derivative of the covariance."""
+        noise = 2 * self.C + 2 * self.epsilon * self.I
+        rate = -2 * (1 - t) * self.S0 + 2 * t * self.S1 + (1 - 2 * t) * noise
+        return rate @ torch.linalg.inv(self.covariance(t)) / 2
+
+    def velocity(self, t, x):
+        return (self.m1 - self.m0) + (x - self.mean(t)) @ self.slope(t).T
+
+    def answered(self, t, x):
+        """As the path has it: at the ends, relative to a plan from the same end to itself."""
+        if t not in (0, 1):
+            return self.velocity(t, x)
+        S = self.S1 if t else self.S0
+        own = GaussianBridge([0.0], S, [0.0], S, self.epsilon).C
+        sign = -1 if t else 1
+        slope = sign * (self.C - own) @ torch.linalg.inv(S)
+        return (self.m1 - self.m0) + (x - self.mean(t)) @ slope.T
+
+    def drift(self, t, x):
+        inverse = torch.linalg.inv(self.covariance(t))
+        return self.velocity(t, x) + self.epsilon * (x - self.mean(t)) @ inverse.T
+
+    def potential(self, t, x):
+        """Up to a constant in x and t; its value c(t) at the mean obeys c' = ½|m'|² + ε·tr D²u."""
+        hessian = self._hessian(t)
+        moved, speed = x - self.mean(t), self.m1 - self.m0
+        nodes = (torch.arange(100, dtype=torch.float64) + 0.5) * (t / 100)
+        laplacians = torch.stack([self._hessian(float(s)).trace() for s in nodes])
+        at_mean = 0.5 * t * speed @ speed + self.epsilon * t * laplacians.mean()
+        return at_mean + moved @ speed + 0.5 * (moved @ hessian * moved).sum(-1)
+
+    def _hessian(self, t):
+        return self.slope(t) + self.epsilon * torch.linalg.inv(self.covariance(t))
+
+    def points(self, t, n=7, reach=2.5):
+        """(n^d, d) points within some standard deviations of the mean."""
+        axis = torch.linspace(-reach, reach, n, dtype=torch.float64)
+        cube = torch.cartesian_prod(*[axis] * len(self.m0)).reshape(-1, len(self.m0))
+        return self.mean(t) + cube @ torch.linalg.cholesky(self.covariance(t)).T
+
+
+def on_line(epsilon):
+    return GaussianBridge([3.0], [[0.25]], [6.5], [[0.49]], epsilon)
+
+
+def on_square(epsilon):
+    """Axes turned by 30°, so that the covariances commute but are not diagonal."""
+    c, s = math.cos(math.pi / 6), math.sin(math.pi / 6)
+    turn = torch.tensor([[c, -s], [s, c]])
+    S0, S1 = (turn @ torch.diag(torch.tensor(v)) @ turn.T for v in ([0.16, 0.09], [0.1, 0.2]))
+    return GaussianBridge([1.9, 2.1], S0.tolist(), [3.0, 2.8], S1.tolist(), epsilon)
+
+
+def l1(values, reference, grid):
+    return float((values - reference).abs().sum()) * grid.cell_volume
+
+
+def bridge(source, target, **options):
+    return geonet.geodesic(source, target, solver="schrodinger", **options)
+
+
+@pytest.fixture(scope="module")
+def mixtures():
+    pair = mixtures_1d(2, torch.Generator().manual_seed(0))
+    return pair[0].on(LINE), pair[1].on(LINE)
+
+
+@pytest.fixture(scope="module")
+def path(mixtures):
+    return bridge(*mixtures, epsilon=0.1)
+
+
+# ---- against closed forms
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 0.1, 0.02, 0.005])
+def test_gaussians_on_the_line(epsilon):
+    exact = on_line(epsilon)
+    answer = bridge(*exact.ends(LINE), epsilon=epsilon)
+    frames = answer.density(TIMES).values
+    errors = [l1(f, exact.density(t, LINE), LINE) for f, t in zip(frames, TIMES, strict=True)]
+    assert max(errors) < 5e-4  # measured: 1e-4 at the smallest epsilon, 6e-5 otherwise
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.02])
+def test_gaussians_on_the_square(epsilon):
+    exact = on_square(epsilon)
+    answer = bridge(*exact.ends(SQUARE), epsilon=epsilon)
+    frames = answer.density(TIMES).values
+    errors = [l1(f, exact.density(t, SQUARE), SQUARE) for f, t in zip(frames, TIMES, strict=True)]
+    assert max(errors) < 2e-3
+    for t in TIMES:
+        x = exact.points(t, n=5, reach=2.0)
+        torch.testing.assert_close(answer.drift(t, x), exact.drift(t, x), atol=0.02, rtol=0)
+        torch.testing.assert_close(answer.velocity(t, x), exact.answered(t, x), atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.02, 0.005])
+def test_potential_drift_and_velocity_of_gaussians(epsilon):
+    exact = on_line(epsilon)
+    answer = bridge(*exact.ends(LINE), epsilon=epsilon)
+    constants = []
+    for t in TIMES:
+        x = exact.points(t, n=31)
+        torch.testing.assert_close(answer.drift(t, x), exact.drift(t, x), atol=2e-3, rtol=0)
+        torch.testing.assert_close(answer.velocity(t, x), exact.answered(t, x), atol=2e-3, rtol=0)
+        constants.append(answer.potential(t, x) - exact.potential(t, x))
+    spread = torch.stack(constants)
+    assert float(spread.max() - spread.min()) < 2e-3  # one constant for all x and t
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.005])
+def test_trajectories_of_gaussians_scale_with_the_spread(epsilon):
+    exact = on_line(epsilon)
+    answer = bridge(*exact.ends(LINE), epsilon=epsilon)
+    start = exact.points(0.0, n=9)
+    times = (0.5, 0.0, 1.0, 0.1)  # in any order
+    expected = torch.stack(
+        [
+            exact.mean(t) + (start - exact.m0) * (exact.covariance(t) / exact.S0).sqrt()
+            for t in times
+        ]
+    )
+    torch.testing.assert_close(answer.trajectories(times, start), expected, atol=1e-4, rtol=0)
+
+
+def test_transport_cost_of_gaussians():
+    exact = on_line(0.1)
+    answer = bridge(*exact.ends(LINE), epsilon=0.1)
+    shift = exact.m1 - exact.m0
+    expected = (shift @ shift + (exact.S0 + exact.S1 - 2 * exact.C).trace()).sqrt()
+    assert float(answer.transport_cost) == pytest.approx(float(expected), abs=1e-4)
+    assert answer.transport_cost > geonet.geodesic(*exact.ends(LINE), solver="quantile").distance
+
+
+def test_uniform_stays_uniform_between_reflecting_walls():
+    uniform = Density(torch.ones(20, 30), Grid((20, 30), (0, 0), (1, 2)))
+    answer = bridge(uniform, uniform)
+    frames = answer.density(TIMES).values
+    torch.testing.assert_close(frames, torch.full_like(frames, 0.5), atol=1e-9, rtol=0)
+    points = torch.tensor([[0.0, 0.0], [0.3, 1.9], [1.0, 2.0]])
+    assert float(answer.velocity(TIMES, points).abs().max()) < 1e-9
+
+
+def test_three_dimensions():
+    grid = Grid((16, 18, 20), 0, 1)
+    spread = (0.02 * torch.eye(3)).tolist()
+    exact = GaussianBridge([0.4, 0.45, 0.5], spread, [0.6, 0.5, 0.45], spread, 0.01)
+    source, target = exact.ends(grid)
+    answer = bridge(source, target, epsilon=0.01)
+    middle = answer.density(0.5)
+    assert l1(answer.density(1.0).values, target.values, grid) < 1e-6
+    assert float(mass_error(middle)) < 1e-3
+    torch.testing.assert_close(middle.mean(), exact.mean(0.5), atol=5e-3, rtol=0)
+
+
+@pytest.mark.parametrize("variance", [1 / 256, 1.0, 30.0, 1e6])
+@pytest.mark.parametrize("lattice", [{}, {"at": 4}, {"nodes": 4}], ids=str)
+def test_kernel_in_blocks_is_the_sum_of_all_exponentials(variance, lattice):
+    cells = 40
+    log_kernel = _log_kernel(cells, variance, **{"at": 1, "nodes": 1} | lattice)
+    generator = torch.Generator().manual_seed(0)
+    log_values = 500 * torch.randn(log_kernel.shape[1], 3, generator=generator).double()
+    log_values[::3, 1] = log_values[1:, 2] = -math.inf
+    expected = (log_kernel[:, :, None] + log_values).logsumexp(1)
+    torch.testing.assert_close(HeatKernel(cells, variance, **lattice)(log_values, 0), expected)
+
+
+# ---- its own equations
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 0.05, 0.005])
+def test_both_ends_are_met_on_the_line(mixtures, epsilon):
+    answer = bridge(*mixtures, epsilon=epsilon)
+    ends = answer.density((0.0, 1.0)).values
+    assert l1(ends[0], mixtures[0].values, LINE) < 1e-6
+    assert l1(ends[1], mixtures[1].values, LINE) < 1e-6
+    assert answer.notes["marginal error"] < 1e-7
+
+
+def test_both_ends_are_met_on_the_square():
+    pair = mixtures_2d(2, torch.Generator().manual_seed(1))
+    source, target = pair[0].on(SQUARE), pair[1].on(SQUARE)
+    ends = bridge(source, target).density((0.0, 1.0)).values
+    assert l1(ends[0], source.values, SQUARE) < 1e-6
+    assert l1(ends[1], target.values, SQUARE) < 1e-6
+
+
+def test_potential_obeys_the_viscous_hamilton_jacobi_equation(path):
+    x, dt, dx = torch.linspace(2, 8, 61), 1e-3, 0.1
+    for t in (0.2, 0.5, 0.8):
+        later, earlier = (path.potential(t + s * dt, x) for s in (1, -1))
+        u, right, left = (path.potential(t, x + s * dx) for s in (0, 1, -1))
+        change = (later - earlier) / (2 * dt)
+        kinetic = 0.5 * path.drift(t, x)[:, 0] ** 2
+        diffusion = path.epsilon * (right - 2 * u + left) / dx**2
+        residual = change + kinetic - diffusion
+        assert float(residual.abs().max()) < 5e-3 * float(change.abs().max())
+
+
+def test_density_obeys_both_continuity_equations(path):
+    x, h, dt, t = LINE.points()[:, 0], LINE.spacing[0], 1e-3, 0.4
+    later, density, earlier = path.density((t + dt, t, t - dt)).values[:, None].unbind(0)
+    change = ((later - earlier) / (2 * dt))[0]
+    density = density[0]
+    carried = (density * path.velocity(t, x)[:, 0]).diff()
+    drifted = (density * path.drift(t, x)[:, 0]).diff()
+    divergence, drift_divergence = ((c[1:] + c[:-1]) / (2 * h) for c in (carried, drifted))
+    laplacian = density.diff().diff() / h**2
+    scale = float(change.abs().max())
+    assert float((change[1:-1] + divergence).abs().max()) < 0.01 * scale
+    residual = change[1:-1] + drift_divergence + path.epsilon * laplacian
+    assert float(residual.abs().max()) < 0.01 * scale
+
+
+def test_velocity_is_drift_plus_the_osmotic_part(path):
+    t, dx = 0.3, 1e-3
+    x = torch.linspace(3, 7, 9, dtype=torch.float64)
+    log_density = Density.as_computed(path.density(t).values.log(), LINE)
+    osmotic = path.epsilon * (log_density.at(x + dx) - log_density.at(x - dx)) / (2 * dx)
+    difference = (path.velocity(t, x) - path.drift(t, x))[:, 0]
+    torch.testing.assert_close(difference, osmotic, atol=1e-4, rtol=0)
+
+
+def test_particles_reproduce_the_density(path, mixtures):
+    """Quantiles of the source, carried along, are quantiles of the target."""
+    edges, levels = LINE.edges()[0], torch.linspace(0.02, 0.98, 33, dtype=torch.float64)
+
+    def quantiles(density):
+        distribution = torch.cat([torch.zeros(1), density.values.cumsum(0) * LINE.cell_volume])
+        right = torch.searchsorted(distribution, levels).clamp(1, len(edges) - 1)
+        low, high = distribution[right - 1], distribution[right]
+        return torch.lerp(edges[right - 1], edges[right], (levels - low) / (high - low))
+
+    arrived = path.trajectories(1.0, quantiles(mixtures[0]))[:, 0]
+    torch.testing.assert_close(arrived, quantiles(mixtures[1]), atol=0.01, rtol=0)
+
+
+def test_mass_is_one_at_all_times(path):
+    times = torch.linspace(0, 1, 41)
+    assert float(mass_error(path.density(times)).max()) < 1e-5
+    assert float(path.density(times).values.min()) >= 0
+
+
+def test_swapping_the_ends_reverses_time(path, mixtures):
+    swapped = bridge(mixtures[1], mixtures[0], epsilon=0.1)
+    times = (0.0, 0.003, 0.1, 0.5, 0.8, 1.0)
+    forward = path.density(times).values
+    backward = swapped.density([1 - t for t in times]).values
+    torch.testing.assert_close(forward, backward, atol=1e-6, rtol=0)
+    x = torch.linspace(2, 8, 13)
+    torch.testing.assert_close(
+        path.velocity(0.3, x), -swapped.velocity(0.7, x), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_vanishing_noise_gives_the_geodesic(mixtures):
+    truth = geonet.geodesic(*mixtures, solver="quantile").density(0.5).values
+    errors = [
+        l1(bridge(*mixtures, epsilon=epsilon).density(0.5).values, truth, LINE)
+        for epsilon in (1.0, 0.3, 0.1, 0.03, 0.01)
+    ]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 5e-3  # the two discretisations differ by 2e-3
+
+
+# ---- inputs and outputs
+
+
+@pytest.mark.parametrize("epsilon", [None, 3e-3, 0.5 / 28**2])
+def test_cells_without_mass(epsilon):
+    grid = Grid((28, 28), 0, 1)
+    x, y = grid.points().unbind(-1)
+    disc = Density(((x - 0.25) ** 2 + (y - 0.3) ** 2 < 0.02).double(), grid)
+    two = Density((((x - 0.7).abs() < 0.1) & ((y - 0.5).abs() > 0.2)).float(), grid)
+    answer = bridge(disc, two, epsilon=epsilon)
+    frames = answer.density(TIMES)
+    assert l1(frames.values[0], disc.values, grid) < 1e-6
+    assert l1(frames.values[-1], two.values, grid) < 1e-6
+    assert float(frames.values[0][disc.values == 0].max()) == 0
+    assert float(mass_error(frames).max()) < 0.02
+    points = grid.points().reshape(-1, 2)[::7]
+    for quantity in (answer.velocity, answer.drift, answer.potential):
+        assert bool(torch.isfinite(quantity(TIMES, points)).all())
+    arrived = answer.trajectories(1.0, points[disc.values.reshape(-1)[::7] > 0])
+    assert float((arrived[:, 0] - 0.7).abs().max()) < 0.15  # all end on the two rectangles
+    assert float((arrived[:, 1] - 0.5).abs().min()) > 0.15
+
+
+def test_sharp_steps_and_single_cells_keep_their_mass():
+    grid = Grid(64, 0, 1)
+    x = grid.points()[:, 0]
+    generator = torch.Generator().manual_seed(0)
+    noise = Density(torch.rand(64, generator=generator) ** 4, grid)
+    step = Density(((x > 0.1) & (x < 0.3)).double() + 1e-12, grid)
+    spike = Density((x - 0.7).abs() < 0.01, grid)
+    for source, target in ((noise, step), (step, spike), (spike, spike), (noise, noise)):
+        frames = bridge(source, target).density(torch.linspace(0, 1, 41))
+        assert float(mass_error(frames).max()) < 0.01
+
+
+def test_default_epsilon_follows_the_box_and_the_grid(mixtures):
+    assert bridge(*mixtures).epsilon == pytest.approx(1e-3 * 10**2)
+    coarse = Grid(10, 0, 10)
+    answer = bridge(*(end.resample(coarse) for end in mixtures))
+    assert answer.epsilon == pytest.approx(0.5)
+    assert float(mass_error(answer.density(0.5))) < 1e-3
+
+
+def test_answers_scale_with_the_box(path, mixtures):
+    wide = Grid(100, -20, 30)  # five times as long
+    scaled = bridge(*(Density(end.values, wide) for end in mixtures), epsilon=0.1 * 25)
+    torch.testing.assert_close(scaled.density(0.3).values * 5, path.density(0.3).values)
+    x = torch.linspace(2, 8, 13, dtype=torch.float64)
+    expected = path.velocity(0.3, x) * 5
+    torch.testing.assert_close(scaled.velocity(0.3, 5 * x - 20), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_other_grids_keep_the_mass(path):
+    for cells in (37, 200):
+        frame = path.density(0.5, grid=LINE.with_shape(cells))
+        assert frame.values.shape == (cells,)
+        assert float(mass_error(frame)) < 1e-6
+
+
+def test_batch_is_one_by_one(path, mixtures):
+    source, target = (
+        Density(torch.stack([a.values, b.values]), LINE) for a, b in (mixtures, mixtures[::-1])
+    )
+    answer = bridge(source, target, epsilon=0.1)
+    assert answer.density(0.5).values.shape == (2, 100)
+    torch.testing.assert_close(answer.density(0.5).values[0], path.density(0.5).values)
+    x = torch.linspace(2, 8, 5)
+    assert answer.velocity((0.1, 0.9), x).shape == (2, 2, 5, 1)
+    assert answer.notes["epsilon"] == [0.1, 0.1]
+
+
+def test_save_and_load(tmp_path):
+    values = torch.tensor([0.0, 0, 1, 2, 1, 0, 0, 0, 0.5, 0.5])
+    answer = bridge(Density(values, Grid(10)), Density(values.flip(0), Grid(10)))
+    again = geonet.load(answer.save(tmp_path / "bridge.npz"))
+    assert again.notes == answer.notes
+    x = torch.linspace(0.1, 0.9, 5)
+    torch.testing.assert_close(again.density(TIMES).values, answer.density(TIMES).values)
+    torch.testing.assert_close(again.velocity(0.3, x), answer.velocity(0.3, x))
+    torch.testing.assert_close(again.potential(0.3, x), answer.potential(0.3, x))
+
+
+@pytest.mark.parametrize("epsilon", [None, 2.5e-4])
+@pytest.mark.parametrize("kind", ["smooth", "rough", "photographs", "shapes", "white-noise"])
+def test_distance_is_within_its_bounds_and_near_that_of_midpoint(kind, epsilon):
+    """Measured over all kinds at 64²: off by 1 % at most where things move by more than a cell."""
+    ends = draw(kind, 48)
+    exact = float(geonet.geodesic(*ends, "midpoint").distance)
+    path = bridge(*ends, epsilon=epsilon, tolerance=1e-5)
+    report, slack = path.report, 1 + 2e-3  # midpoint's own
+    assert report.distance_lower_bound < exact * slack
+    assert exact < report.distance_upper_bound * slack
+    assert report.distance_lower_bound <= report.distance <= report.distance_upper_bound
+    assert float(path.distance) == pytest.approx(exact, rel=0.12 if kind == "white-noise" else 0.01)
+    assert float(path.transport_cost) > exact
+
+
+def test_distance_under_much_noise_is_at_least_that_of_the_moments():
+    ends = [GaussianMixture.isotropic([[x]], [0.5]).on(LINE) for x in (3.0, 6.0)]
+    path = bridge(*ends, epsilon=500.0)
+    report, moments = path.report, float(moment_bounds(*ends)[0])
+    assert float(path.distance) == pytest.approx(moments) == pytest.approx(3.0, rel=1e-3)
+    assert report.distance_lower_bound <= report.distance <= report.distance_upper_bound
+
+
+def test_the_plans_cost_bounds_the_distance_where_little_is_between_the_ends():
+    """Of cells in two blobs with holes between: the sharper of two upper bounds is the plan's."""
+    grid = Grid((24, 24))
+    values = torch.rand(2, 24, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    values[0, 12:], values[1, :, :9] = 0, 0
+    ends = Density(values[0], grid), Density(values[1], grid)
+    atoms = float(geonet.geodesic(*ends, "linear-program").distance)
+    path = bridge(*ends, epsilon=0.5 / 24**2)
+    assert atoms <= float(path.transport_cost) < atoms * 1.03
+    assert path.report.distance_upper_bound <= float(path.transport_cost)
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"), [("smooth", 0.05), ("rough", 0.2), ("photographs", 0.1), ("digits", 0.4)]
+)
+def test_end_velocities_are_those_of_the_geodesic_where_ends_are_rough(kind, limit):
+    """Measured at 64²: 0.015, 0.07, 0.03 and 0.15 of W2, where ε∇log μ alone is up to 0.5."""
+    source, target = draw(kind, 32)
+    path, exact = bridge(source, target), geonet.geodesic(source, target, "midpoint")
+    points = source.grid.points().reshape(-1, 2)
+    for t, end in ((0.0, source), (1.0, target)):
+        error = ((path.velocity(t, points) - exact.velocity(t, points)) ** 2).sum(-1)
+        mean = (end.values.flatten() * error).sum() * source.grid.cell_volume
+        assert float(mean.sqrt() / exact.distance) < limit
+
+
+def test_equal_ends_have_no_velocity_at_the_ends():
+    density = draw("digits", 28)[0]
+    points = density.grid.points().reshape(-1, 2)
+    still = bridge(density, density, tolerance=1e-10).velocity((0.0, 1.0), points)
+    moving = (still.norm(dim=-1) * density.values.flatten()).mean()
+    assert float(moving) < 1e-6
+
+
+def test_the_distance_transform_is_the_least_over_all_cells():
+    grid = Grid((5, 7), 0, (1.0, 2.0))
+    potential = torch.rand(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    potential[2] = -torch.inf
+    points = grid.points().reshape(-1, 2)
+    costs = torch.cdist(points, points) ** 2 - potential.flatten()
+    expected = costs.amin(1).reshape(5, 7)
+    torch.testing.assert_close(squared_distance_transform(potential, grid), expected)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
+def test_epsilon_must_be_positive(epsilon):
+    with pytest.raises(SolverError, match=r"epsilon is .*; give a positive number"):
+        geonet.solver("schrodinger", epsilon=epsilon)
+
+
+def test_epsilon_must_be_resolved_by_the_grid(mixtures):
+    message = r"epsilon = 0\.001 is below the grid's resolution.*give epsilon of at least 0\.005 or"
+    with pytest.raises(SolverError, match=message):
+        bridge(*mixtures, epsilon=0.001)
+
+
+def test_options_must_be_positive():
+    with pytest.raises(SolverError, match="both must be positive"):
+        geonet.solver("schrodinger", max_iterations=0)
+
+
+def test_slow_convergence_is_an_error(mixtures):
+    with pytest.raises(ConvergenceError, match=r"after 10 iterations.*larger epsilon") as caught:
+        bridge(*mixtures, epsilon=0.02, max_iterations=10)
+    assert caught.value.residual > 1e-7

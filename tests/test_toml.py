@@ -1,0 +1,260 @@
+import tomllib
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pytest
+
+from geonet.errors import ConfigError, FileError
+from geonet._toml import from_table, read_toml, require, to_table, to_toml
+
+
+@dataclass(frozen=True)
+class Layer:
+    width: int = 3
+    scale: float = 1.0
+
+    def __post_init__(self):
+        require(self.width > 0, f"width is {self.width}; give at least 1.")
+
+
+@dataclass(frozen=True)
+class Network:
+    """One field of each kind that settings may have."""
+
+    name: str
+    kind: Literal["small", "large"] = "small"
+    frozen: bool = False
+    box: tuple[float, float] = (0.0, 1.0)
+    sizes: tuple[int, ...] = ()
+    note: str | None = None
+    layer: Layer = field(default_factory=Layer)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Stands for those it names, in their order."""
+
+    @classmethod
+    def of_kind(cls):
+        return {"round": Round, "square": Square}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The same in another order."""
+
+    @classmethod
+    def of_kind(cls):
+        return {"square": Square, "round": Round}
+
+
+@dataclass(frozen=True)
+class Round(Shape, Frame):
+    kind: Literal["round"] = "round"
+    radius: float = 1.0
+
+    def __post_init__(self):
+        require(self.radius > 0, f"radius is {self.radius}; give > 0.")
+
+
+@dataclass(frozen=True)
+class Square(Shape, Frame):
+    kind: Literal["square"] = "square"
+    side: int = 2
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Fields that may be one of two kinds."""
+
+    shape: Shape = field(default_factory=Round)
+    frame: Frame | None = None
+
+
+EVERYTHING = Network("n", "large", True, (-1.5, 2.0), (3, 4, 5), "why", Layer(7, 1e-5))
+
+
+def message(table, cls=Network):
+    with pytest.raises(ConfigError) as error:
+        from_table(cls, table)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Network("n"),
+        EVERYTHING,
+        Network('quotes " and \\ backslash, é and μ'),
+        Network("two\nlines and a\ttab"),
+        Network("".join(map(chr, range(160)))),
+        Network("n", layer=Layer(1, 1e300)),
+        Network("n", layer=Layer(10**12, -0.1 - 0.2)),
+        Network("n", layer=Layer(1, 1e300)),
+        Network("true", note=""),
+    ],
+)
+def test_toml_round_trip(settings):
+    text = to_toml(to_table(settings))
+    assert from_table(Network, tomllib.loads(text)) == settings
+
+
+def test_toml_text():
+    assert to_toml(to_table(EVERYTHING)) == (
+        'name = "n"\nkind = "large"\nfrozen = true\nbox = [-1.5, 2.0]\nsizes = [3, 4, 5]\n'
+        'note = "why"\n\n[layer]\nwidth = 7\nscale = 1e-05\n'
+    )
+
+
+def test_tables_in_tables_get_dotted_names():
+    nested = {"a": {"b": {"x": 1}, "y": 2}, "z": 3}
+    assert to_toml(nested) == "z = 3\n\n[a]\ny = 2\n\n[a.b]\nx = 1\n"
+    assert tomllib.loads(to_toml(nested)) == nested
+
+
+def test_what_is_none_is_left_out():
+    assert "note" not in to_table(Network("n"))
+    assert to_table(Network("n"))["layer"] == {"width": 3, "scale": 1.0}
+
+
+def test_what_is_left_out_gets_its_default():
+    assert from_table(Network, {"name": "n"}) == Network("n")
+    assert from_table(Network, {"name": "n", "layer": {}}) == Network("n")
+
+
+def test_whole_numbers_serve_as_numbers():
+    made = from_table(Network, {"name": "n", "box": [0, 2], "layer": {"scale": 3}})
+    assert made == Network("n", box=(0.0, 2.0), layer=Layer(scale=3.0))
+    assert isinstance(made.layer.scale, float) and isinstance(made.box[1], float)
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ({"nme": "n"}, "Unknown key nme; did you mean 'name'?"),
+        (
+            {"name": "n", "layer": {"widht": 3}},
+            "Unknown key layer.widht; did you mean 'width'?",
+        ),
+        ({"name": "n", "layer": {"zzz": 3}}, "Unknown key layer.zzz; it takes width, scale."),
+        ({}, "The key name is missing; add it."),
+        ({"name": 3}, "name is 3; give a string."),
+        ({"name": "n", "frozen": 1}, "frozen is 1; give true or false."),
+        ({"name": "n", "note": 2.5}, "note is 2.5; give a string."),
+        ({"name": "n", "layer": {"width": 2.0}}, "layer.width is 2.0; give a whole number."),
+        ({"name": "n", "layer": {"width": True}}, "layer.width is True; give a whole number."),
+        ({"name": "n", "layer": {"width": "3"}}, "layer.width is '3'; give a whole number."),
+        ({"name": "n", "layer": {"scale": "x"}}, "layer.scale is 'x'; give a finite number."),
+        ({"name": "n", "layer": {"scale": True}}, "layer.scale is True; give a finite number."),
+        (
+            {"name": "n", "layer": {"scale": 10**400}},
+            f"layer.scale is 1{59 * '0'}…; give a finite number.",
+        ),
+        (
+            {"name": "n", "layer": {"scale": float("inf")}},
+            "layer.scale is inf; give a finite number.",
+        ),
+        ({"name": "n", "layer": {"width": -3}}, "layer: width is -3; give at least 1."),
+        ({"name": "n", "layer": 3}, "layer is 3; give a table of width, scale."),
+        ({"name": "n", "layer": [{}]}, "layer is [{}]; give a table of width, scale."),
+        (
+            {"name": "n", "kind": "medium"},
+            "kind is 'medium'; choose from 'small', 'large'.",
+        ),
+        ({"name": "n", "kind": ["small"]}, "kind is ['small']; choose from 'small', 'large'."),
+        ({"name": "n", "box": 1.0}, "box is 1.0; give a list."),
+        ({"name": "n", "box": [1.0]}, "box has 1 entries; give 2."),
+        ({"name": "n", "box": [1.0, 2.0, 3.0]}, "box has 3 entries; give 2."),
+        ({"name": "n", "box": [1.0, "a"]}, "box[1] is 'a'; give a finite number."),
+        ({"name": "n", "sizes": [1, 2, 2.5]}, "sizes[2] is 2.5; give a whole number."),
+    ],
+)
+def test_wrong_tables_are_refused(table, expected):
+    assert message(table) == expected
+
+
+def test_a_wrong_value_at_the_top_has_no_path():
+    assert message({"width": 0}, Layer) == "width is 0; give at least 1."
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ({}, Drawing(Round())),
+        ({"shape": {}}, Drawing(Round())),
+        ({"shape": {"radius": 3}}, Drawing(Round(radius=3.0))),
+        ({"shape": {"kind": "round"}}, Drawing(Round())),
+        ({"shape": {"kind": "square"}}, Drawing(Square())),
+        ({"shape": {"kind": "square", "side": 5}}, Drawing(Square(side=5))),
+        ({"frame": {"side": 5}}, Drawing(frame=Square(side=5))),
+        ({"frame": {"kind": "round"}}, Drawing(frame=Round())),
+    ],
+)
+def test_the_kind_chooses_the_dataclass_and_the_first_is_the_default(table, expected):
+    assert from_table(Drawing, table) == expected
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Drawing(),
+        Drawing(Round(radius=0.1)),
+        Drawing(Square(side=5)),
+        Drawing(Square(), Round(radius=2.0)),
+        Drawing(Round(), Square(side=3)),
+    ],
+)
+def test_kinds_survive_a_round_trip(settings):
+    table = to_table(settings)
+    assert table["shape"]["kind"] == settings.shape.kind
+    assert from_table(Drawing, table) == settings
+    assert from_table(Drawing, tomllib.loads(to_toml(table))) == settings
+
+
+def test_kinds_in_toml_text():
+    assert to_toml(to_table(Drawing(Square()))) == '\n[shape]\nkind = "square"\nside = 2\n'
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ({"shape": {"kind": "oval"}}, "shape.kind is 'oval'; choose from 'round', 'square'."),
+        ({"shape": {"kind": 3}}, "shape.kind is 3; choose from 'round', 'square'."),
+        ({"frame": {"kind": "oval"}}, "frame.kind is 'oval'; choose from 'square', 'round'."),
+        ({"shape": {"side": 2}}, "Unknown key shape.side; it takes kind, radius."),
+        (
+            {"shape": {"kind": "square", "radius": 2}},
+            "Unknown key shape.radius; it takes kind, side.",
+        ),
+        (
+            {"shape": {"kind": "square", "side": 2.5}},
+            "shape.side is 2.5; give a whole number.",
+        ),
+        ({"shape": {"radius": 0}}, "shape: radius is 0.0; give > 0."),
+        ({"shape": 3}, "shape is 3; give a table of kind, radius."),
+        ({"shape": "square"}, "shape is 'square'; give a table of kind, radius."),
+    ],
+)
+def test_what_is_of_no_kind_is_refused(table, expected):
+    assert message(table, Drawing) == expected
+
+
+def test_an_unknown_kind_is_refused_with_its_whole_path():
+    @dataclass(frozen=True)
+    class Book:
+        drawing: Drawing = field(default_factory=Drawing)
+
+    table = {"drawing": {"shape": {"kind": "oval"}}}
+    expected = "drawing.shape.kind is 'oval'; choose from 'round', 'square'."
+    assert message(table, Book) == expected
+
+
+def test_reading_files(tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text('name = "µ"\n[layer]\nwidth = 4\n', encoding="utf-8")
+    assert read_toml(file) == {"name": "µ", "layer": {"width": 4}}
+    file.write_text("name = ", encoding="utf-8")
+    with pytest.raises(FileError, match=r"Cannot read .*settings.toml as TOML: Invalid value"):
+        read_toml(file)
+    with pytest.raises(FileError, match=r"There is no file .*none.toml; check the path\."):
+        read_toml(tmp_path / "none.toml")

@@ -1,0 +1,254 @@
+import copy
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+from geonet.training.optim import learning_rate, make_optimizer, shrink
+from geonet.training.config import OptimizerSettings
+from geonet.training.optim import SOAP
+from geonet.training.loop import balanced_weights
+from geonet.training.distributed import Processes
+
+
+def random(*shape, seed=0):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def orthogonal(n, seed):
+    return torch.linalg.qr(random(n, n, seed=seed))[0]
+
+
+def walk(optimizer, parameters, gradient, steps):
+    for k in range(steps):
+        for i, p in enumerate(parameters):
+            p.grad = gradient(i, p, k)
+        optimizer.step()
+    return [p.detach().clone() for p in parameters]
+
+
+def pulled(i, p, k):
+    """Towards a matrix of its own, stronger along some entries than others, with noise."""
+    shape, seed = p.shape, 100 * i + 1
+    stiffness = random(*shape, seed=seed).exp()
+    noise = 0.1 * random(*shape, seed=seed + 7919 * (k + 1))
+    return (stiffness * (p - random(*shape, seed=seed + 1)) + noise).detach()
+
+
+SHAPES = [(4, 3), (5,), (4, 3), (2, 6), (5,), (4, 3), (1, 4), ()]
+
+
+def starts(shapes=SHAPES):
+    return [Parameter(random(*shape, seed=50 + i)) for i, shape in enumerate(shapes)]
+
+
+def quadratic_after(make, steps=300, n=10):
+    """½|A(W − W*)B|² after some steps from 0.
+
+    A and B have condition 100 and axes of their own, so that no scaling of entries helps.
+    """
+    spectrum = torch.logspace(0, -2, n, dtype=torch.float64)
+    A, B = (orthogonal(n, k) * spectrum @ orthogonal(n, k + 1) for k in (1, 3))
+    W, goal = Parameter(torch.zeros(n, n, dtype=torch.float64)), random(n, n, seed=5)
+    optimizer = make([W])
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = 0.5 * (A @ (W - goal) @ B).square().sum()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+def test_soap_is_faster_than_adam_on_an_ill_conditioned_matrix():
+    """Each with its best rate of these."""
+    rates = (0.01, 0.03, 0.1, 0.3)
+    soap = min(quadratic_after(lambda p, lr=lr: SOAP(p, lr=lr)) for lr in rates)
+    adam = min(quadratic_after(lambda p, lr=lr: torch.optim.Adam(p, lr=lr)) for lr in rates)
+    assert soap < 0.1 * adam
+
+
+def test_stacks_are_updated_as_each_matrix_alone():
+    together, alone = starts(), starts()
+    walk(SOAP(together, lr=0.02), together, pulled, 25)
+    for i, p in enumerate(alone):
+        walk(SOAP([p], lr=0.02), [p], lambda _, p, k, i=i: pulled(i, p, k), 25)
+    for a, b in zip(together, alone, strict=True):
+        assert torch.allclose(a, b, rtol=0, atol=1e-10)
+
+
+def test_soap_does_not_depend_on_the_coordinates():
+    """Turning the gradients turns the whole walk; Adam's walk changes."""
+    left, right, start = orthogonal(4, 11), orthogonal(4, 12), random(4, 4, seed=13)
+
+    def gradient(W, k):
+        return random(4, 4, seed=14).exp() * (W - 1) + 0.1 * random(4, 4, seed=20 + k)
+
+    def turned(_, p, k):
+        return left @ gradient(left.T @ p.detach() @ right, k) @ right.T
+
+    ends = {}
+    for name, make in (("soap", SOAP), ("adam", torch.optim.Adam)):
+        plain, image = Parameter(start.clone()), Parameter(left @ start @ right.T)
+        walk(make([plain], lr=0.02), [plain], lambda _, p, k: gradient(p.detach(), k), 25)
+        walk(make([image], lr=0.02), [image], turned, 25)
+        ends[name] = float((left @ plain.detach() @ right.T - image.detach()).abs().max())
+    assert ends["soap"] < 1e-9
+    assert ends["adam"] > 1e-3
+
+
+@pytest.mark.parametrize(("shape", "largest"), [((5,), 400), ((), 400), ((4, 3), 2)])
+def test_what_is_not_rotated_gets_adam(shape, largest):
+    """After the first step, which only measures."""
+    ours, theirs = starts([shape]), starts([shape])
+    walk(SOAP(ours, lr=0.02, largest=largest), ours, pulled, 1)
+    assert torch.equal(ours[0], theirs[0])
+    optimizer = SOAP(ours, lr=0.02, largest=largest)
+    walk(optimizer, ours, pulled, 20)
+    adam = torch.optim.Adam(theirs, lr=0.02, betas=(0.95, 0.95))
+    walk(adam, theirs, lambda i, p, k: pulled(i, p, k + 1), 19)
+    assert torch.allclose(ours[0], theirs[0], atol=1e-6)
+
+
+def test_the_eigenvectors_stay_orthonormal_and_follow_the_gradients():
+    (p,) = parameters = [Parameter(torch.zeros(4, 3, dtype=torch.float64))]
+    optimizer = SOAP(parameters, lr=0.0)
+    walk(optimizer, parameters, lambda i, p, k: random(4, 3, seed=k), 30)
+    axis = random(4, 3, seed=999)
+    walk(optimizer, parameters, lambda i, p, k: axis + 0.01 * random(4, 3, seed=k), 200)
+    for side, n in ((0, 4), (1, 3)):
+        basis = optimizer.state[p][f"basis_{side}"][0]
+        assert torch.allclose(basis.T @ basis, torch.eye(n).double(), atol=1e-12)
+    top = torch.linalg.svd(axis)[0][:, 0]
+    first = optimizer.state[p]["basis_0"][0, :, 0]
+    assert abs(float(top @ first)) == pytest.approx(1, abs=1e-3)
+
+
+def test_squares_move_with_their_eigenvectors():
+    """Diagonal gradients whose order turns round: the axes stay, their places change."""
+    (p,) = parameters = [Parameter(torch.zeros(3, 3, dtype=torch.float64))]
+    optimizer = SOAP(parameters, lr=0.0)
+    early, late = (torch.diag(torch.tensor(d).double()) for d in ([3.0, 2.0, 1.0], [1.0, 4.0, 9.0]))
+    expected = torch.zeros(3, 3, dtype=torch.float64)
+    for k in range(25):
+        gradient = early if k < 5 else late
+        walk(optimizer, parameters, lambda *_, gradient=gradient: gradient.clone(), 1)
+        if k:  # the very first only measures
+            expected = 0.95 * expected + 0.05 * gradient**2
+    state = optimizer.state[p]
+    rows, columns = (state[f"basis_{side}"][0].abs() for side in (0, 1))
+    assert torch.allclose(rows, torch.eye(3).double().flip(1))
+    assert torch.allclose(rows @ state["square"][0] @ columns.T, expected)
+
+
+@pytest.mark.parametrize("name", ["soap", "adam"])
+@pytest.mark.parametrize("before", [0, 1, 7, 10, 13])
+def test_a_saved_state_goes_on_the_same(name, before):
+    settings = OptimizerSettings(name=name, learning_rate=0.02)
+    whole, part = starts(), starts()
+    walk(make_optimizer(settings, whole), whole, pulled, 30)
+
+    first = make_optimizer(settings, part)
+    walk(first, part, pulled, before)
+    saved = copy.deepcopy(first.state_dict())
+    resumed = [Parameter(p.detach().clone()) for p in part]
+    second = make_optimizer(settings, resumed)
+    second.load_state_dict(saved)
+    walk(second, resumed, lambda i, p, k: pulled(i, p, k + before), 30 - before)
+    for a, b in zip(whole, resumed, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_parameters_without_gradient_stay():
+    moving, still = starts([(4, 3), (2, 2)])
+    before = still.detach().clone()
+    optimizer = SOAP([moving, still], lr=0.1)
+    walk(optimizer, [moving], pulled, 3)
+    assert torch.equal(still, before)
+
+
+def test_optimizers_by_name_take_what_moves():
+    moving, frozen = starts([(2, 2), (3,)])
+    frozen.requires_grad_(False)
+    for name, kind in (("soap", SOAP), ("adam", torch.optim.Adam)):
+        optimizer = make_optimizer(OptimizerSettings(name, 0.5), [moving, frozen])
+        assert type(optimizer) is kind
+        (group,) = optimizer.param_groups
+        assert group["params"] == [moving] and group["lr"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("schedule", "start", "middle", "end"),
+    [
+        ("cosine", 2.0, 2.0 * 0.505, 0.02),
+        ("exponential", 2.0, 0.2, 0.02),
+        ("constant", 2.0, 2.0, 2.0),
+    ],
+)
+def test_schedules_without_warmup(schedule, start, middle, end):
+    settings = OptimizerSettings("soap", 2.0, schedule, final=0.01, warmup=0)
+    found = [learning_rate(settings, step, 1000) for step in (0, 500, 1000)]
+    assert found == pytest.approx([start, middle, end])
+    rates = [learning_rate(settings, step, 1000) for step in range(1001)]
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_warmup_rises_in_a_line_and_then_leaves_the_schedule():
+    warm, cold = (OptimizerSettings("soap", 2.0, "cosine", warmup=n) for n in (100, 0))
+    share = [learning_rate(warm, k, 1000) / learning_rate(cold, k, 1000) for k in range(1000)]
+    assert share[:3] == pytest.approx([0.01, 0.02, 0.03])
+    assert share[49] == pytest.approx(0.5)
+    assert share[99:] == pytest.approx([1.0] * 901)
+
+
+def balancing(given, start=None, calls=1):
+    """Terms with gradients (3, 4), (0.1) and (20) of two parameters; the last sees one alone."""
+    a, b = Parameter(torch.ones(2).double()), Parameter(torch.ones(1).double())
+    terms = {
+        "first": (torch.tensor([3.0, 4.0]) * a).sum() + 0 * b.sum(),
+        "second": 0.1 * b.sum(),
+        "third": (b**2).sum() * 10,
+    }
+    weights = dict(start or given)
+    for _ in range(calls):
+        weights = balanced_weights(terms, weights, given, [a, b], Processes())
+    return weights
+
+
+NORMS = {"first": 5.0, "second": 0.1, "third": 20.0}
+
+
+@pytest.mark.parametrize("start", [None, {"first": 9.0, "second": 0.0, "third": 100.0}])
+def test_balancing_makes_the_weighted_gradients_equal(start):
+    given = {"first": 1.0, "second": 30.0, "third": 0.5}
+    weights = balancing(given, start, calls=400)
+    sizes = [weights[name] * NORMS[name] for name in NORMS]
+    total = sum(given[name] * NORMS[name] for name in NORMS)
+    assert sizes == pytest.approx([total / 3] * 3)
+
+
+def test_one_balancing_moves_a_tenth_of_the_way():
+    given = {"first": 1.0, "second": 30.0, "third": 0.5}
+    end, once = balancing(given, calls=400), balancing(given)
+    assert once == pytest.approx({k: 0.9 * given[k] + 0.1 * end[k] for k in given})
+
+
+def test_balancing_leaves_gradients_alone():
+    a = Parameter(torch.ones(2))
+    balanced_weights({"one": (a**2).sum()}, {"one": 1.0}, {"one": 1.0}, [a], Processes())
+    assert a.grad is None
+
+
+def test_balancing_takes_a_term_without_gradient():
+    a = Parameter(torch.ones(2))
+    terms = {"one": (a**2).sum(), "flat": (0 * a).sum()}
+    weights = dict.fromkeys(terms, 1.0)
+    found = balanced_weights(terms, weights, weights, [a], Processes())
+    assert all(0 < weight < float("inf") for weight in found.values())
+
+
+def test_weight_decay_takes_its_share_of_matrices_alone():
+    matrix, vector = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(3))
+    frozen = torch.nn.Parameter(torch.ones(2, 2), requires_grad=False)
+    shrink([matrix, vector, frozen], 0.25)
+    assert torch.equal(matrix, torch.full((2, 3), 0.75))
+    assert torch.equal(vector, torch.ones(3)) and torch.equal(frozen, torch.ones(2, 2))
