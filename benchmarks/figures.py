@@ -284,7 +284,7 @@ def _scaling(curves: Sequence[Curve]) -> Figure | None:
             marker = "s" if curve.solver.endswith("-1d") else "o"
             label = f"{curve.solver}, slope {curve.slope:.2f}"
             ms = [1e3 * seconds for seconds in curve.seconds]
-            axis.plot(curve.values, ms, marker + "-", c=colour, ms=4, lw=1, label=label)
+            axis.plot(curve.tensor, ms, marker + "-", c=colour, ms=4, lw=1, label=label)
         axis.set(xscale="log", yscale="log", xlabel=name, ylabel="ms per call")
         axis.xaxis.set_minor_formatter(NullFormatter())
         _finish(axis)

@@ -400,7 +400,7 @@ def _texture_shift(cells: int, seed: int = 1) -> tuple[Frame, float]:
     x = (np.arange(TEXTURE) + 0.5) / TEXTURE - 0.4
     inside = np.hypot(x[:, None], x) < 0.22
     rain = Density(np.exp(2 * noise / noise.std()) * inside, Grid((TEXTURE, TEXTURE)))
-    values = rain.resample(Grid((cells, cells))).values
+    values = rain.resample(Grid((cells, cells))).tensor
 
     def frame(t: float) -> Tensor:
         moved = values

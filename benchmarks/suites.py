@@ -91,14 +91,14 @@ class Suite:
         case = Case(self.family, self.box.with_shape(cells))
         pairs = pairs_of(case, count)
         tensors = {
-            "source": pairs.source.values,
-            "target": pairs.target.values,
-            "truth": pairs.truth.values,
+            "source": pairs.source.tensor,
+            "target": pairs.target.tensor,
+            "truth": pairs.truth.tensor,
             "distance": pairs.distance,
         }
         size = max(self.batches) if cells == self.reference else 0
         if size > 1:
-            ends = self.family(2 * size, torch.Generator().manual_seed(SEED)).on(case.grid).values
+            ends = self.family(2 * size, torch.Generator().manual_seed(SEED)).on(case.grid).tensor
             tensors |= {"sources": ends[:size], "targets": ends[size:]}
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
 
@@ -204,7 +204,7 @@ def curves(ladder: Ladder) -> list[Curve]:
     solver = make_solver(ladder.solver)
     most = max(ladder.pairs)
     mixtures = ladder.family(2 * most, torch.Generator().manual_seed(SEED))
-    ends = mixtures.on(ladder.grid).values  # cells alone, without the formula
+    ends = mixtures.on(ladder.grid).tensor  # cells alone, without the formula
 
     def seconds(pairs: int, times: int, grid: Grid) -> float:
         first, second = ends[:pairs], ends[most : most + pairs]

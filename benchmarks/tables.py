@@ -150,7 +150,7 @@ def scaling(found: Benchmark) -> Table:
         [
             curve.solver,
             curve.axis,
-            f"{curve.values[0]}–{curve.values[-1]}",
+            f"{curve.tensor[0]}–{curve.tensor[-1]}",
             f"{digits(1e3 * curve.seconds[0])}–{digits(1e3 * curve.seconds[-1])}",
             f"{curve.slope:.2f}",
         ]

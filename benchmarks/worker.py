@@ -200,7 +200,7 @@ class Worker:
                 raise
 
         def see(k: int, answer: Answer) -> None:
-            dtypes.append(answer[1].values.dtype)
+            dtypes.append(answer[1].tensor.dtype)
             if asked.is_base:
                 errors.see(k, answer)
 

@@ -20,7 +20,7 @@ def transport(density: geonet.Density) -> torch.Tensor:
 
 def difference(density: geonet.Density) -> torch.Tensor:
     """The mean squared difference of the values."""
-    return (density.values - TARGET.values).square().mean()
+    return (density.tensor - TARGET.tensor).square().mean()
 
 
 for loss in (transport, difference):

@@ -13,7 +13,7 @@ GRID = Grid((4, 5), 0, (2, 1))
 def test_normalises_and_keeps_the_given_mass():
     given = np.arange(20.0).reshape(4, 5)
     density = Density(given, GRID)
-    assert float(density.values.sum() * GRID.cell_volume) == pytest.approx(1, abs=1e-14)
+    assert float(density.tensor.sum() * GRID.cell_volume) == pytest.approx(1, abs=1e-14)
     assert float(density.mass) == pytest.approx(given.sum() * GRID.cell_volume)
     assert np.allclose(density.numpy() * density.mass.item(), given)
 
@@ -34,22 +34,22 @@ def test_accepts_what_users_hold(kind):
     }[kind]
     density = Density(given, GRID)
     expected = torch.float32 if kind in ("float32", "torch") else torch.float64
-    assert density.values.dtype == expected
-    assert torch.allclose(density.values, torch.full((4, 5), 0.5, dtype=expected))
+    assert density.tensor.dtype == expected
+    assert torch.allclose(density.tensor, torch.full((4, 5), 0.5, dtype=expected))
 
 
 def test_the_callers_array_is_not_shared():
     array = np.ones((4, 5))
     density = Density(array, GRID)
     array[:] = 7
-    assert float(density.values.max()) == pytest.approx(0.5)
+    assert float(density.tensor.max()) == pytest.approx(0.5)
 
 
 def test_batches_are_normalised_one_by_one():
     batch = Density(np.stack([np.ones((4, 5)), 3 * np.eye(4, 5)]), GRID)
     assert batch.leading == (2,) and len(batch) == 2
-    assert torch.allclose(batch.values.sum((1, 2)) * GRID.cell_volume, torch.ones(2).double())
-    assert torch.allclose(batch[1].values, Density(np.eye(4, 5), GRID).values)
+    assert torch.allclose(batch.tensor.sum((1, 2)) * GRID.cell_volume, torch.ones(2).double())
+    assert torch.allclose(batch[1].tensor, Density(np.eye(4, 5), GRID).tensor)
     assert [part.leading for part in batch] == [(), ()]
 
 
@@ -87,7 +87,7 @@ def test_what_is_not_a_density_is_refused(values, message):
 def test_computed_values_stay_as_they_are():
     values = torch.full((4, 5), -2.0)
     density = Density.as_computed(values, GRID)
-    assert density.values is values and float(density.mass) == 1
+    assert density.tensor is values and float(density.mass) == 1
 
 
 # ---- cells without data
@@ -129,7 +129,7 @@ def test_nan_counts_as_empty_when_somebody_says_so():
     values.requires_grad_()
     density = Density(values, GRID, nodata=float("nan"))
     assert density.numpy()[1, 2] == 0 and density.mass.item() == pytest.approx(1.9)
-    density.values[0, 0].backward()
+    density.tensor[0, 0].backward()
     assert values.grad is not None and float(values.grad[1, 2]) == 0
     assert bool(torch.isfinite(values.grad).all())
     with pytest.raises(DensityError, match="1 of 20 values are NaN"):
@@ -163,7 +163,7 @@ def test_values_have_mass_one_or_the_given_mass(dtype):
     batch = Density(given, GRID)
     assert batch.numpy("given").dtype == batch.numpy().dtype == dtype
     assert np.allclose(batch.numpy(mass="given"), given, rtol=1e-6)
-    assert np.array_equal(batch.numpy(mass="one"), batch.values)
+    assert np.array_equal(batch.numpy(mass="one"), batch.tensor)
     with pytest.raises(InputError, match="mass is 'two'; give 'one' or 'given'"):
         batch.numpy(mass="two")  # type: ignore[arg-type]
 
@@ -179,15 +179,15 @@ def test_computed_values_stand_for_the_mass_that_is_said():
 def test_moments_of_a_gaussian():
     covariance = torch.tensor([[0.02, 0.005], [0.005, 0.01]], dtype=torch.float64)
     gaussian = GaussianMixture([[0.9, 0.5]], covariance[None])
-    density = Density(gaussian.on(Grid((80, 80), 0, (2, 1))).values, Grid((80, 80), 0, (2, 1)))
+    density = Density(gaussian.on(Grid((80, 80), 0, (2, 1))).tensor, Grid((80, 80), 0, (2, 1)))
     assert torch.allclose(density.mean(), torch.tensor([0.9, 0.5]).double(), atol=1e-4)
     assert torch.allclose(density.covariance(), covariance, atol=1e-4)
 
 
 def test_floor_mixes_in_uniform_mass():
     density = Density(np.eye(4, 5), GRID).with_floor(0.1)
-    assert float(density.values.min()) == pytest.approx(0.1 / GRID.volume)
-    assert float(density.values.sum() * GRID.cell_volume) == pytest.approx(1)
+    assert float(density.tensor.min()) == pytest.approx(0.1 / GRID.volume)
+    assert float(density.tensor.sum() * GRID.cell_volume) == pytest.approx(1)
     with pytest.raises(DensityError, match="floor is 1"):
         density.with_floor(1.0)
 
@@ -195,7 +195,7 @@ def test_floor_mixes_in_uniform_mass():
 def test_points_between_cells():
     gaussian = GaussianMixture.isotropic([[1.0, 0.5]], 0.2)
     exact = gaussian.on(Grid((60, 60), 0, (2, 1)))
-    gridded = Density(exact.values, exact.grid)
+    gridded = Density(exact.tensor, exact.grid)
     points = torch.rand(50, 2, dtype=torch.float64) * torch.tensor([2.0, 1.0])
     assert torch.allclose(gridded.at(points), exact.at(points), rtol=0, atol=1e-4)
     assert exact.at(points.reshape(5, 10, 2)).shape == (5, 10)
@@ -224,7 +224,7 @@ def test_one_point_and_plain_coordinates():
 @pytest.mark.parametrize("size", [1e-300, 1e300])
 def test_extreme_masses_are_kept(size):
     density = Density(np.full((4, 5), size), GRID)
-    assert torch.allclose(density.values, torch.full((4, 5), 0.5).double())
+    assert torch.allclose(density.tensor, torch.full((4, 5), 0.5).double())
     assert float(density.mass) == pytest.approx(2 * size)
 
 
@@ -245,7 +245,7 @@ def test_resampling_a_mixture_keeps_mass_and_regions():
     coarse = narrow.resample(Grid((10, 10)))
     assert torch.equal(coarse.mass, narrow.mass) and coarse.mixture is None
     left = [
-        float(d.values[: d.grid.shape[0] // 2].sum() * d.grid.cell_volume) for d in (narrow, coarse)
+        float(d.tensor[: d.grid.shape[0] // 2].sum() * d.grid.cell_volume) for d in (narrow, coarse)
     ]
     assert left[0] == pytest.approx(left[1])
 
@@ -292,7 +292,7 @@ def test_blur_wider_than_the_box_leaves_little_but_the_mean():
 
 def test_blur_is_differentiable():
     values = torch.rand(5, 6, dtype=torch.float64, requires_grad=True)
-    blur = lambda v: Density(v, Grid((5, 6))).blurred(0.9).values  # noqa: E731
+    blur = lambda v: Density(v, Grid((5, 6))).blurred(0.9).tensor  # noqa: E731
     assert torch.autograd.gradcheck(blur, (values,))
 
 

@@ -52,7 +52,7 @@ def test_points_of_another_dimension_are_refused(pair_2d):
 
 def test_times_in_any_order(pair_2d):
     path = geonet.geodesic(*pair_2d, "monge-ampere")
-    forth, back = path.density([0.2, 0.9]).values, path.density([0.9, 0.2]).values
+    forth, back = path.density([0.2, 0.9]).tensor, path.density([0.9, 0.2]).tensor
     assert torch.allclose(forth, back.flip(0), atol=1e-9)
 
 
@@ -73,7 +73,7 @@ def test_saved_frames_can_be_read_by_anyone(path, tmp_path):
 
 def test_loading_keeps_mass_and_formula(pair_1d, tmp_path):
     source, target = pair_1d
-    heavy = Density(source.values * 5, source.grid)
+    heavy = Density(source.tensor * 5, source.grid)
     loaded = Geodesic.load(geonet.geodesic(heavy, target).save(tmp_path / "p.npz"))
     assert float(loaded.source.mass) == pytest.approx(5)
     assert torch.equal(loaded.target.mixture.means, target.mixture.means)
@@ -81,7 +81,7 @@ def test_loading_keeps_mass_and_formula(pair_1d, tmp_path):
 
 def test_the_given_mass_goes_evenly_from_end_to_end(pair_1d, tmp_path):
     source, target = (
-        Density(end.values * m, end.grid) for end, m in zip(pair_1d, (5, 1), strict=True)
+        Density(end.tensor * m, end.grid) for end, m in zip(pair_1d, (5, 1), strict=True)
     )
     path = geonet.geodesic(source, target)
     for one in (path, geonet.load(path.save(tmp_path / "p.npz"))):
@@ -113,7 +113,7 @@ def test_gaussians_without_a_grid_have_mass_one():
 
 def test_saved_frames_have_mass_one_or_the_given_mass(pair_1d, tmp_path):
     source, target = (
-        Density(end.values * m, end.grid) for end, m in zip(pair_1d, (5, 1), strict=True)
+        Density(end.tensor * m, end.grid) for end, m in zip(pair_1d, (5, 1), strict=True)
     )
     path, cell = geonet.geodesic(source, target), source.grid.cell_volume
     for mass, expected in (("one", [1, 1, 1]), ("given", [5, 3, 1])):
@@ -121,7 +121,7 @@ def test_saved_frames_have_mass_one_or_the_given_mass(pair_1d, tmp_path):
             assert archive["mass"].tolist() == pytest.approx(expected)
             assert (archive["density"].sum(-1) * cell).tolist() == pytest.approx(expected)
         loaded = geonet.load(tmp_path / "p.npz")
-        assert torch.equal(loaded.density(0.5).values, path.density(0.5).values)
+        assert torch.equal(loaded.density(0.5).tensor, path.density(0.5).tensor)
     with pytest.raises(InputError, match="mass is 'all'; give 'one' or 'given'"):
         path.save(tmp_path / "other.npz", mass="all")
     assert [file.name for file in tmp_path.iterdir()] == ["p.npz"]
@@ -181,14 +181,14 @@ def test_what_is_loaded_lies_where_torch_puts_its_tensors(pair_1d, tmp_path, mis
     """Wherever the file's arrays lie; products round by addresses, and so they round as before."""
     loaded = geonet.load(geonet.geodesic(*pair_1d, "geonet-1d").save(tmp_path / "p.npz"))
     weights = loaded.bases.model.state_dict().values()
-    tensors = (loaded.source.values, loaded.target.values, *loaded.coefficients, *weights)
+    tensors = (loaded.source.tensor, loaded.target.tensor, *loaded.coefficients, *weights)
     assert {tensor.data_ptr() % 64 for tensor in tensors} == {0}
 
 
 @pytest.mark.parametrize("solver", ["monge-ampere", "linear-program", "auto"])
 def test_a_fresh_process_can_load(pair_2d, tmp_path, solver):
     """Solvers are imported when asked for; loading must not depend on that."""
-    ends = [Density(torch.stack([end.values] * 2), end.grid) for end in pair_2d]
+    ends = [Density(torch.stack([end.tensor] * 2), end.grid) for end in pair_2d]
     file = geonet.geodesic(*ends, solver).save(tmp_path / "p.npz", times=[0.0])
     code = f"import geonet; print(float(geonet.load({str(file)!r}).distance[1]))"
     answer = subprocess.run(

@@ -21,7 +21,7 @@ TIMES = [0.0, 0.3, 1.0]
 SHAPES = {1: (16,), 2: (8, 8), 3: (6, 6, 6)}
 FAMILIES = {1: (mixtures_1d, BOX_1D), 2: (mixtures_2d, BOX_2D), 3: (mixtures_3d, BOX_3D)}
 ANSWERS = {
-    "density": lambda path: path.density(TIMES).values,
+    "density": lambda path: path.density(TIMES).tensor,
     "distance": lambda path: path.distance,
     "velocity": lambda path: path.velocity(TIMES, inner_points(path.grid)),
     "potential": lambda path: path.potential(TIMES, inner_points(path.grid)),
@@ -56,7 +56,7 @@ def mixture_values(d: int, shape=None, count: int = 2) -> tuple[Grid, torch.Tens
     """The grid and the values of `count` pairs of the family that the models were trained on."""
     family, box = FAMILIES[d]
     grid = box.with_shape(shape or SHAPES[d])
-    values = family(2 * count, torch.Generator().manual_seed(4)).on(grid).with_floor(0.1).values
+    values = family(2 * count, torch.Generator().manual_seed(4)).on(grid).with_floor(0.1).tensor
     return grid, values[:count], values[count:]
 
 
@@ -93,14 +93,14 @@ def apart(found: torch.Tensor, truth: torch.Tensor) -> float:
 @pytest.mark.parametrize(
     "operation",
     [
-        lambda density: density.values,
+        lambda density: density.tensor,
         lambda density: density.mass,
-        lambda density: density.resample(density.grid.with_shape(11)).values,
-        lambda density: density.with_floor(0.1).values,
+        lambda density: density.resample(density.grid.with_shape(11)).tensor,
+        lambda density: density.with_floor(0.1).tensor,
         lambda density: density.at(inner_points(density.grid)),
         lambda density: density.mean(),
         lambda density: density.covariance(),
-        lambda density: density[1].values,
+        lambda density: density[1].tensor,
     ],
 )
 def test_densities_stay_in_the_graph(operation, generator):
@@ -111,7 +111,7 @@ def test_densities_stay_in_the_graph(operation, generator):
 
 def test_normalising_takes_constants_out_of_gradients(generator):
     values = torch.rand(9, generator=generator).requires_grad_()
-    (gradient,) = torch.autograd.grad(Density(values, Grid(9)).values.sum(), values)
+    (gradient,) = torch.autograd.grad(Density(values, Grid(9)).tensor.sum(), values)
     assert float(gradient.abs().max()) < 1e-6
 
 
@@ -203,7 +203,7 @@ def test_gradcheck_of_every_entry_of_a_single_pair(name, generator):
     finer = grid.with_shape(23)
     if name != "linear-program":
         assert gradcheck(
-            lambda a, b: geodesic(a, b, grid, name).density(0.3, finer).values, leaves(*ends)
+            lambda a, b: geodesic(a, b, grid, name).density(0.3, finer).tensor, leaves(*ends)
         )
 
 
@@ -377,13 +377,13 @@ def test_pairs_that_newton_corrected():
     grid = Grid((32, 32))
     first = GaussianMixture.isotropic([[0.5, 0.35], [0.7, 0.6]], [0.09, 0.12])
     second = GaussianMixture.isotropic([[0.5, 0.5], [0.6, 0.3]], [0.1, 0.13])
-    ends = [mixture.on(grid).with_floor(0.05).values for mixture in (first, second)]
+    ends = [mixture.on(grid).with_floor(0.05).tensor for mixture in (first, second)]
     weight = torch.sin(5 * grid.points()[..., 0])
     a, b = leaves(*ends)
     path = geodesic(a, b, grid, "transport-2d")
     assert path.notes["corrected"] is True and path.kind == "splines"
     truth = geodesic(a, b, grid, "monge-ampere")
-    found, exact = ((p.density(0.5).values * weight).mean() for p in (path, truth))
+    found, exact = ((p.density(0.5).tensor * weight).mean() for p in (path, truth))
     scale = torch.cat([end.flatten() for end in ends])  # changes by some percent everywhere
     assert apart(scale * slopes(found, a, b), scale * slopes(exact, a, b)) < 0.05
     found, exact = path.distance**2, truth.distance**2
@@ -416,12 +416,12 @@ def test_values_that_are_varied_apart_from_their_formula():
     """A mixture's values may be made variables: then they, and not the formula, are read."""
     grid = Grid(24, 0.0, 2.0)
     source, target = (GaussianMixture.isotropic([[c]], 0.5).on(grid) for c in (0.9, 1.1))
-    a, b = leaves(source.values, target.values)
-    source.values.requires_grad_()
+    a, b = leaves(source.tensor, target.tensor)
+    source.tensor.requires_grad_()
     path = geonet.geodesic(source, target, "monge-ampere")
-    found = torch.autograd.grad(path.density(0.5).values[7], source.values)[0]
-    found = found - (found * source.values.detach()).sum() * grid.cell_volume  # as if normalised
-    expected = torch.autograd.grad(geodesic(a, b, grid, "monge-ampere").density(0.5).values[7], a)
+    found = torch.autograd.grad(path.density(0.5).tensor[7], source.tensor)[0]
+    found = found - (found * source.tensor.detach()).sum() * grid.cell_volume  # as if normalised
+    expected = torch.autograd.grad(geodesic(a, b, grid, "monge-ampere").density(0.5).tensor[7], a)
     assert torch.allclose(found, expected[0], atol=1e-2 * float(found.abs().max()))
 
 
@@ -469,16 +469,16 @@ def test_compiled_loops_are_used_unless_gradients_are_wanted(off, monkeypatch):
     calls, loop = [], compiled.put_frames
     monkeypatch.setattr(compiled, "put_frames", lambda *a: (calls.append(1), loop(*a))[1])
     grid, source, target = mixture_values(2, (16, 16))
-    expected = geodesic(source, target, grid, "transport-2d").density(0.4).values
+    expected = geodesic(source, target, grid, "transport-2d").density(0.4).tensor
     assert len(calls) == 1
     ends = leaves(source, target)
     path = geodesic(*ends, grid, "transport-2d")
-    found = path.density(0.4).values
+    found = path.density(0.4).tensor
     assert len(calls) == 1 and found.requires_grad
     assert torch.allclose(found, expected, atol=1e-3 * float(expected.max()))
     with off():
-        assert torch.equal(path.density(0.4).values, expected)
-        assert torch.equal(geodesic(*ends, grid, "transport-2d").density(0.4).values, expected)
+        assert torch.equal(path.density(0.4).tensor, expected)
+        assert torch.equal(geodesic(*ends, grid, "transport-2d").density(0.4).tensor, expected)
     assert len(calls) == 3
 
 
@@ -492,7 +492,7 @@ def test_what_was_kept_in_inference_mode_serves_gradients(name):
         geodesic(source, target, grid, name).density(0.3)
         followed.density(0.35)
     for path in (followed, geodesic(*ends, grid, name)):
-        assert bool(torch.isfinite(slopes(path.density(0.35).values[3], *ends)).all())
+        assert bool(torch.isfinite(slopes(path.density(0.35).tensor[3], *ends)).all())
 
 
 def test_the_documentation_knows_every_solver_with_gradients():
@@ -523,7 +523,7 @@ def test_reports_files_and_figures_of_such_paths(name, tmp_path):
     # size ten are summed in each, which round to 1e-6 apiece.
     assert path.report.source_error == pytest.approx(plain.report.source_error, abs=2e-4)
     loaded = geonet.load(path.save(tmp_path / "path.npz", times=[0.5]))
-    assert torch.allclose(loaded.density(0.3).values, plain.density(0.3).values, atol=2e-4)
+    assert torch.allclose(loaded.density(0.3).tensor, plain.density(0.3).tensor, atol=2e-4)
     assert geodesic(ends[0][0], ends[1][0], grid, name).plot() is not None
 
 
@@ -531,7 +531,7 @@ def test_gradients_have_the_type_of_the_values():
     grid, source, target = mixture_values(2, (16, 16))
     a, b = leaves(source.float(), target)
     path = geodesic(a, b, grid, "transport-2d")
-    for answer in (path.distance.sum(), path.density(0.5).values.square().sum()):
+    for answer in (path.distance.sum(), path.density(0.5).tensor.square().sum()):
         first, second = torch.autograd.grad(answer, (a, b), retain_graph=True)
         assert (first.dtype, second.dtype) == (torch.float32, torch.float64)
     single = Density(b, grid)  # one end alone

@@ -57,7 +57,7 @@ def test_function_is_evaluated_at_cell_centres(numpy_out):
 
     density = geonet.from_function(bump, grid)
     expected = 1 + grid.points()[..., 0] + 10 * grid.points()[..., 1]
-    assert torch.allclose(density.values * density.mass, expected)
+    assert torch.allclose(density.tensor * density.mass, expected)
 
 
 def test_function_of_wrong_shape_is_refused():
@@ -81,7 +81,7 @@ def test_samples_are_counted_like_numpy_does():
 
 def test_samples_on_the_faces_belong_to_the_outer_cells():
     density = geonet.from_samples([0.0, 0.3, 1.0], geonet.Grid(4))
-    assert (density.values * density.mass).tolist() == pytest.approx([1, 1, 0, 1])
+    assert (density.tensor * density.mass).tolist() == pytest.approx([1, 1, 0, 1])
 
 
 def test_samples_outside_are_counted_and_the_remedy_is_named():
@@ -162,7 +162,7 @@ def test_the_linear_kernel_is_differentiable(grid):
     weights = torch.from_numpy(RNG.uniform(1, 2, 6)).requires_grad_()
 
     def values(points, weights):
-        return geonet.from_samples(points, grid, weights, kernel="linear").values
+        return geonet.from_samples(points, grid, weights, kernel="linear").tensor
 
     assert torch.autograd.gradcheck(values, (points, weights))
 
@@ -173,7 +173,7 @@ def test_samples_are_differentiable_in_their_weights(kernel):
     weights = torch.from_numpy(RNG.uniform(1, 2, 7)).requires_grad_()
 
     def values(weights):
-        return geonet.from_samples(points, grid, weights, kernel=kernel).values
+        return geonet.from_samples(points, grid, weights, kernel=kernel).tensor
 
     assert torch.autograd.gradcheck(values, (weights,))
 
@@ -219,7 +219,7 @@ def test_a_picture_is_the_same_in_every_kind_of_file(save_image, tmp_path):
     for name in ("a.npy", "a.npz", "a.csv"):
         density = geonet.read(tmp_path / name)
         assert (density.grid, density.grid.drawn) == (image.grid, "image")
-        assert np.array_equal(density.values, given.values)
+        assert np.array_equal(density.tensor, given.tensor)
     assert image.numpy() == pytest.approx(given.numpy(), rel=1e-12)  # it was divided by white
     assert float(geonet.geodesic(image, geonet.read(tmp_path / "a.npy")).distance) < 1e-6
 
@@ -228,7 +228,7 @@ def test_invert_makes_ink_the_mass(save_image):
     pixels = np.full((4, 4), 255, np.uint8)
     pixels[1, 2] = 51
     density = geonet.from_image(save_image(pixels), invert=True)
-    values = (density.values * density.mass).numpy()
+    values = (density.tensor * density.mass).numpy()
     assert values[1, 2] == pytest.approx(0.8)
     assert np.count_nonzero(values) == 1
 
@@ -237,7 +237,7 @@ def test_colours_count_by_luminance(save_image):
     pixels = np.zeros((2, 2, 3), np.uint8)
     pixels[0, 0], pixels[0, 1], pixels[1, 0] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
     density = geonet.from_image(save_image(pixels))
-    values = (density.values * density.mass).numpy()
+    values = (density.tensor * density.mass).numpy()
     assert values.ravel() == pytest.approx([0.299, 0.587, 0.114, 0])
 
 
@@ -253,7 +253,7 @@ def test_sixteen_bit_greys_keep_their_precision(save_image):
     pixels = np.array([[0, 1], [300, 65535]], np.uint16)
     file = save_image(pixels)
     values = [geonet.from_image(file, invert) for invert in (False, True)]
-    grey, ink = ((d.values * d.mass).numpy() for d in values)
+    grey, ink = ((d.tensor * d.mass).numpy() for d in values)
     assert grey == pytest.approx(pixels / 65535)
     assert ink == pytest.approx(1 - pixels / 65535)
 
@@ -273,7 +273,7 @@ def test_palette_transparency_and_camera_orientation(tmp_path):
     palette.putpixel((0, 0), 0)
     palette.save(tmp_path / "palette.png", transparency=bytes([255, 128]))
     values = geonet.from_image(tmp_path / "palette.png")
-    assert (values.values * values.mass).max() == pytest.approx(128 / 255)
+    assert (values.tensor * values.mass).max() == pytest.approx(128 / 255)
     photo = Image.new("L", (4, 2))
     photo.putpixel((0, 0), 255)
     exif = photo.getexif()
@@ -532,7 +532,7 @@ def test_pickles_are_never_loaded(tmp_path, write):
 def test_table_without_header(write):
     file = write("0,1,2\n3,4,5\n", "table.csv")
     density = geonet.read(file)
-    assert (density.values * density.mass).numpy() == pytest.approx(np.arange(6).reshape(2, 3))
+    assert (density.tensor * density.mass).numpy() == pytest.approx(np.arange(6).reshape(2, 3))
     assert opened(file).kind == "values"
 
 
@@ -671,7 +671,7 @@ def test_cloud_is_counted_on_the_grid(write, text):
     assert points.tolist() == [[0.1, 0.1], [0.9, 0.6]]
     assert weights is not None and weights.tolist() == [1, 3]
     density = geonet.read(file, geonet.Grid((2, 2)))
-    assert (density.values / 4).tolist() == [[0.25, 0], [0, 0.75]]
+    assert (density.tensor / 4).tolist() == [[0.25, 0], [0, 0.75]]
     assert opened(file).kind == "points"
 
 
@@ -787,7 +787,7 @@ def test_damaged_files_give_a_density_or_a_file_error(tmp_path, write, name):
         except FileError as error:
             assert "\n" not in str(error)
         else:
-            assert torch.isfinite(density.values).all()
+            assert torch.isfinite(density.tensor).all()
 
 
 def test_no_other_format_hides_behind_a_suffix(tmp_path):

@@ -41,15 +41,15 @@ def test_blocks_compare_grids_of_different_sizes():
     coarse = fine.resample(Grid((32, 32)))
     assert metrics.block_l1(fine, coarse).shape == (3,)
     assert float(metrics.block_l1(fine, coarse).max()) < 1e-6
-    moved = Density(fine.values.roll(16, -1), fine.grid)
-    on_blocks = [d.values.reshape(3, 16, 4, 16, 4).mean((2, 4)) for d in (moved, fine)]
+    moved = Density(fine.tensor.roll(16, -1), fine.grid)
+    on_blocks = [d.tensor.reshape(3, 16, 4, 16, 4).mean((2, 4)) for d in (moved, fine)]
     expected = (on_blocks[0] - on_blocks[1]).abs().mean((1, 2))
     assert torch.allclose(metrics.block_l1(moved, coarse), expected, rtol=1e-4)
 
 
 def test_l2_is_relative():
     truth = block(2, 6)
-    scaled = Density.as_computed(1.1 * truth.values, GRID)
+    scaled = Density.as_computed(1.1 * truth.tensor, GRID)
     assert float(metrics.l2(scaled, truth)) == pytest.approx(0.1)
     assert float(metrics.l2(block(0, 2), block(5, 7))) == pytest.approx(2**0.5)
 
@@ -64,7 +64,7 @@ def test_sliced_w1_is_pots(pair_2d):
     first, second = (end.resample(end.grid.with_shape(8)) for end in pair_2d)
     points = first.grid.points().reshape(-1, 2).numpy()
     angles = torch.arange(DIRECTIONS).double() * (torch.pi / DIRECTIONS)
-    masses = [(d.values.reshape(-1) * d.grid.cell_volume).numpy() for d in (first, second)]
+    masses = [(d.tensor.reshape(-1) * d.grid.cell_volume).numpy() for d in (first, second)]
     expected = ot.sliced_wasserstein_distance(
         points, points, *masses, projections=torch.stack([angles.cos(), angles.sin()]).numpy(), p=1
     )
@@ -106,7 +106,7 @@ def test_constant_speed_holds_for_geodesics_and_not_for_the_mixture():
 
 def test_every_metric_takes_batches_and_times(pair_1d, pair_2d):
     for pair in (pair_1d, pair_2d):
-        ends = [Density(torch.stack([end.values] * 3), end.grid) for end in pair]
+        ends = [Density(torch.stack([end.tensor] * 3), end.grid) for end in pair]
         frames = geonet.geodesic(*ends, "linear").density([0.0, 0.5])
         flat = metrics.w1 if pair is pair_1d else metrics.sliced_w1
         for metric in (metrics.l1, metrics.l2, flat):
@@ -143,7 +143,7 @@ def test_moment_bound_is_sharp_for_gaussians_and_safe_for_points():
 
 
 def test_report_of_a_batch_lists_pairs(pair_1d):
-    ends = [Density(torch.stack([end.values] * 6), end.grid) for end in pair_1d]
+    ends = [Density(torch.stack([end.tensor] * 6), end.grid) for end in pair_1d]
     report = geonet.geodesic(*ends).report
     assert len(report.distance) == 6 and "quantile (6 pairs)" in str(report)
 

@@ -42,7 +42,7 @@ def test_a_batch_is_its_parts(generator):
 
 def test_on_a_grid_it_is_renormalised_to_the_box(generator):
     density = random_mixture(2, generator).on(Grid((30, 30)))
-    assert float(density.values.sum() * density.grid.cell_volume) == pytest.approx(1)
+    assert float(density.tensor.sum() * density.grid.cell_volume) == pytest.approx(1)
     assert 0 < float(density.mass) < 1
 
 

@@ -53,7 +53,7 @@ def test_auto_announces_its_attempts():
 
 
 def test_a_batch_is_counted(pair):
-    batch = [geonet.Density(np.stack([end.values.numpy()] * 2), end.grid) for end in pair]
+    batch = [geonet.Density(np.stack([end.tensor.numpy()] * 2), end.grid) for end in pair]
     heard: list[str] = []
     with geonet.listening(heard.append):
         solver_class("linear-program")()(*batch)

@@ -25,7 +25,7 @@ def particles_in(grid, leading=(50,)):
 
 def shares(density):
     """The mass in every cell."""
-    return density.values * density.grid.cell_volume
+    return density.tensor * density.grid.cell_volume
 
 
 def random_density(grid):
@@ -40,7 +40,7 @@ def test_a_histogram_has_the_share_of_particles_between_the_edges_of_each_cell(d
     grid = GRIDS[d]
     particles = particles_in(grid)
     computed = histogram(particles, grid)
-    assert computed.grid == grid and computed.values.dtype == torch.float64
+    assert computed.grid == grid and computed.tensor.dtype == torch.float64
     expected = torch.zeros(grid.shape, dtype=torch.float64)
     edges = grid.edges()
     for cell in torch.cartesian_prod(*map(torch.arange, grid.shape)).reshape(-1, d).tolist():
@@ -57,9 +57,9 @@ def test_a_histogram_has_the_share_of_particles_between_the_edges_of_each_cell(d
 def test_each_cloud_of_a_batch_is_counted_alone(d, leading):
     grid = GRIDS[d]
     clouds = particles_in(grid, (*leading, 20))
-    together = histogram(clouds, grid).values
+    together = histogram(clouds, grid).tensor
     assert together.shape == (*leading, *grid.shape)
-    alone = [histogram(cloud, grid).values for cloud in clouds.reshape(-1, 20, d)]
+    alone = [histogram(cloud, grid).tensor for cloud in clouds.reshape(-1, 20, d)]
     assert torch.equal(together, torch.stack(alone).reshape(together.shape))
 
 
@@ -85,7 +85,7 @@ def test_particles_outside_count_at_the_faces(particle, cell):
 def test_particles_in_single_precision_are_counted_too():
     particles = particles_in(GRIDS[2])
     assert torch.equal(
-        histogram(particles.float(), GRIDS[2]).values, histogram(particles, GRIDS[2]).values
+        histogram(particles.float(), GRIDS[2]).tensor, histogram(particles, GRIDS[2]).tensor
     )
 
 
@@ -104,7 +104,7 @@ def test_counts_have_no_gradient_in_the_particles():
     with pytest.raises(InputError, match="no gradient in the points; .*kernel='linear'"):
         histogram(particles, GRIDS[2])
     with torch.no_grad():
-        assert not histogram(particles, GRIDS[2]).values.requires_grad
+        assert not histogram(particles, GRIDS[2]).tensor.requires_grad
 
 
 # ---- boxes

@@ -66,7 +66,7 @@ class AnySuite:
                 tensors |= {f"{kind} {k} {name}": end for name, end in ends}
         files = {cells: folder / f"any-{cells}.safetensors" for cells in self.finer}
         for cells, file in files.items():
-            save_file({name: end.values.contiguous() for name, end in found[cells].items()}, file)
+            save_file({name: end.tensor.contiguous() for name, end in found[cells].items()}, file)
         return files
 
 
@@ -173,11 +173,11 @@ def _known(solver: Solver, kind: str, k: int, cells: int, finer: int) -> Known:
     path = solver(source, target)
     frames = path.density(QUARTERS)
     seconds = perf_counter() - began
-    blocks = between(frames).resample(COARSE).values.detach().double()
+    blocks = between(frames).resample(COARSE).tensor.detach().double()
     reference = Reference(cells, finer, kind, k, float(path.distance), seconds)
     return Known(reference, blocks.numpy())
 
 
 def between(frames: Density) -> Density:
     """The frames at t = ¼, ½, ¾ of those at the quarters, (3, n, n)."""
-    return Density.as_computed(frames.values[1:-1], frames.grid)
+    return Density.as_computed(frames.tensor[1:-1], frames.grid)

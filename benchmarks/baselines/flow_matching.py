@@ -282,7 +282,7 @@ class FlowSolver(Training, Solver):
 
     def _solve_pair(self, source: Density, target: Density) -> FlowGeodesic:
         generator, box = torch.Generator().manual_seed(self.seed), unit_box(source.grid)
-        scaled = (Density.as_computed(end.values, box.cells) for end in (source, target))
+        scaled = (Density.as_computed(end.tensor, box.cells) for end in (source, target))
         ends = [sampled(end, self.particles, generator) for end in scaled]
         flow = self.fit(*ends)
         step = flow.carry(ends[0], [1.0])[0] - ends[0]
@@ -403,7 +403,7 @@ def split_cells(density: Density, most: int) -> tuple[Tensor, Tensor, tuple[floa
         Centres (P, d) in the scaled box, masses (P,) that sum to one, and a part's sides.
     """
     grid = unit_box(density.grid).cells
-    mass = density.values.to(torch.float64).reshape(-1)
+    mass = density.tensor.to(torch.float64).reshape(-1)
     filled = mass > 0
     mass = mass[filled] / mass[filled].sum()
     d = grid.dimension

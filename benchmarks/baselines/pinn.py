@@ -186,7 +186,7 @@ def _unit_ends(source: Density, target: Density) -> EndFunctions:
     """Both ends relative to uniform, as splines where the longest side of the box is one."""
     grid, cells = source.grid, unit_box(source.grid).cells
     splines = [
-        CubicSpline((end.values.to(torch.float64) * grid.volume).float(), cells)
+        CubicSpline((end.tensor.to(torch.float64) * grid.volume).float(), cells)
         for end in (source, target)
     ]
     return splines[0], splines[1]
@@ -269,7 +269,7 @@ class PinnPath(Geodesic):
         squares = []
         for t, end in ((0.0, self.source), (1.0, self.target)):
             speed = (self._flow(points, t) ** 2).sum(-1)
-            squares.append((speed * end.values.reshape(-1)).sum() * self.grid.cell_volume)
+            squares.append((speed * end.tensor.reshape(-1)).sum() * self.grid.cell_volume)
         return (0.5 * (squares[0] + squares[1])).sqrt()
 
     @torch.no_grad()

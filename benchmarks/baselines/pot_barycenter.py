@@ -82,7 +82,7 @@ class FrameByFrame(Geodesic):
     def _masses(self) -> list[np.ndarray]:
         """Of the cells of both ends, (*grid.shape) each, double precision."""
         volume = self.grid.cell_volume
-        return [end.values.detach().double().numpy() * volume for end in (self.source, self.target)]
+        return [end.tensor.detach().double().numpy() * volume for end in (self.source, self.target)]
 
     def _warn(self, t: float, error: float, iterations: int) -> None:
         if t not in self.notes["stopped early at t"]:  # a loaded path may have it already

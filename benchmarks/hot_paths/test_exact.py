@@ -25,5 +25,5 @@ def test_cubic_spline(benchmark, pair_2d):
     side = torch.tensor(source.grid.lengths, dtype=torch.float64)
     points = side * torch.rand(10_000, 2, dtype=torch.float64, generator=generator)
     benchmark.pedantic(
-        lambda: CubicSpline(source.values, source.grid)(points), rounds=50, warmup_rounds=3
+        lambda: CubicSpline(source.tensor, source.grid)(points), rounds=50, warmup_rounds=3
     )

@@ -35,7 +35,7 @@ def quantile_accuracy(pairs: int = 50) -> list[Cells]:
     """100 cells against 20,000 cells averaged over the 100, the paper's 1D mixtures."""
     source, target = (mixtures_1d(pairs, seeded(SEED + k)) for k in range(2))
     fine = BOX_1D.with_shape(20_000)
-    truth = geonet.geodesic(source, target, "quantile", grid=fine).density(INSIDE).values
+    truth = geonet.geodesic(source, target, "quantile", grid=fine).density(INSIDE).tensor
     truth = Density.as_computed(resample(truth, fine, BOX_1D), BOX_1D)
     path = geonet.geodesic(source, target, "quantile", grid=BOX_1D)
     errors = l1(path.density(INSIDE), truth).mean(0)
@@ -172,12 +172,12 @@ def known_map(index: int) -> Geodesic:
 
 def gridded(truth: Geodesic) -> list[Density]:
     """The two ends as a user has them: values on a grid, no formula."""
-    return [Density(end.values, end.grid) for end in (truth.source, truth.target)]
+    return [Density(end.tensor, end.grid) for end in (truth.source, truth.target)]
 
 
 def solve(source, target, grid: Grid, name: str) -> Geodesic:
     """Solve between the gridded values of two mixtures."""
-    return geonet.geodesic(*(Density(end.on(grid).values, grid) for end in (source, target)), name)
+    return geonet.geodesic(*(Density(end.on(grid).tensor, grid) for end in (source, target)), name)
 
 
 def timed(work: Callable):

@@ -44,7 +44,7 @@ def make_rain(frames: int) -> Path:
     for cycle in range(-(-frames // 9)):
         minutes = np.arange(0, 81, 10) + 0.07 * cycle
         part = geonet.xarray.synthetic_rain(minutes[:: (-1) ** cycle], CELLS)
-        parts.append(part.values[:, :: (-1) ** (cycle // 2), :: (-1) ** (cycle // 4)])
+        parts.append(part.tensor[:, :: (-1) ** (cycle // 2), :: (-1) ** (cycle // 4)])
     values = np.concatenate(parts)[:frames]
     times = np.datetime64("2026-07-01T00:00", "ns") + np.arange(frames) * np.timedelta64(10, "m")
     rain = xr.DataArray(values, {"time": times}, ("time", "y", "x"), "rain")
@@ -56,7 +56,7 @@ def between(store: Path, chunk: int, frames: int | None = None) -> xr.DataArray:
     """The images halfway between those of a store, not yet computed."""
     rain = xr.open_zarr(store, chunks={}, consolidated=False)["rain"]
     rain = rain.isel(time=slice(frames)).chunk(time=chunk)
-    times = rain.time.values[:-1] + np.timedelta64(5, "m")
+    times = rain.time.tensor[:-1] + np.timedelta64(5, "m")
     return rain.geonet.interp(time=times).astype("float32")
 
 
@@ -70,7 +70,7 @@ def written(lazy: xr.DataArray, name: str) -> tuple[float, str]:
     values = xr.open_zarr(store, chunks=None, consolidated=False)["rain"]
     digest = hashlib.sha256()
     for start in range(0, values.sizes["time"], CHUNK):
-        digest.update(values.isel(time=slice(start, start + CHUNK)).values.tobytes())
+        digest.update(values.isel(time=slice(start, start + CHUNK)).tensor.tobytes())
     return took, digest.hexdigest()
 
 
@@ -94,13 +94,13 @@ def warmed(client: Client) -> Client:
     """With everything imported and loaded in all workers, which is no cost of a frame."""
     client.run(_first_pair)
     small = geonet.xarray.synthetic_rain((0, 10, 20, 30), 16).chunk(time=1)
-    written(small.geonet.interp(time=small.time.values).rename("rain"), "small")
+    written(small.geonet.interp(time=small.time.tensor).rename("rain"), "small")
     return client
 
 
 def _first_pair() -> None:
     rain = geonet.xarray.synthetic_rain((0, 10), CELLS)
-    rain.geonet.interp(time=rain.time.values[:1] + np.timedelta64(5, "m"))
+    rain.geonet.interp(time=rain.time.tensor[:1] + np.timedelta64(5, "m"))
 
 
 def by_cluster(store: Path, name: str, kill: bool = False) -> tuple[float, str]:

@@ -35,7 +35,7 @@ def mean_halfway(path: Geodesic) -> Tensor:
     """The mean over the density at t = ½ of a function that is no constant."""
     x, y = (path.grid.points() / 5).unbind(-1)
     weight = torch.cos(2 * torch.pi * x) + torch.sin(3 * y) * x
-    return (path.density(0.5).values * weight).sum() * path.grid.cell_volume
+    return (path.density(0.5).tensor * weight).sum() * path.grid.cell_volume
 
 
 def slopes(ask, source: Tensor, target: Tensor, solver: str, **options) -> Tensor:
@@ -48,7 +48,7 @@ def slopes(ask, source: Tensor, target: Tensor, solver: str, **options) -> Tenso
 
 def errors(case: str, ask, options: dict) -> str:
     """Least, median and largest relative error over the pairs of a case."""
-    mixtures = CASES[case].family(2 * PAIRS, seeded(SEED)).on(GRID).values
+    mixtures = CASES[case].family(2 * PAIRS, seeded(SEED)).on(GRID).tensor
     found = []
     for source, target in zip(mixtures[:PAIRS], mixtures[PAIRS:], strict=True):
         truth = slopes(ask, source, target, "monge-ampere")

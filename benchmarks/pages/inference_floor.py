@@ -96,7 +96,7 @@ def rows() -> list[Cells]:
     model, _ = opened(PRETRAINED / f"{MODEL}.safetensors", 2)
     assert isinstance(model, TransportNet)
     ends = FAMILIES["mixtures-2d"]().densities(BATCH, seeded(7_000))
-    source, target = (Density(end.values, end.grid) for end in ends)
+    source, target = (Density(end.tensor, end.grid) for end in ends)
     arithmetic, copying = peaks()
     print(f"peak {arithmetic / 1e9:.0f} GFLOP/s, copy {copying / 1e9:.1f} GB/s", flush=True)
     solver, times = geonet.solver(MODEL), [k / (TIMES - 1) for k in range(TIMES)]

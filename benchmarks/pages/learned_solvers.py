@@ -62,7 +62,7 @@ def error_rows(dimension: int) -> list[Cells]:
 
 def distance_bias(dimension: int, pairs: int = 20) -> str:
     """Mean relative error of W2, with its sign."""
-    source, target = (Density(end.values[:pairs], end.grid) for end in test_pairs(dimension))
+    source, target = (Density(end.tensor[:pairs], end.grid) for end in test_pairs(dimension))
     exact = truth_of(source, target).distance
     learned = geonet.geodesic(source, target, f"geonet-{dimension}d").distance
     bias = 100 * float((learned / exact - 1).mean())
@@ -133,7 +133,7 @@ def plot_entropic(frames: Density, bridge: Density, geodesic: Density, epsilon: 
             (f"schrodinger, ε = {epsilon:g}", bridge, "k"),
             ("er-geonet-1d", frames, "C1--"),
         ):
-            axis.plot(x, curve.values[i, 2], style, lw=1.2, label=label)
+            axis.plot(x, curve.tensor[i, 2], style, lw=1.2, label=label)
         axis.set(title=f"pair {i}, t = ½", xlabel="x")
     axes[0].legend(fontsize=7)
     figure.savefig(ROOT / "docs" / "images" / "er-geonet-1d.png", dpi=110)

@@ -57,11 +57,11 @@ def exact_rows() -> list[Cells]:
     for name in EXACT_PAIRS:
         for cells in (64, 128):
             pair = exact_pair(name, cells)
-            truth = torch.stack([pair.truth(t).values for t in BETWEEN])
+            truth = torch.stack([pair.truth(t).tensor for t in BETWEEN])
             path = solved(pair.source, pair.target)
-            frames = path.density(BETWEEN).values
+            frames = path.density(BETWEEN).tensor
             cells_alone = solved(cut(pair.source), cut(pair.target))
-            limit = cells_alone.density(BETWEEN, pair.source.grid).values
+            limit = cells_alone.density(BETWEEN, pair.source.grid).tensor
             off = float(path.distance) / pair.distance - 1
             sharp = roughness(frames[1]) / roughness(truth[1])
             rows.append(

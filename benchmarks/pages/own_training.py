@@ -43,7 +43,7 @@ def digits(count: int = 400) -> np.ndarray:
 def photographs(count: int = 120) -> np.ndarray:
     """Leaves with edges at all scales, (count, 64, 64)."""
     pairs = (draw("photographs", 64, k, seed=31) for k in range(count // 2))
-    return np.stack([end.values.numpy() for pair in pairs for end in pair])
+    return np.stack([end.tensor.numpy() for pair in pairs for end in pair])
 
 
 SETS = {"MNIST's digits, 28²": digits, "photographs, 64²": photographs}

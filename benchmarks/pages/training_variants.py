@@ -197,7 +197,7 @@ def speed_at_ends(path: GeONetPath) -> Tensor:
     squares = []
     for t, end in ((0.0, path.source), (1.0, path.target)):
         speed = (path.velocity(t, path.grid.points()) ** 2).sum(-1)
-        squares.append((speed * end.values).flatten(1).mean(-1) * path.grid.volume)
+        squares.append((speed * end.tensor).flatten(1).mean(-1) * path.grid.volume)
     return ((squares[0] + squares[1]) / 2).sqrt()
 
 

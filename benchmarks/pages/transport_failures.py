@@ -28,14 +28,14 @@ def cases() -> dict[str, tuple[Density, Density]]:
     lump = GaussianMixture.isotropic([[2.5, 2.5]], 0.3).on(GRID)
     flat = GaussianMixture.isotropic([[2.5, 2.5]], 1.2).on(GRID)
     return {
-        "one lump, torn into two": (Density(lump.values, GRID), Density(lumps.values, GRID)),
+        "one lump, torn into two": (Density(lump.tensor, GRID), Density(lumps.tensor, GRID)),
         "a ring with a hole, to a disc": (
             Density(((radius > 1.2) & (radius < 2.0)).double(), GRID),
             Density((radius < 1.0).double(), GRID),
         ),
         "a fine chequerboard, to a hill": (
             Density((1 + 0.95 * wave), GRID),
-            Density(flat.values, GRID),
+            Density(flat.tensor, GRID),
         ),
     }
 
@@ -50,7 +50,7 @@ def judged(name: str, pair: tuple[Density, Density], axes) -> Cells:
     frames = (pair[0], pair[1], path.density(0.5), truth.frames[QUARTERS.index(0.5)])
     titles = ("source", "target", "transport-2d, t = ½", f"{solver}, t = ½")
     for axis, frame, title in zip(axes, frames, titles, strict=True):
-        axis.imshow(frame.values.T, origin="lower", cmap="magma", vmin=0)
+        axis.imshow(frame.tensor.T, origin="lower", cmap="magma", vmin=0)
         axis.set(title=title, xticks=[], yticks=[])
     axes[0].set_ylabel(name, fontsize=8)
     return (

@@ -38,9 +38,9 @@ def speed_rows() -> list[Cells]:
     """Times of a whole path, solving and evaluating, per pair."""
     source, target = FAMILIES["mixtures-2d"]().densities(BATCH, seeded(7_000))
     singles = [
-        tuple(Density(end.values[k], end.grid) for end in (source, target)) for k in range(PAIRS)
+        tuple(Density(end.tensor[k], end.grid) for end in (source, target)) for k in range(PAIRS)
     ]
-    batch = [Density(end.values, end.grid) for end in (source, target)]
+    batch = [Density(end.tensor, end.grid) for end in (source, target)]
 
     def path(name: str, ends) -> None:
         geonet.geodesic(*ends, name).density(TIMES)

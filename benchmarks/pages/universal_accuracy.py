@@ -125,7 +125,7 @@ def corrected_rows(suite: dict[str, list[Pair]]) -> tuple[list[Cells], str]:
 
 def together(densities: list[Density]) -> Density:
     """A batch of `BATCH`, in turn."""
-    values = [densities[k % len(densities)].values for k in range(BATCH)]
+    values = [densities[k % len(densities)].tensor for k in range(BATCH)]
     return Density(torch.stack(values), densities[0].grid)
 
 

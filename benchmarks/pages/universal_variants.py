@@ -138,8 +138,8 @@ def known_pairs(count: int = PAIRS) -> Known:
         for k in range(count):
             source, target = draw(kind, SQUARE.cells, k, seed=SEED_OTHER)
             path = geonet.geodesic(source, target, solver="midpoint", tolerance=TOLERANCE)
-            ends = source.values.float(), target.values.float()
-            found.append((*ends, path.distance, path.density(0.5).values))
+            ends = source.tensor.float(), target.tensor.float()
+            found.append((*ends, path.distance, path.density(0.5).tensor))
     return Known(*(torch.stack(column) for column in zip(*found, strict=True)))
 
 

@@ -210,7 +210,7 @@ def _carried(pair: CloudPair, solver: str, both: bool) -> Density:
     back = make_solver(solver)(*pair.ends[::-1]).trajectories(QUARTERS, pair.target)
     there = histogram(back.flip(0), BOX_CLOUDS)
     t = torch.tensor(QUARTERS, dtype=torch.float64)[:, None, None]
-    return Density.as_computed(torch.lerp(found.values, there.values, t), BOX_CLOUDS)
+    return Density.as_computed(torch.lerp(found.tensor, there.tensor, t), BOX_CLOUDS)
 
 
 def _carried_by_flow(pair: CloudPair, solver: FlowSolver) -> Density:

@@ -41,7 +41,7 @@ class CodePairs:
         """
         t = torch.tensor(QUARTERS, dtype=torch.float64)
         mass = torch.lerp(self.source.mass[:, None], self.target.mass[:, None], t)
-        codes = codes_of(frames.values.double(), mass)
+        codes = codes_of(frames.tensor.double(), mass)
         return self.autoencoder.decode(codes.float())
 
 
@@ -133,7 +133,7 @@ def mnist_figure(conditions: Conditions) -> Result:
         )
         rows[f"{method},\ndecoded"] = pairs.images(frames)[0].reshape(-1, 28, 28)
     images = [as_densities(end, BLUR, FLOOR) for end in ends]
-    moved = make_solver(conditions.solver("transport-mnist"))(*images).density(QUARTERS).values[0]
+    moved = make_solver(conditions.solver("transport-mnist"))(*images).density(QUARTERS).tensor[0]
     rows["transport-mnist,\nimages"] = moved
     first_image, last_image = (torch.from_numpy(end).double() for end in ends)
     weight = torch.tensor(QUARTERS, dtype=torch.float64)[:, None, None]
@@ -156,7 +156,7 @@ def _figure(pairs: CodePairs, history: Density, rows: dict[str, Tensor]) -> Figu
     top, bottom = figure.subfigures(2, 1, height_ratios=heights)  # pyright: ignore[reportGeneralTypeIssues]
     curves, image = top.subplots(1, 2)
     for end, name in ((pairs.source, "t = 0"), (pairs.target, "t = 1")):
-        curves.step(end.grid.axes()[0], end.values[0], where="mid", linewidth=1, label=name)
+        curves.step(end.grid.axes()[0], end.tensor[0], where="mid", linewidth=1, label=name)
     curves.set(title="codes of both digits", ylim=(0, None))
     curves.legend(frameon=False, fontsize="small")
     image.imshow(history.numpy()[0].T, origin="lower", aspect="auto", cmap="viridis")

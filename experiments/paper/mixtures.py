@@ -171,7 +171,7 @@ def _potential_errors(path: Geodesic, exact: Geodesic) -> list[float]:
     """√(∫|v − v*|² dμ / ∫|v*|² dμ) at the quarters in percent, mean over the pairs."""
     points = path.grid.points()
     found, true = (p.velocity(QUARTERS, points) for p in (path, exact))
-    weight = exact.density(QUARTERS).values.clamp(min=0)[..., None]
+    weight = exact.density(QUARTERS).tensor.clamp(min=0)[..., None]
     axes = tuple(range(2, found.ndim))
     wrong = (weight * (found - true) ** 2).sum(axes)
     size = (weight * true**2).sum(axes)
@@ -241,7 +241,7 @@ def _resolutions(strips: dict[str, tuple[Geodesic, list[int]]]) -> Figure:
         for axis, cells in zip(row, counts, strict=False):
             grid = path.grid.with_shape(cells)
             frame: Density = path.density(0.5, grid)
-            values = frame.values[0].numpy()
+            values = frame.tensor[0].numpy()
             if grid.dimension == 1:
                 axis.step(grid.axes()[0], values, where="mid", linewidth=1)
             else:

@@ -115,7 +115,7 @@ def _density_arrays(name: str, density: Density) -> dict[str, np.ndarray]:
 def _density_from(arrays: dict[str, np.ndarray], name: str, box) -> Density:
     values, d = arrays[name], len(box[0])
     density = Density(values, Grid(values.shape[values.ndim - d :], *box))
-    density.values = torch.from_numpy(_aligned(values))  # checked; normalising would round again
+    density.tensor = torch.from_numpy(_aligned(values))  # checked; normalising would round again
     density.mass = torch.from_numpy(_aligned(arrays[f"{name}/mass"]))
     if f"{name}/means" in arrays:
         parts = ("means", "covariances", "weights")

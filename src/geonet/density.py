@@ -98,12 +98,17 @@ class Density:
     def _set(
         self, values: Tensor, grid: Grid, mass: Tensor, mixture: GaussianMixture | None
     ) -> None:
-        self.values, self.grid, self.mass, self.mixture = values, grid, mass, mixture
+        self.tensor, self.grid, self.mass, self.mixture = values, grid, mass, mixture
+
+    @property
+    def values(self) -> Tensor:
+        """The values, (batch?, times?, *grid.shape)."""
+        return self.tensor
 
     @property
     def leading(self) -> tuple[int, ...]:
         """Sizes of the axes before the grid's: (), (batch,), (times,) or (batch, times)."""
-        return tuple(self.values.shape[: self.values.ndim - self.grid.dimension])
+        return tuple(self.tensor.shape[: self.tensor.ndim - self.grid.dimension])
 
     def numpy(self, mass: Mass = "one") -> np.ndarray:
         """The values as a NumPy array: of mass one, or of the mass that was given.
@@ -112,7 +117,7 @@ class Density:
             mass: "one" gives `values`, "given" gives `values` · `mass`, in the units that went in.
         """
         check_word(mass, MASSES, "mass")
-        values = self.values.detach().cpu()
+        values = self.tensor.detach().cpu()
         if mass == "given":
             spread = (..., *(None,) * self.grid.dimension)
             values = (values.double() * self.mass.detach()[spread]).to(values.dtype)
@@ -134,7 +139,7 @@ class Density:
         if self.mixture is not None:
             values = self.mixture.pdf(flat) / self.mass[..., None]
         else:
-            values = CubicSpline(self.values, self.grid)(inside(flat, self.grid))
+            values = CubicSpline(self.tensor, self.grid)(inside(flat, self.grid))
         return values.reshape((*self.leading, *where.shape[:-1]))
 
     def resample(self, grid: Grid) -> Density:
@@ -142,14 +147,14 @@ class Density:
         check_grid(grid)
         if grid == self.grid:
             return self
-        return Density._of(resample(self.values, self.grid, grid), grid, self.mass, None)
+        return Density._of(resample(self.tensor, self.grid, grid), grid, self.mass, None)
 
     def detach(self) -> Density:
         """The same density, out of reach of autograd."""
         mixture = None if self.mixture is None else self.mixture.detach()
-        if not self.values.requires_grad and mixture is self.mixture:
+        if not self.tensor.requires_grad and mixture is self.mixture:
             return self
-        return Density._of(self.values.detach(), self.grid, self.mass.detach(), mixture)
+        return Density._of(self.tensor.detach(), self.grid, self.mass.detach(), mixture)
 
     def with_floor(self, fraction: float) -> Density:
         """(1 − fraction)·μ + fraction·uniform: the explicit way to make a density positive."""
@@ -159,7 +164,7 @@ class Density:
             )
         if fraction == 0:
             return self
-        mixed = (1 - fraction) * self.values + fraction / self.grid.volume
+        mixed = (1 - fraction) * self.tensor + fraction / self.grid.volume
         return Density._of(mixed, self.grid, self.mass, None)
 
     def blurred(self, cells: float) -> Density:
@@ -174,7 +179,7 @@ class Density:
             raise DensityError(f"cells is {shown(cells)}; give a blur of 0 to {most:g} cells.")
         if width == 0:
             return self
-        values = self.values
+        values = self.tensor
         for axis in range(-self.grid.dimension, 0):
             values = blurred(values.movedim(axis, -1), width).movedim(-1, axis)
         return Density._of(values, self.grid, self.mass, None)
@@ -217,7 +222,7 @@ class Density:
             )
         check_index(index, len(self))
         mixture = None if self.mixture is None else self.mixture[index]
-        return Density._of(self.values[index], self.grid, self.mass[index], mixture)
+        return Density._of(self.tensor[index], self.grid, self.mass[index], mixture)
 
     def chosen(self, which: Sequence[int]) -> Density:
         """Some densities of a batch, as a batch; of values alone, not of formulas."""
@@ -225,7 +230,7 @@ class Density:
         index = list(which)
         for k in index or [None]:
             check_index(k, len(self))
-        return Density._of(self.values[index], self.grid, self.mass[index], None)
+        return Density._of(self.tensor[index], self.grid, self.mass[index], None)
 
     def __len__(self) -> int:
         if not self.leading:
@@ -239,10 +244,10 @@ class Density:
 
     def __repr__(self) -> str:
         leading = f"{tuple(self.leading)} of " if self.leading else ""
-        return f"Density({leading}{self.grid}, {self.values.dtype})"
+        return f"Density({leading}{self.grid}, {self.tensor.dtype})"
 
     def _weights(self) -> Tensor:
-        values = self.values.to(torch.float64)
+        values = self.tensor.to(torch.float64)
         return values.flatten(-self.grid.dimension) * self.grid.cell_volume
 
     def _centres(self) -> Tensor:

@@ -166,7 +166,7 @@ def truth_of(
         with progress.part(f"exact path {k}/{len(source)}"):
             found.append(of_pair(*pair, epsilon))
     return Truth(
-        frames=Density.as_computed(torch.stack([one.frames.values for one in found]), source.grid),
+        frames=Density.as_computed(torch.stack([one.frames.tensor for one in found]), source.grid),
         distance=torch.stack([one.distance for one in found]),
         solvers=dict(sum((Counter(one.solvers) for one in found), Counter())),
     )
@@ -186,7 +186,7 @@ def _truth_1d(source: Density, target: Density) -> Truth:
         return _answer(make_solver("quantile")(source, target), source.grid)
     fine = source.grid.with_shape(FINER * source.grid.size)
     path = make_solver("quantile")(source.mixture.on(fine), target.mixture.on(fine))
-    middles = path.density(QUARTERS).values[..., FINER // 2 :: FINER]
+    middles = path.density(QUARTERS).tensor[..., FINER // 2 :: FINER]
     found = _answer(path, source.grid)
     return Truth(Density.as_computed(middles, source.grid), found.distance, found.solvers)
 
@@ -239,7 +239,7 @@ def known_map_geodesic(source: Density, potential: CosineSeries) -> KnownMapGeod
     """
     if source.leading or not source.grid.same_box(potential.grid):
         raise InputError("A known map takes one density and a potential on the same box.")
-    if bool((source.values <= 0).any()):
+    if bool((source.tensor <= 0).any()):
         raise InputError("A known map takes a positive source; use source.with_floor(fraction).")
     one = torch.ones(1, dtype=torch.float64)
     frames = _carried(Characteristics(potential), source, one, source.grid)
@@ -345,18 +345,18 @@ def pairs_of(case: Case, count: int = PAIRS, seed: int = SEED) -> KnownPairs:
     mixture = case.family(2 * count, torch.Generator().manual_seed(seed))
     first = _part(mixture, slice(count))
     second = first if case.identity else _part(mixture, slice(count, None))
-    source, target = (Density(end.on(case.grid).values, case.grid) for end in (first, second))
+    source, target = (Density(end.on(case.grid).tensor, case.grid) for end in (first, second))
     if case.identity:
-        still = source.values[:, None].expand(-1, len(QUARTERS), *case.grid.shape)
+        still = source.tensor[:, None].expand(-1, len(QUARTERS), *case.grid.shape)
         nowhere = torch.zeros(count, dtype=torch.float64)
         return KnownPairs(source, target, Density(still, case.grid), nowhere)
     if case.grid.dimension == 1:
         exact = truth_of(first.on(case.grid), second.on(case.grid))
         return KnownPairs(source, target, exact.frames, exact.distance)
     paths = {k: path for k in range(count) if (path := smooth_path(first[k], second[k], BOX_2D))}
-    truth = torch.stack([p.density(QUARTERS, case.grid).values for p in paths.values()])
+    truth = torch.stack([p.density(QUARTERS, case.grid).tensor for p in paths.values()])
     distance = torch.stack([p.distance for p in paths.values()])
-    source, target = (Density(end.values[list(paths)], case.grid) for end in (source, target))
+    source, target = (Density(end.tensor[list(paths)], case.grid) for end in (source, target))
     return KnownPairs(source, target, Density.as_computed(truth, case.grid), distance)
 
 
@@ -371,9 +371,9 @@ def known_map_pairs(count: int = 20, seed: int = SEED) -> KnownPairs:
     source, target, truth = (
         torch.stack(values)
         for values in (
-            [path.source.values for path in paths],
-            [path.target.values for path in paths],
-            [path.density(QUARTERS).values for path in paths],
+            [path.source.tensor for path in paths],
+            [path.target.tensor for path in paths],
+            [path.density(QUARTERS).tensor for path in paths],
         )
     )
     return KnownPairs(

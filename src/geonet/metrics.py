@@ -22,7 +22,7 @@ BLOCKS = 16  # along each axis, over which `block_l1` averages
 def l1(density: Density, truth: Density) -> Tensor:
     """∫|μ − ν| / ∫|ν|, the paper's error: 0 for equal densities, 2 for disjoint ones."""
     _same_grid(density, truth)
-    return _norm(density.values - truth.values, truth, 1) / _norm(truth.values, truth, 1)
+    return _norm(density.tensor - truth.tensor, truth, 1) / _norm(truth.tensor, truth, 1)
 
 
 def block_l1(density: Density, truth: Density, blocks: int = BLOCKS) -> Tensor:
@@ -39,7 +39,7 @@ def block_l1(density: Density, truth: Density, blocks: int = BLOCKS) -> Tensor:
 def l2(density: Density, truth: Density) -> Tensor:
     """‖μ − ν‖₂ / ‖ν‖₂."""
     _same_grid(density, truth)
-    return _norm(density.values - truth.values, truth, 2) / _norm(truth.values, truth, 2)
+    return _norm(density.tensor - truth.tensor, truth, 2) / _norm(truth.tensor, truth, 2)
 
 
 def w1(density: Density, truth: Density) -> Tensor:
@@ -48,7 +48,7 @@ def w1(density: Density, truth: Density) -> Tensor:
     if truth.grid.dimension != 1:
         raise GridError("w1 is for 1D densities; use sliced_w1 in 2D or w2 in any dimension.")
     h = truth.grid.cell_volume
-    return ((density.values - truth.values).cumsum(-1) * h).abs().sum(-1) * h
+    return ((density.tensor - truth.tensor).cumsum(-1) * h).abs().sum(-1) * h
 
 
 def sliced_w1(density: Density, truth: Density) -> Tensor:
@@ -63,7 +63,7 @@ def sliced_w1(density: Density, truth: Density) -> Tensor:
     directions = torch.stack([angles.cos(), angles.sin()])
     projected, order = (truth.grid.points().reshape(-1, 2) @ directions).sort(dim=0)
     gaps = projected.diff(dim=0)
-    difference = (density.values - truth.values).flatten(-2) * truth.grid.cell_volume
+    difference = (density.tensor - truth.tensor).flatten(-2) * truth.grid.cell_volume
     total = torch.zeros(difference.shape[:-1], dtype=torch.float64)
     for k in range(DIRECTIONS):  # one direction at a time: memory stays that of the densities
         excess = difference[..., order[:, k]].cumsum(-1)[..., :-1]
@@ -74,13 +74,13 @@ def sliced_w1(density: Density, truth: Density) -> Tensor:
 def mass_error(density: Density) -> Tensor:
     """|∫μ − 1|."""
     check_density(density)
-    return (_integral(density.values, density) - 1).abs()
+    return (_integral(density.tensor, density) - 1).abs()
 
 
 def negativity(density: Density) -> Tensor:
     """∫max(−μ, 0): the mass below zero."""
     check_density(density)
-    return _integral((-density.values).clamp(min=0), density)
+    return _integral((-density.tensor).clamp(min=0), density)
 
 
 def _norm(values: Tensor, like: Density, power: int) -> Tensor:
@@ -134,4 +134,4 @@ def constant_speed_defect(path: Geodesic, s: float, t: float, solver: str = "aut
 
 def _cut_off(density: Density, name: str = "density") -> Density:
     check_density(density, name)
-    return Density(density.values.clamp(min=0), density.grid)
+    return Density(density.tensor.clamp(min=0), density.grid)

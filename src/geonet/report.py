@@ -445,7 +445,7 @@ def report_on(path: Geodesic) -> Report:
         upper = torch.fmin(upper, checks.pop("distance_upper_bound"))
     lower = torch.minimum(lower, upper)  # which may be equal up to rounding
     cell = path.grid.cell_volume ** (1 / path.grid.dimension)
-    first, last = (frames.values.select(len(path.batch), k) for k in (0, -1))
+    first, last = (frames.tensor.select(len(path.batch), k) for k in (0, -1))
     return Report(
         solver=path.solver,
         distance=_distance(path, lower, upper, STILL * cell),
@@ -558,7 +558,7 @@ def torn_share(path: Geodesic) -> float | None:
     if most is None:
         return None
     grid = path.grid.with_shape([min(n, most) for n in path.grid.shape])
-    density = path.source.resample(grid).values.double()
+    density = path.source.resample(grid).tensor.double()
     full = density > FAINT * density.max()
     points = grid.points()[full]
     try:

@@ -111,7 +111,7 @@ def _masses(density: Density, count: int) -> Tensor:
     check_count(count, 1, "count")
     if density.leading:
         raise DensityError(f"This is {density!r}; give a single density, such as density[0].")
-    return density.values.to(torch.float64).clamp(min=0).reshape(-1) * density.grid.cell_volume
+    return density.tensor.to(torch.float64).clamp(min=0).reshape(-1) * density.grid.cell_volume
 
 
 Outside = Literal["error", "drop"]

@@ -19,7 +19,7 @@ def test_grids_of_all_sizes_show_the_same_pair(kind):
     for cells in (64, 48):  # one that divides the fine grid and one that does not
         for end, finer in zip(draw(kind, cells), fine, strict=True):
             assert isinstance(end, Density) and end.grid == Grid((cells, cells))
-            assert end.values.dtype == torch.float64 and bool((end.values >= 0).all())
+            assert end.tensor.dtype == torch.float64 and bool((end.tensor >= 0).all())
             blocks = Grid((16, 16))
             assert float(l1(end.resample(blocks), finer.resample(blocks))) < 1e-9
 
@@ -29,7 +29,7 @@ def test_pairs_differ_and_come_again(kind):
     source, target = draw(kind, 32)
     assert float(l1(source, target)) > 0.05
     for end, again in zip((source, target), draw(kind, 32), strict=True):
-        assert torch.equal(end.values, again.values)
+        assert torch.equal(end.tensor, again.tensor)
     for other in (draw(kind, 32, 1), draw(kind, 32, 0, seed=5)):
         assert float(l1(source, other[0])) > 0.05
 
@@ -47,21 +47,21 @@ def test_roughness_rises_from_smooth_to_noise():
 def test_shapes_spots_and_digits_lie_on_zero():
     for kind in ("shapes", "spots", "digits"):
         for end in draw(kind, 64):
-            assert float((end.values == 0).double().mean()) > 0.5
-    shape = draw("shapes", 256)[0].values
+            assert float((end.tensor == 0).double().mean()) > 0.5
+    shape = draw("shapes", 256)[0].tensor
     inside = shape[(shape > 0)]
     assert float((inside > 0.999 * shape.max()).double().mean()) > 0.8  # but for its edge
 
 
 def test_noise_is_constant_in_its_cells():
-    source = draw("white-noise", 2 * NOISE)[0].values
+    source = draw("white-noise", 2 * NOISE)[0].tensor
     blocks = source.reshape(NOISE, 2, NOISE, 2)
     assert torch.allclose(blocks, blocks[:, :1, :, :1].expand_as(blocks), rtol=1e-9)
 
 
 def test_high_contrast_and_log_normal_are_positive():
     for kind, least in (("high-contrast", 1e3), ("log-normal", 50)):
-        values = draw(kind, 64)[0].values
+        values = draw(kind, 64)[0].tensor
         assert float(values.min()) > 0 and float(values.max() / values.min()) > least
 
 

@@ -24,8 +24,8 @@ def sampled(function, cells, fine=32):
 def test_a_path_begins_and_ends_with_its_pair(name):
     pair = exact_pair(name, 32)
     assert pair.name == name and pair.source.grid == pair.target.grid == Grid((32, 32))
-    assert torch.equal(pair.truth(0).values, pair.source.values)
-    assert torch.equal(pair.truth(1.0).values, pair.target.values)
+    assert torch.equal(pair.truth(0).tensor, pair.source.tensor)
+    assert torch.equal(pair.truth(1.0).tensor, pair.target.tensor)
     masses = [float(pair.truth(t).mass) for t in (0, 0.3, 0.5, 1)]
     assert masses == pytest.approx([masses[0]] * 4, rel=1e-4)  # nothing leaves the square
     assert float(l1(pair.source, pair.target)) > 0.2
@@ -79,8 +79,8 @@ def test_halves_of_a_disc():
             100,
         )
         assert float(l1(pair.truth(t), expected)) < 3e-3
-    assert float(pair.truth(0.4).values.max()) == pytest.approx(1 / (math.pi * 0.21**2), rel=1e-6)
-    assert float(pair.target.values[7:9].max()) == 0  # the gap
+    assert float(pair.truth(0.4).tensor.max()) == pytest.approx(1 / (math.pi * 0.21**2), rel=1e-6)
+    assert float(pair.target.tensor[7:9].max()) == 0  # the gap
 
 
 def test_a_ring_fills_up():
@@ -97,17 +97,17 @@ def test_a_ring_fills_up():
     found = halfway.covariance().trace()
     assert float(found) == pytest.approx(np.mean(radius**2) + 1 / 6 / 32**2, rel=1e-3)
     inside = halfway.grid.points().sub(0.5).norm(dim=-1) < 0.07
-    assert float(halfway.values[inside].max()) == 0  # the hole is not filled yet
+    assert float(halfway.tensor[inside].max()) == 0  # the hole is not filled yet
 
 
 def test_a_texture_moves_by_whole_cells_at_the_quarters():
     pair = exact_pair("texture-shift", 64)
     assert pair.distance == pytest.approx(math.hypot(1 / 8, 1 / 16))
     for k in range(5):
-        moved = pair.source.values.roll((2 * k, k), (0, 1))
-        assert torch.allclose(pair.truth(k / 4).values, moved, rtol=1e-12)
-    assert float((pair.source.values == 0).double().mean()) > 0.7
-    assert float(pair.truth(1 / 8).values.max()) < float(pair.source.values.max())
+        moved = pair.source.tensor.roll((2 * k, k), (0, 1))
+        assert torch.allclose(pair.truth(k / 4).tensor, moved, rtol=1e-12)
+    assert float((pair.source.tensor == 0).double().mean()) > 0.7
+    assert float(pair.truth(1 / 8).tensor.max()) < float(pair.source.tensor.max())
 
 
 def test_torn_mixtures_have_a_gap_and_move_by_known_lengths():
@@ -115,11 +115,11 @@ def test_torn_mixtures_have_a_gap_and_move_by_known_lengths():
     assert rigid.distance == pytest.approx(0.1, rel=1e-9)
     assert 0.05 < squeezed.distance < 0.1
     for pair in (rigid, squeezed):
-        assert float(pair.target.values[16:24].max()) == 0
-        assert float(pair.truth(0.5).values[18:22].max()) == 0
-    assert float(squeezed.source.values.min()) > 0
-    assert torch.allclose(rigid.target.values[:16], rigid.source.values[4:20], rtol=1e-9)
-    assert torch.allclose(rigid.target.values[24:], rigid.source.values[20:36], rtol=1e-9)
+        assert float(pair.target.tensor[16:24].max()) == 0
+        assert float(pair.truth(0.5).tensor[18:22].max()) == 0
+    assert float(squeezed.source.tensor.min()) > 0
+    assert torch.allclose(rigid.target.tensor[:16], rigid.source.tensor[4:20], rtol=1e-9)
+    assert torch.allclose(rigid.target.tensor[24:], rigid.source.tensor[20:36], rtol=1e-9)
 
 
 def test_what_is_not_there_is_refused():

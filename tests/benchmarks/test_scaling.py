@@ -24,7 +24,7 @@ def test_curves(monkeypatch):
     asked = []
 
     def calls_within(budget, repeats, call):
-        answer = call(0).values
+        answer = call(0).tensor
         asked.append(tuple(answer.shape))
         return scaling_calls([answer.numel() * 1e-6])
 
@@ -48,8 +48,8 @@ def test_curves(monkeypatch):
         (2, 5, 20),
         (4, 5, 20),
     ]
-    assert found["output points"].values == [10, 20, 40]
-    assert found["times"].values == found["pairs"].values == [1, 2, 4]
+    assert found["output points"].tensor == [10, 20, 40]
+    assert found["times"].tensor == found["pairs"].tensor == [1, 2, 4]
     for curve in found.values():
         assert curve.solver == "linear" and curve.slope == pytest.approx(1)
 

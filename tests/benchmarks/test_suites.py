@@ -56,12 +56,12 @@ def test_pairs_are_those_of_the_reproduction(tmp_path):
     file = PairsFile(tmp_path / "pairs", expected.source.grid)
     found = file.pairs()
     for name in ("source", "target", "truth"):
-        assert torch.allclose(getattr(found, name).values, getattr(expected, name).values)
+        assert torch.allclose(getattr(found, name).tensor, getattr(expected, name).tensor)
         assert getattr(found, name).mixture is None
     assert torch.equal(found.distance, expected.distance)
     first, second = file.batch(3)
     assert first.leading == second.leading == (3,)
-    assert len(torch.cat([first.values, second.values]).unique(dim=0)) == 6
+    assert len(torch.cat([first.tensor, second.tensor]).unique(dim=0)) == 6
 
 
 def test_a_batch_is_written_where_it_is_asked_for(tmp_path):

@@ -92,8 +92,8 @@ def test_errors_are_those_of_the_solver(job):
     assert rows[0].w2_percent is None
     assert rows[0].l1_quarters[0] == pytest.approx(0, abs=1e-3)
     grid = BOX_1D.with_shape(40)
-    mixture = mixtures_1d(4, torch.Generator().manual_seed(SEED)).on(grid).values
-    truth = pairs_of(Case(mixtures_1d, grid), 2).truth.values[:, 2]
+    mixture = mixtures_1d(4, torch.Generator().manual_seed(SEED)).on(grid).tensor
+    truth = pairs_of(Case(mixtures_1d, grid), 2).truth.tensor[:, 2]
     faded = (mixture[:2] + mixture[2:]) / 2
     expected = 100 * ((faded - truth).abs().sum(-1) / truth.sum(-1)).mean()
     assert rows[-1].l1_quarters[2] == pytest.approx(float(expected), rel=1e-6)
@@ -124,12 +124,12 @@ def test_a_pair_that_fails_is_named(job, monkeypatch):
     path = LinearPath._density
 
     def fails(self, times, grid):
-        if torch.equal(self.source.values, second):
+        if torch.equal(self.source.tensor, second):
             raise SolverError("Not this pair.")
         return path(self, times, grid)
 
     grid = BOX_1D.with_shape(20)
-    second = PairsFile(job("some").files[20], grid).pairs().source[1].values
+    second = PairsFile(job("some").files[20], grid).pairs().source[1].tensor
     monkeypatch.setattr(LinearPath, "_density", fails)
     _, skipped = measured(job("linear"))
     assert [(s.cells, s.reason) for s in skipped] == [(20, "Pair 1 of 2: Not this pair.")]

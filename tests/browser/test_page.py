@@ -71,14 +71,14 @@ def test_a_stroke_changes_the_path(page, stroke):
 
 def test_undo_erase_and_clear(page, stroke, settled):
     stroke("source", [(0.1, 0.9)])
-    whole = drawn(page)[0].values.numpy()
+    whole = drawn(page)[0].tensor.numpy()
     page.locator("#source").get_by_role("button", name="Eraser").click()
     stroke("source", [(0.1, 0.9)])
-    erased = drawn(page)[0].values.numpy()
+    erased = drawn(page)[0].tensor.numpy()
     assert erased[6, 57] == 0 < whole[6, 57]
     with settled():
         page.locator("#source").get_by_role("button", name="Undo").click()
-    assert np.allclose(drawn(page)[0].values.numpy(), whole)
+    assert np.allclose(drawn(page)[0].tensor.numpy(), whole)
     page.locator("#source").get_by_role("button", name="Clear").click()
     page.get_by_text("Draw something on the left first.").wait_for()
 
@@ -88,7 +88,7 @@ def test_invert(page, settled):
     with settled():
         page.locator("#source").get_by_role("button", name="Invert").click()
     after = drawn(page)[0]
-    assert np.corrcoef(before.values.flatten(), after.values.flatten())[0, 1] < -0.999
+    assert np.corrcoef(before.tensor.flatten(), after.tensor.flatten())[0, 1] < -0.999
 
 
 def test_time_is_dragged_played_and_stepped(page):
@@ -117,7 +117,7 @@ def test_the_middle_frame_is_that_of_the_library(page):
     path = solved(page)
     page.get_by_role("slider", name="Time").fill("0.5")
     shown = pixels(page, "#view canvas").sum(-1)
-    expected = path.density(0.5).values.numpy()
+    expected = path.density(0.5).tensor.numpy()
     cells = np.asarray(
         Image.fromarray(shown.astype(np.float32)).resize(expected.shape[::-1], Image.Resampling.BOX)
     )
@@ -142,7 +142,7 @@ def test_the_fade_stands_beside_it(page):
     other = page.locator("figure", has_text="Fading instead").locator("canvas")
     assert other.is_visible()
     source, target, *_ = drawn(page)
-    mixture = (source.values + target.values).numpy()
+    mixture = (source.tensor + target.tensor).numpy()
     shown = pixels(page, "figure:has(figcaption) canvas").sum(-1)
     cells = np.asarray(
         Image.fromarray(shown.astype(np.float32)).resize(mixture.shape[::-1], Image.Resampling.BOX)
@@ -187,10 +187,10 @@ def test_other_cells(page, settled):
 def test_the_gallery(page, settled):
     with settled():
         page.locator("#source .gallery").get_by_role("button").first.click()
-    first = drawn(page)[0].values
+    first = drawn(page)[0].tensor
     with settled():
         page.locator("#source .gallery").get_by_role("button").last.click()
-    assert not np.allclose(first, drawn(page)[0].values)
+    assert not np.allclose(first, drawn(page)[0].tensor)
 
 
 def test_a_file_is_dropped(page, settled, tmp_path, drop):
@@ -200,7 +200,7 @@ def test_a_file_is_dropped(page, settled, tmp_path, drop):
     with settled():
         drop("target", tmp_path / "box.npy")
     page.get_by_text("Read box.npy.").wait_for()
-    assert np.allclose(drawn(page)[1].values, geonet.Density(values, geonet.Grid((64, 64))).values)
+    assert np.allclose(drawn(page)[1].tensor, geonet.Density(values, geonet.Grid((64, 64))).tensor)
 
 
 def test_a_bad_file_is_a_sentence(page, tmp_path, drop):
@@ -216,7 +216,7 @@ def test_the_keyboard_draws(page, settled):
     page.keyboard.press("Shift+ArrowUp")
     with settled():
         page.keyboard.press("Space")
-    assert drawn(page)[0].values.numpy()[25, 32] > 0
+    assert drawn(page)[0].tensor.numpy()[25, 32] > 0
 
 
 # ---- what can be taken away
@@ -250,7 +250,7 @@ def test_both_densities(page, tmp_path):
     source, target, *_ = drawn(page)
     for name, end in (("First density", source), ("Second density", target)):
         values = np.load(taken(page, name, tmp_path))
-        assert np.allclose(geonet.Density(values, end.grid).values, end.values)
+        assert np.allclose(geonet.Density(values, end.grid).tensor, end.tensor)
 
 
 def test_the_code(page, context):
@@ -262,8 +262,8 @@ def test_the_code(page, context):
     found: dict = {}
     exec(code.replace('path.explore("morph.html")', ""), found)  # it prints the report
     assert number(float(found["path"].distance)) == distance_on(page)
-    assert np.allclose(found["source"].values, drawn(page)[0].values)
-    assert np.allclose(found["frame"].values, solved(page).density(0.25).values)
+    assert np.allclose(found["source"].tensor, drawn(page)[0].tensor)
+    assert np.allclose(found["frame"].tensor, solved(page).density(0.25).tensor)
 
 
 def test_the_link(page, stroke, opened):
@@ -273,7 +273,7 @@ def test_the_link(page, stroke, opened):
     other = opened(page.url)
     assert other.locator(".clock").inner_text() == "t = 0.75"
     assert distance_on(other) == distance_on(page)
-    assert np.allclose(drawn(other)[0].values, ends[0].values)
+    assert np.allclose(drawn(other)[0].tensor, ends[0].tensor)
 
 
 def test_a_broken_link(opened, address):

@@ -56,8 +56,8 @@ def test_every_pair_gets_a_file_and_a_line(run, listed, tmp_path):
     for name, line in summary(folder).items():
         path = geonet.load(folder / name)
         ends = [geonet.read(tmp_path / "data" / line[end]) for end in ("source", "target")]
-        assert np.array_equal(path.source.values, ends[0].values)
-        assert np.array_equal(path.target.values, ends[1].values)
+        assert np.array_equal(path.source.tensor, ends[0].tensor)
+        assert np.array_equal(path.target.tensor, ends[1].tensor)
         assert float(line["distance"]) == pytest.approx(float(path.distance))
         assert line["solver"] == "quantile" and float(line["mass_error"]) < 1e-9
         with np.load(folder / name) as saved:

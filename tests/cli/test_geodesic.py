@@ -234,8 +234,8 @@ def test_cloud_and_density_share_the_grid_of_the_density(write, cloud_first):
 def test_the_coarser_density_is_brought_to_the_finer_cells(run, write):
     coarse, fine = write("a.npy", [1.0, 3.0]), write("b.npy", [1.0, 1.0, 2.0, 2.0])
     first, second = read_pair(coarse, fine, invert=False, resolution=None)
-    assert first.values.tolist() == pytest.approx([0.5, 0.5, 1.5, 1.5])
-    assert second.values.tolist() == pytest.approx([2 / 3, 2 / 3, 4 / 3, 4 / 3])
+    assert first.tensor.tolist() == pytest.approx([0.5, 0.5, 1.5, 1.5])
+    assert second.tensor.tolist() == pytest.approx([2 / 3, 2 / 3, 4 / 3, 4 / 3])
     assert run("geodesic", coarse, fine).code == 0
 
 
@@ -319,7 +319,7 @@ def test_cells_without_data(run, refused, write, tmp_path):
     options = ("--nodata", "-9999", "--json", "-o", file)
     answer = json.loads(run("geodesic", gaps, whole, *solver, *options).out)
     assert [read["without_data"] for read in answer["read"]] == [30, 0]
-    assert float(geonet.load(file).source.values[:3].max()) == 0
+    assert float(geonet.load(file).source.tensor[:3].max()) == 0
     cloud = write("cloud.csv", "x,y\n0,0\n1,1\n")
     assert "--nodata is for cells, and" in refused("geodesic", cloud, cloud, "--nodata", 0)
 
@@ -333,7 +333,7 @@ def test_pixels_without_data(run, image_pair, tmp_path):
     options = ("--solver", "linear", "--nodata", 255, "-o", file)
     assert "25 % of its cells have no data" in run("geodesic", *image_pair, *options).out
     source = geonet.load(file).source
-    assert torch.equal(source.values, geonet.from_image(image_pair[0], nodata=255).values)
+    assert torch.equal(source.tensor, geonet.from_image(image_pair[0], nodata=255).tensor)
 
 
 def test_masses_of_the_files_are_kept(run, refused, write, tmp_path):
@@ -477,7 +477,7 @@ def test_pictures_of_different_proportions_are_padded_to_squares(write):
     wide, tall = write("wide.npy", np.ones((8, 4))), write("tall.npy", np.ones((4, 8)))
     first, second = read_pair(wide, tall, invert=False, resolution=None)
     assert first.grid == second.grid == geonet.Grid((8, 8))
-    assert float(first.values[:, :2].sum()) == float(second.values[:2].sum()) == 0
+    assert float(first.tensor[:, :2].sum()) == float(second.tensor[:2].sum()) == 0
     assert np.allclose(first.mean(), 0.5) and np.allclose(second.mean(), 0.5)
 
 
@@ -543,7 +543,7 @@ def test_both_ends_can_be_blurred(run, write, tmp_path):
     file, out = write("noise.npy", values), tmp_path / "path.npz"
     run("geodesic", file, file, "--blur", 1.5, "--solver", "linear", "-o", out)
     expected = geonet.Density(values, geonet.Grid((12, 12))).blurred(1.5)
-    assert torch.equal(geonet.load(out).source.values, expected.values)
+    assert torch.equal(geonet.load(out).source.tensor, expected.tensor)
 
 
 def test_nodata_that_no_cell_has_is_said(run, write):

@@ -215,9 +215,9 @@ def test_own_pairs_with_holes_get_a_floor_then_and_later(run, own, tmp_path):
     model = "runs/holes/model.safetensors"
     path = geonet.geodesic(*ends, solver=model)
     assert path.notes["floor"] == 0.05
-    torch.testing.assert_close(path.source.values, ends[0].with_floor(0.05).values)
+    torch.testing.assert_close(path.source.tensor, ends[0].with_floor(0.05).tensor)
     plain = geonet.geodesic(*ends, solver=model, floor=0.0)
-    assert torch.equal(plain.source.values, ends[0].values) and "floor" not in plain.notes
+    assert torch.equal(plain.source.tensor, ends[0].tensor) and "floor" not in plain.notes
     answer = json.loads((tmp_path / "runs/holes/report.json").read_text())
     assert answer["model"]["failures"] == []
 

@@ -28,9 +28,9 @@ def test_target_is_the_pushed_forward_source(d, generator):
     def g(x):
         return torch.sin(2 * x).sum(-1) + (x**2).prod(-1)
 
-    carried = (g(image) * path.source.values.reshape(-1)).sum()
+    carried = (g(image) * path.source.tensor.reshape(-1)).sum()
     assert float(carried) == pytest.approx(
-        float((g(points) * path.target.values.reshape(-1)).sum()), rel=2e-3
+        float((g(points) * path.target.tensor.reshape(-1)).sum()), rel=2e-3
     )
     assert float(mass_error(path.density([0.3, 0.7])).max()) < 1e-3
 
@@ -46,9 +46,9 @@ def test_one_dimension_is_the_quantile_path(generator):
 def test_resolution_does_not_matter(d, generator):
     """The density at a point is exact, whatever grid it is asked on."""
     path = example(d, generator, n=12)
-    finer = path.density(0.5, path.grid.with_shape(36)).values
+    finer = path.density(0.5, path.grid.with_shape(36)).tensor
     centres = finer[(slice(1, None, 3),) * d]
-    assert torch.allclose(centres, path.density(0.5).values, atol=1e-8)
+    assert torch.allclose(centres, path.density(0.5).tensor, atol=1e-8)
 
 
 def test_potentials_are_convex_up_to_their_strength(generator):

@@ -75,7 +75,7 @@ def test_a_gaussian_that_moves_and_widens_is_known():
             mean, spread = ((1 - t) * a + t * b for a, b in zip(first, last, strict=True))
             exact = GaussianMixture.isotropic(torch.tensor([[mean]]), torch.tensor([spread]))
             expected = exact.pdf(BOX_1D.points())
-            assert float((pairs.truth.values[k, q] - expected).abs().max()) < 1e-3
+            assert float((pairs.truth.tensor[k, q] - expected).abs().max()) < 1e-3
         distance = sum((a - b) ** 2 for a, b in zip(first, last, strict=True)) ** 0.5
         assert float(pairs.distance[k]) == pytest.approx(distance, rel=1e-4)
 
@@ -90,9 +90,9 @@ def test_solvers_see_cells_alone(name):
     for end, first in zip(ends, (0, 0 if case.identity else 2), strict=True):
         assert end.mixture is None and end.grid == case.grid and end.leading == (2,)
         for k in range(2):
-            expected = mixture[first + k].on(case.grid).values
-            assert torch.allclose(end.values[k], expected, rtol=1e-12)
-    assert pairs.truth.values.shape == (2, 5, *case.grid.shape)
+            expected = mixture[first + k].on(case.grid).tensor
+            assert torch.allclose(end.tensor[k], expected, rtol=1e-12)
+    assert pairs.truth.tensor.shape == (2, 5, *case.grid.shape)
     assert pairs.distance.shape == (2,)
 
 
@@ -100,7 +100,7 @@ def test_solvers_see_cells_alone(name):
 def test_the_truth_begins_and_ends_with_the_pair(name):
     pairs = pairs_of(CASES[name], 3)
     for q, end in ((0, pairs.source), (-1, pairs.target)):
-        off = (pairs.truth.values[:, q] - end.values).abs().amax(-1) / end.values.amax(-1)
+        off = (pairs.truth.tensor[:, q] - end.tensor).abs().amax(-1) / end.tensor.amax(-1)
         assert float(off.max()) < 2e-3
 
 
@@ -118,22 +118,22 @@ def test_the_truth_in_1d_is_that_of_another_solver():
 @pytest.mark.parametrize("d", [1, 2])
 def test_identity_pairs_stand_still(d):
     pairs = pairs_of(CASES[f"{d}D identity"], 3)
-    assert torch.equal(pairs.source.values, pairs.target.values)
-    assert pairs.truth.values.shape == (3, 5, *pairs.source.grid.shape)
+    assert torch.equal(pairs.source.tensor, pairs.target.tensor)
+    assert pairs.truth.tensor.shape == (3, 5, *pairs.source.grid.shape)
     for q in range(5):
-        assert torch.allclose(pairs.truth.values[:, q], pairs.source.values, rtol=1e-12)
+        assert torch.allclose(pairs.truth.tensor[:, q], pairs.source.tensor, rtol=1e-12)
     assert torch.equal(pairs.distance, torch.zeros(3, dtype=torch.float64))
-    assert not torch.allclose(pairs.source.values[0], pairs.source.values[1], rtol=0.1)
+    assert not torch.allclose(pairs.source.tensor[0], pairs.source.tensor[1], rtol=0.1)
 
 
 def test_the_seed_decides():
     first, again, other = (pairs_of(CASES["1D random"], 2, seed) for seed in (1, 1, 2))
     for name in ("source", "target", "truth"):
-        ours, same, theirs = (getattr(p, name).values for p in (first, again, other))
+        ours, same, theirs = (getattr(p, name).tensor for p in (first, again, other))
         assert torch.equal(ours, same)
         assert not torch.allclose(ours, theirs, rtol=0.1)
     assert torch.equal(first.distance, again.distance)
-    assert not torch.equal(first.source.values, first.target.values)
+    assert not torch.equal(first.source.tensor, first.target.tensor)
 
 
 @pytest.fixture
@@ -145,10 +145,10 @@ def coarse_2d(monkeypatch):
 
 def test_pairs_in_2d_have_exact_paths(coarse_2d):
     pairs = pairs_of(coarse_2d, 1)
-    assert pairs.source.mixture is None and pairs.truth.values.shape == (1, 5, 20, 20)
+    assert pairs.source.mixture is None and pairs.truth.tensor.shape == (1, 5, 20, 20)
     for q, end in ((0, pairs.source), (-1, pairs.target)):
-        off = (pairs.truth.values[:, q] - end.values).abs().amax()
-        assert float(off / end.values.amax()) < 0.02
+        off = (pairs.truth.tensor[:, q] - end.tensor).abs().amax()
+        assert float(off / end.tensor.amax()) < 0.02
     path = make_solver("monge-ampere")(pairs.source, pairs.target)
     assert float(pairs.distance[0]) == pytest.approx(float(path.distance[0]), rel=0.02)
 
@@ -166,7 +166,7 @@ def test_a_pair_without_an_exact_path_is_left_out(coarse_2d, monkeypatch):
     pairs = pairs_of(coarse_2d, 2)
     assert len(calls) == 2
     for name in ("source", "target", "truth"):
-        some, every = (getattr(p, name).values for p in (pairs, whole))
+        some, every = (getattr(p, name).tensor for p in (pairs, whole))
         assert torch.equal(some, every[:1])
     assert torch.equal(pairs.distance, whole.distance[:1])
 
@@ -174,9 +174,9 @@ def test_a_pair_without_an_exact_path_is_left_out(coarse_2d, monkeypatch):
 def test_known_maps_in_3d():
     """The pairs are cells alone; the truth begins and ends with them."""
     pairs = known_map_pairs(2)
-    assert pairs.source.mixture is None and pairs.truth.values.shape == (2, 5, *BOX_3D.shape)
+    assert pairs.source.mixture is None and pairs.truth.tensor.shape == (2, 5, *BOX_3D.shape)
     for q, end in ((0, pairs.source), (-1, pairs.target)):
-        frame = Density.as_computed(pairs.truth.values[:, q], BOX_3D)
+        frame = Density.as_computed(pairs.truth.tensor[:, q], BOX_3D)
         assert float(l1(frame, end).max()) < 1e-3
     assert float(pairs.distance.min()) > 0
 
@@ -187,16 +187,16 @@ def test_known_maps_in_3d():
 def test_frames_of_a_solver():
     pairs = pairs_of(CASES["1D random"], 2)
     frames = pairs.frames("linear")
-    assert frames.values.shape == (2, 5, 100)
-    assert torch.allclose(frames.values[:, 0], pairs.source.values)
-    assert torch.allclose(frames.values[:, -1], pairs.target.values)
-    first = pairs.example("linear").density(QUARTERS).values
-    assert torch.allclose(first, frames.values[0])
+    assert frames.tensor.shape == (2, 5, 100)
+    assert torch.allclose(frames.tensor[:, 0], pairs.source.tensor)
+    assert torch.allclose(frames.tensor[:, -1], pairs.target.tensor)
+    first = pairs.example("linear").density(QUARTERS).tensor
+    assert torch.allclose(first, frames.tensor[0])
 
 
 def test_options_reach_the_solver():
     pairs = pairs_of(Case(mixtures_1d, Grid(50, 0.0, 10.0)), 1)
     strong, weak = (
-        pairs.solved("schrodinger", epsilon=epsilon).density(0.5).values for epsilon in (4.0, 0.4)
+        pairs.solved("schrodinger", epsilon=epsilon).density(0.5).tensor for epsilon in (4.0, 0.4)
     )
     assert float(strong.max()) < float(weak.max())

@@ -19,18 +19,18 @@ def test_formulas_in_1d_are_solved_on_finer_cells():
     ends = [mixtures_1d(2, torch.Generator().manual_seed(k)).on(BOX_1D) for k in (1, 2)]
     found = truth_of(*ends)
     assert FINER % 2 == 1 and found.solvers == {"quantile": 2}
-    assert found.frames.values.shape == (2, len(QUARTERS), *BOX_1D.shape)
-    first = Density.as_computed(found.frames.values[:, 0], BOX_1D)
+    assert found.frames.tensor.shape == (2, len(QUARTERS), *BOX_1D.shape)
+    first = Density.as_computed(found.frames.tensor[:, 0], BOX_1D)
     assert float(l1(first, ends[0]).max()) < 2e-3
-    cells_alone = [Density(end.values, end.grid) for end in ends]
+    cells_alone = [Density(end.tensor, end.grid) for end in ends]
     assert torch.allclose(found.distance, truth_of(*cells_alone).distance, rtol=2e-3)
 
 
 def test_noise_asks_for_the_bridge():
     ends = [mixtures_1d(1, torch.Generator().manual_seed(k))[0].on(BOX_1D) for k in (1, 2)]
     bridge = make_solver("schrodinger", epsilon=0.5)(*ends).density(QUARTERS)
-    assert torch.allclose(exact_path(*ends, 0.5).values, bridge.values)
-    assert torch.equal(exact_path(*ends, 0.0).values, truth_of(*ends).frames.values)
+    assert torch.allclose(exact_path(*ends, 0.5).tensor, bridge.tensor)
+    assert torch.equal(exact_path(*ends, 0.0).tensor, truth_of(*ends).frames.tensor)
 
 
 def test_the_path_of_mixtures_in_2d_is_that_of_monge_ampere():
@@ -56,7 +56,7 @@ def test_a_pair_and_a_batch_have_the_same_truth(d):
     family, grid = (mixtures_1d, BOX_1D) if d == 1 else (mixtures_2d, BOX_2D.with_shape(16))
     source, target = (family(2, torch.Generator().manual_seed(k)).on(grid) for k in (1, 2))
     batch, pair = truth_of(source, target), truth_of(source[1], target[1])
-    assert torch.allclose(batch.frames.values[1], pair.frames.values, atol=1e-6)
+    assert torch.allclose(batch.frames.tensor[1], pair.frames.tensor, atol=1e-6)
     assert sum(batch.solvers.values()) == 2 and sum(pair.solvers.values()) == 1
 
 
@@ -73,4 +73,4 @@ def test_a_batch_tells_its_pair_and_what_the_solver_tells():
         tell("done")
     expected = [f"exact path {k}/2{told}" for k in (1, 2) for told in ("", ", residual 3 %")]
     assert heard == [*expected, "done"]  # quantiles are found at once and tell nothing
-    assert torch.equal(found.frames.values, truth_of(source, target, of_pair=of_pair).frames.values)
+    assert torch.equal(found.frames.tensor, truth_of(source, target, of_pair=of_pair).frames.tensor)

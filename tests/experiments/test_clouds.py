@@ -115,9 +115,9 @@ def test_counts_are_poisson_numbers():
 @pytest.mark.parametrize("end", [0, 1])
 def test_densities_are_histograms_of_about_three_thousand_particles(end):
     density = Clouds().densities(COUNT, seeded())[end]
-    assert density.grid == BOX_CLOUDS and density.values.dtype == torch.float64
+    assert density.grid == BOX_CLOUDS and density.tensor.dtype == torch.float64
     assert torch.allclose(density.mass, torch.ones(COUNT, dtype=torch.float64))
-    counts, off = counts_of(density.values)
+    counts, off = counts_of(density.tensor)
     assert float(off) < 1e-6
     totals = counts.sum((-2, -1))
     assert bool(((totals - PARTICLES).abs() < 5 * PARTICLES**0.5).all())
@@ -127,7 +127,7 @@ def test_densities_are_histograms_of_about_three_thousand_particles(end):
 @pytest.mark.parametrize("end", [0, 1])
 def test_validation_and_training_draw_alike(ends, end):
     density = Clouds().densities(COUNT, seeded())[end]
-    assert torch.allclose(25 * density.values, ends[end].histograms.double(), atol=1e-5)
+    assert torch.allclose(25 * density.tensor, ends[end].histograms.double(), atol=1e-5)
 
 
 def test_the_seed_decides(ends):

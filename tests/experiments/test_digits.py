@@ -28,7 +28,7 @@ def centres(grid):
 
 def rows_of(values, density):
     """Which densities of the set these are, given relative to uniform, one index for each."""
-    relative = density.values.flatten(1) * density.grid.volume
+    relative = density.tensor.flatten(1) * density.grid.volume
     off = (values.double().flatten(1)[:, None] - relative).abs().amax(-1)
     assert float(off.amin(1).max()) < 1e-4
     return off.argmin(1).tolist()
@@ -63,8 +63,8 @@ def test_the_last_tenth_is_held_out(grid, count, seen):
     for end in pool.draw(300, seeded()):
         assert set(rows_of(end(centres(grid)), densities)) == set(range(seen))
     for end in pool.densities(300, seeded()):
-        assert end.grid == grid and end.values.dtype == torch.float64
-        assert set(rows_of(end.values * grid.volume, densities)) == set(range(seen, count))
+        assert end.grid == grid and end.tensor.dtype == torch.float64
+        assert set(rows_of(end.tensor * grid.volume, densities)) == set(range(seen, count))
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -92,7 +92,7 @@ def test_ends_are_chosen_apart_and_by_the_seed():
     assert len(set(draws)) == 4
     again = [tuple(rows_of(end(cells), densities)) for end in pool.draw(20, seeded())]
     assert again == draws[:2]
-    held = [tuple(rows_of(end.values * 5, densities)) for end in pool.densities(20, seeded())]
+    held = [tuple(rows_of(end.tensor * 5, densities)) for end in pool.densities(20, seeded())]
     assert held[0] != held[1]
 
 
@@ -103,7 +103,7 @@ def test_images_are_blurred_and_nowhere_zero(small_mnist):
     pool = digit_images()
     expected = as_densities(small_mnist, BLUR, FLOOR)
     assert pool.box == Grid((28, 28)) and len(pool.pool) == 40
-    assert torch.allclose(pool.pool.double(), expected.values, atol=1e-5)  # on a box of volume one
+    assert torch.allclose(pool.pool.double(), expected.tensor, atol=1e-5)  # on a box of volume one
     assert float(pool.pool.min()) >= 0.99 * FLOOR
     means = pool.pool.double().mean((-2, -1))
     assert torch.allclose(means, torch.ones_like(means), atol=1e-5)
@@ -135,7 +135,7 @@ def test_codes_can_be_of_another_autoencoder(small_mnist, tmp_path):
     file = write_tensors(tmp_path / "other.safetensors", weights, kind)
     ours, theirs = digit_codes(file).pool, digit_codes().pool
     expected = code_densities(load_autoencoder(file).encode(as_rows(small_mnist)))
-    assert torch.allclose(ours.double(), expected.values, rtol=1e-5)
+    assert torch.allclose(ours.double(), expected.tensor, rtol=1e-5)
     assert not torch.allclose(ours, theirs, rtol=1e-2)
 
 
@@ -143,8 +143,8 @@ def test_densities_of_codes_lead_back_to_the_codes():
     codes = 18 * torch.rand(7, 32, generator=seeded()) - 9
     densities = code_densities(codes)
     assert densities.grid == CODE_BOX and densities.leading == (7,)
-    assert float(densities.values.min()) > 0
-    back = codes_of(densities.values, densities.mass)
+    assert float(densities.tensor.min()) > 0
+    back = codes_of(densities.tensor, densities.mass)
     assert back.shape == (7, 32)
     assert torch.allclose(back, codes.double(), atol=1e-9)
 
@@ -153,7 +153,7 @@ def test_frames_on_the_way_lead_back_to_codes_too():
     """Densities (pairs, times, 32) with the mass of each."""
     codes = torch.rand(3, 32, generator=seeded())
     densities = code_densities(codes)
-    frames = densities.values[:, None].expand(3, 5, 32)
+    frames = densities.tensor[:, None].expand(3, 5, 32)
     mass = densities.mass[:, None] * torch.linspace(1, 2, 5)
     back = codes_of(frames, mass)
     assert torch.allclose(back[:, 0], codes.double(), atol=1e-6)
@@ -170,7 +170,7 @@ def test_codes_are_bounded_so_that_the_shift_makes_them_positive(size):
     codes = model.encode(torch.rand(50, 784, generator=seeded(4)))
     assert codes.shape == (50, 32)
     assert float(codes.abs().max()) <= 9
-    assert float(code_densities(codes).values.min()) > 0
+    assert float(code_densities(codes).tensor.min()) > 0
 
 
 def test_small_codes_are_not_bent():

@@ -370,7 +370,7 @@ def test_all_in_a_race_are_given_cells_alone():
     for race in runtime.RACES:
         pairs = runtime._pairs(race, 20, 2)
         assert len(pairs) == 2
-        values = torch.stack([end.values for pair in pairs for end in pair])
+        values = torch.stack([end.tensor for pair in pairs for end in pair])
         assert len(values.unique(dim=0)) == 4
         for end in (end for pair in pairs for end in pair):
             assert end.mixture is None and end.grid == race.box.with_shape(20)
@@ -423,12 +423,12 @@ def test_particles_move_straight_and_at_the_least_cost(few):
 def test_the_truth_of_clouds_is_their_histogram_on_the_way(few):
     pair = clouds.cloud_pairs(1)[0]
     source, target = pair.ends
-    assert torch.equal(source.values, histogram(pair.source, BOX_CLOUDS).values)
-    assert torch.equal(pair.truth.values[0], source.values)
-    assert torch.equal(pair.truth.values[4], target.values)
-    assert pair.truth.values.shape == (5, 25, 25)
+    assert torch.equal(source.tensor, histogram(pair.source, BOX_CLOUDS).tensor)
+    assert torch.equal(pair.truth.tensor[0], source.tensor)
+    assert torch.equal(pair.truth.tensor[4], target.tensor)
+    assert pair.truth.tensor.shape == (5, 25, 25)
     middle = clouds._moved(pair.source, pair.target)[2]
-    assert torch.equal(pair.truth.values[2], histogram(middle, BOX_CLOUDS).values)
+    assert torch.equal(pair.truth.tensor[2], histogram(middle, BOX_CLOUDS).tensor)
 
 
 def test_the_noise_is_that_of_a_second_sample(few):
@@ -443,7 +443,7 @@ def standing_still(source, target):
     """A path on which particles never move."""
 
     def trajectories(times, points):
-        assert torch.equal(histogram(points, BOX_CLOUDS).values, source.values)
+        assert torch.equal(histogram(points, BOX_CLOUDS).tensor, source.tensor)
         return points.expand(len(times), *points.shape)
 
     return SimpleNamespace(trajectories=trajectories)
@@ -453,8 +453,8 @@ def test_particles_of_both_ends_count_by_the_time(few, monkeypatch):
     """Where nothing moves, they fade; those of the source alone stay."""
     monkeypatch.setattr(clouds, "make_solver", lambda name: standing_still)
     pair = clouds.cloud_pairs(1)[0]
-    alone, both = (clouds._carried(pair, "some", both=both).values for both in (False, True))
-    source, target = (end.values for end in pair.ends)
+    alone, both = (clouds._carried(pair, "some", both=both).tensor for both in (False, True))
+    source, target = (end.tensor for end in pair.ends)
     for k, t in enumerate(QUARTERS):
         assert torch.allclose(alone[k], source)
         assert torch.allclose(both[k], (1 - t) * source + t * target)
@@ -466,12 +466,12 @@ def test_particles_of_the_target_go_back(few, monkeypatch):
     there, back = (clouds._moved(*ends) for ends in ((pair.source, pair.target), _reverse(pair)))
 
     def solver(source, target):
-        forth = torch.equal(source.values, pair.ends[0].values)
+        forth = torch.equal(source.tensor, pair.ends[0].tensor)
         return SimpleNamespace(trajectories=lambda points, times: there if forth else back)
 
     monkeypatch.setattr(clouds, "make_solver", lambda name: solver)
     both = clouds._carried(pair, "some", both=True)
-    off = (both.values - pair.truth.values).abs().sum((-2, -1)) * BOX_CLOUDS.cell_volume
+    off = (both.tensor - pair.truth.tensor).abs().sum((-2, -1)) * BOX_CLOUDS.cell_volume
     assert float(off.max()) < 0.02  # but for particles on the edges of cells
 
 
@@ -527,7 +527,7 @@ def test_codes_and_their_paths():
     autoencoder = load_autoencoder()
     images = digits.digit_pairs(3)
     pairs = digits.code_pairs(images, autoencoder)
-    assert pairs.truth.values.shape == (3, 5, 32)
+    assert pairs.truth.tensor.shape == (3, 5, 32)
     decoded = pairs.images(pairs.truth)
     assert decoded.shape == (3, 5, 784)
     for q, ends in ((0, images[0]), (4, images[1])):
@@ -535,7 +535,7 @@ def test_codes_and_their_paths():
         error = digits._picture_errors(decoded[:, q], expected)
         assert float(error.max()) < 0.1  # of their ink; the truth has been through a spline
     still = digits.code_pairs((images[0], images[0]), autoencoder)
-    frames = Density(still.source.values[:, None].expand(3, 5, 32), still.source.grid)
+    frames = Density(still.source.tensor[:, None].expand(3, 5, 32), still.source.grid)
     expected = autoencoder.decode(autoencoder.encode(as_rows(images[0])))
     assert torch.allclose(still.images(frames), expected[:, None], atol=1e-4)
 

@@ -399,7 +399,7 @@ def test_densities_are_what_from_image_reads(tmp_path):
         Image.fromarray(image).save(tmp_path / "digit.png")
         expected = geonet.from_image(tmp_path / "digit.png")
         assert densities.grid == expected.grid == geonet.Grid((28, 28))
-        assert torch.allclose(densities[k].values, expected.values)
+        assert torch.allclose(densities[k].tensor, expected.tensor)
         assert torch.allclose(densities[k].mass, expected.mass)
 
 
@@ -416,7 +416,7 @@ def test_blur_is_a_gaussian_in_each_image():
     for k, image in enumerate(images):
         blurred = gaussian_filter(image.astype(float), 1.5, mode="reflect")
         expected = geonet.Density(blurred, geonet.Grid((28, 28)))
-        assert torch.allclose(densities[k].values, expected.values)
+        assert torch.allclose(densities[k].tensor, expected.tensor)
 
 
 def test_blur_keeps_the_mass_at_the_border():
@@ -430,9 +430,9 @@ def test_blur_keeps_the_mass_at_the_border():
 def test_floor_is_a_share_of_the_uniform_density(floor):
     images = sample_digits().images[:10]
     densities, bare = as_densities(images, 1.0, floor), as_densities(images, 1.0, 0)
-    assert torch.allclose(densities.values, (1 - floor) * bare.values + floor)
-    assert torch.allclose(densities.values.mean((1, 2)), torch.ones(10, dtype=torch.float64))
-    assert bool((densities.values >= floor).all())
+    assert torch.allclose(densities.tensor, (1 - floor) * bare.tensor + floor)
+    assert torch.allclose(densities.tensor.mean((1, 2)), torch.ones(10, dtype=torch.float64))
+    assert bool((densities.tensor >= floor).all())
 
 
 def test_images_stay_as_they_are():

@@ -111,7 +111,7 @@ def test_the_look_of_an_animation(plane, tmp_path):
     colours = matplotlib.colormaps["viridis"](np.linspace(0, 1, LEVELS), bytes=True)[:, :3]
     shown = {tuple(c) for c in np.unique(frame.reshape(-1, 3), axis=0)}
     assert shown <= {tuple(colour) for colour in colours.tolist()}
-    peak = float(plane.density(0.0).values.max())  # of four decades below 100
+    peak = float(plane.density(0.0).tensor.max())  # of four decades below 100
     brightest = colours[round((LEVELS - 1) * (1 - np.log10(100 / peak) / 4))]
     assert tuple(brightest) in shown
     assert max(sum(c) for c in shown) == pytest.approx(sum(brightest.tolist()), abs=15)

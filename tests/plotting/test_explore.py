@@ -147,7 +147,7 @@ def test_notebooks_show_a_path():
 
 def test_notebooks_name_what_they_do_not_show():
     path = lumps(1)
-    values = torch.stack([path.source.values, path.target.values])
+    values = torch.stack([path.source.tensor, path.target.tensor])
     batch = geonet.geodesic(*(Density(v, path.grid) for v in (values, values.flip(0))))
     assert batch._repr_html_() is None
     slow = geonet.geodesic(path.source, path.target, "barycenter")

@@ -44,7 +44,7 @@ def test_arrows_are_where_the_mass_is(shift):
         assert points.mean(0) == pytest.approx(mean, abs=0.15)
         assert (np.abs(points - mean) < (1, 0.7)).all()
         values = shift.density(t).at(points).numpy()
-        assert values.min() > 0.5 * THIN * float(shift.density(t).values.max())
+        assert values.min() > 0.5 * THIN * float(shift.density(t).tensor.max())
 
 
 def test_arrows_are_in_proportion_to_the_speed():

@@ -88,7 +88,7 @@ def test_plane_is_a_strip_on_one_colour_scale(plane):
     assert [axis.get_title() for axis in frames] == ["t = 0", "t = 0.25", "t = 1"]
     scales = {image.norm for axis in frames for image in axis.images}
     assert len(scales) == 1
-    top = float(plane.density((0, 0.25, 1)).values.max())
+    top = float(plane.density((0, 0.25, 1)).tensor.max())
     assert (scales.pop().vmin, bar.get_ylim()[1]) == (0, pytest.approx(top))
     for axis, t in zip(frames, (0, 0.25, 1), strict=True):
         image = axis.images[0]

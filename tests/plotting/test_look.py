@@ -49,7 +49,7 @@ def _mixed(path):
 def _array(path):
     """The same path on a grid that is drawn as an image."""
     grid = geonet.Grid(path.grid.shape, path.grid.lower, path.grid.upper)
-    ends = [geonet.Density(end.values, grid) for end in (path.source, path.target)]
+    ends = [geonet.Density(end.tensor, grid) for end in (path.source, path.target)]
     return geonet.geodesic(*ends, "linear")
 
 
@@ -177,7 +177,7 @@ def test_colours_follow_the_norm_between_the_limits(norm):
 
 
 def test_limits_are_those_of_the_values_unless_given(shift):
-    peak = float(shift.density([0, 1]).values.max())
+    peak = float(shift.density([0, 1]).tensor.max())
     assert shift.plot([0, 1]).axes[0].images[0].get_clim() == pytest.approx((0, peak))
     chosen = shift.plot([0, 1], cmap="gray", vmin=0.1, vmax=2.0).axes[0].images[0]
     assert (chosen.get_clim(), chosen.get_cmap().name) == ((0.1, 2.0), "gray")
@@ -196,7 +196,7 @@ def test_logarithmic_colours_show_zeros_and_say_where_they_begin(inside):
 
 
 def test_curves_have_the_height_that_colours_have(line):
-    peak = float(line.density(QUARTERS).values.max())
+    peak = float(line.density(QUARTERS).tensor.max())
     for norm, low in (("linear", 0), ("sqrt", 0), ("log", peak * 1e-4)):
         axis = line.plot(norm=norm).axes[0]
         assert axis.get_ylim() == pytest.approx((low, 1.05 * peak))

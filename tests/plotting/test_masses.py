@@ -16,7 +16,7 @@ LIGHT, HEAVY = 2.0, 14.0
 def weighed(path, *masses):
     """The path between the same ends with other masses."""
     ends = [
-        geonet.Density(mass * end.values, end.grid)
+        geonet.Density(mass * end.tensor, end.grid)
         for mass, end in zip(masses, (path.source, path.target), strict=True)
     ]
     solver = "midpoint" if path.solver == "bures" else path.solver  # which wants formulas

@@ -79,10 +79,10 @@ def test_an_array_is_drawn_as_imshow_draws_it(kind, tmp_path, inside):
     assert is_letter(by_imshow(inside, LETTER))
     for figure in figures:
         axis = figure.axes[0]
-        assert np.array_equal(axis.images[0].get_array(), density.values)
+        assert np.array_equal(axis.images[0].get_array(), density.tensor)
         assert is_letter(inside(figure, axis))
     arrows = geonet.geodesic(density, density, "midpoint").plot([0], kind="velocity")
-    assert np.array_equal(arrows.axes[0].images[0].get_array(), density.values)
+    assert np.array_equal(arrows.axes[0].images[0].get_array(), density.tensor)
     assert is_letter(last_frame(path.animate(tmp_path / "f.gif", 2, stamp=False)))
 
 
@@ -90,7 +90,7 @@ def test_a_saved_path_is_drawn_as_before(tmp_path, inside):
     density = geonet.Density(LETTER, BOX)
     file = geonet.geodesic(density, density, "linear").save(tmp_path / "f.npz", [0, 1])
     with np.load(file) as arrays:
-        assert np.array_equal(arrays["density"][0], density.values)
+        assert np.array_equal(arrays["density"][0], density.tensor)
     figure = geonet.load(file).plot([0])
     assert is_letter(inside(figure, figure.axes[0]))
 

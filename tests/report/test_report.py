@@ -31,7 +31,7 @@ LABELS = {
 
 @pytest.fixture
 def batch_1d(pair_1d):
-    return tuple(Density(torch.stack([end.values] * 7), end.grid) for end in pair_1d)
+    return tuple(Density(torch.stack([end.tensor] * 7), end.grid) for end in pair_1d)
 
 
 def telling(path, **checks):
@@ -159,11 +159,11 @@ def test_an_uncertain_distance_is_shown_as_what_it_is_between(pair_1d, share, do
 
 
 def test_masses_are_shown_where_they_differ(pair_1d):
-    source, target = (Density(end.values, end.grid) for end in pair_1d)
+    source, target = (Density(end.tensor, end.grid) for end in pair_1d)
     ends = {f"{end}, integral over the box" for end in ("source", "target")}
     shown = {*ends, "target's mass over source's"}
     for factor in (1.0, 1.004, 1.006, 5.0):
-        report = geonet.geodesic(source, Density(factor * target.values, target.grid)).report
+        report = geonet.geodesic(source, Density(factor * target.tensor, target.grid)).report
         assert report.target_mass / report.source_mass == pytest.approx(factor)
         assert (shown <= set(dict(report.rows()))) == (factor > 1.005)
     assert dict(report.rows())["target's mass over source's"] == "5"

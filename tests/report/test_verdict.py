@@ -18,7 +18,7 @@ LINE, SQUARE = Grid(60, 0, 10), Grid((24, 24), 0, 5)
 
 
 def bump(grid: Grid, *mean: float, mass: float = 1.0) -> Density:
-    values = GaussianMixture.isotropic([list(mean)], [0.7]).on(grid).values
+    values = GaussianMixture.isotropic([list(mean)], [0.7]).on(grid).tensor
     return Density(mass * values, grid)
 
 
@@ -45,7 +45,7 @@ def solved(*ends: Density, **options: Any) -> Report:
 
 
 def batch(*ends: Density) -> Density:
-    return Density(torch.stack([end.values for end in ends]), ends[0].grid)
+    return Density(torch.stack([end.tensor for end in ends]), ends[0].grid)
 
 
 def noise() -> tuple[Density, Density]:
@@ -127,7 +127,7 @@ SOLVED: dict[str, tuple[Callable[[], Report], str]] = {
 
 def _smooth() -> tuple[Density, Density]:
     ends = bump(SQUARE, 1.5, 1.5), bump(SQUARE, 3.5, 3.0)
-    first, second = (Density(end.values, Grid((24, 24))) for end in ends)
+    first, second = (Density(end.tensor, Grid((24, 24))) for end in ends)
     return first, second
 
 

@@ -21,7 +21,7 @@ def batch_2d():
     """Four of the paper's pairs without their formulas, on few cells."""
     ends = FAMILIES["mixtures-2d"]().densities(4, torch.Generator().manual_seed(5))
     grid = ends[0].grid.with_shape(32)
-    return tuple(Density(end.resample(grid).values, grid) for end in ends)
+    return tuple(Density(end.resample(grid).tensor, grid) for end in ends)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def blocks():
 
 
 def together(first: Density, second: Density) -> Density:
-    return Density(torch.stack([first.values, second.values]), first.grid)
+    return Density(torch.stack([first.tensor, second.tensor]), first.grid)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def mixed():
     corners = torch.zeros(2, 16, 16, 16, dtype=torch.float64)
     corners[0, 2:6, 2:6, 2:6] = corners[1, 9:13, 9:13, 9:13] = 1
     return tuple(
-        together(Density(end[0].resample(grid).values, grid), Density(values, grid))
+        together(Density(end[0].resample(grid).tensor, grid), Density(values, grid))
         for end, values in zip(ends, corners, strict=True)
     )
 
@@ -110,7 +110,7 @@ def test_the_tolerance_is_that_of_midpoint(pair_2d, blocks):
     )
     assert tight < 2e-4 < 2e-3 < loose < 0.1
     source, target = blocks
-    longer = Density(target.values + target.values.roll(1, 0), target.grid)
+    longer = Density(target.tensor + target.tensor.roll(1, 0), target.grid)
     with pytest.warns(ConvergenceWarning, match="did not reach the tolerance of 1e-10 %"):
         path = geonet.geodesic(source, longer, tolerance=1e-12)
     assert path.solver == "midpoint" and path.notes["converged"] is False
@@ -142,7 +142,7 @@ def test_the_network_is_asked_once_for_a_batch(batch_2d, monkeypatch):
     assert asked == [(4,)]
     assert path.solver == "midpoint" and path.batch == (4,)
     alone = geonet.geodesic(batch_2d[0][2], batch_2d[1][2])
-    assert torch.allclose(path.density(0.5).values[2], alone.density(0.5).values, atol=1e-3)
+    assert torch.allclose(path.density(0.5).tensor[2], alone.density(0.5).tensor, atol=1e-3)
 
 
 def test_each_pair_of_a_batch_gets_its_own(mixed):
@@ -153,10 +153,10 @@ def test_each_pair_of_a_batch_gets_its_own(mixed):
     assert report.notes["converged"] == [None, True]
     assert report.in_distribution == [True, None]
     assert "True, –" in str(report)
-    frames = path.density(0.5).values
+    frames = path.density(0.5).tensor
     for k in range(2):
         alone = geonet.geodesic(mixed[0][k], mixed[1][k])
-        assert torch.allclose(frames[k], alone.density(0.5).values, atol=1e-4)
+        assert torch.allclose(frames[k], alone.density(0.5).tensor, atol=1e-4)
 
 
 def test_atoms_and_gaussians_of_a_batch_get_their_own():
@@ -167,8 +167,8 @@ def test_atoms_and_gaussians_of_a_batch_get_their_own():
     atoms[0, 2::7, 3::5] = atoms[1, 5::6, 1::7] = 1
     square = torch.zeros(24, 24, dtype=torch.float64)
     square[3:20, 8:22] = 1
-    source = Density(torch.stack([atoms[0], square, gaussians[0].values]), grid)
-    target = Density(torch.stack([atoms[1], square.T, gaussians[1].values]), grid)
+    source = Density(torch.stack([atoms[0], square, gaussians[0].tensor]), grid)
+    target = Density(torch.stack([atoms[1], square.T, gaussians[1].tensor]), grid)
     path = geonet.geodesic(source, target, learned=False)
     assert [own.solver for own in path.paths] == ["linear-program", "midpoint", "midpoint"]
     formulas = geonet.GaussianMixture.isotropic(centres, 0.08).on(grid)

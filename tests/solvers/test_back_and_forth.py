@@ -133,7 +133,7 @@ def test_the_plain_loops_give_the_same(monkeypatch):
     second = solve(*ends)
     assert first.notes["iterations"] == second.notes["iterations"]
     assert float(first.distance) == pytest.approx(float(second.distance), rel=1e-9)
-    assert torch.allclose(first.density(0.3).values, second.density(0.3).values, atol=1e-6)
+    assert torch.allclose(first.density(0.3).tensor, second.density(0.3).tensor, atol=1e-6)
 
 
 def test_stopping_early_is_said():

@@ -74,7 +74,7 @@ def test_what_is_not_a_pair_of_gaussians_is_refused(source, target, message):
 
 
 def test_a_gridded_density_is_refused(pair_2d):
-    plain = [geonet.Density(end.values, end.grid) for end in pair_2d]
+    plain = [geonet.Density(end.tensor, end.grid) for end in pair_2d]
     with pytest.raises(SolverError, match="bures needs Gaussians, this is a density on a grid"):
         geonet.geodesic(*plain, "bures")
 

@@ -110,13 +110,13 @@ FAMILY = {
 
 def both_ends(family, box: Grid) -> torch.Tensor:
     """Two pairs of mixtures as values, (4, *cells)."""
-    return family(4, torch.Generator().manual_seed(4)).on(box).values
+    return family(4, torch.Generator().manual_seed(4)).on(box).tensor
 
 
 def digits() -> torch.Tensor:
     """Two pairs of digits on coarse cells."""
     images = as_densities(sample_digits().images[::300], blur=1.0, floor=0.05)
-    return images.resample(images.grid.with_shape(SHAPES[2])).values
+    return images.resample(images.grid.with_shape(SHAPES[2])).tensor
 
 
 def codes() -> torch.Tensor:
@@ -209,11 +209,11 @@ def solved():
 def test_shapes(name, d, solved):
     path = solved(name, d)
     shape = SHAPES[d]
-    assert path.density(0.3).values.shape == (2, *shape)
-    assert path.density([0.3]).values.shape == (2, 1, *shape)
-    assert path.density(TIMES).values.shape == (2, 3, *shape)
+    assert path.density(0.3).tensor.shape == (2, *shape)
+    assert path.density([0.3]).tensor.shape == (2, 1, *shape)
+    assert path.density(TIMES).tensor.shape == (2, 3, *shape)
     finer = path.grid.with_shape([2 * n for n in shape])
-    assert path.density(TIMES, grid=finer).values.shape == (2, 3, *finer.shape)
+    assert path.density(TIMES, grid=finer).tensor.shape == (2, 3, *finer.shape)
     points = torch.full((4, 5, d), 0.9)
     expected = {
         "velocity": (2, 3, 4, 5, d),
@@ -232,7 +232,7 @@ def test_a_batch_is_its_pairs_one_by_one(name, d, solved):
     together = solved(name, d)
     source, target = batch(name, d)
     alone = make(name)(source[1], target[1])
-    frames = together.density(0.3).values[1], alone.density(0.3).values
+    frames = together.density(0.3).tensor[1], alone.density(0.3).tensor
     assert torch.allclose(*frames, rtol=0, atol=slack(name).rounding)
     if "distance" in solver_class(name).gives:
         assert torch.allclose(together.distance[1], alone.distance, rtol=slack(name).fields, atol=0)
@@ -247,8 +247,8 @@ def test_an_index_gives_the_path_of_one_pair(name, d, solved):
     alone, last = make(name)(source[1], target[1]), path[-1]
     assert last.batch == ()
     assert last.solver == alone.solver
-    assert torch.equal(last.source.values, source[1].values)
-    frames = last.density(TIMES).values, alone.density(TIMES).values
+    assert torch.equal(last.source.tensor, source[1].tensor)
+    frames = last.density(TIMES).tensor, alone.density(TIMES).tensor
     assert torch.allclose(*frames, rtol=0, atol=slack(name).rounding)
     places = torch.full((3, d), 0.9)
     for what in set(GIVES) & set(solver_class(name).gives):
@@ -308,7 +308,7 @@ def test_everything_scales_with_the_box(name, d, corner, scale, solved):
     moved = make(name)(*batch(name, d, corner, scale))
     plan = "linear-program" in (name, path.solver)  # of which several may be optimal
     if not plan:
-        frames = [p.density(0.4).values for p in (path, moved)]
+        frames = [p.density(0.4).tensor for p in (path, moved)]
         assert torch.allclose(frames[0], frames[1] * scale**d, rtol=1e-4, atol=1e-6)
     if "distance" in gives:
         rounding = max(1e-5, slack(name).fields)
@@ -326,7 +326,7 @@ def test_everything_scales_with_the_box(name, d, corner, scale, solved):
 @every_solver_that_gives(gridded=True)
 def test_single_precision_and_mixed_inputs(name, d, solved):
     path = solved(name, d)
-    single = Density(path.source.values.float(), path.grid)
+    single = Density(path.source.tensor.float(), path.grid)
     mixed = make(name)(single, path.target)
     apart = float(l1(mixed.density(0.3), path.density(0.3)).max())
     assert apart <= (slack(name).swap if name == "linear-program" else 1e-4)  # plans may change
@@ -365,7 +365,7 @@ def test_save_and_load(name, d, solved, tmp_path):
     path = solved(name, d)
     loaded = geonet.load(path.save(tmp_path / "path.npz", times=[0.0, 0.5]))
     assert (loaded.solver, loaded.notes) == (path.solver, path.notes)
-    assert torch.allclose(loaded.density(0.3).values, path.density(0.3).values, atol=1e-12)
+    assert torch.allclose(loaded.density(0.3).tensor, path.density(0.3).tensor, atol=1e-12)
     point = torch.full((1, d), 0.9)
     for what in set(GIVES[:2]) & set(solver_class(name).gives):
         again, before = (getattr(p, what)(0.3, point) for p in (loaded, path))
@@ -398,7 +398,7 @@ def test_particles_follow_the_density(name, d, solved):
     start = path.grid.points().reshape(-1, d)
     carried = path.trajectories([0.0, 0.4], start)
     assert torch.allclose(carried[:, 0], start.expand(2, -1, -1), atol=1e-9)
-    mass = path.source.values.reshape(2, -1, 1) * path.grid.cell_volume
+    mass = path.source.tensor.reshape(2, -1, 1) * path.grid.cell_volume
     assert torch.allclose(
         (mass * carried[:, 1]).sum(1), path.density(0.4).mean(), atol=slack(name).particles
     )

@@ -11,7 +11,7 @@ def test_distance_is_pots(pair_2d):
     grid = pair_2d[0].grid.with_shape(12)
     ends = [end.resample(grid) for end in pair_2d]
     points = grid.points().reshape(-1, 2).numpy()
-    masses = [(end.values.reshape(-1) * grid.cell_volume).numpy() for end in ends]
+    masses = [(end.tensor.reshape(-1) * grid.cell_volume).numpy() for end in ends]
     expected = ot.emd2(*(m / m.sum() for m in masses), ot.dist(points, points))
     assert float(geonet.geodesic(*ends, "linear-program").distance) ** 2 == pytest.approx(expected)
 
@@ -23,9 +23,9 @@ def test_an_atom_moves_straight(d):
     first[(1,) * d], last[(5,) * d] = 1, 1
     path = geonet.geodesic(Density(first, grid), Density(last, grid), "linear-program")
     assert float(path.distance) == pytest.approx(4 * d**0.5)
-    middle = path.density(0.5).values
+    middle = path.density(0.5).tensor
     assert float(middle[(3,) * d]) == pytest.approx(1) and float(middle.sum()) == pytest.approx(1)
-    between = path.density(0.125).values  # half a cell further: shared by its neighbours
+    between = path.density(0.125).tensor  # half a cell further: shared by its neighbours
     assert float(between[(1,) * d]) == pytest.approx(0.5**d)
 
 
@@ -34,7 +34,7 @@ def test_large_problems_are_refused_or_coarsened(pair_2d):
         geonet.geodesic(*pair_2d, "linear-program", max_cells=100)
     path = geonet.geodesic(*pair_2d, "linear-program", max_cells=100, coarsen=True)
     assert path.report.notes["solved on"].startswith("10×10 cells")
-    assert path.density(0.5).values.shape == (32, 32)
+    assert path.density(0.5).tensor.shape == (32, 32)
     assert path.report.source_error > 1e-3  # the price of the coarse grid is reported
 
 
@@ -71,7 +71,7 @@ def test_sorting_finds_the_same_plan(pair_1d):
     )
     assert float(sorting.distance) == pytest.approx(float(simplex.distance), rel=1e-9)
     assert torch.allclose(
-        sorting.density([0.0, 0.4, 1.0]).values, simplex.density([0.0, 0.4, 1.0]).values, atol=1e-9
+        sorting.density([0.0, 0.4, 1.0]).tensor, simplex.density([0.0, 0.4, 1.0]).tensor, atol=1e-9
     )
 
 

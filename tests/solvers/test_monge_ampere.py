@@ -13,7 +13,7 @@ TIMES = [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
 def gridded(mixture, grid):
-    return Density(mixture.on(grid).values, grid)
+    return Density(mixture.on(grid).tensor, grid)
 
 
 @pytest.mark.slow
@@ -41,7 +41,7 @@ def test_finds_known_maps(d, n, generator):
     truth = known_map_geodesic(
         GaussianMixture.isotropic(means, 0.5).on(grid), random_potential(grid, generator)
     )
-    path = geonet.geodesic(Density(truth.source.values, grid), truth.target, "monge-ampere")
+    path = geonet.geodesic(Density(truth.source.tensor, grid), truth.target, "monge-ampere")
     assert float(l1(path.density(TIMES), truth.density(TIMES)).max()) < 3e-3
     assert float(path.distance) == pytest.approx(float(truth.distance), rel=2e-3)
     points = 0.3 + 1.4 * torch.rand(30, d, dtype=torch.float64, generator=generator)
@@ -80,7 +80,7 @@ def test_a_box_that_is_no_cube(generator):
     path = geonet.geodesic(*ends, "monge-ampere")
     flat = geonet.geodesic(*(Density(p, Grid(40, 0.0, 2.0)) for p in profiles), "quantile")
     assert float(path.distance) == pytest.approx(float(flat.distance), rel=1e-3)
-    assert torch.allclose(path.density(0.5).values[:, 7] * 4, flat.density(0.5).values, atol=5e-3)
+    assert torch.allclose(path.density(0.5).tensor[:, 7] * 4, flat.density(0.5).tensor, atol=5e-3)
 
 
 def test_zeros_are_refused_unless_a_floor_is_given():
@@ -91,7 +91,7 @@ def test_zeros_are_refused_unless_a_floor_is_given():
         geonet.geodesic(*ends, "monge-ampere")
     path = geonet.geodesic(*ends, "monge-ampere", floor=0.5, tolerance=2e-2)
     assert path.report.notes["floor"] == 0.5
-    assert torch.allclose(path.source.values, ends[0].with_floor(0.5).values)
+    assert torch.allclose(path.source.tensor, ends[0].with_floor(0.5).tensor)
 
 
 def test_says_when_it_did_not_converge():
@@ -134,24 +134,24 @@ def test_what_is_answered_holds_between_the_cells(generator):
         answered += 1
         frames = path.density([0.0, 0.5, 1.0], grid.with_shape(72))
         assert float(mass_error(frames).max()) < 0.03
-        assert float(frames.values.min()) > 0
+        assert float(frames.tensor.min()) > 0
     assert answered >= 4
 
 
 def test_a_batch_names_the_pair_that_failed(pair_2d):
-    hole = pair_2d[0].values.clone()
+    hole = pair_2d[0].tensor.clone()
     hole[0, 0] = 0
-    ends = [Density(torch.stack([end.values, hole]), end.grid) for end in pair_2d]
+    ends = [Density(torch.stack([end.tensor, hole]), end.grid) for end in pair_2d]
     with pytest.raises(DensityError, match="Pair 1 of the batch: The source is zero in 1 of 1024"):
         geonet.geodesic(*ends, "monge-ampere")
 
 
 def test_gradients_of_a_linear_system_that_is_not_solved_are_refused(pair_2d, monkeypatch):
-    ends = [Density(end.values.requires_grad_(), end.grid) for end in pair_2d]
+    ends = [Density(end.tensor.requires_grad_(), end.grid) for end in pair_2d]
     path = geonet.geodesic(*ends, "monge-ampere")
     monkeypatch.setattr(monge_ampere, "WORST_ADJOINT", 1e-30)
     with pytest.raises(ConvergenceError, match="The gradient of monge-ampere's potential stopped"):
-        path.density(0.5).values[3, 4].backward()
+        path.density(0.5).tensor[3, 4].backward()
     path.distance.backward()  # which needs none
 
 

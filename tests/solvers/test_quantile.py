@@ -42,7 +42,7 @@ def test_reference_of_this_file_agrees_with_brute_force(generator):
     source, target = mixtures_1d(2, generator)
     fine = BOX_1D.with_shape(20_000)
     path = geonet.geodesic(source.on(fine), target.on(fine), "quantile")
-    averages = resample(path.density(0.5).values, fine, BOX_1D)
+    averages = resample(path.density(0.5).tensor, fine, BOX_1D)
     exact = analytic_path(source, target, 0.5, BOX_1D.edges()[0]) / BOX_1D.cell_volume
     assert float((averages - torch.as_tensor(exact)).abs().sum() * BOX_1D.cell_volume) < 1e-5
 
@@ -50,7 +50,7 @@ def test_reference_of_this_file_agrees_with_brute_force(generator):
 def test_paper_mixtures_at_100_cells(generator):
     source, target = mixtures_1d(50, generator), mixtures_1d(50, generator)
     fine = BOX_1D.with_shape(20_000)
-    truth = geonet.geodesic(source, target, "quantile", grid=fine).density(QUARTERS).values
+    truth = geonet.geodesic(source, target, "quantile", grid=fine).density(QUARTERS).tensor
     truth = Density.as_computed(resample(truth, fine, BOX_1D), BOX_1D)
     path = geonet.geodesic(source, target, "quantile", grid=BOX_1D)
     assert float(l1(path.density(QUARTERS), truth).mean(0).max()) < 3e-3
@@ -59,7 +59,7 @@ def test_paper_mixtures_at_100_cells(generator):
 def test_ten_thousand_pairs_in_one_call(generator):
     source, target = (mixtures_1d(10_000, generator).on(BOX_1D) for _ in range(2))
     frames = geonet.geodesic(source, target, "quantile").density(torch.linspace(0, 1, 11))
-    assert frames.values.shape == (10_000, 11, 100)
+    assert frames.tensor.shape == (10_000, 11, 100)
     assert float(mass_error(frames).max()) < 1e-12
 
 
@@ -71,9 +71,9 @@ def test_piecewise_constant_by_hand():
     )
     assert float(path.distance) == pytest.approx(3)
     assert torch.allclose(
-        path.density(0.5).values, torch.tensor([0, 0, 0, 1, 1, 0, 0, 0], dtype=torch.float64)
+        path.density(0.5).tensor, torch.tensor([0, 0, 0, 1, 1, 0, 0, 0], dtype=torch.float64)
     )
-    quarter_cell = path.density(0.25).values  # [0.75, 1.75]
+    quarter_cell = path.density(0.25).tensor  # [0.75, 1.75]
     expected = torch.tensor([0, 0.5, 1, 0.5, 0, 0, 0, 0], dtype=torch.float64)
     assert torch.allclose(quarter_cell, expected)
     assert torch.allclose(
@@ -91,14 +91,14 @@ def test_mass_splits_at_a_gap():
         Density([0, 0, 0, 1, 1, 0, 0, 0], grid), Density([1, 0, 0, 0, 0, 0, 0, 1], grid), "quantile"
     )
     assert float(path.distance) == pytest.approx(3)
-    half = path.density(0.5).values
+    half = path.density(0.5).tensor
     assert torch.allclose(half, torch.tensor([0, 0.25, 0.25, 0, 0, 0.25, 0.25, 0]).double())
-    assert torch.allclose(path.density(1.0).values, path.target.values)
+    assert torch.allclose(path.density(1.0).tensor, path.target.tensor)
 
 
 def test_single_precision_input_gives_the_double_precision_path(pair_1d):
     source, target = pair_1d
-    single = [Density(end.values.float(), end.grid) for end in pair_1d]
+    single = [Density(end.tensor.float(), end.grid) for end in pair_1d]
     path = geonet.geodesic(source, target, "quantile")
     assert float(l1(geonet.geodesic(*single, "quantile").density(0.5), path.density(0.5))) < 1e-5
 
@@ -107,7 +107,7 @@ def test_velocity_satisfies_continuity(pair_1d):
     """d/dt ∫φ dμ_t = ∫φ' v dμ_t for a test function φ."""
     path = geonet.geodesic(*pair_1d, "quantile")
     x, h, step = BOX_1D.axes()[0], BOX_1D.cell_volume, 1e-3
-    later, earlier = (path.density(0.5 + s * step).values for s in (1, -1))
+    later, earlier = (path.density(0.5 + s * step).tensor for s in (1, -1))
     change = (torch.sin(x) * (later - earlier)).sum() * h / (2 * step)
-    flux = (torch.cos(x) * path.velocity(0.5, x)[..., 0] * path.density(0.5).values).sum() * h
+    flux = (torch.cos(x) * path.velocity(0.5, x)[..., 0] * path.density(0.5).tensor).sum() * h
     assert float(change) == pytest.approx(float(flux), abs=2e-3)

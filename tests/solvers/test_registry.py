@@ -125,7 +125,7 @@ def others(monkeypatch):
 
 
 def test_a_solver_of_another_package(others, pair_1d, capsys):
-    assert geonet.geodesic(*pair_1d, "theirs").density(0.5).values.shape == pair_1d[0].values.shape
+    assert geonet.geodesic(*pair_1d, "theirs").density(0.5).tensor.shape == pair_1d[0].tensor.shape
     assert solver_class("theirs") is Linear
     assert solver_names()[-5:] == ["theirs", "gone", "renamed", "number", "module"]
     assert geonet.list_solvers()["theirs"] == geonet.list_solvers()["linear"]

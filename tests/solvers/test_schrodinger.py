@@ -131,7 +131,7 @@ def path(mixtures):
 def test_gaussians_on_the_line(epsilon):
     exact = on_line(epsilon)
     answer = bridge(*exact.ends(LINE), epsilon=epsilon)
-    frames = answer.density(TIMES).values
+    frames = answer.density(TIMES).tensor
     errors = [l1(f, exact.density(t, LINE), LINE) for f, t in zip(frames, TIMES, strict=True)]
     assert max(errors) < 5e-4  # measured: 1e-4 at the smallest epsilon, 6e-5 otherwise
 
@@ -140,7 +140,7 @@ def test_gaussians_on_the_line(epsilon):
 def test_gaussians_on_the_square(epsilon):
     exact = on_square(epsilon)
     answer = bridge(*exact.ends(SQUARE), epsilon=epsilon)
-    frames = answer.density(TIMES).values
+    frames = answer.density(TIMES).tensor
     errors = [l1(f, exact.density(t, SQUARE), SQUARE) for f, t in zip(frames, TIMES, strict=True)]
     assert max(errors) < 2e-3
     for t in TIMES:
@@ -190,7 +190,7 @@ def test_transport_cost_of_gaussians():
 def test_uniform_stays_uniform_between_reflecting_walls():
     uniform = Density(torch.ones(20, 30), Grid((20, 30), (0, 0), (1, 2)))
     answer = bridge(uniform, uniform)
-    frames = answer.density(TIMES).values
+    frames = answer.density(TIMES).tensor
     torch.testing.assert_close(frames, torch.full_like(frames, 0.5), atol=1e-9, rtol=0)
     points = torch.tensor([[0.0, 0.0], [0.3, 1.9], [1.0, 2.0]])
     assert float(answer.velocity(TIMES, points).abs().max()) < 1e-9
@@ -203,7 +203,7 @@ def test_three_dimensions():
     source, target = exact.ends(grid)
     answer = bridge(source, target, epsilon=0.01)
     middle = answer.density(0.5)
-    assert l1(answer.density(1.0).values, target.values, grid) < 1e-6
+    assert l1(answer.density(1.0).tensor, target.tensor, grid) < 1e-6
     assert float(mass_error(middle)) < 1e-3
     torch.testing.assert_close(middle.mean(), exact.mean(0.5), atol=5e-3, rtol=0)
 
@@ -226,18 +226,18 @@ def test_kernel_in_blocks_is_the_sum_of_all_exponentials(variance, lattice):
 @pytest.mark.parametrize("epsilon", [0.5, 0.05, 0.005])
 def test_both_ends_are_met_on_the_line(mixtures, epsilon):
     answer = bridge(*mixtures, epsilon=epsilon)
-    ends = answer.density((0.0, 1.0)).values
-    assert l1(ends[0], mixtures[0].values, LINE) < 1e-6
-    assert l1(ends[1], mixtures[1].values, LINE) < 1e-6
+    ends = answer.density((0.0, 1.0)).tensor
+    assert l1(ends[0], mixtures[0].tensor, LINE) < 1e-6
+    assert l1(ends[1], mixtures[1].tensor, LINE) < 1e-6
     assert answer.notes["marginal error"] < 1e-7
 
 
 def test_both_ends_are_met_on_the_square():
     pair = mixtures_2d(2, torch.Generator().manual_seed(1))
     source, target = pair[0].on(SQUARE), pair[1].on(SQUARE)
-    ends = bridge(source, target).density((0.0, 1.0)).values
-    assert l1(ends[0], source.values, SQUARE) < 1e-6
-    assert l1(ends[1], target.values, SQUARE) < 1e-6
+    ends = bridge(source, target).density((0.0, 1.0)).tensor
+    assert l1(ends[0], source.tensor, SQUARE) < 1e-6
+    assert l1(ends[1], target.tensor, SQUARE) < 1e-6
 
 
 def test_potential_obeys_the_viscous_hamilton_jacobi_equation(path):
@@ -254,7 +254,7 @@ def test_potential_obeys_the_viscous_hamilton_jacobi_equation(path):
 
 def test_density_obeys_both_continuity_equations(path):
     x, h, dt, t = LINE.points()[:, 0], LINE.spacing[0], 1e-3, 0.4
-    later, density, earlier = path.density((t + dt, t, t - dt)).values[:, None].unbind(0)
+    later, density, earlier = path.density((t + dt, t, t - dt)).tensor[:, None].unbind(0)
     change = ((later - earlier) / (2 * dt))[0]
     density = density[0]
     carried = (density * path.velocity(t, x)[:, 0]).diff()
@@ -270,7 +270,7 @@ def test_density_obeys_both_continuity_equations(path):
 def test_velocity_is_drift_plus_the_osmotic_part(path):
     t, dx = 0.3, 1e-3
     x = torch.linspace(3, 7, 9, dtype=torch.float64)
-    log_density = Density.as_computed(path.density(t).values.log(), LINE)
+    log_density = Density.as_computed(path.density(t).tensor.log(), LINE)
     osmotic = path.epsilon * (log_density.at(x + dx) - log_density.at(x - dx)) / (2 * dx)
     difference = (path.velocity(t, x) - path.drift(t, x))[:, 0]
     torch.testing.assert_close(difference, osmotic, atol=1e-4, rtol=0)
@@ -281,7 +281,7 @@ def test_particles_reproduce_the_density(path, mixtures):
     edges, levels = LINE.edges()[0], torch.linspace(0.02, 0.98, 33, dtype=torch.float64)
 
     def quantiles(density):
-        distribution = torch.cat([torch.zeros(1), density.values.cumsum(0) * LINE.cell_volume])
+        distribution = torch.cat([torch.zeros(1), density.tensor.cumsum(0) * LINE.cell_volume])
         right = torch.searchsorted(distribution, levels).clamp(1, len(edges) - 1)
         low, high = distribution[right - 1], distribution[right]
         return torch.lerp(edges[right - 1], edges[right], (levels - low) / (high - low))
@@ -293,14 +293,14 @@ def test_particles_reproduce_the_density(path, mixtures):
 def test_mass_is_one_at_all_times(path):
     times = torch.linspace(0, 1, 41)
     assert float(mass_error(path.density(times)).max()) < 1e-5
-    assert float(path.density(times).values.min()) >= 0
+    assert float(path.density(times).tensor.min()) >= 0
 
 
 def test_swapping_the_ends_reverses_time(path, mixtures):
     swapped = bridge(mixtures[1], mixtures[0], epsilon=0.1)
     times = (0.0, 0.003, 0.1, 0.5, 0.8, 1.0)
-    forward = path.density(times).values
-    backward = swapped.density([1 - t for t in times]).values
+    forward = path.density(times).tensor
+    backward = swapped.density([1 - t for t in times]).tensor
     torch.testing.assert_close(forward, backward, atol=1e-6, rtol=0)
     x = torch.linspace(2, 8, 13)
     torch.testing.assert_close(
@@ -309,9 +309,9 @@ def test_swapping_the_ends_reverses_time(path, mixtures):
 
 
 def test_vanishing_noise_gives_the_geodesic(mixtures):
-    truth = geonet.geodesic(*mixtures, solver="quantile").density(0.5).values
+    truth = geonet.geodesic(*mixtures, solver="quantile").density(0.5).tensor
     errors = [
-        l1(bridge(*mixtures, epsilon=epsilon).density(0.5).values, truth, LINE)
+        l1(bridge(*mixtures, epsilon=epsilon).density(0.5).tensor, truth, LINE)
         for epsilon in (1.0, 0.3, 0.1, 0.03, 0.01)
     ]
     assert errors == sorted(errors, reverse=True)
@@ -329,14 +329,14 @@ def test_cells_without_mass(epsilon):
     two = Density((((x - 0.7).abs() < 0.1) & ((y - 0.5).abs() > 0.2)).float(), grid)
     answer = bridge(disc, two, epsilon=epsilon)
     frames = answer.density(TIMES)
-    assert l1(frames.values[0], disc.values, grid) < 1e-6
-    assert l1(frames.values[-1], two.values, grid) < 1e-6
-    assert float(frames.values[0][disc.values == 0].max()) == 0
+    assert l1(frames.tensor[0], disc.tensor, grid) < 1e-6
+    assert l1(frames.tensor[-1], two.tensor, grid) < 1e-6
+    assert float(frames.tensor[0][disc.tensor == 0].max()) == 0
     assert float(mass_error(frames).max()) < 0.02
     points = grid.points().reshape(-1, 2)[::7]
     for quantity in (answer.velocity, answer.drift, answer.potential):
         assert bool(torch.isfinite(quantity(TIMES, points)).all())
-    arrived = answer.trajectories(1.0, points[disc.values.reshape(-1)[::7] > 0])
+    arrived = answer.trajectories(1.0, points[disc.tensor.reshape(-1)[::7] > 0])
     assert float((arrived[:, 0] - 0.7).abs().max()) < 0.15  # all end on the two rectangles
     assert float((arrived[:, 1] - 0.5).abs().min()) > 0.15
 
@@ -363,8 +363,8 @@ def test_default_epsilon_follows_the_box_and_the_grid(mixtures):
 
 def test_answers_scale_with_the_box(path, mixtures):
     wide = Grid(100, -20, 30)  # five times as long
-    scaled = bridge(*(Density(end.values, wide) for end in mixtures), epsilon=0.1 * 25)
-    torch.testing.assert_close(scaled.density(0.3).values * 5, path.density(0.3).values)
+    scaled = bridge(*(Density(end.tensor, wide) for end in mixtures), epsilon=0.1 * 25)
+    torch.testing.assert_close(scaled.density(0.3).tensor * 5, path.density(0.3).tensor)
     x = torch.linspace(2, 8, 13, dtype=torch.float64)
     expected = path.velocity(0.3, x) * 5
     torch.testing.assert_close(scaled.velocity(0.3, 5 * x - 20), expected, atol=1e-6, rtol=1e-5)
@@ -373,17 +373,17 @@ def test_answers_scale_with_the_box(path, mixtures):
 def test_other_grids_keep_the_mass(path):
     for cells in (37, 200):
         frame = path.density(0.5, grid=LINE.with_shape(cells))
-        assert frame.values.shape == (cells,)
+        assert frame.tensor.shape == (cells,)
         assert float(mass_error(frame)) < 1e-6
 
 
 def test_batch_is_one_by_one(path, mixtures):
     source, target = (
-        Density(torch.stack([a.values, b.values]), LINE) for a, b in (mixtures, mixtures[::-1])
+        Density(torch.stack([a.tensor, b.tensor]), LINE) for a, b in (mixtures, mixtures[::-1])
     )
     answer = bridge(source, target, epsilon=0.1)
-    assert answer.density(0.5).values.shape == (2, 100)
-    torch.testing.assert_close(answer.density(0.5).values[0], path.density(0.5).values)
+    assert answer.density(0.5).tensor.shape == (2, 100)
+    torch.testing.assert_close(answer.density(0.5).tensor[0], path.density(0.5).tensor)
     x = torch.linspace(2, 8, 5)
     assert answer.velocity((0.1, 0.9), x).shape == (2, 2, 5, 1)
     assert answer.notes["epsilon"] == [0.1, 0.1]
@@ -395,7 +395,7 @@ def test_save_and_load(tmp_path):
     again = geonet.load(answer.save(tmp_path / "bridge.npz"))
     assert again.notes == answer.notes
     x = torch.linspace(0.1, 0.9, 5)
-    torch.testing.assert_close(again.density(TIMES).values, answer.density(TIMES).values)
+    torch.testing.assert_close(again.density(TIMES).tensor, answer.density(TIMES).tensor)
     torch.testing.assert_close(again.velocity(0.3, x), answer.velocity(0.3, x))
     torch.testing.assert_close(again.potential(0.3, x), answer.potential(0.3, x))
 
@@ -445,7 +445,7 @@ def test_end_velocities_are_those_of_the_geodesic_where_ends_are_rough(kind, lim
     points = source.grid.points().reshape(-1, 2)
     for t, end in ((0.0, source), (1.0, target)):
         error = ((path.velocity(t, points) - exact.velocity(t, points)) ** 2).sum(-1)
-        mean = (end.values.flatten() * error).sum() * source.grid.cell_volume
+        mean = (end.tensor.flatten() * error).sum() * source.grid.cell_volume
         assert float(mean.sqrt() / exact.distance) < limit
 
 
@@ -453,7 +453,7 @@ def test_equal_ends_have_no_velocity_at_the_ends():
     density = draw("digits", 28)[0]
     points = density.grid.points().reshape(-1, 2)
     still = bridge(density, density, tolerance=1e-10).velocity((0.0, 1.0), points)
-    moving = (still.norm(dim=-1) * density.values.flatten()).mean()
+    moving = (still.norm(dim=-1) * density.tensor.flatten()).mean()
     assert float(moving) < 1e-6
 
 

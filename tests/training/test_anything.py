@@ -420,7 +420,7 @@ def test_all_axes_and_both_ends_are_alike(quick, pairs):
 
 def test_ends_hold_the_pairs(problem, ends):
     assert isinstance(problem, Anything)
-    values = torch.stack([end.values for end in ends])
+    values = torch.stack([end.tensor for end in ends])
     assert torch.equal(values, random_pairs(seeded(), 6, problem.family))
     assert all(isinstance(end, Cells) for end in ends)
 
@@ -429,8 +429,8 @@ def test_validation_and_training_draw_alike(problem, ends):
     shape = {2: (64, 64), 3: (32, 32, 32)}[problem.box.dimension]
     assert problem.box == Grid(shape)
     for end, density in zip(ends, problem.densities(6, seeded()), strict=True):
-        assert density.grid == Grid(shape) and density.values.dtype == torch.float64
-        assert torch.allclose(density.values, end.values.double(), rtol=1e-6, atol=0)
+        assert density.grid == Grid(shape) and density.tensor.dtype == torch.float64
+        assert torch.allclose(density.tensor, end.tensor.double(), rtol=1e-6, atol=0)
 
 
 def test_an_end_is_the_spline_through_its_cells(problem, ends):
@@ -438,7 +438,7 @@ def test_an_end_is_the_spline_through_its_cells(problem, ends):
     points = torch.rand(20, d, generator=seeded())
     own = torch.rand(6, 5, d, generator=seeded())
     for end in ends:
-        spline = CubicSpline(end.values, problem.box)
+        spline = CubicSpline(end.tensor, problem.box)
         assert torch.equal(end(points), spline(points))
         assert torch.equal(end(own), spline(own))
 
@@ -450,12 +450,12 @@ def test_sensors_read_means_over_cells(problem, ends, sensors):
     side = problem.family.cells // sensors
     for end in ends:
         read = problem.means(end, sensors)
-        blocks = end.values.reshape(6, *(sensors, side) * d).double()
+        blocks = end.tensor.reshape(6, *(sensors, side) * d).double()
         means = blocks.mean(tuple(range(2, blocks.ndim, 2))).flatten(1)
         assert read.shape == (6, sensors**d) and read.dtype == torch.float32
         assert torch.allclose(read.double(), means, rtol=1e-5, atol=1e-7)
         if side == 1:
-            assert torch.equal(read, end.values.flatten(1))
+            assert torch.equal(read, end.tensor.flatten(1))
 
 
 @pytest.mark.parametrize("sensors", [24, 100])

@@ -63,7 +63,7 @@ def test_a_family_makes_a_problem_of_its_own(family, small_mnist):
     for other in DIMENSIONS.keys() - {family}:
         theirs = first(other)
         same_grid = theirs.grid == ours.grid
-        assert not (same_grid and torch.allclose(theirs.values, ours.values))
+        assert not (same_grid and torch.allclose(theirs.tensor, ours.tensor))
 
 
 def test_another_autoencoder_can_be_named(small_mnist, tmp_path):

@@ -36,7 +36,7 @@ def solved(monkeypatch):
 
 
 def _assert_same(first, second) -> None:
-    assert torch.equal(first.frames.values, second.frames.values)
+    assert torch.equal(first.frames.tensor, second.frames.tensor)
     assert first.frames.grid == second.frames.grid
     assert torch.equal(first.distance, second.distance)
     assert first.solvers == second.solvers
@@ -64,7 +64,7 @@ def test_a_pair_that_comes_twice_is_solved_once(pairs, solved):
     twice = [end.chosen([0, 1, 0, 1]) for end in pairs]
     found = KeptTruths(None).of(*twice)
     assert len(solved) == 2 and found.solvers == {"quantile": 4}
-    assert torch.equal(found.frames.values[0], found.frames.values[2])
+    assert torch.equal(found.frames.tensor[0], found.frames.tensor[2])
 
 
 def test_every_pair_is_told(pairs):
@@ -138,7 +138,7 @@ def test_only_the_same_pair_is_found(pairs, solved, tmp_path):
     source, target = pairs
     KeptTruths(tmp_path / "kept.safetensors").of(source, target)
     cells_alone = tuple(end.chosen([0, 1, 2]) for end in pairs)
-    stretched = tuple(Density(end.values, Grid(100, 0, 20)) for end in pairs)
+    stretched = tuple(Density(end.tensor, Grid(100, 0, 20)) for end in pairs)
     others = {
         "swapped": ((target, source), 0.0),
         "noisy": ((source, target), 0.5),

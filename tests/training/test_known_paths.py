@@ -45,7 +45,7 @@ def frame(ends, t, grid=FINE):
 
 def quantile_frame(ends, t):
     source, target = (Density(end(FINE.points().float()).double(), FINE) for end in ends)
-    return geonet.solver("quantile")(source, target).density(t).values
+    return geonet.solver("quantile")(source, target).density(t).tensor
 
 
 @pytest.mark.parametrize("t", TIMES)

@@ -310,7 +310,7 @@ def test_a_supervised_model_is_a_solver(tiny_supervised, tmp_path, pair_1d):
     outcome = train(tiny_supervised(), tmp_path)
     path = geonet.geodesic(*pair_1d, solver=str(outcome.model))
     assert (path.solver, path.notes) == ("deeponet", {"model": "tiny"})
-    assert path.density([0.25, 0.5]).values.shape == (2, 100)
+    assert path.density([0.25, 0.5]).tensor.shape == (2, 100)
 
 
 def test_every_step_sees_other_pairs_and_points(tiny, tmp_path):
@@ -420,8 +420,8 @@ def test_a_transport_model_is_a_solver(tiny_transport, tmp_path, pair_1d):
     path = solver(*pair_1d)
     assert path.notes["model"] == "tiny"
     for t, end in zip((0.0, 1.0), pair_1d, strict=True):
-        assert torch.allclose(path.density(t).values, end.values, atol=1e-3)
-    assert path.density([0.25, 0.5]).values.shape == (2, 100)
+        assert torch.allclose(path.density(t).tensor, end.tensor, atol=1e-3)
+    assert path.density([0.25, 0.5]).tensor.shape == (2, 100)
     _, header = load_model(outcome.model)
     assert (header["kind"], header["steps"], header["epsilon"]) in (
         ("transport", 6, 0.0),
@@ -623,7 +623,7 @@ def test_pairs_from_a_file(tiny, tmp_path, logged, assert_same_state, d, scheme)
     train(config, tmp_path / "parts", resume=True)
     assert_same_state(tmp_path / "whole", tmp_path / "parts")
     path = geonet.geodesic(source, target, solver=str(outcome.model))
-    assert path.density(0.5).values.shape == (5, *source.grid.shape)
+    assert path.density(0.5).tensor.shape == (5, *source.grid.shape)
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])
@@ -641,7 +641,7 @@ def test_transport_pairs_from_a_file(tiny_transport, tmp_path, monkeypatch, asse
     train(config, tmp_path / "parts", resume=True)
     assert_same_state(tmp_path / "whole", tmp_path / "parts")
     path = geonet.geodesic(source, target, solver=str(outcome.model), corrections=0)
-    assert path.density(0.5).values.shape == (5, *source.grid.shape)
+    assert path.density(0.5).tensor.shape == (5, *source.grid.shape)
 
 
 def test_a_file_is_sought_beside_the_config(tiny, tmp_path, monkeypatch):

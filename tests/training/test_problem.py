@@ -113,7 +113,7 @@ def test_densities_are_the_pairs_of_the_same_draw(problem):
     densities = problem.densities(3, seeded())
     for end, density in zip(ends, densities, strict=True):
         assert density.grid == problem.box
-        relative = density.values.flatten(1) * problem.box.volume
+        relative = density.tensor.flatten(1) * problem.box.volume
         assert torch.allclose(end(unit).double(), relative, rtol=1e-2, atol=1e-3)
 
 
@@ -157,7 +157,7 @@ def test_recorded_pairs_take_their_values_at_the_cells(shape, lower, upper, reco
     cells = Grid(shape[1:]).points().reshape(-1, d).float()
     drawn = [end(cells) for end in problem.draw(40, seeded())]
     assert rows_of(drawn, arrays) <= set(range(shape[0]))
-    held = [end.values * problem.box.volume for end in problem.densities(40, seeded())]
+    held = [end.tensor * problem.box.volume for end in problem.densities(40, seeded())]
     assert rows_of(held, arrays) <= set(range(shape[0]))
 
 
@@ -177,7 +177,7 @@ def test_the_last_tenth_of_recorded_pairs_is_held_out(count, trained, held_out, 
     for found, expected in zip(
         (problem.densities(400, seeded()), problem.test_pairs(400)), held_out, strict=True
     ):
-        assert rows_of([end.values for end in found], arrays) == set(expected)
+        assert rows_of([end.tensor for end in found], arrays) == set(expected)
 
 
 def rows_of(ends, arrays):

@@ -88,9 +88,9 @@ def test_the_error_halfway_stands_beside_that_of_the_linear_mixture(transport_ru
     """The mean over the quarters counts two ends that are exact whatever was learnt."""
     validation = transport_run.validation
     measured = validation.measured(transport_run.model)
-    source, target = validation.source.values, validation.target.values
-    off = ((source + target) / 2 - validation.truth.values[:, 2]).abs().sum(1)
-    linear = 100 * (off / validation.truth.values[:, 2].sum(1)).mean()
+    source, target = validation.source.tensor, validation.target.tensor
+    off = ((source + target) / 2 - validation.truth.tensor[:, 2]).abs().sum(1)
+    linear = 100 * (off / validation.truth.tensor[:, 2].sum(1)).mean()
     assert measured["halfway_l1_percent"] == {
         "model": measured["validation_l1_percent"][2],
         "linear": pytest.approx(linear.item(), abs=1e-4),
@@ -140,7 +140,7 @@ def test_the_truth_in_1d_is_the_density_at_the_centres(generator):
     mixtures = [mixtures_1d(2, generator) for _ in range(2)]
     source, target = (mixture.on(BOX_1D) for mixture in mixtures)
     truth = exact_path(source, target, 0.0)
-    assert truth.grid == BOX_1D and truth.values.shape == (2, 5, 100)
+    assert truth.grid == BOX_1D and truth.tensor.shape == (2, 5, 100)
     means = geonet.geodesic(source, target, solver="quantile").density(QUARTERS)
     for n in range(2):
         expected = np.stack([between(mixtures[0][n], mixtures[1][n], t) for t in QUARTERS])
@@ -161,12 +161,12 @@ def test_the_truth_in_2d_and_3d_is_never_a_learned_one(d, monkeypatch):
     monkeypatch.setattr("geonet.evaluation.make_solver", recorded)
     grid = geonet.Grid((8,) * d)
     ends = [geonet.GaussianMixture.isotropic([[m] * d], 0.5).on(grid) for m in (0.48, 0.52)]
-    assert exact_path(*ends, 0.0).values.shape == (5, *grid.shape)
+    assert exact_path(*ends, 0.0).tensor.shape == (5, *grid.shape)
     assert asked == [("monge-ampere", grid)]
     values = torch.zeros(2, *grid.shape, dtype=torch.float64)
     values[0, :4] = values[1, 4:] = 1
     asked.clear()
-    middle = exact_path(*(geonet.Density(own, grid) for own in values), 0.0).values[2]
+    middle = exact_path(*(geonet.Density(own, grid) for own in values), 0.0).tensor[2]
     assert asked == [("monge-ampere", grid), ("midpoint", grid.with_shape(24))]
     expected = torch.zeros_like(middle)
     expected[2:6] = 2
@@ -196,23 +196,23 @@ def distribution(mixture, x):
 def test_the_truth_has_the_given_ends(run):
     truth, pair = run.validation.truth, (run.validation.source, run.validation.target)
     for k, end in zip((0, -1), pair, strict=True):
-        assert torch.allclose(truth.values[:, k], end.values, atol=1e-6)
+        assert torch.allclose(truth.tensor[:, k], end.tensor, atol=1e-6)
 
 
 def test_with_entropy_the_truth_is_the_bridge(run):
     source, target = run.validation.source, run.validation.target
     bridge = geonet.geodesic(source, target, solver="schrodinger", epsilon=0.5).density(QUARTERS)
     truth = exact_path(source, target, 0.5)
-    assert torch.allclose(truth.values, bridge.values)
+    assert torch.allclose(truth.tensor, bridge.tensor)
     plain = exact_path(source, target, 0.0)
-    assert not torch.allclose(truth.values[:, 2], plain.values[:, 2], atol=1e-3)
+    assert not torch.allclose(truth.tensor[:, 2], plain.tensor[:, 2], atol=1e-3)
 
 
 def test_pairs_are_the_same_every_time_and_not_those_of_training(tiny, tmp_path, run):
     again = Run(tiny(seed=7), tmp_path, Processes()).validation
     other = Run(tiny(validation={"seed": 3}), tmp_path, Processes()).validation
-    assert torch.equal(run.validation.source.values, again.source.values)
-    assert not torch.equal(run.validation.source.values, other.source.values)
+    assert torch.equal(run.validation.source.tensor, again.source.tensor)
+    assert not torch.equal(run.validation.source.tensor, other.source.tensor)
     drawn = [run.batch().source for _ in range(3)]
     sensed = run.validation.source.at(10 * run.sensors.double()).float() * 10
     assert float((torch.cat(drawn)[:, None] - sensed).abs().amax(-1).min()) > 0.01

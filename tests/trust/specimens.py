@@ -50,7 +50,7 @@ RNG = np.random.default_rng(0)
 CLOUD = Grid((6, 6), -1.0, 2.0)
 WAVE = torch.cos(torch.pi * Grid(12).axes()[0])  # flat at the faces
 ENDS = Density(1 + 0.3 * WAVE, Grid(12)), Density(1 - 0.4 * WAVE, Grid(12))
-SQUARES = tuple(Density(end.values[:, None] * end.values, Grid((12, 12))) for end in ENDS)
+SQUARES = tuple(Density(end.tensor[:, None] * end.tensor, Grid((12, 12))) for end in ENDS)
 SMALL = {"width": 4, "depth": 3}
 CONFIG = {
     "name": "tiny",
@@ -199,7 +199,7 @@ def _geodesics(folder: Path) -> Iterator[tuple[str, bytes]]:
     names = ("linear", "quantile", "geonet-1d", "schrodinger", "monge-ampere", "linear-program")
     paths = {name: geonet.geodesic(*ENDS, name) for name in names}
     paths |= {name: geonet.geodesic(*SQUARES, name) for name in ("transport-2d", "barycenter")}
-    both = [Density(torch.stack([end.values, end.values.flip(0)]), end.grid) for end in ENDS]
+    both = [Density(torch.stack([end.tensor, end.tensor.flip(0)]), end.grid) for end in ENDS]
     paths["stack"] = geonet.geodesic(both[0], both[1], "linear-program")
     bumps = [geonet.GaussianMixture.isotropic([[c]], 0.1).on(Grid(12)) for c in (0.4, 0.6)]
     paths["bures"] = geonet.geodesic(bumps[0], bumps[1], "bures")
@@ -243,14 +243,14 @@ def _points(file: Path) -> None:
 
 
 def _look(density: Density) -> None:
-    assert bool(torch.isfinite(density.values).all() and (density.values >= 0).all())
-    cells = density.values.double().flatten(-density.grid.dimension)
+    assert bool(torch.isfinite(density.tensor).all() and (density.tensor >= 0).all())
+    cells = density.tensor.double().flatten(-density.grid.dimension)
     assert bool(((cells.sum(-1) * density.grid.cell_volume - 1).abs() < 1e-4).all())
 
 
 def _geodesic(file: Path) -> None:
     path = geonet.load(file)
-    assert bool(torch.isfinite(path.density(0.5).values).all())
+    assert bool(torch.isfinite(path.density(0.5).tensor).all())
     str(path.report)
 
 

@@ -99,12 +99,12 @@ def test_a_density_has_mass_one_and_gives_its_input_back(hold, count):
             assert "zero everywhere" in str(error) or "beyond the range" in str(error)
             return
         exact = torch.from_numpy(values.astype(np.float64))
-        single = density.values.dtype == torch.float32
-        assert density.leading == leading and density.values.shape == exact.shape
-        assert bool((density.values >= 0).all())
-        mass = density.values.double().flatten(-len(shape)).sum(-1) * grid.cell_volume
+        single = density.tensor.dtype == torch.float32
+        assert density.leading == leading and density.tensor.shape == exact.shape
+        assert bool((density.tensor >= 0).all())
+        mass = density.tensor.double().flatten(-len(shape)).sum(-1) * grid.cell_volume
         assert torch.allclose(mass, torch.ones(leading, dtype=torch.float64), rtol=1e-5)
-        back = density.values.double() * density.mass[(..., *(None,) * len(shape))]
+        back = density.tensor.double() * density.mass[(..., *(None,) * len(shape))]
         least = float(exact.max()) * (1e-5 if single else 1e-12)
         assert torch.allclose(back, exact, rtol=1e-5 if single else 1e-12, atol=least)
 
@@ -139,7 +139,7 @@ def test_what_is_no_density_is_refused_by_a_typed_error(hold, count):
         except GeonetError as error:
             assert str(error)[-1] in ".?" and "\n" not in str(error)
         else:
-            assert bool(torch.isfinite(density.values).all())
+            assert bool(torch.isfinite(density.tensor).all())
 
     hold(check, count, values=odd, shape=st.one_of(shapes(1, 3), odd), lower=odd, upper=odd)
 
@@ -171,14 +171,14 @@ def test_resampling_keeps_the_mass_of_every_region(hold, count):
         finer = density.resample(
             grid.with_shape([n * k for n, k in zip(shape, factors, strict=True)])
         )
-        blocks = finer.values.reshape(
+        blocks = finer.tensor.reshape(
             [x for pair in zip(shape, factors, strict=True) for x in pair]
         )
         means = blocks.mean(dim=tuple(range(1, 2 * len(shape), 2)))
-        assert torch.allclose(means, density.values, rtol=1e-9, atol=1e-12 * float(means.max()))
+        assert torch.allclose(means, density.tensor, rtol=1e-9, atol=1e-12 * float(means.max()))
         other = density.resample(grid.with_shape([data.draw(st.integers(2, 12)) for _ in shape]))
-        assert float(other.values.min()) >= -1e-12 * float(other.values.max())
-        assert float(other.values.sum() * other.grid.cell_volume) == pytest.approx(1, abs=1e-9)
+        assert float(other.tensor.min()) >= -1e-12 * float(other.tensor.max())
+        assert float(other.tensor.sum() * other.grid.cell_volume) == pytest.approx(1, abs=1e-9)
         length = math.hypot(*grid.lengths)
         # within a cell mass moves by less than the cells of both
         moved = (other.mean() - density.mean()).norm()
@@ -279,15 +279,15 @@ def _solve(name, source, target):
 
 def _check_frames(name, path, frames) -> None:
     """Shape, sign, mass and ends, as far as the method promises them."""
-    assert frames.values.shape == (*path.batch, len(TIMES), *path.grid.shape)
-    assert bool(torch.isfinite(frames.values).all())
+    assert frames.tensor.shape == (*path.batch, len(TIMES), *path.grid.shape)
+    assert bool(torch.isfinite(frames.tensor).all())
     if name not in LEARNED:
-        assert float(frames.values.min()) * path.grid.volume >= -1e-9
+        assert float(frames.tensor.min()) * path.grid.volume >= -1e-9
     if name in EXACT:
         assert float(mass_error(frames).max()) < 1e-5
     if name in (*EXACT, *TRANSPORT):
         for k, end in ((0, path.source), (-1, path.target)):
-            assert _apart(frames.values[:, k], end.values, path.grid) < 1e-5
+            assert _apart(frames.tensor[:, k], end.tensor, path.grid) < 1e-5
 
 
 def _check_points(name, path) -> None:
@@ -311,13 +311,13 @@ def _check_symmetries(name, source, target, frames, factor) -> None:
     grid = source.grid
     with suppress(GeonetError, ConvergenceWarning):  # one that is slower to converge than the other
         alone = _solve(name, source[0], target[0]).density(TIMES)
-        assert alone.values.shape == (len(TIMES), *grid.shape)
-        assert _apart(alone.values, frames.values[0], grid) < 1e-4
+        assert alone.tensor.shape == (len(TIMES), *grid.shape)
+        assert _apart(alone.tensor, frames.tensor[0], grid) < 1e-4
         back = _solve(name, target, source).density([1 - t for t in TIMES])
-        assert _apart(back.values, frames.values, grid) < 2e-3
+        assert _apart(back.tensor, frames.tensor, grid) < 2e-3
         if not issubclass(solver_class(name), MixtureSolver):
-            heavy = [Density(end.values.double() * factor, grid) for end in (source, target)]
-            assert _apart(_solve(name, *heavy).density(TIMES).values, frames.values, grid) < 1e-4
+            heavy = [Density(end.tensor.double() * factor, grid) for end in (source, target)]
+            assert _apart(_solve(name, *heavy).density(TIMES).tensor, frames.tensor, grid) < 1e-4
 
 
 def _apart(first: Tensor, second: Tensor, grid: Grid) -> float:

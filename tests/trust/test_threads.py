@@ -47,7 +47,7 @@ def answer(name, d):
     grid = Grid((12,) * d, 0, 5)
     wave = torch.cos(torch.pi * grid.points() / 5).sum(-1)
     ends = [Density((height * wave).exp(), grid) for height in (0.3, -0.3)]
-    return geonet.geodesic(*ends, name).density([0.0, 0.3, 1.0]).values
+    return geonet.geodesic(*ends, name).density([0.0, 0.3, 1.0]).tensor
 
 def start(job):
     together.wait()
@@ -101,7 +101,7 @@ def test_calls_at_the_same_time_give_the_same_bits(name):
     grid = Grid((10,) * FAST[name], 0, 5)
 
     def answer(k: int) -> torch.Tensor:
-        return geonet.geodesic(*_waves(grid, 0.05 * (k + 1)), name).density([0.2, 0.7]).values
+        return geonet.geodesic(*_waves(grid, 0.05 * (k + 1)), name).density([0.2, 0.7]).tensor
 
     alone = [answer(k) for k in range(THREADS)]
     for one, other in zip(in_threads(answer), alone, strict=True):
@@ -113,9 +113,9 @@ def test_one_path_can_be_asked_by_many_threads():
     times = [k / 20 for k in range(1, THREADS + 1)]
     for name in ("transport-2d", "geonet-2d", "barycenter"):
         alone = geonet.geodesic(*ends, name)
-        expected = [alone.density(t).values for t in times]
+        expected = [alone.density(t).tensor for t in times]
         path = geonet.geodesic(*ends, name)
-        found = in_threads(lambda k, path=path: path.density(times[k]).values)
+        found = in_threads(lambda k, path=path: path.density(times[k]).tensor)
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
@@ -165,9 +165,9 @@ def test_images_are_read_by_threads(tmp_path):
     file = tmp_path / "image.png"
     pixels = np.random.default_rng(0).integers(0, 256, (40, 30), dtype=np.uint8)
     Image.fromarray(pixels).save(file)
-    before, alone = list(warnings.filters), geonet.read(file).values
+    before, alone = list(warnings.filters), geonet.read(file).tensor
     for _ in range(5):
-        assert all(torch.equal(v, alone) for v in in_threads(lambda k: geonet.read(file).values))
+        assert all(torch.equal(v, alone) for v in in_threads(lambda k: geonet.read(file).tensor))
     assert list(warnings.filters) == before
 
 
@@ -200,8 +200,8 @@ def test_a_file_that_threads_write_is_one_of_theirs(tmp_path):
 def test_a_saved_path_is_loaded_by_threads(tmp_path):
     path = geonet.geodesic(*_waves(), str(PRETRAINED / "geonet-1d.safetensors"))
     file = path.save(Path(tmp_path) / "path.npz")
-    expected = path.density(0.4).values
-    for values in in_threads(lambda k: geonet.load(file).density(0.4).values):
+    expected = path.density(0.4).tensor
+    for values in in_threads(lambda k: geonet.load(file).density(0.4).tensor):
         assert torch.equal(values, expected)
 
 
@@ -229,12 +229,12 @@ def test_frames_of_a_batch_are_those_of_its_pairs(three_threads):
     values = torch.rand(2, 4, 24, 24, generator=generator, dtype=torch.float64) + 0.5
     target, times = Density(values[1], grid), torch.linspace(0.02, 0.98, 1 + SMALL // (4 * 24**2))
     path = geonet.geodesic(Density(values[0], grid), target, solver="midpoint")
-    frames = path.density(times).values
+    frames = path.density(times).tensor
     for k in range(4):
-        assert torch.equal(frames[k], path[k].density(times).values)
+        assert torch.equal(frames[k], path[k].density(times).tensor)
     traced = values[0].clone().requires_grad_()
     path = geonet.geodesic(Density(traced, grid), target, solver="midpoint")
     with torch.no_grad():
-        assert torch.equal(path.density(times).values, frames)
-    (path.density(0.5).values ** 2).sum().backward()
+        assert torch.equal(path.density(times).tensor, frames)
+    (path.density(0.5).tensor ** 2).sum().backward()
     assert traced.grad is not None and bool((traced.grad.abs().amax((1, 2)) > 0).all())

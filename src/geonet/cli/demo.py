@@ -67,7 +67,7 @@ class Story:
     def row(self) -> tuple[str, ...]:
         """Name, solver, distance, seconds, and how far off the linear mixture is midway."""
         middle, mixed = (path.density(0.5) for path in (self.path, self.mixture()))
-        off = float((middle.values - mixed.values).abs().sum() * middle.grid.cell_volume)
+        off = float((middle.tensor - mixed.tensor).abs().sum() * middle.grid.cell_volume)
         distance = f"{float(self.path.distance):.4f}"
         return self.name, self.path.solver, distance, f"{self.seconds:.3f}", f"{off:.0%} off"
 

@@ -214,7 +214,7 @@ def make_finer(asked: Asked) -> None:
             part = _spread(part, series.time, threads) if threads else part.load()
             ask = partial(part.geonet.interp, {series.time: at}, flag=flag, **settings)
             answer = waited_for(lambda: ask().compute(), bar.show)
-            faded = answer[flag].transpose(..., series.time).values.reshape(-1, len(at)).any(0)
+            faded = answer[flag].transpose(..., series.time).tensor.reshape(-1, len(at)).any(0)
             change = _largest_change(part, series.time, space)
             return answer, {"faded": float(faded.sum()), "change": change}
 
@@ -271,7 +271,7 @@ def _say(
 
 def _needed(field: xr.DataArray, time: Any, at: np.ndarray) -> xr.DataArray:
     """The frames of the field around some times, two or more."""
-    times = field[time].values
+    times = field[time].tensor
     first = int(np.searchsorted(times, at[0], side="right")) - 1
     last = int(np.searchsorted(times, at[-1], side="left"))
     first = min(first, len(times) - 2)
@@ -281,7 +281,7 @@ def _needed(field: xr.DataArray, time: Any, at: np.ndarray) -> xr.DataArray:
 def _largest_change(part: xr.DataArray, time: Any, space: Space) -> float:
     """Of the total from a frame to the next, relative to the larger."""
     areas = xr.DataArray(np.broadcast_to(space.areas, space.grid.shape), dims=space.dims)
-    totals = (part * areas).sum(space.dims, dtype=float).transpose(..., time).values
+    totals = (part * areas).sum(space.dims, dtype=float).transpose(..., time).tensor
     first, last = totals[..., :-1], totals[..., 1:]
     larger = np.maximum(first, last)
     return float(np.max(np.abs(last - first) / np.where(larger > 0, larger, 1.0), initial=0.0))

@@ -216,7 +216,7 @@ def _counted(cloud: Contents, other: Density) -> Density:
         return cloud.density(grid)
     plane = Grid(grid.shape[::-1], 0.0, grid.upper[::-1], drawn="plane")
     counted = cloud.density(plane)
-    return Density._of(counted.values.T.flip(0).contiguous(), grid, counted.mass, None)
+    return Density._of(counted.tensor.T.flip(0).contiguous(), grid, counted.mass, None)
 
 
 def common_grid(source: Contents, target: Contents, resolution: int | None) -> Grid:
@@ -284,9 +284,9 @@ def _padded(density: Density) -> Density:
     """In the middle of a cube, with empty cells around."""
     shape = density.grid.shape
     margins = [(max(shape) - n) // 2 for n in shape]
-    values = torch.zeros((max(shape),) * len(shape), dtype=density.values.dtype)
+    values = torch.zeros((max(shape),) * len(shape), dtype=density.tensor.dtype)
     inside = tuple(slice(m, m + n) for m, n in zip(margins, shape, strict=True))
-    values[inside] = density.values
+    values[inside] = density.tensor
     grid = Grid(values.shape, 0.0, 1.0, density.grid.drawn)
     return Density._of(values, grid, density.mass, None)
 

@@ -57,7 +57,7 @@ def with_dual_gradient(
     if not wanted(source, target):
         return distance
     volume = source.grid.cell_volume
-    return _Envelope.apply(source.values, target.values, distance.detach(), potentials, volume)  # pyright: ignore[reportReturnType]
+    return _Envelope.apply(source.tensor, target.tensor, distance.detach(), potentials, volume)  # pyright: ignore[reportReturnType]
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,5 +110,5 @@ class _Envelope(torch.autograd.Function):
 
 def _takes_part(end: Density | GaussianMixture) -> bool:
     if isinstance(end, Density):
-        return end.values.requires_grad
+        return end.tensor.requires_grad
     return any(part.requires_grad for part in end.parts().values())

@@ -76,7 +76,7 @@ def spread_over(density: Density, count: int) -> Tensor:
     """
     grid = density.grid
     order = _along_a_curve(grid)
-    masses = density.values.detach().flatten()[order].cumsum(0)
+    masses = density.tensor.detach().flatten()[order].cumsum(0)
     wanted = (torch.arange(count, dtype=torch.float64) + 0.5) / count * masses[-1]
     cells = order[torch.searchsorted(masses, wanted).clamp(max=grid.size - 1)]
     steps = torch.tensor(STEPS[: grid.dimension], dtype=torch.float64)

@@ -120,7 +120,7 @@ def _special(source: Density, target: Density) -> Solver | None:
 
 def _is_atoms(density: Density) -> bool:
     """Whether its mass stands in few cells, most of them alone: a path should not blur these."""
-    full = density.values > 0
+    full = density.tensor > 0
     count = int(full.sum())
     touching = sum(
         int((full.narrow(axis, 1, n - 1) & full.narrow(axis, 0, n - 1)).sum())

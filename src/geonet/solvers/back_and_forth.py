@@ -131,7 +131,7 @@ class PushedGeodesic(Geodesic):
 
 def cell_masses(density: Density) -> Tensor:
     """The mass of each cell in float64; they sum to one to rounding."""
-    values = density.values.detach().to(torch.float64)
+    values = density.tensor.detach().to(torch.float64)
     return values / values.sum()
 
 

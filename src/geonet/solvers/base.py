@@ -45,7 +45,7 @@ class Solver(ABC):
         self._check(source, target)
         if not (self.differentiable and wanted(source, target)):
             source, target = source.detach(), target.detach()
-        with working_on(source.values.numel()):
+        with working_on(source.tensor.numel()):
             return self._solve(source, target)
 
     def _solve(self, source: Density, target: Density) -> Geodesic:

@@ -53,7 +53,7 @@ class BuresGeodesic(Geodesic):
             covariance = (covariance + covariance.transpose(-1, -2)) / 2
             mean = self._mean + t * self._shift
             gaussian = GaussianMixture(mean[..., None, :], covariance[..., None, :, :])
-            frames.append(gaussian.on(grid).values)
+            frames.append(gaussian.on(grid).tensor)
         return torch.stack(frames, dim=len(self.batch))
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class LinearPath(Geodesic):
     kind = "linear"
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
-        first, second = (end.resample(grid).values for end in (self.source, self.target))
+        first, second = (end.resample(grid).tensor for end in (self.source, self.target))
         dtype = torch.promote_types(first.dtype, second.dtype)
         first, second = first.to(dtype), second.to(dtype)
         axis = len(self.batch)

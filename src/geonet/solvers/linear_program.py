@@ -251,12 +251,12 @@ def _sorted_plan(
 
 
 def _occupied(density: Density) -> int:
-    return int((density.values > 0).sum())
+    return int((density.tensor > 0).sum())
 
 
 def _atoms(density: Density) -> tuple[Tensor, np.ndarray]:
     """Centres (P, d) and masses (P,) of the non-empty cells; the masses sum to one exactly."""
-    mass = density.values.to(torch.float64).reshape(-1)
+    mass = density.tensor.to(torch.float64).reshape(-1)
     points = density.grid.points().reshape(-1, density.grid.dimension)
     filled = mass > 0
     mass = mass[filled] / mass[filled].sum()

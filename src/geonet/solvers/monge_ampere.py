@@ -68,7 +68,7 @@ class PotentialGeodesic(Geodesic):
         """W2² = ∫|∇u_0|² dμ_0."""
         with torch.no_grad():
             gradient, _ = self.series.derivatives_on(self.grid)
-            squared = ((gradient**2).sum(0) * self.source.values * self.grid.cell_volume).sum()
+            squared = ((gradient**2).sum(0) * self.source.tensor * self.grid.cell_volume).sum()
         return with_dual_gradient(squared.sqrt(), self.source, self.target, self._kantorovich)
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
@@ -107,7 +107,7 @@ def positive_interpolant(density: Density) -> Callable[[Tensor], Tensor]:
     varied = wanted(density) and not (density.mixture and wanted(density.mixture))
     if density.mixture is not None and not varied:
         return density.at
-    spline = CubicSpline(density.values.to(torch.float64).log(), density.grid)
+    spline = CubicSpline(density.tensor.to(torch.float64).log(), density.grid)
     return lambda points: spline(points).exp()
 
 
@@ -207,9 +207,9 @@ class _Problem:
     def __init__(self, source: Density, target: Density):
         self.grid = source.grid
         self.points = self.grid.points().movedim(-1, 0)  # (d, *shape)
-        self.source = source.values.to(torch.float64)
+        self.source = source.tensor.to(torch.float64)
         self.log_source = self.source.log()
-        self.log_target = CubicSpline(target.values.to(torch.float64).log(), self.grid)
+        self.log_target = CubicSpline(target.tensor.to(torch.float64).log(), self.grid)
         self.inverse_laplacian = -1.0 / _squared_frequencies(self.grid)
 
     def zero(self) -> CosineSeries:
@@ -404,10 +404,10 @@ def _squared_frequencies(grid: Grid) -> Tensor:
 
 
 def _check_positive(density: Density, name: str) -> None:
-    zeros = int((density.values <= 0).sum())
+    zeros = int((density.tensor <= 0).sum())
     if zeros:
         raise DensityError(
-            f"The {name} is zero in {zeros} of {density.values.numel()} cells and monge-ampere "
+            f"The {name} is zero in {zeros} of {density.tensor.numel()} cells and monge-ampere "
             f"needs positive densities; give {setting('floor', 0.01)} to mix in 1 % of uniform "
             f"mass, or use {setting('solver', 'midpoint')}, which takes zeros."
         )

@@ -133,7 +133,7 @@ class QuantileGeodesic(Geodesic):
 
 def _distribution(density: Density) -> Tensor:
     """F at the cell edges, (B, n + 1), from 0 to exactly 1, in float64."""
-    values = density.values.to(torch.float64).reshape(-1, density.grid.shape[0])
+    values = density.tensor.to(torch.float64).reshape(-1, density.grid.shape[0])
     cumulative = values.cumsum(-1)
     return torch.cat([torch.zeros_like(values[:, :1]), cumulative / cumulative[:, -1:]], dim=-1)
 

@@ -168,7 +168,7 @@ class SchrodingerBridge(Geodesic):
 
     def _unit_ends(self) -> tuple[Tensor, Tensor]:
         first, second = (
-            self._unit.to_density(e.values.detach()) for e in (self.source, self.target)
+            self._unit.to_density(e.tensor.detach()) for e in (self.source, self.target)
         )
         return first, second
 
@@ -296,7 +296,7 @@ class SchrodingerBridge(Geodesic):
 
 def _masses(density: Density) -> Tensor:
     """The mass of each cell in float64; Sinkhorn cannot converge if the two sums differ."""
-    values = density.values.detach().to(torch.float64)
+    values = density.tensor.detach().to(torch.float64)
     return values / values.sum()
 
 

@@ -175,7 +175,7 @@ class KeptTruths:
         key = pair_digest(source, target, epsilon)
         if key not in self._known or not self._known[key].fits(source):
             found = truth_of_pair(source, target, epsilon)
-            frames, distance = found.frames.values.double(), found.distance.double()
+            frames, distance = found.frames.tensor.double(), found.distance.double()
             self._known[key] = Kept(frames, distance, *found.solvers)
             self._news = True
             if perf_counter() - self._written > WRITE_EVERY:
@@ -201,7 +201,7 @@ def pair_digest(source: Density, target: Density, epsilon: float) -> str:
     of_what = (VERSION, epsilon, formula, grid.shape, grid.lower, grid.upper)
     digest = hashlib.sha256(repr(of_what).encode())
     for end in (source, target):
-        digest.update(end.values.double().contiguous().numpy().tobytes())
+        digest.update(end.tensor.double().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -37,24 +37,24 @@ class Cells:
     """
 
     def __init__(self, values: Tensor):
-        self.values = values
+        self.tensor = values
         self.grid = Grid(tuple(values.shape[1:]))
 
     def __call__(self, points: Tensor) -> Tensor:
         """The densities at points, by splines, which overshoot where the values jump."""
         if not points.numel():  # where making splines would be in vain
-            return self.values.new_zeros(len(self.values), points.shape[-2])
+            return self.tensor.new_zeros(len(self.tensor), points.shape[-2])
         return self._spline(points)
 
     @cached_property
     def _spline(self) -> CubicSpline:
-        return CubicSpline(self.values, self.grid)
+        return CubicSpline(self.tensor, self.grid)
 
     def means(self, cells: int) -> Tensor:
         """The means over cells^d cells, (count, cells^d), float32."""
         target = Grid((cells,) * self.grid.dimension)
-        found = resample(self.values.double(), self.grid, target) if target != self.grid else None
-        return (self.values if found is None else found).flatten(1).float()
+        found = resample(self.tensor.double(), self.grid, target) if target != self.grid else None
+        return (self.tensor if found is None else found).flatten(1).float()
 
 
 FINER = 2  # points an axis for means over a cell

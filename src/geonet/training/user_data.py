@@ -80,7 +80,7 @@ class Recorded(Own):
     def draw(self, count: int, generator: torch.Generator) -> EndFunctions:
         """Random pairs, with repeats, as splines through their cells."""
         chosen = torch.randint(self.seen, (count,), generator=generator)
-        return self._splines(self.source.values[chosen], self.target.values[chosen])
+        return self._splines(self.source.tensor[chosen], self.target.tensor[chosen])
 
     def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
         """Random pairs that are held out for validation, with repeats."""
@@ -97,7 +97,7 @@ class Recorded(Own):
 
     def _chosen(self, chosen: Tensor) -> tuple[Density, Density]:
         ends = (self.source, self.target)
-        source, target = (Density(end.values[chosen], self.box) for end in ends)
+        source, target = (Density(end.tensor[chosen], self.box) for end in ends)
         return source, target
 
 
@@ -106,7 +106,7 @@ class Pool(Own):
 
     def __init__(self, densities: Density):
         super().__init__(densities.grid, len(densities))
-        self.pool = densities.values.float()  # MNIST has 60,000
+        self.pool = densities.tensor.float()  # MNIST has 60,000
 
     def draw(self, count: int, generator: torch.Generator) -> EndFunctions:
         """Splines through the cells."""
@@ -363,6 +363,6 @@ def _of_universal(file: Path, name: str, own: Recorded | Pool, steps: int) -> Tr
 
 def suggested_floor(own: Recorded | Pool) -> float:
     """5 % where more than a hundredth of the cells is empty, else none."""
-    ends = [own.pool] if isinstance(own, Pool) else [own.source.values, own.target.values]
+    ends = [own.pool] if isinstance(own, Pool) else [own.source.tensor, own.target.tensor]
     empty = sum(int((end == 0).sum()) for end in ends) / sum(end.numel() for end in ends)
     return FLOOR if empty > EMPTY else 0.0

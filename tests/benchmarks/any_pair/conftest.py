@@ -53,7 +53,7 @@ class Stub(Linear):
         sleep(self.seconds)
         if source.grid.shape[0] == self.refused:
             raise SolverError("Not this grid.")
-        if self.positive and bool((source.values == 0).any()):
+        if self.positive and bool((source.tensor == 0).any()):
             raise ZeroDivisionError("by zero")
         path = StubPath(source, target, "stub", {})
         path.off = self.off

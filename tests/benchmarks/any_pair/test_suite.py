@@ -26,7 +26,7 @@ def test_pairs_go_through_their_files(tiny, tmp_path):
         for (kind, k), ends in found.items():
             for end, expected in zip(ends, draw(kind, cells, k), strict=True):
                 assert end.grid == Grid((cells, cells))
-                assert torch.allclose(end.values, expected.values, rtol=1e-12)
+                assert torch.allclose(end.tensor, expected.tensor, rtol=1e-12)
 
 
 @pytest.mark.parametrize("entrant", ENTRANTS, ids=lambda entrant: entrant.label)

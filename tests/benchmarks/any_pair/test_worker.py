@@ -44,7 +44,7 @@ def test_frames_are_compared_on_blocks(job, stub, monkeypatch):
     """With a reference that fades and a solver that stays where it is."""
     references = job().references
     monkeypatch.setattr(
-        LinearPath, "_density", lambda self, t, g: self.source.values.expand(len(t), *g.shape)
+        LinearPath, "_density", lambda self, t, g: self.source.tensor.expand(len(t), *g.shape)
     )
     stub()
     answers, _ = measured(job())
@@ -52,8 +52,8 @@ def test_frames_are_compared_on_blocks(job, stub, monkeypatch):
     expected = 100 * np.array([0.25, 0.5, 0.75]) * float(block_l1(target, source, 16))
     assert answers[0].l1_percent != pytest.approx([0, 0, 0])
     truth = references[16]["smooth", 0].density()
-    stays = source.resample(truth.grid).values.expand(3, 16, 16)
-    off = (stays - truth.values).abs().mean((1, 2))
+    stays = source.resample(truth.grid).tensor.expand(3, 16, 16)
+    off = (stays - truth.tensor).abs().mean((1, 2))
     assert answers[0].l1_percent == pytest.approx((100 * off).tolist())
     assert answers[0].l1_percent == pytest.approx(expected.tolist(), rel=0.5)
 

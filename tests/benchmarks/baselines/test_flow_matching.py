@@ -124,7 +124,7 @@ def test_save_and_load(solver, answers, tmp_path):
     path = answers[solver.name]
     loaded = geonet.load(path.save(tmp_path / "path.npz", times=[0.0]))
     assert (type(loaded), loaded.solver, loaded.notes) == (type(path), path.solver, path.notes)
-    assert torch.equal(loaded.density(0.3).values, path.density(0.3).values)
+    assert torch.equal(loaded.density(0.3).tensor, path.density(0.3).tensor)
     assert torch.equal(loaded.velocity(0.3, [[1.0, 5.0]]), path.velocity(0.3, [[1.0, 5.0]]))
     assert loaded.flow.loss == path.flow.loss
 

@@ -61,7 +61,7 @@ def test_against_the_closed_form(grid):
     answer = geonet.geodesic(source, target, solver=NAME).density(times)
     assert float(l1(answer, truth).max()) < 0.02
     assert float(mass_error(answer).max()) < 1e-5
-    assert answer.values.dtype == torch.float64
+    assert answer.tensor.dtype == torch.float64
 
 
 @needs_ott
@@ -108,13 +108,13 @@ def test_blurred_unless_debiased(grid):
 def test_batch_other_grid_and_mass():
     source, target = pair_on(SQUARE)
     both = [
-        Density(torch.stack([a.values, b.values]), SQUARE)
+        Density(torch.stack([a.tensor, b.tensor]), SQUARE)
         for a, b in ((source, target), (target, source))
     ]
     path = geonet.geodesic(*both, solver=NAME)
     frames = path.density((0.25, 0.75))
-    assert frames.values.shape == (2, 2, 24, 24)
-    torch.testing.assert_close(frames.values[0], frames.values[1].flip(0), atol=1e-6, rtol=0)
+    assert frames.tensor.shape == (2, 2, 24, 24)
+    torch.testing.assert_close(frames.tensor[0], frames.tensor[1].flip(0), atol=1e-6, rtol=0)
     finer = path.density(0.5, grid=SQUARE.with_shape(30))
     assert float(mass_error(finer).max()) < 1e-4
 
@@ -122,14 +122,14 @@ def test_batch_other_grid_and_mass():
 @needs_ott
 def test_frames_are_kept_and_compiled_once(monkeypatch):
     path = geonet.geodesic(*pair_on(SQUARE), solver=NAME)
-    first = path.density([0.25, 0.5]).values
+    first = path.density([0.25, 0.5]).tensor
     compiled = ott_barycenter._compiled_barycenter()
     shapes = compiled._cache_size()
     other = geonet.geodesic(*pair_on(SQUARE), solver=NAME, epsilon=6e-3, tolerance=1e-3)
     other.density([0.1, 0.2, 0.3])
     assert compiled._cache_size() == shapes
     monkeypatch.setattr(OttBarycenterPath, "_solve", None)
-    assert torch.equal(path.density([0.5, 0.25]).values, first.flip(0))
+    assert torch.equal(path.density([0.5, 0.25]).tensor, first.flip(0))
 
 
 @needs_ott
@@ -146,7 +146,7 @@ def test_save_and_load(tmp_path):
     path = geonet.geodesic(*pair_on(LINE), solver=NAME, epsilon=5e-3, debiased=False)
     again = geonet.load(path.save(tmp_path / "path.npz", times=(0.5,)))
     assert (again.notes, again.solver) == (path.notes, NAME)
-    torch.testing.assert_close(again.density(0.3).values, path.density(0.3).values)
+    torch.testing.assert_close(again.density(0.3).tensor, path.density(0.3).tensor)
 
 
 @needs_ott

@@ -118,8 +118,8 @@ def test_equal_ends_stay():
 def test_any_grid_of_the_box(on_the_plane):
     coarse = on_the_plane.density(0.5)
     finer = on_the_plane.density(0.5, OBLONG.with_shape((72, 36)))
-    centres = finer.values[1::3, 1::3]  # every third cell has the centre of a coarse one
-    assert torch.allclose(centres, coarse.values, atol=1e-5)
+    centres = finer.tensor[1::3, 1::3]  # every third cell has the centre of a coarse one
+    assert torch.allclose(centres, coarse.tensor, atol=1e-5)
 
 
 def test_the_notes(on_the_line):
@@ -138,25 +138,25 @@ def test_more_steps_have_a_lower_loss(on_the_line):
 def test_the_same_seed_gives_the_same_answer_and_leaves_torchs_stream():
     pair = shifted(LINE)
     state = torch.get_rng_state()
-    first, again = (BRIEFEST(*pair).density(TIMES).values for _ in range(2))
+    first, again = (BRIEFEST(*pair).density(TIMES).tensor for _ in range(2))
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(first, again)
     torch.manual_seed(5)
-    assert torch.equal(BRIEFEST(*pair).density(TIMES).values, first)
+    assert torch.equal(BRIEFEST(*pair).density(TIMES).tensor, first)
     other = Pinn(steps=6, points=16, width=6, depth=2, modes=3, seed=1)(*pair)
-    assert float((other.density(TIMES).values - first).abs().max()) > 1e-3
+    assert float((other.density(TIMES).tensor - first).abs().max()) > 1e-3
 
 
 def test_a_batch_is_its_pairs():
     first, second = shifted(LINE), (bump(LINE, 0.3), bump(LINE, -0.2, 0.5))
     source, target = (
-        Density(torch.stack([a.values, b.values]), LINE) for a, b in zip(first, second, strict=True)
+        Density(torch.stack([a.tensor, b.tensor]), LINE) for a, b in zip(first, second, strict=True)
     )
     together = BRIEFEST(source, target)
-    assert together.density(TIMES).values.shape == (2, 3, 40)
+    assert together.density(TIMES).tensor.shape == (2, 3, 40)
     assert len(together.notes["loss"]) == 2
     alone = BRIEFEST(source[1], target[1])
-    assert torch.equal(together.density(0.3).values[1], alone.density(0.3).values)
+    assert torch.equal(together.density(0.3).tensor[1], alone.density(0.3).tensor)
     assert torch.equal(together.distance[1], alone.distance)
 
 
@@ -165,10 +165,10 @@ def test_boxes_and_units_do_not_matter():
     path = BRIEFEST(*shifted(OBLONG))
     corners = (7 + 100 * OBLONG.corner(c) for c in ("lower", "upper"))
     large = Grid(OBLONG.shape, *(c.tolist() for c in corners))
-    moved = BRIEFEST(*(Density(end.values, large) for end in shifted(OBLONG)))
+    moved = BRIEFEST(*(Density(end.tensor, large) for end in shifted(OBLONG)))
     point = torch.tensor([[1.5, 2.25]], dtype=torch.float64)
     there = 7 + 100 * point
-    assert torch.allclose(moved.density(0.4).values * 1e4, path.density(0.4).values, rtol=1e-3)
+    assert torch.allclose(moved.density(0.4).tensor * 1e4, path.density(0.4).tensor, rtol=1e-3)
     assert torch.allclose(moved.distance, 100 * path.distance, rtol=1e-3)
     assert torch.allclose(moved.velocity(0.4, there), 100 * path.velocity(0.4, point), rtol=1e-3)
     assert torch.allclose(moved.potential(0.4, there), 1e4 * path.potential(0.4, point), rtol=1e-3)
@@ -177,8 +177,8 @@ def test_boxes_and_units_do_not_matter():
 def test_gradients_that_are_switched_off_do_not_matter():
     pair = shifted(LINE)
     with torch.no_grad():
-        answer = BRIEFEST(*pair).density(0.5).values
-    assert torch.equal(answer, BRIEFEST(*pair).density(0.5).values)
+        answer = BRIEFEST(*pair).density(0.5).tensor
+    assert torch.equal(answer, BRIEFEST(*pair).density(0.5).tensor)
     assert not answer.requires_grad
 
 
@@ -188,7 +188,7 @@ def test_save_and_load(name, request, tmp_path):
     loaded = geonet.load(path.save(tmp_path / "path.npz", times=[0.5]))
     assert (loaded.solver, loaded.kind, loaded.notes) == ("pinn", "pinn", path.notes)
     point = path.source.mean()[None]
-    assert torch.equal(loaded.density(TIMES).values, path.density(TIMES).values)
+    assert torch.equal(loaded.density(TIMES).tensor, path.density(TIMES).tensor)
     assert torch.equal(loaded.velocity(0.3, point), path.velocity(0.3, point))
     assert torch.equal(loaded.potential(0.3, point), path.potential(0.3, point))
     assert torch.equal(loaded.distance, path.distance)
@@ -219,7 +219,7 @@ def test_options_are_checked(option, value):
 
 def test_the_least_of_everything_runs():
     least = Pinn(steps=1, points=4, width=1, depth=2, modes=1)
-    assert bool(torch.isfinite(least(*shifted(LINE)).density(0.5).values).all())
+    assert bool(torch.isfinite(least(*shifted(LINE)).density(0.5).tensor).all())
 
 
 def test_a_training_that_diverges_says_so():

@@ -96,7 +96,7 @@ def test_plain_is_blurred_and_debiased_is_not(grid):
 def test_the_ends_are_left_blurred():
     source, target = pair_on(SQUARE)
     first = geonet.geodesic(source, target, solver="barycenter").density(0.0)
-    error = float((first.values - source.values).abs().sum()) * SQUARE.cell_volume
+    error = float((first.tensor - source.tensor).abs().sum()) * SQUARE.cell_volume
     assert 0.05 < error < 0.2
 
 
@@ -108,22 +108,22 @@ def test_batch_other_grid_and_mass(name):
     grid = SQUARE.with_shape(12)
     source, target = pair_on(grid)
     both = [
-        Density(torch.stack([a.values, b.values]), grid)
+        Density(torch.stack([a.tensor, b.tensor]), grid)
         for a, b in ((source, target), (target, source))
     ]
     path = geonet.geodesic(*both, solver=name, method="sinkhorn")
     frames = path.density((0.25, 0.75))
-    assert frames.values.shape == (2, 2, 12, 12)
-    torch.testing.assert_close(frames.values[0], frames.values[1].flip(0), atol=1e-3, rtol=0)
+    assert frames.tensor.shape == (2, 2, 12, 12)
+    torch.testing.assert_close(frames.tensor[0], frames.tensor[1].flip(0), atol=1e-3, rtol=0)
     finer = path.density(0.5, grid=grid.with_shape(30))
     assert float(mass_error(finer).max()) < 1e-3
 
 
 def test_frames_are_kept(monkeypatch):
     path = geonet.geodesic(*pair_on(SQUARE), solver="barycenter")
-    first = path.density(0.5).values
+    first = path.density(0.5).tensor
     monkeypatch.setattr(ot.bregman, "convolutional_barycenter2d", None)
-    assert torch.equal(path.density(0.5).values, first)
+    assert torch.equal(path.density(0.5).tensor, first)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -132,7 +132,7 @@ def test_save_and_load(name, tmp_path):
     again = geonet.load(path.save(tmp_path / "path.npz", times=(0.5,)))
     assert again.notes == path.notes
     assert again.solver == name
-    torch.testing.assert_close(again.density(0.3).values, path.density(0.3).values)
+    torch.testing.assert_close(again.density(0.3).tensor, path.density(0.3).tensor)
 
 
 @pytest.mark.parametrize("what", ["distance", "velocity", "potential"])
@@ -158,7 +158,7 @@ def test_stopping_early_is_a_warning_and_a_note(name, grid):
 
 
 def test_the_note_reaches_a_batch():
-    batch = [Density(end.values[None], LINE) for end in pair_on(LINE)]
+    batch = [Density(end.tensor[None], LINE) for end in pair_on(LINE)]
     path = geonet.geodesic(*batch, solver="barycenter", max_iterations=3, tolerance=1e-12)
     with pytest.warns(ConvergenceWarning):
         path.density(0.5)

@@ -226,7 +226,7 @@ def test_paths_have_both_ends(d, files, pairs):
     path = geonet.geodesic(source, target, str(files[d]))
     for t, end in ((0.0, source), (1.0, target)):
         # Single precision, of densities up to 2 or so in the unit box.
-        assert torch.allclose(path.density(t).values, end.values, rtol=0, atol=2e-5)
+        assert torch.allclose(path.density(t).tensor, end.tensor, rtol=0, atol=2e-5)
     report = path.report
     assert max(report.source_error + report.target_error) < 1e-4
     assert max(report.mass_error) > 1e-4  # between the ends it is the network's
@@ -241,7 +241,7 @@ def test_save_and_load(d, single, files, pairs, tmp_path, generator):
     assert type(loaded) is type(path)
     assert (loaded.solver, loaded.notes, loaded.batch) == (path.solver, path.notes, path.batch)
     finer = path.grid.with_shape(17)
-    assert torch.equal(loaded.density(TIMES, finer).values, path.density(TIMES, finer).values)
+    assert torch.equal(loaded.density(TIMES, finer).tensor, path.density(TIMES, finer).tensor)
     points = -1 + 5 * torch.rand(4, d, generator=generator)
     assert torch.equal(loaded.velocity(TIMES, points), path.velocity(TIMES, points))
     assert torch.equal(loaded.potential(TIMES, points), path.potential(TIMES, points))
@@ -274,10 +274,10 @@ def test_a_pair_of_a_batch(d, files, pairs):
 @pytest.mark.parametrize("t", [0.0, 1.0])
 def test_gradients_go_through_both_ends(t, files, pairs):
     """At t = 0 and 1 the density is an end, and has its gradient."""
-    ends = [Density(end.values.clone().requires_grad_(), end.grid) for end in pairs(1)]
+    ends = [Density(end.tensor.clone().requires_grad_(), end.grid) for end in pairs(1)]
     path = geonet.geodesic(*ends, str(files[1]))
     weight = torch.arange(36.0, dtype=torch.float64).reshape(3, 12).sin()
-    found = torch.autograd.grad((weight * path.density(t).values).sum(), [e.values for e in ends])
+    found = torch.autograd.grad((weight * path.density(t).tensor).sum(), [e.tensor for e in ends])
     expected = [weight, torch.zeros(3, 12)] if t == 0 else [torch.zeros(3, 12), weight]
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.allclose(ours, theirs.double(), rtol=0, atol=1e-10)

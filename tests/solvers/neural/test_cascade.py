@@ -45,7 +45,7 @@ def potentials_of(model, source, target):
 
 def ends_of(kind, cells, count=2):
     pairs = [draw(kind, cells, k) for k in range(count)]
-    return [torch.stack([pair[end].values.float() for pair in pairs]) for end in (0, 1)]
+    return [torch.stack([pair[end].tensor.float() for pair in pairs]) for end in (0, 1)]
 
 
 def batch_of(source, target):
@@ -189,8 +189,8 @@ def test_a_guess_knows_finer_ones(talkative):
 def test_the_path_of_the_network_is_exact_at_the_ends(talkative):
     source, target = draw("shapes", 32)
     path = talkative.path(source, target, "cascade", {})
-    assert torch.equal(path.density(0).values, source.values)
-    assert torch.equal(path.density(1).values, target.values)
+    assert torch.equal(path.density(0).tensor, source.tensor)
+    assert torch.equal(path.density(1).tensor, target.tensor)
     assert 0 < path.residual < 2
 
 

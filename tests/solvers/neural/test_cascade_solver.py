@@ -47,7 +47,7 @@ def test_it_says_how_it_went():
 def test_a_batch_is_its_pairs():
     pairs = [draw(kind, 32) for kind in ("smooth", "shapes", "white-noise")]
     source, target = (
-        Density(torch.stack([pair[end].values for pair in pairs]), Grid((32, 32))) for end in (0, 1)
+        Density(torch.stack([pair[end].tensor for pair in pairs]), Grid((32, 32))) for end in (0, 1)
     )
     path = geonet.geodesic(source, target, solver="universal-2d")
     for k, ends in enumerate(pairs):

@@ -51,22 +51,22 @@ def test_the_density_is_that_of_a_geonet_with_the_same_weights(model, file, pair
     whole = build(GeONetSettings(**SIZES), 1)
     whole.density.load_state_dict(model.density.state_dict())
     other = str(save_model(tmp_path / "geonet.safetensors", whole, {}))
-    moved = tuple(Density(end.values, Grid(100, -3.0, 17.0)) for end in pairs)
+    moved = tuple(Density(end.tensor, Grid(100, -3.0, 17.0)) for end in pairs)
     for ends in (pairs, moved, (pairs[0][1], pairs[1][1])):
         ours, theirs = (geonet.geodesic(*ends, solver=name) for name in (file, other))
         for shape in (100, 37):
             grid = ours.grid.with_shape(shape)
-            frames = ours.density(TIMES, grid).values
+            frames = ours.density(TIMES, grid).tensor
             assert frames.shape == (*ours.batch, 3, shape) and frames.dtype == torch.float64
-            assert torch.equal(frames, theirs.density(TIMES, grid).values)
+            assert torch.equal(frames, theirs.density(TIMES, grid).tensor)
     assert float((frames[0] - frames[1]).abs().max()) > 1e-4
-    near, far = (geonet.geodesic(*ends, solver=file).density(0.3).values for ends in (pairs, moved))
+    near, far = (geonet.geodesic(*ends, solver=file).density(0.3).tensor for ends in (pairs, moved))
     assert torch.allclose(near, 2 * far, atol=1e-6)  # the box is twice as long
 
 
 def test_swap_symmetry_is_built_in(file, pairs):
     forth, back = (geonet.geodesic(*ends, solver=file) for ends in (pairs, pairs[::-1]))
-    assert torch.allclose(forth.density(0.3).values, back.density(0.7).values, atol=1e-6)
+    assert torch.allclose(forth.density(0.3).tensor, back.density(0.7).tensor, atol=1e-6)
 
 
 def test_nothing_but_the_density(file, pairs):
@@ -96,7 +96,7 @@ def test_save_and_load(file, pairs, tmp_path, single):
     )
     assert loaded.tested == path.tested == {"mean": [50.0] * 5, "sd": [10.0] * 5}
     finer = BOX_1D.with_shape(37)
-    assert torch.equal(loaded.density(TIMES, finer).values, path.density(TIMES, finer).values)
+    assert torch.equal(loaded.density(TIMES, finer).tensor, path.density(TIMES, finer).tensor)
 
 
 def test_ends_that_come_out_worse_than_in_the_tests_are_foreign(model, pairs, tmp_path):
@@ -129,10 +129,10 @@ def test_what_is_refused(file, pairs, tmp_path):
 
 
 def test_gradients_do_not_change_answers(file, pairs):
-    source = Density(pairs[0].values.float().requires_grad_(), BOX_1D)
+    source = Density(pairs[0].tensor.float().requires_grad_(), BOX_1D)
     path = geonet.geodesic(source, pairs[1], solver=file)
-    frames = path.density(0.4).values
-    expected = geonet.geodesic(*pairs, solver=file).density(0.4).values
+    frames = path.density(0.4).tensor
+    expected = geonet.geodesic(*pairs, solver=file).density(0.4).tensor
     assert frames.requires_grad
     assert torch.allclose(frames, expected, atol=1e-6)
 
@@ -157,6 +157,6 @@ def test_a_box_of_any_size_has_its_density():
     for length in (1.0, 1e-40, 1e40):
         ends = [Density(1 + k * wave, Grid(20, 0, length)) for k in (0.2, -0.2)]
         path = geonet.geodesic(ends[0], ends[1], "geonet-1d")
-        frames.append(path.density(0.5).values * length)
+        frames.append(path.density(0.5).tensor * length)
         assert bool(torch.isfinite(path.potential(0.5, [length / 2])).all())
     assert torch.allclose(frames[1], frames[0]) and torch.allclose(frames[2], frames[0])

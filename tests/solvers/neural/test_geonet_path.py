@@ -199,7 +199,7 @@ def test_both_ends_have_to_be_usual(prepared):
     ):
         report = prepared.path(source, target, "geonet", {}).report
         assert report.in_distribution == expected
-    mixed = Density(torch.stack([usual.values[0], other.values[0]]), BOX_1D)
+    mixed = Density(torch.stack([usual.tensor[0], other.tensor[0]]), BOX_1D)
     report = prepared.path(mixed, usual, "geonet", {}).report
     assert report.in_distribution == [True, False]
     assert prepared.path(usual[0], usual[1], "geonet", {}).report.in_distribution is True
@@ -218,7 +218,7 @@ def test_other_boxes_and_grids_do_not_change_what_is_usual(prepared):
     """What counts is the density relative to its box; 150 cells are read by splines."""
     generator = torch.Generator().manual_seed(1)
     fine = mixtures_1d(3, generator).on(BOX_1D.with_shape(150))
-    moved = Density(fine.values, Grid(150, -3.0, 2.0))
+    moved = Density(fine.tensor, Grid(150, -3.0, 2.0))
     for ends in (fine, moved):
         report = prepared.path(ends, ends, "geonet", {}).report
         assert report.in_distribution == [True] * 3

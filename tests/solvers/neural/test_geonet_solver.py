@@ -93,14 +93,14 @@ def _blobs(grid: Grid, count: int = 2) -> tuple[Density, Density]:
 def test_one_pair_and_a_batch(model, pairs, generator):
     many = geonet.geodesic(*pairs, solver=model)
     assert (many.solver, many.notes) == ("geonet", {"model": "tiny"})
-    assert many.density(TIMES).values.shape == (3, 3, 100)
+    assert many.density(TIMES).tensor.shape == (3, 3, 100)
     assert many.distance.shape == (3,)
     points = 10 * torch.rand(4, 1, generator=generator)
     for k in range(3):
         one = geonet.geodesic(pairs[0][k], pairs[1][k], solver=model)
-        assert one.density(TIMES).values.shape == (3, 100)
+        assert one.density(TIMES).tensor.shape == (3, 100)
         for together, alone in (
-            (many.density(TIMES).values[k], one.density(TIMES).values),
+            (many.density(TIMES).tensor[k], one.density(TIMES).tensor),
             (many.distance[k], one.distance),
             (many.velocity(TIMES, points)[k], one.velocity(TIMES, points)),
             (many.potential(TIMES, points)[k], one.potential(TIMES, points)),
@@ -109,7 +109,7 @@ def test_one_pair_and_a_batch(model, pairs, generator):
             assert together.shape == alone.shape
             assert together.dtype == torch.float64
             assert torch.allclose(together, alone, rtol=1e-4, atol=1e-6)
-    apart = (many.density(0.5).values[0] - many.density(0.5).values[1]).abs().max()
+    apart = (many.density(0.5).tensor[0] - many.density(0.5).tensor[1]).abs().max()
     assert float(apart) > 1e-4  # the pairs are not all answered alike
 
 
@@ -122,18 +122,18 @@ def test_a_report(model, pairs):
 
 
 def test_gradients_and_single_precision_do_not_change_answers(model, pairs):
-    source = Density(pairs[0].values.float().requires_grad_(), BOX_1D)
+    source = Density(pairs[0].tensor.float().requires_grad_(), BOX_1D)
     path = geonet.geodesic(source, pairs[1], solver=model)
-    frames = path.density(0.4).values
+    frames = path.density(0.4).tensor
     assert frames.requires_grad
-    expected = geonet.geodesic(*pairs, solver=model).density(0.4).values
+    expected = geonet.geodesic(*pairs, solver=model).density(0.4).tensor
     assert torch.allclose(frames, expected, atol=1e-6)
 
 
 def test_swap_symmetry_is_built_in(plane_model, generator):
     ends = _blobs(Grid((12, 12)))
     forth, back = (geonet.geodesic(*pair, solver=plane_model) for pair in (ends, ends[::-1]))
-    assert torch.allclose(forth.density(0.3).values, back.density(0.7).values, atol=1e-6)
+    assert torch.allclose(forth.density(0.3).tensor, back.density(0.7).tensor, atol=1e-6)
     points = torch.rand(5, 2, generator=generator)
     assert torch.allclose(forth.velocity(0.3, points), -back.velocity(0.7, points), atol=1e-6)
     assert torch.allclose(forth.distance, back.distance, rtol=1e-4)
@@ -146,19 +146,19 @@ def test_density_on_other_grids(model, pairs):
     """One function of (x, t), read off at the centres of whatever cells."""
     path = geonet.geodesic(*pairs, solver=model)
     finer = path.density(TIMES, grid=BOX_1D.with_shape(300))
-    assert finer.values.shape == (3, 3, 300)
-    assert torch.allclose(finer.values[..., 1::3], path.density(TIMES).values, atol=1e-6)
+    assert finer.tensor.shape == (3, 3, 300)
+    assert torch.allclose(finer.tensor[..., 1::3], path.density(TIMES).tensor, atol=1e-6)
 
 
 @pytest.mark.parametrize(("corner", "scale"), [(0.0, 0.1), (-40.0, 7.0), (1e5, 1e4)])
 def test_everything_scales_with_the_box(model, pairs, corner, scale):
     """x → corner + scale·x: W2 and v scale once, u twice, the density once down."""
-    moved = [Density(end.values, Grid(100, corner, corner + 10 * scale)) for end in pairs]
+    moved = [Density(end.tensor, Grid(100, corner, corner + 10 * scale)) for end in pairs]
     path, other = (geonet.geodesic(*ends, solver=model) for ends in (pairs, moved))
     points = torch.linspace(0.5, 9.5, 7, dtype=torch.float64)[:, None]
     there = corner + scale * points
     for ours, theirs, power in (
-        (path.density(TIMES).values, other.density(TIMES).values, -1),
+        (path.density(TIMES).tensor, other.density(TIMES).tensor, -1),
         (path.distance, other.distance, 1),
         (path.velocity(TIMES, points), other.velocity(TIMES, there), 1),
         (path.potential(TIMES, points), other.potential(TIMES, there), 2),
@@ -178,10 +178,10 @@ def test_a_box_that_is_no_cube_lies_in_one(plane_model, upper, generator):
     padded = []
     for end in ends:
         values = torch.zeros(2, 40, 40, dtype=torch.float64)
-        values[:, inside[0], inside[1]] = end.values
+        values[:, inside[0], inside[1]] = end.tensor
         padded.append(Density(values, cube))
     path, other = (geonet.geodesic(*pair, solver=plane_model) for pair in (ends, padded))
-    frames, expected = path.density(TIMES).values, other.density(TIMES).values
+    frames, expected = path.density(TIMES).tensor, other.density(TIMES).tensor
     assert frames.shape == (2, 3, *shape)
     scale = float(expected.abs().max())
     assert torch.allclose(frames, expected[:, :, inside[0], inside[1]], atol=1e-4 * scale)
@@ -215,7 +215,7 @@ def test_save_and_load(model, pairs, tmp_path, single):
     loaded = geonet.load(path.save(tmp_path / "path.npz", times=[0.0, 0.5]))
     assert (loaded.solver, loaded.notes, loaded.batch) == (path.solver, path.notes, path.batch)
     finer = BOX_1D.with_shape(37)
-    assert torch.equal(loaded.density(TIMES, finer).values, path.density(TIMES, finer).values)
+    assert torch.equal(loaded.density(TIMES, finer).tensor, path.density(TIMES, finer).tensor)
     points = np.linspace(1, 9, 5)
     assert torch.equal(loaded.velocity(TIMES, points), path.velocity(TIMES, points))
     assert torch.equal(loaded.potential(TIMES, points), path.potential(TIMES, points))
@@ -226,7 +226,7 @@ def test_a_saved_path_of_a_plane_and_of_a_bridge(plane_model, entropic_model, pa
     for file, ends in ((plane_model, _blobs(Grid((12, 8)))), (entropic_model, pairs)):
         path = geonet.geodesic(*ends, solver=file)
         loaded = geonet.load(path.save(tmp_path / "path.npz"))
-        assert torch.equal(loaded.density(0.3).values, path.density(0.3).values)
+        assert torch.equal(loaded.density(0.3).tensor, path.density(0.3).tensor)
         points = torch.full((1, path.grid.dimension), 0.5)
         assert torch.equal(loaded.velocity(0.3, points), path.velocity(0.3, points))
         assert loaded.notes == path.notes
@@ -257,10 +257,10 @@ def test_a_second_pair_does_not_ask_the_trunk_again(counted, model, pairs):
     frames = first.density(TIMES)
     assert len(asked) == len(TIMES)
     second = solver(*pairs[::-1])
-    assert not torch.equal(second.density(TIMES).values, frames.values)
-    assert torch.equal(first.density(TIMES).values, frames.values)
+    assert not torch.equal(second.density(TIMES).tensor, frames.tensor)
+    assert torch.equal(first.density(TIMES).tensor, frames.tensor)
     third = geonet.geodesic(*pairs, solver=model)  # by the name of the file, too
-    assert torch.equal(third.density(TIMES).values, frames.values)
+    assert torch.equal(third.density(TIMES).tensor, frames.tensor)
     assert len(asked) == len(TIMES)
 
 
@@ -270,7 +270,7 @@ def test_another_grid_or_another_time_is_asked_for(counted, pairs):
     path.density(0.0)
     path.density(0.0, BOX_1D.with_shape(50))
     path.density([0.0, 0.4])
-    moved = solver(*(Density(end.values, Grid(100, 1.0, 11.0)) for end in pairs))
+    moved = solver(*(Density(end.tensor, Grid(100, 1.0, 11.0)) for end in pairs))
     moved.density(0.0)
     assert len(asked) == 4
     path.density([0.4, 0.0])
@@ -298,9 +298,9 @@ def test_the_cache_is_bounded(counted, pairs, monkeypatch):
 def test_answers_are_no_part_of_the_cache(counted, pairs):
     path = counted[0](*pairs)
     frames = path.density(TIMES)
-    expected = frames.values.clone()
-    frames.values.zero_()
-    assert torch.equal(path.density(TIMES).values, expected)
+    expected = frames.tensor.clone()
+    frames.tensor.zero_()
+    assert torch.equal(path.density(TIMES).tensor, expected)
 
 
 # ---- entropy
@@ -321,7 +321,7 @@ def test_the_velocity_of_a_bridge(entropic_model, pairs):
     assert bool(torch.isfinite(everywhere).all())
     cells = Grid(200, 0.0, 10.0)
     x = cells.points()[1:-1]
-    density = path.density(0.5, cells).values
+    density = path.density(0.5, cells).tensor
     score = (density[:, 2:] - density[:, :-2]) / (2 * cells.spacing[0]) / density[:, 1:-1]
     slope = (path.potential(0.5, x + step) - path.potential(0.5, x - step)) / (2 * step)
     velocity = path.velocity(0.5, x)[..., 0]
@@ -335,7 +335,7 @@ def test_the_velocity_of_a_bridge(entropic_model, pairs):
 
 def test_epsilon_scales_with_the_box(entropic_model, pairs):
     """Trained with ε = 0.2 on [0, 10], the model has ε = 0.05 on a box of half the size."""
-    half = [Density(end.values, Grid(100, 0.0, 5.0)) for end in pairs]
+    half = [Density(end.tensor, Grid(100, 0.0, 5.0)) for end in pairs]
     path, other = (geonet.geodesic(*ends, solver=entropic_model) for ends in (pairs, half))
     assert other.notes["epsilon"] == pytest.approx(0.05)
     ours, theirs = path.velocity(0.5, [[4.0]]), other.velocity(0.5, [[2.0]])
@@ -359,9 +359,9 @@ def test_options_are_refused(model):
 
 
 def test_the_file_is_read_once(model, pairs, monkeypatch):
-    before = geonet.geodesic(*pairs, solver=model).density(0.5).values
+    before = geonet.geodesic(*pairs, solver=model).density(0.5).tensor
     monkeypatch.setattr(opening, "load_model", lambda *_: pytest.fail("read again"))
-    assert torch.equal(geonet.geodesic(*pairs, solver=model).density(0.5).values, before)
+    assert torch.equal(geonet.geodesic(*pairs, solver=model).density(0.5).tensor, before)
 
 
 def test_another_model_under_the_same_name_is_read(pairs, tmp_path):
@@ -372,8 +372,8 @@ def test_another_model_under_the_same_name_is_read(pairs, tmp_path):
     for seed in (0, 1):
         save_model(file, build(settings, seed), {})
         paths.append(geonet.geodesic(*pairs, solver=str(file)))
-        frames.append(paths[-1].density(0.5).values)
+        frames.append(paths[-1].density(0.5).tensor)
     assert not torch.allclose(frames[0], frames[1])
-    assert torch.equal(paths[0].density(0.5).values, frames[0])
+    assert torch.equal(paths[0].density(0.5).tensor, frames[0])
     finer = BOX_1D.with_shape(300)
-    assert torch.allclose(paths[0].density(0.5, finer).values[..., 1::3], frames[0], atol=1e-6)
+    assert torch.allclose(paths[0].density(0.5, finer).tensor[..., 1::3], frames[0], atol=1e-6)

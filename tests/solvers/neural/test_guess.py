@@ -18,7 +18,7 @@ SHAPES = {1: (64,), 2: (32, 32), 3: (12, 12, 12)}
 def pairs(d, count=2):
     family, box = FAMILIES[d]
     grid = box.with_shape(SHAPES[d])
-    values = family(2 * count, torch.Generator().manual_seed(4)).on(grid).values
+    values = family(2 * count, torch.Generator().manual_seed(4)).on(grid).tensor
     return Density(values[:count], grid), Density(values[count:], grid)
 
 

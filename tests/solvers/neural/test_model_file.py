@@ -140,7 +140,7 @@ def test_a_file_of_an_earlier_version(file, line_pair):
         assert not model.usual.known
         path = geonet.geodesic(*ends, solver=str(file))
         assert path.report.in_distribution is expected
-        assert torch.equal(path.density([0.0, 0.4]).values, now.density([0.0, 0.4]).values)
+        assert torch.equal(path.density([0.0, 0.4]).tensor, now.density([0.0, 0.4]).tensor)
 
 
 def test_a_path_that_an_earlier_version_saved(file, line_pair):
@@ -150,7 +150,7 @@ def test_a_path_that_an_earlier_version_saved(file, line_pair):
     old = {name: array for name, array in state.items() if "usual." not in name}
     assert len(old) < len(state)
     loaded = type(path)._from_state(path.source, path.target, path.solver, path.notes, old)
-    assert torch.equal(loaded.density(0.4).values, path.density(0.4).values)
+    assert torch.equal(loaded.density(0.4).tensor, path.density(0.4).tensor)
     assert loaded.report.in_distribution is None
 
 

@@ -102,7 +102,7 @@ def test_a_translation_is_exact_without_a_step(shape):
     assert float(path.distance) == pytest.approx(((10 * h0) ** 2 + (6 * h1) ** 2) ** 0.5, rel=1e-3)
     middle = torch.zeros(shape, dtype=torch.float64)
     middle[7:12, 6:11] = 1
-    found = path.density(0.5).values
+    found = path.density(0.5).tensor
     assert float((found / found.sum() - middle / 25).abs().sum()) < 1e-3
 
 
@@ -127,5 +127,5 @@ def test_the_swap_changes_the_sign_and_no_more():
         for ends in ((source, target), (target, source))
     )
     assert float(there.distance) == pytest.approx(float(back.distance), rel=1e-6)
-    gap = there.density(0.25).values - back.density(0.75).values
-    assert float(gap.abs().mean()) < 1e-4 * float(source.values.mean())
+    gap = there.density(0.25).tensor - back.density(0.75).tensor
+    assert float(gap.abs().mean()) < 1e-4 * float(source.tensor.mean())

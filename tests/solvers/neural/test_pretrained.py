@@ -87,7 +87,7 @@ def test_narrower_densities_are_unlike_those_of_training(d):
     for name, count in ((f"{d}D random", 20), (f"{d}D OOD", 20)):
         case = CASES[name]
         mixture = case.family(2 * count, torch.Generator().manual_seed(10))
-        values = mixture.on(case.grid).values
+        values = mixture.on(case.grid).tensor
         ends = (geonet.Density(part, case.grid) for part in values.chunk(2))
         foreign = [
             not usual for usual in geonet.geodesic(*ends, f"geonet-{d}d").report.in_distribution

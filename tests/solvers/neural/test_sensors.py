@@ -31,7 +31,7 @@ def test_one_density_is_a_batch_of_one(generator):
 def test_as_many_sensors_as_cells_see_the_cells():
     values = torch.rand(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     density = Density(values[:, :5], Grid((5, 5), 0.0, 2.0))
-    assert torch.allclose(sensed(density, 5)[0].double(), density.values.flatten() * 4, atol=1e-5)
+    assert torch.allclose(sensed(density, 5)[0].double(), density.tensor.flatten() * 4, atol=1e-5)
 
 
 @pytest.mark.parametrize("corner", [0.0, -3.0])
@@ -44,5 +44,5 @@ def test_a_box_that_is_no_cube_lies_in_one_with_nothing_around(corner):
 
 def test_size_and_place_of_the_box_do_not_matter(generator):
     density = mixtures_2d(1, generator).on(BOX_2D)
-    moved = Density(density.values, Grid(BOX_2D.shape, 1e3, 1e3 + 1e-2))
+    moved = Density(density.tensor, Grid(BOX_2D.shape, 1e3, 1e3 + 1e-2))
     assert torch.allclose(sensed(density, 9), sensed(moved, 9), atol=1e-4)

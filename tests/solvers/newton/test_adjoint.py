@@ -36,8 +36,8 @@ def answers(path):
     grid = path.grid
     lengths = torch.tensor(grid.lengths, dtype=torch.float64)
     points = (0.1 + 0.8 * random((5, grid.dimension), 2)) * lengths
-    frames = path.density([0.3, 0.6]).values
-    finer = path.density(0.4, grid.with_shape([n + 3 for n in grid.shape])).values
+    frames = path.density([0.3, 0.6]).tensor
+    finer = path.density(0.4, grid.with_shape([n + 3 for n in grid.shape])).tensor
     velocity, potential = path.velocity([0.2, 0.8], points), path.potential([0.2, 0.8], points)
     places = path.trajectories([0.0, 0.7], points)
     weights = random(potential.shape, 5)
@@ -88,7 +88,7 @@ def test_compiled_and_plain_gradients_agree(monkeypatch):
         leaves = [end.clone().requires_grad_() for end in ends_on(grid)]
         path = geonet.geodesic(*(Density(end, grid) for end in leaves), "midpoint", tolerance=1e-4)
         weights = random(grid.shape, 3)
-        value = (path.density(0.5).values * weights).sum()
+        value = (path.density(0.5).tensor * weights).sum()
         slopes.append(torch.cat([s.flatten() for s in torch.autograd.grad(value, leaves)]))
     # Potentials within 1e-4 of the mass, and steps in single precision.
     assert float((slopes[0] - slopes[1]).norm() / slopes[1].norm()) < 0.01
@@ -116,6 +116,6 @@ def test_holes_and_jumps_have_finite_gradients():
     source[2:8, 3:9], target[8:14, 6:12] = 1.0, 1.0
     leaves = [end.requires_grad_() for end in (source, target)]
     path = geonet.geodesic(*(Density(end, grid) for end in leaves), "midpoint")
-    value = (path.density(0.5).values * random((16, 16), 1)).sum() + path.distance
+    value = (path.density(0.5).tensor * random((16, 16), 1)).sum() + path.distance
     for gradient in torch.autograd.grad(value, leaves):
         assert bool(torch.isfinite(gradient).all()) and float(gradient.abs().max()) < 1e3

@@ -17,7 +17,7 @@ needs_loops = pytest.mark.skipif(not compiled.available(), reason="they are not 
 def batch():
     """Potentials that move things by a cell or so, and three pairs, (3, 32, 32) each."""
     pairs = [draw(kind, 32) for kind in ("smooth", "shapes", "white-noise")]
-    source, target = (torch.stack([pair[end].values.float() for pair in pairs]) for end in (0, 1))
+    source, target = (torch.stack([pair[end].tensor.float() for pair in pairs]) for end in (0, 1))
     coarse = torch.randn(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     wide = torch.nn.functional.interpolate(coarse, scale_factor=8, mode="bicubic")[:, 0]
     return 2 * wide, source, target

@@ -56,7 +56,7 @@ def test_on_lines_the_truth_lies_between(kind, n):
     truth = float(geonet.geodesic(source, target, "quantile").distance)
     path = geonet.geodesic(source, target, "midpoint")
     for c in (path.coefficients, *wrong_ones(path.coefficients)):
-        lower, upper = bounds_of(c, source.values, target.values, (1.0,), truth)
+        lower, upper = bounds_of(c, source.tensor, target.tensor, (1.0,), truth)
         assert lower <= truth <= upper
     lower, upper = path.bounds
     if n == 48 and kind == "positive":
@@ -77,7 +77,7 @@ def test_on_exact_pairs_the_truth_lies_between_closely(name):
     lower, upper = path.bounds
     assert between(lower, pair.distance, upper, 32)
     assert lower > 0.98 * pair.distance and upper < 1.04 * pair.distance
-    ends = pair.source.values, pair.target.values
+    ends = pair.source.tensor, pair.target.tensor
     for c in wrong_ones(path.coefficients):
         lower, upper = bounds_of(c, *ends, (1.0, 1.0), pair.distance)
         assert between(lower, pair.distance, upper, 32)
@@ -118,7 +118,7 @@ def test_half_solved_potentials_in_any_dimension(shape):
     assert report.distance_lower_bound <= truth + rounding
     assert report.distance_upper_bound >= truth - rounding
     box = path.box
-    ends = [box.to_density(end.values) for end in (path.source, path.target)]
+    ends = [box.to_density(end.tensor) for end in (path.source, path.target)]
     for c in wrong_ones(path.coefficients):
         lower, upper = bounds_of(c, *ends, box.sides, truth / box.length)
         assert lower * box.length <= truth + rounding and truth <= upper * box.length + rounding
@@ -129,7 +129,7 @@ def test_compiled_or_not(monkeypatch):
     c, answers = 0.05 * noise(20, seed=3), []
     for compiled in ("1", "0"):
         monkeypatch.setenv("GEONET_COMPILED", compiled)
-        answers.append(bounds_of(c, source.values, target.values, (1.0,), 0.1))
+        answers.append(bounds_of(c, source.tensor, target.tensor, (1.0,), 0.1))
     assert answers[0] == pytest.approx(answers[1], rel=1e-6)
 
 

@@ -47,7 +47,7 @@ def honest(found):
 def test_every_kind_of_pair(kind):
     """The first of each, on 64 × 64 cells. Spots are the hardest: they may end just above."""
     source, target = draw(kind, 64)
-    found = NEWTON.solved(source.values, target.values, (1.0, 1.0))
+    found = NEWTON.solved(source.tensor, target.tensor, (1.0, 1.0))
     assert honest(found) or (kind == "spots" and found.residual < 0.02)
     totals = found.totals
     assert totals.source == pytest.approx(1, abs=LOST) and totals.target == pytest.approx(
@@ -119,7 +119,7 @@ def test_equal_ends_take_no_step():
 
 def test_levels_are_told_from_coarse_to_fine():
     pair = exact_pair("known-map", 64)
-    found = NEWTON.solved(pair.source.values, pair.target.values, (1.0, 1.0))
+    found = NEWTON.solved(pair.source.tensor, pair.target.tensor, (1.0, 1.0))
     assert [name for name, _, _ in found.steps] == ["8×8", "16×16", "32×32", "64×64"]
 
 
@@ -134,7 +134,7 @@ def test_detail_is_refined_if_that_is_allowed():
 @pytest.mark.parametrize(("cells", "found"), [(28, 56), (64, 64)])
 def test_few_cells_are_halved_sooner(cells, found):
     """What is left unmatched halfway is between both limits."""
-    ends = [end.values for end in draw("shapes", cells)]
+    ends = [end.tensor for end in draw("shapes", cells)]
     kept = Newton(TOLERANCE, refine=False).solved(*ends, (1.0, 1.0))
     assert DETAIL_OF_FEW < kept.totals.mismatch < DETAIL
     assert NEWTON.solved(*ends, (1.0, 1.0)).coefficients.shape == (found, found)
@@ -145,7 +145,7 @@ def test_few_cells_are_halved_sooner(cells, found):
 
 def test_a_good_start_saves_levels_and_a_bad_one_does_no_harm():
     pair = exact_pair("known-map", 64)
-    ends, sides = (pair.source.values, pair.target.values), (1.0, 1.0)
+    ends, sides = (pair.source.tensor, pair.target.tensor), (1.0, 1.0)
     plain = NEWTON.solved(*ends, sides)
     again = NEWTON.solved(*ends, sides, plain.coefficients)
     assert [name for name, _, _ in again.steps] == ["64×64"] and again.steps[0][1] == 0
@@ -160,7 +160,7 @@ def test_a_good_start_saves_levels_and_a_bad_one_does_no_harm():
 
 def exact_32():
     pair = exact_pair("known-map", 32)
-    return pair.source.values, pair.target.values
+    return pair.source.tensor, pair.target.tensor
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (33, 32), (200, 100)], ids=str)
@@ -243,6 +243,6 @@ def test_polishing_takes_so_many_steps_at_most():
     start = Start(torch.zeros(64, 64, dtype=torch.float64))
     for most in (0, 2):
         found = Newton(TOLERANCE, max_steps=most).polished(
-            source.values, target.values, (1.0, 1.0), start
+            source.tensor, target.tensor, (1.0, 1.0), start
         )
         assert found.steps[0][1] == most and not found.converged and not found.late

@@ -53,19 +53,19 @@ def test_frames_have_mass_one_on_any_cells(d, finer):
     grid = path.grid.with_shape([max(2, round(finer * n)) for n in path.grid.shape])
     frames = path.density(TIMES, grid)
     assert float(mass_error(frames).max()) < 1e-6
-    assert float(frames.values.min()) >= 0
-    assert frames.values.dtype == torch.float64
+    assert float(frames.tensor.min()) >= 0
+    assert frames.tensor.dtype == torch.float64
 
 
 @DIMENSIONS
 def test_ends_are_what_was_given(d):
     path = smooth_path(d)
     frames = path.density([0.0, 1.0])
-    assert torch.equal(frames.values[0], path.source.values)
-    assert torch.equal(frames.values[1], path.target.values)
+    assert torch.equal(frames.tensor[0], path.source.tensor)
+    assert torch.equal(frames.tensor[1], path.target.tensor)
     finer = path.grid.with_shape([3 * n for n in path.grid.shape])
-    expected = path.source.resample(finer).values
-    assert torch.allclose(path.density(0.0, finer).values, expected)
+    expected = path.source.resample(finer).tensor
+    assert torch.allclose(path.density(0.0, finer).tensor, expected)
 
 
 @DIMENSIONS
@@ -83,7 +83,7 @@ def test_noise_and_holes_keep_mass_and_sign():
     path = geonet.geodesic(*ends, "midpoint", tolerance=0.02)
     for shape in ((24, 24), (50, 31), (5, 5)):
         frames = path.density(TIMES, grid.with_shape(shape))
-        assert float(mass_error(frames).max()) < 1e-6 and float(frames.values.min()) >= 0
+        assert float(mass_error(frames).max()) < 1e-6 and float(frames.tensor.min()) >= 0
 
 
 def test_a_shift_by_whole_cells_is_as_sharp():
@@ -179,7 +179,7 @@ def batch():
     grid = GRIDS[2]
     pairs = [smooth_ends(grid), smooth_ends(grid)[::-1]]
     pairs.append((Density(noise(20, 16) + 0.3, grid), Density(noise(20, 16, seed=2) + 0.3, grid)))
-    return [Density(torch.stack([pair[k].values for pair in pairs]), grid) for k in (0, 1)]
+    return [Density(torch.stack([pair[k].tensor for pair in pairs]), grid) for k in (0, 1)]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -192,8 +192,8 @@ def test_a_batch_is_its_pairs(threads):
         points = inner_points(GRIDS[2], 5)
         for k in range(3):
             alone = geonet.geodesic(source[k], target[k], "midpoint")
-            frames = together.density(TIMES).values[k]
-            assert torch.equal(frames, alone.density(TIMES).values)
+            frames = together.density(TIMES).tensor[k]
+            assert torch.equal(frames, alone.density(TIMES).tensor)
             assert float(together.distance[k]) == float(alone.distance)
             assert torch.equal(together.velocity(0.3, points)[k], alone.velocity(0.3, points))
             assert together.report.distance_lower_bound[k] == alone.report.distance_lower_bound
@@ -207,7 +207,7 @@ def test_saved_paths_give_the_same_answers(d, tmp_path):
     points = inner_points(path.grid, 5)
     for other in (geonet.load(path.save(tmp_path / "path.npz")), copy.deepcopy(path)):
         assert isinstance(other, SplineGeodesic)
-        assert torch.equal(other.density(TIMES).values, path.density(TIMES).values)
+        assert torch.equal(other.density(TIMES).tensor, path.density(TIMES).tensor)
         assert torch.equal(other.velocity(0.3, points), path.velocity(0.3, points))
         assert torch.equal(other.potential(0.3, points), path.potential(0.3, points))
         assert float(other.distance) == float(path.distance)
@@ -218,7 +218,7 @@ def test_saved_paths_give_the_same_answers(d, tmp_path):
 def test_saved_batches_too(tmp_path):
     path = geonet.geodesic(*batch(), "midpoint")
     other = geonet.load(path.save(tmp_path / "paths.npz"))
-    assert torch.equal(other.density(TIMES).values, path.density(TIMES).values)
+    assert torch.equal(other.density(TIMES).tensor, path.density(TIMES).tensor)
     assert torch.equal(other.distance, path.distance)
 
 
@@ -240,7 +240,7 @@ def test_what_the_report_says():
 def test_units_are_those_of_the_box():
     """A box ten times as large, far from zero: everything scales."""
     one, other = Grid((20, 16), 0.0, (1.0, 0.8)), Grid((20, 16), (30.0, -7.0), (40.0, 1.0))
-    values = [end.values for end in smooth_ends(one)]
+    values = [end.tensor for end in smooth_ends(one)]
     first = geonet.geodesic(*(Density(v, one) for v in values), "midpoint")
     second = geonet.geodesic(*(Density(v, other) for v in values), "midpoint")
     points = inner_points(one, 6)
@@ -248,8 +248,8 @@ def test_units_are_those_of_the_box():
     assert float(second.distance) == pytest.approx(10 * float(first.distance), rel=1e-9)
     assert torch.allclose(second.velocity(0.2, there), 10 * first.velocity(0.2, points), rtol=1e-6)
     assert torch.allclose(second.potential(0.2, there), 100 * first.potential(0.2, points))
-    frames = second.density(0.4).values * 100
-    assert torch.allclose(frames, first.density(0.4).values, rtol=1e-5)
+    frames = second.density(0.4).tensor * 100
+    assert torch.allclose(frames, first.density(0.4).tensor, rtol=1e-5)
 
 
 def test_the_estimate_grows_with_what_is_unbalanced():

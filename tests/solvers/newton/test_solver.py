@@ -39,9 +39,9 @@ def sound(path):
     """Converged, with mass, sign and ends as they should be."""
     frames = path.density([0.0, 0.3, 0.5, 1.0])
     assert path.notes["converged"] is True and path.notes["residual"] <= 4e-3
-    assert float(frames.values.min()) >= 0 and float(mass_error(frames).max()) < 1e-6
-    assert torch.equal(frames.values[0], path.source.values.double())
-    assert torch.equal(frames.values[-1], path.target.values.double())
+    assert float(frames.tensor.min()) >= 0 and float(mass_error(frames).max()) < 1e-6
+    assert torch.equal(frames.tensor[0], path.source.tensor.double())
+    assert torch.equal(frames.tensor[-1], path.target.tensor.double())
     return path
 
 
@@ -259,7 +259,7 @@ def test_too_few_steps_are_told():
     assert path.report.notes["converged"] is False
     assert path.notes["residual"] > 4e-3
     frames = path.density([0.3, 0.5])
-    assert float(mass_error(frames).max()) < 1e-6 and float(frames.values.min()) >= 0
+    assert float(mass_error(frames).max()) < 1e-6 and float(frames.tensor.min()) >= 0
     allowed = 0.3 / 32**2  # cells are means
     assert path.report.distance_lower_bound**2 - allowed < pair.distance**2
     assert path.report.distance_upper_bound**2 + allowed > pair.distance**2
@@ -267,7 +267,7 @@ def test_too_few_steps_are_told():
 
 def test_a_batch_says_which_pairs_did_not_converge():
     pair, grid = exact_pair("torn-disc", 32), Grid((32, 32))
-    still, (first, second) = pair.source.values, (pair.source.values, pair.target.values)
+    still, (first, second) = pair.source.tensor, (pair.source.tensor, pair.target.tensor)
     source = Density(torch.stack([still, first]), grid)
     target = Density(torch.stack([still, second]), grid)
     with pytest.warns(ConvergenceWarning, match="Pairs 1 of 2 did not reach the tolerance"):
@@ -321,7 +321,7 @@ def test_after_its_time_it_answers_with_the_best_so_far(monkeypatch):
     assert path.notes["stopped after"] == "time_limit, 3 s"
     assert sum(path.notes["newton steps"]) <= 3
     assert tuple(path.notes["cells"]) == grid.shape
-    assert np.allclose(path.density(0.5).values.sum() * grid.cell_volume, 1)
+    assert np.allclose(path.density(0.5).tensor.sum() * grid.cell_volume, 1)
     slower = geonet.geodesic(*ends, "auto", learned=False, time_limit=1e6)
     assert slower.notes["residual"] < path.notes["residual"]
     assert "stopped after" not in slower.notes

@@ -403,7 +403,7 @@ class Guess(Start):
 def guesses_of(model: CascadeNet, source: Density, target: Density) -> list[Guess]:
     """The potential of every pair on the grid's own cells, by one call of the network."""
     grid, cells = source.grid, square_cells(source.grid)
-    first, second = (end.values.reshape(-1, *grid.shape) for end in (source, target))
+    first, second = (end.tensor.reshape(-1, *grid.shape) for end in (source, target))
     on_square = _on_square(first, grid, cells), _on_square(second, grid, cells)
     moves = moves_between(*on_square)
     answers = model(*moves.apply(*on_square))[-1]
@@ -421,7 +421,7 @@ def network_path(model: CascadeNet, source: Density, target: Density, name: str)
 
 def _path(source: Density, target: Density, guess: Guess, name: str) -> SplineGeodesic:
     box = unit_box(source.grid)
-    first, second = (box.to_density(end.values.detach()) for end in (source, target))
+    first, second = (box.to_density(end.tensor.detach()) for end in (source, target))
     newton = Newton(1.0, max_steps=0, threads=threads_for(source.grid.size))
     found = newton.polished(first, second, box.sides, guess)
     c = found.coefficients - found.coefficients.mean()  # the constant is free

@@ -355,7 +355,7 @@ class GeONetPath(DeepONetPath):
             raise self._unavailable("distance")
         points = self.grid.points().reshape(-1, self._dimension)
         ends = (
-            (self._jets(points, t)[1].value * self._relative(end.values)).mean(-1)
+            (self._jets(points, t)[1].value * self._relative(end.tensor)).mean(-1)
             for t, end in ((0.0, self.source), (1.0, self.target))
         )
         first, last = ends

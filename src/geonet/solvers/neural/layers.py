@@ -294,7 +294,7 @@ def all_sensed(
 ) -> tuple[Tensor, ...]:
     """The same for several on one grid, at the cost of one."""
     grid, d = densities[0].grid, densities[0].grid.dimension
-    values = torch.cat([density.values.reshape(-1, *grid.shape) for density in densities])
+    values = torch.cat([density.tensor.reshape(-1, *grid.shape) for density in densities])
     relative = unit_box(grid).to_density(values).to(dtype)
     found = splined(relative, grid, [sensors] * d, centred=True).flatten(1)
     return found.chunk(len(densities))

@@ -91,7 +91,7 @@ class CascadeSolver(NetworkSolver):
 
     def _corrected(self, source: Density, target: Density, start: Start, name: str) -> Geodesic:
         box, threads = unit_box(source.grid), threads_for(source.grid.size)
-        first, second = (box.to_density(end.values.detach()) for end in (source, target))
+        first, second = (box.to_density(end.tensor.detach()) for end in (source, target))
         newton = Newton(self.tolerance, self.corrections, threads=threads)
         found = newton.polished(first, second, box.sides, start)
         path = Midpoint(tolerance=self.tolerance).path_of(source, target, found)

@@ -281,7 +281,7 @@ class SplineGeodesic(Geodesic):
     def _ends(self) -> tuple[Tensor, Tensor]:
         """Both ends in the unit cube, on the cells of the potential."""
         first, second = (
-            repeated(self.box.to_density(end.values), self.coefficients.shape)
+            repeated(self.box.to_density(end.tensor), self.coefficients.shape)
             for end in (self.source, self.target)
         )
         return first, second
@@ -300,7 +300,7 @@ class SplineGeodesic(Geodesic):
             coefficients = followed(self)
         for k in torch.nonzero(~inside).flatten().tolist():
             end = self.target if times[k] == 1 else self.source
-            frames[k] = end.values if grid == self.grid else end.resample(grid).values
+            frames[k] = end.tensor if grid == self.grid else end.resample(grid).tensor
         if bool(inside.any()):
             threads = threads_for(self.coefficients.numel())
             known = coefficients, self._ends(), self.box.sides, times[inside], grid.shape, threads
@@ -367,7 +367,7 @@ class SplineGeodesic(Geodesic):
     @cached_property
     def bounds(self) -> tuple[float, float]:
         """W2 is at least and at most this, in the unit cube."""
-        ends = [self.box.to_density(end.values.detach()) for end in (self.source, self.target)]
+        ends = [self.box.to_density(end.tensor.detach()) for end in (self.source, self.target)]
         known = ends[0], ends[1], self.box.sides, self.totals.distance
         tell("bounding W2 from below")
         lower = lower_bound(self.coefficients, *known)

@@ -114,7 +114,7 @@ class Midpoint(Solver):
     ) -> SplineGeodesic:
         """The path of a checked pair from a potential, (*any cells), or from zero."""
         box = unit_box(source.grid)
-        first, second = (box.to_density(end.values.detach()) for end in (source, target))
+        first, second = (box.to_density(end.tensor.detach()) for end in (source, target))
         threads = threads_for(source.grid.size)
         newton = Newton(self.tolerance, self.max_steps, self.refine, threads, self.time_limit)
         found = newton.solved(first, second, box.sides, start)

@@ -37,7 +37,7 @@ def test_a_right_potential_has_no_mismatch_and_sharp_bounds(known_pair, d):
 @DIMENSIONS
 def test_both_sides_are_the_density_halfway(known_pair, d):
     known, cells = known_pair(d), 20
-    ends = ends_of(known.source.values[None], known.target.values[None], known.source.grid)
+    ends = ends_of(known.source.tensor[None], known.target.tensor[None], known.source.grid)
     sides = both_sides(known.coefficients, ends, cells)
     expected = known.density(0.5, Grid((cells,) * d)).flatten()
     for side in (sides.source, sides.target):
@@ -68,7 +68,7 @@ def wrong_potentials(potentials, d, count):
 def test_bounds_hold_for_any_potential_on_a_line(potentials):
     mixture = mixtures_1d(8, torch.Generator().manual_seed(3)).on(BOX_1D)
     coefficients, repeats = wrong_potentials(potentials, 1, 4)
-    source, target = (Density(part.repeat(repeats, 1), BOX_1D) for part in mixture.values.split(4))
+    source, target = (Density(part.repeat(repeats, 1), BOX_1D) for part in mixture.tensor.split(4))
     truth = geonet.geodesic(source, target, "quantile").distance / 10
     found = halfway_of((source, target), coefficients)
     assert bool((found.lower <= truth).all()) and bool((truth <= found.upper).all())
@@ -82,7 +82,7 @@ def test_bounds_hold_for_any_potential(known_pair, potentials, d):
     coefficients, _ = wrong_potentials(potentials, d, 4 - d)
     count = len(coefficients)
     ends = [
-        Density(end.values.expand(count, *end.values.shape), end.grid)
+        Density(end.tensor.expand(count, *end.tensor.shape), end.grid)
         for end in (known.source, known.target)
     ]
     found = halfway_of(ends, coefficients)
@@ -117,7 +117,7 @@ def test_without_a_potential_nothing_is_known_from_below(known_pair):
     known = known_pair(1)
     found = halfway_of((known.source, known.target), torch.zeros(1, 4))
     assert float(found.lower) == 0 and float(found.distance) == 0
-    apart = (known.source.values - known.target.values).abs().mean()
+    apart = (known.source.tensor - known.target.tensor).abs().mean()
     assert float(found.mismatch) == pytest.approx(float(apart), rel=1e-2)
     assert known.distance <= float(found.upper)
 

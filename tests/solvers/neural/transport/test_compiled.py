@@ -74,7 +74,7 @@ def test_they_were_compiled_here():
 @GRIDS
 def test_densities_between_their_cells(grid, each_way, generator):
     density = smooth(grid, 2)
-    end, _ = ends_of(density.values, density.values.flip(0), grid)
+    end, _ = ends_of(density.tensor, density.tensor.flip(0), grid)
     points = torch.rand(2, 300, generator=generator)
     velocity = [torch.rand(2, 3, 300, generator=generator) - 0.5 for _ in range(2)]
     for s in (torch.tensor([[0.2], [0.0], [-0.3]]), 0.5):
@@ -86,7 +86,7 @@ def test_densities_between_their_cells(grid, each_way, generator):
 @GRIDS
 def test_both_sides_halfway(grid, potentials, each_way):
     coefficients = potentials(2, count=3, radius=0.8)
-    source, target = smooth(grid, 3).values, smooth(grid, 3, 1).values
+    source, target = smooth(grid, 3).tensor, smooth(grid, 3, 1).tensor
 
     def sides():
         return both_sides(coefficients, ends_of(source, target, grid), 24)
@@ -114,7 +114,7 @@ def test_velocities(potentials, each_way, radius):
 @pytest.mark.parametrize("shape", [None, (64, 64), (70, 129), (3, 2)], ids=str)
 def test_frames_on_any_grid_of_the_box(potentials, each_way, grid, shape):
     out = grid if shape is None else grid.with_shape(shape)
-    ours, theirs = each_way(lambda: path(grid, potentials).density(TIMES, out).values)
+    ours, theirs = each_way(lambda: path(grid, potentials).density(TIMES, out).tensor)
     assert ours.shape == theirs.shape == (3, 5, *out.shape)
     assert apart(ours, theirs) < DENSITY
 
@@ -128,28 +128,28 @@ def both_ways(request, monkeypatch):
 def test_threads_and_batches_change_nothing(potentials, count):
     threads = torch.get_num_threads()
     together = path(SQUARE, potentials, count)
-    frames = together.density(TIMES).values
+    frames = together.density(TIMES).tensor
     try:
         torch.set_num_threads(1 if threads > 1 else 2)
-        again = path(SQUARE, potentials, count).density(TIMES).values
+        again = path(SQUARE, potentials, count).density(TIMES).tensor
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(frames, again)
-    assert torch.equal(together[count - 1].density(TIMES).values, frames[-1])
+    assert torch.equal(together[count - 1].density(TIMES).tensor, frames[-1])
 
 
 def test_a_time_does_not_depend_on_the_others(potentials, both_ways):
     own = path(SQUARE, potentials)
-    assert torch.equal(own.density(TIMES).values[:, 3], own.density(0.9).values)
+    assert torch.equal(own.density(TIMES).tensor[:, 3], own.density(0.9).tensor)
 
 
 def test_the_trained_solver_agrees_with_itself(each_way):
     ends = mixtures_2d(8, torch.Generator().manual_seed(5)).on(BOX_2D)
-    pair = Density(ends.values[:4], BOX_2D), Density(ends.values[4:], BOX_2D)
+    pair = Density(ends.tensor[:4], BOX_2D), Density(ends.tensor[4:], BOX_2D)
 
     def answer():
         found = geonet.geodesic(*pair, "transport-2d")
-        return found.density(TIMES).values, found.distance
+        return found.density(TIMES).tensor, found.distance
 
     (ours, our_distance), (theirs, their_distance) = each_way(answer)
     assert apart(ours, theirs) < DENSITY
@@ -161,12 +161,12 @@ def test_what_is_no_number_stays_in_bounds(potentials, both_ways):
     coefficients = potentials(2, count=2)
     coefficients[1] = torch.nan
     density = smooth(SQUARE, 2)
-    ends = ends_of(density.values, density.values, SQUARE)
+    ends = ends_of(density.tensor, density.tensor, SQUARE)
     sides = both_sides(coefficients, ends, 16)
     assert bool(torch.isfinite(sides.source[0]).all())
     for seen in (sides.steepness, sides.determinant):
         assert seen.isfinite().tolist() == [True, False]
-    frames = MidpointGeodesic(density, density, "by hand", {}, coefficients).density(0.3).values
+    frames = MidpointGeodesic(density, density, "by hand", {}, coefficients).density(0.3).tensor
     assert frames.isfinite().flatten(1).all(1).tolist() == [True, False]
     wild = [torch.full((2, 1, 16), value) for value in (torch.inf, -torch.inf)]
     points = torch.zeros(2, 16)
@@ -176,20 +176,20 @@ def test_what_is_no_number_stays_in_bounds(potentials, both_ways):
 
 def test_a_path_can_be_copied_and_sent(potentials, both_ways):
     own = path(SQUARE, potentials)
-    frames = own.density(TIMES).values
+    frames = own.density(TIMES).tensor
     for other in (copy.deepcopy(own), pickle.loads(pickle.dumps(own))):
-        assert torch.equal(other.density(TIMES).values, frames)
+        assert torch.equal(other.density(TIMES).tensor, frames)
 
 
 @pytest.mark.parametrize("length", [1e-15, 1e18])
 def test_the_size_of_the_box_does_not_matter(potentials, both_ways, length):
-    values, coefficients = smooth(SQUARE, 2).values, potentials(2)
+    values, coefficients = smooth(SQUARE, 2).tensor, potentials(2)
     frames = []
     for side in (1.0, length):
         grid = Grid(SQUARE.shape, 0.0, side)
         ends = Density(values[0] / side**2, grid), Density(values[1] / side**2, grid)
         own = MidpointGeodesic(*ends, "by hand", {}, coefficients)
-        frames.append(own.density(TIMES).values * side**2)
+        frames.append(own.density(TIMES).tensor * side**2)
     assert torch.allclose(frames[0], frames[1], rtol=1e-4)
 
 
@@ -209,7 +209,7 @@ def afresh(by_default):
 def test_without_a_library_torch_does_it(potentials, afresh):
     afresh.setattr(compiled, "find_spec", lambda name: None)
     assert (compiled.build(), compiled.library_name(), compiled.loadable()) == (None, None, [])
-    assert path(SQUARE, potentials).density(0.3).values.shape == (3, 40, 40)
+    assert path(SQUARE, potentials).density(0.3).tensor.shape == (3, 40, 40)
 
 
 def test_a_library_of_another_version_is_not_called(afresh):

@@ -35,7 +35,7 @@ def test_one_pair_is_a_batch_of_one(ends):
     assert (len(one), len(Pairs(*ends)), one.box.length) == (1, 5, 4.0)
     ((some, ready),) = one.chunks(1)
     assert some.start == 0
-    expected = ends_of(ends[0].values, ends[1].values, GRID)
+    expected = ends_of(ends[0].tensor, ends[1].tensor, GRID)
     for end in range(2):
         assert torch.allclose(values(ready[end]), values(expected[end])[1:2], rtol=1e-5)
 
@@ -48,7 +48,7 @@ def test_all_pairs_come_once_and_with_their_own_ends(ends, monkeypatch, points, 
     monkeypatch.setattr(module, "KEPT", kept)
     chunks = list(pairs.chunks(points * numbers))
     assert [len(ready[0]) for _, ready in chunks] == sizes
-    whole = ends_of(ends[0].values, ends[1].values, GRID)
+    whole = ends_of(ends[0].tensor, ends[1].tensor, GRID)
     for end in range(2):
         together = torch.cat([values(ready[end]) for _, ready in chunks])
         assert torch.allclose(together, values(whole[end]), rtol=1e-5)
@@ -77,5 +77,5 @@ def test_ends_are_made_ready_once_if_they_are_small(ends, monkeypatch):
 def test_chosen_pairs(ends):
     source, target = Pairs(*ends).chosen(torch.tensor([False, True, False, True, False]))
     assert source.leading == target.leading == (2,)
-    assert torch.allclose(source.values, ends[0].values[[1, 3]])
-    assert torch.allclose(target.values, ends[1].values[[1, 3]])
+    assert torch.allclose(source.tensor, ends[0].tensor[[1, 3]])
+    assert torch.allclose(target.tensor, ends[1].tensor[[1, 3]])

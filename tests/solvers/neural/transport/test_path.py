@@ -30,7 +30,7 @@ def mixtures(d: int, count: int, cells: int | None = None) -> tuple[Density, Den
     both = family(2 * count, torch.Generator().manual_seed(d)).on(
         box if cells is None else box.with_shape(cells)
     )
-    return Density(both.values[:count], both.grid), Density(both.values[count:], both.grid)
+    return Density(both.tensor[:count], both.grid), Density(both.tensor[count:], both.grid)
 
 
 def path_of(ends, coefficients, **options) -> MidpointGeodesic:
@@ -73,7 +73,7 @@ def test_density_is_carried_along_exact_lines_from_both_ends(potentials, d):
     both = family(2, torch.Generator().manual_seed(d)).on(box)
     source, target = both[0], both[1]  # by formula
     coefficients = potentials(d)
-    frames = path_of((source, target), coefficients).density(TIMES).values
+    frames = path_of((source, target), coefficients).density(TIMES).tensor
     for t, frame in zip(TIMES, frames, strict=True):
         assert off(frame, exactly(source, target, coefficients[0], t, box)) < 1e-3
 
@@ -83,7 +83,7 @@ def test_a_right_potential_gives_the_geodesic(known_pair, d):
     known = known_pair(d, length=3.0)
     path = path_of((known.source, known.target), known.coefficients)
     for t in TIMES:
-        assert off(path.density(t).values, known.density(t, path.grid)) < 1e-3
+        assert off(path.density(t).tensor, known.density(t, path.grid)) < 1e-3
     assert float(path.distance) == pytest.approx(known.distance, rel=1e-3)
 
 
@@ -91,7 +91,7 @@ def test_a_right_potential_gives_the_geodesic(known_pair, d):
 def test_density_on_other_grids_of_a_line(known_pair, cells):
     known = known_pair(1)
     grid = known.source.grid.with_shape(cells)
-    frame = path_of((known.source, known.target), known.coefficients).density(0.3, grid).values
+    frame = path_of((known.source, known.target), known.coefficients).density(0.3, grid).tensor
     assert frame.shape == (cells,)
     assert off(frame, known.density(0.3, grid)) < 1e-3
 
@@ -101,7 +101,7 @@ def test_density_on_other_grids_of_a_plane(known_pair, cells):
     known = known_pair(2)
     grid = known.source.grid.with_shape(cells)
     path = path_of((known.source, known.target), known.coefficients)
-    assert off(path.density(0.3, grid).values, known.density(0.3, grid)) < 1e-3
+    assert off(path.density(0.3, grid).tensor, known.density(0.3, grid)) < 1e-3
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_density_in_a_box_that_is_no_cube(potentials, grid):
     bump = torch.exp(-20 * ((where - torch.tensor([0.3, 0.3])) ** 2).sum(-1))
     source, target = Density(bump, grid), Density(1 + where[..., 0], grid)
     coefficients = potentials(2, radius=0.8)
-    frames = path_of((source, target), coefficients).density([0.0, 0.3, 1.0]).values
-    assert off(frames[0], source.values) < 1e-6 and off(frames[2], target.values) < 1e-6
+    frames = path_of((source, target), coefficients).density([0.0, 0.3, 1.0]).tensor
+    assert off(frames[0], source.tensor) < 1e-6 and off(frames[2], target.tensor) < 1e-6
     expected = exactly(source, target, coefficients[0], 0.3, grid)
     reach = 0.1  # of the cube, by which the jump of the target's density may be smeared
     clear = (grid.corner("upper") - grid.points()).amin(-1) > reach * max(grid.lengths)
@@ -132,10 +132,10 @@ def test_density_in_a_box_that_is_no_cube(potentials, grid):
 def test_both_ends_are_exact_whatever_the_potential(potentials, d, radius):
     source, target = mixtures(d, 2)
     path = path_of((source, target), potentials(d, count=2, radius=radius))
-    frames = path.density([0.0, 1.0]).values
-    assert torch.allclose(frames[:, 0], source.values, rtol=1e-5, atol=1e-6)
-    assert torch.allclose(frames[:, 1], target.values, rtol=1e-5, atol=1e-6)
-    mixed = path.density([1.0, 0.4, 0.0]).values
+    frames = path.density([0.0, 1.0]).tensor
+    assert torch.allclose(frames[:, 0], source.tensor, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(frames[:, 1], target.tensor, rtol=1e-5, atol=1e-6)
+    mixed = path.density([1.0, 0.4, 0.0]).tensor
     assert torch.equal(mixed[:, 0], frames[:, 1]) and torch.equal(mixed[:, 2], frames[:, 0])
 
 
@@ -144,7 +144,7 @@ def test_mass_is_kept_and_nothing_is_negative(potentials, d):
     path = path_of(mixtures(d, 2), potentials(d, count=2))
     frames = path.density(TIMES)
     assert float(mass_error(frames).max()) < 1e-3
-    assert float(frames.values.min()) >= 0
+    assert float(frames.tensor.min()) >= 0
     coarse = path.density(0.5, path.grid.with_shape(path.grid.shape[0] // 2))
     assert float(mass_error(coarse).max()) < 5e-3
 
@@ -153,19 +153,19 @@ def test_mass_is_kept_and_nothing_is_negative(potentials, d):
 def test_ends_on_another_grid_whatever_torchs_default_is(potentials, d):
     path = path_of(mixtures(d, 1), potentials(d))
     finer = path.grid.with_shape([n + 3 for n in path.grid.shape])
-    frames = path.density([0.0, 1.0], finer).values
+    frames = path.density([0.0, 1.0], finer).tensor
     torch.set_default_dtype(torch.float64)
     try:
-        assert torch.allclose(path.density([0.0, 1.0], finer).values, frames)
+        assert torch.allclose(path.density([0.0, 1.0], finer).tensor, frames)
     finally:
         torch.set_default_dtype(torch.float32)
 
 
 def test_times_in_any_order_and_more_than_once(potentials):
     path = path_of(mixtures(2, 1), potentials(2))
-    frames = path.density([0.8, 0.0, 0.3, 0.8]).values[0]
+    frames = path.density([0.8, 0.0, 0.3, 0.8]).tensor[0]
     assert torch.equal(frames[0], frames[3])
-    assert torch.allclose(frames[2], path.density(0.3).values[0], atol=1e-5)
+    assert torch.allclose(frames[2], path.density(0.3).tensor[0], atol=1e-5)
 
 
 # ---- batches and chunks
@@ -176,12 +176,12 @@ def test_a_batch_is_its_pairs_one_by_one(potentials, d):
     source, target = mixtures(d, 3, {1: 100, 2: 24, 3: 10}[d])
     coefficients = potentials(d, count=3)
     together = path_of((source, target), coefficients)
-    assert together.density(TIMES).values.shape == (3, len(TIMES), *source.grid.shape)
+    assert together.density(TIMES).tensor.shape == (3, len(TIMES), *source.grid.shape)
     for k in range(3):
         alone = path_of((source[k], target[k]), coefficients[k : k + 1])
-        assert alone.density(TIMES).values.shape == (len(TIMES), *source.grid.shape)
+        assert alone.density(TIMES).tensor.shape == (len(TIMES), *source.grid.shape)
         assert torch.allclose(
-            together.density(TIMES).values[k], alone.density(TIMES).values, atol=1e-4
+            together.density(TIMES).tensor[k], alone.density(TIMES).tensor, atol=1e-4
         )
         assert torch.allclose(together.distance[k], alone.distance, rtol=1e-5)
 
@@ -198,7 +198,7 @@ def test_one_path_of_a_batch(potentials):
         assert own.notes == {"model": "by hand", "corrected": bool(k)}
         assert own.report.in_distribution is not bool(k)
         assert own.report.mismatch == pytest.approx(path.report.mismatch[k], rel=1e-4)
-        assert torch.allclose(own.density(0.3).values, path.density(0.3).values[k], atol=1e-5)
+        assert torch.allclose(own.density(0.3).tensor, path.density(0.3).tensor[k], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -208,12 +208,12 @@ def test_chunks_do_not_change_the_answer(potentials, monkeypatch, points, kept):
     """Pair by pair, time by time, with ends made ready again and again."""
     ends, coefficients = mixtures(2, 3, 20), potentials(2, count=3)
     whole = path_of(ends, coefficients)
-    frames, checks = whole.density(TIMES).values, whole._checks()
+    frames, checks = whole.density(TIMES).tensor, whole._checks()
     monkeypatch.setattr(geodesic, "POINTS", points)
     monkeypatch.setattr(pairs, "POINTS", points)
     monkeypatch.setattr(pairs, "KEPT", kept)
     parts = path_of(ends, coefficients)
-    assert torch.allclose(parts.density(TIMES).values, frames, atol=1e-5)
+    assert torch.allclose(parts.density(TIMES).tensor, frames, atol=1e-5)
     assert len(list(parts.pairs.chunks(1))) == (3 if points < 2**19 else 1)
     for name, check in parts._checks().items():
         assert torch.allclose(check, checks[name], rtol=1e-3), name
@@ -239,7 +239,7 @@ ends = Density(2.5 + wave, grid), Density(2.5 - wave, grid)
 path = MidpointGeodesic(*ends, "by hand", {}, coefficients)
 before = held()
 frames = path.density(torch.linspace(0, 1, 21))
-print(json.dumps([list(frames.values.shape), held() - before]))
+print(json.dumps([list(frames.tensor.shape), held() - before]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     shape, megabytes = json.loads(done.stdout)
@@ -325,7 +325,7 @@ def test_bounds_scale_with_the_box(potentials):
     coefficients = potentials(2)
     grid = Grid((16, 16), -7.0, 43.0)  # ten times as large
     path = path_of((source, target), coefficients)
-    large = path_of([Density(end.values, grid) for end in (source, target)], coefficients)
+    large = path_of([Density(end.tensor, grid) for end in (source, target)], coefficients)
     assert torch.allclose(10 * path.distance, large.distance)
     ours, theirs = path.report, large.report
     for name in ("distance_lower_bound", "distance_upper_bound"):
@@ -348,6 +348,6 @@ def test_save_and_load_keep_path_and_report(potentials, tmp_path, single, whole)
     loaded = geonet.load(path.save(tmp_path / "path.npz", times=[0.5]))
     assert isinstance(loaded, MidpointGeodesic)
     assert loaded.report.to_dict() == path.report.to_dict()
-    assert torch.equal(loaded.density(0.3).values, path.density(0.3).values)
+    assert torch.equal(loaded.density(0.3).tensor, path.density(0.3).tensor)
     assert torch.equal(loaded.velocity(0.3, [[1.0, 2.0]]), path.velocity(0.3, [[1.0, 2.0]]))
     assert torch.equal(loaded.trusted, path.trusted)

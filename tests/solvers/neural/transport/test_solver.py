@@ -59,7 +59,7 @@ def random_model(tmp_path_factory):
 
 def mixtures(d: int, count: int = 2) -> tuple[Density, Density]:
     family, box = {1: (mixtures_1d, BOX_1D), 2: (mixtures_2d, BOX_2D.with_shape(24))}[d]
-    values = family(2 * count, torch.Generator().manual_seed(d)).on(box).values
+    values = family(2 * count, torch.Generator().manual_seed(d)).on(box).tensor
     return Density(values[:count], box), Density(values[count:], box)
 
 
@@ -130,7 +130,7 @@ def test_unusual_pairs_are_corrected_and_usual_ones_are_not(random_model, d):
 
 def test_only_the_unusual_pairs_of_a_batch_are_corrected(random_model):
     source, target = mixtures(2, 3)
-    source = Density(torch.stack([target.values[0], *source.values[1:]]), source.grid)
+    source = Density(torch.stack([target.tensor[0], *source.tensor[1:]]), source.grid)
     path = geonet.geodesic(source, target, random_model(2, 1e-3), corrections=2)
     assert path.notes["corrected"] == [False, True, True]
     assert path.report.in_distribution == [True, False, False]
@@ -243,12 +243,12 @@ def test_swapped_ends_have_the_opposite_potential(random_model, d):
 @pytest.mark.parametrize("limit", [ALWAYS, NEVER])
 def test_reflected_ends_have_the_reflected_path(random_model, axis, limit):
     source, target = mixtures(2)
-    mirrored = [Density(end.values.flip(1 + axis), end.grid) for end in (source, target)]
+    mirrored = [Density(end.tensor.flip(1 + axis), end.grid) for end in (source, target)]
     path = geonet.geodesic(source, target, random_model(2, limit))
     other = geonet.geodesic(*mirrored, random_model(2, limit))
-    frames, flipped = path.density(TIMES).values, other.density(TIMES).values.flip(2 + axis)
+    frames, flipped = path.density(TIMES).tensor, other.density(TIMES).tensor.flip(2 + axis)
     assert torch.allclose(frames, flipped, atol=1e-4)
-    assert not torch.allclose(frames, other.density(TIMES).values, atol=1e-2)
+    assert not torch.allclose(frames, other.density(TIMES).tensor, atol=1e-2)
     points = 5 * torch.rand(6, 2, generator=torch.Generator().manual_seed(0)).double()
     there = points.clone()
     there[:, axis] = 5 - points[:, axis]
@@ -264,19 +264,19 @@ def test_equal_ends_stand_still(random_model, d, limit):
     path = geonet.geodesic(source, source, random_model(d, limit))
     assert float(path.coefficients.abs().max()) < 1e-8
     assert float(path.distance.max()) < 1e-6
-    frames = path.density([0.0, 0.5]).values
-    assert torch.allclose(frames[:, 1], source.values, rtol=1e-4, atol=1e-5)
+    frames = path.density([0.0, 0.5]).tensor
+    assert torch.allclose(frames[:, 1], source.tensor, rtol=1e-4, atol=1e-5)
     points = torch.full((1, d), 2.0)
     assert float(path.velocity(0.4, points).abs().max()) < 1e-6
 
 
 def test_gradients_and_single_precision_do_not_change_answers(random_model):
     source, target = mixtures(1)
-    single = Density(source.values.float().requires_grad_(), source.grid)
+    single = Density(source.tensor.float().requires_grad_(), source.grid)
     path = geonet.geodesic(single, target, random_model(1, NEVER))
-    frames = path.density(0.4).values
+    frames = path.density(0.4).tensor
     assert frames.requires_grad and frames.dtype == torch.float64
-    expected = geonet.geodesic(source, target, random_model(1, NEVER)).density(0.4).values
+    expected = geonet.geodesic(source, target, random_model(1, NEVER)).density(0.4).tensor
     assert torch.allclose(frames, expected, atol=1e-4)
 
 
@@ -286,18 +286,18 @@ def test_torchs_modes_and_defaults_do_not_matter(random_model, limit):
     file = random_model(2, limit)
     with torch.inference_mode():
         inside = geonet.geodesic(source, target, file)
-        report, frames = inside.report, inside.density(TIMES).values.numpy()
+        report, frames = inside.report, inside.density(TIMES).tensor.numpy()
     torch.set_default_dtype(torch.float64)
     try:
         double = geonet.geodesic(source, target, file)
-        assert np.allclose(double.density(TIMES).values, frames, atol=1e-5)
+        assert np.allclose(double.density(TIMES).tensor, frames, atol=1e-5)
         assert double.report.mismatch == pytest.approx(report.mismatch, rel=1e-3)
     finally:
         torch.set_default_dtype(torch.float32)
-    source.values.requires_grad_()
+    source.tensor.requires_grad_()
     path = geonet.geodesic(source, target, file)
     with torch.no_grad():
-        assert np.allclose(path.density(TIMES).values, frames, atol=1e-5)
+        assert np.allclose(path.density(TIMES).tensor, frames, atol=1e-5)
 
 
 @pytest.mark.parametrize("limit", [ALWAYS, NEVER])
@@ -305,7 +305,7 @@ def test_save_and_load_keep_the_report(random_model, limit, tmp_path):
     path = geonet.geodesic(*mixtures(2), random_model(2, limit))
     loaded = geonet.load(path.save(tmp_path / "path.npz", times=[0.5]))
     assert loaded.report.to_dict() == path.report.to_dict()
-    assert torch.equal(loaded.density(0.3).values, path.density(0.3).values)
+    assert torch.equal(loaded.density(0.3).tensor, path.density(0.3).tensor)
 
 
 @pytest.mark.parametrize("upper", [(2.0, 1.0), (1.0, 2.0)])
@@ -317,12 +317,12 @@ def test_a_box_that_is_no_cube_lies_in_one(random_model, upper):
     for centre in ((0.4, 0.5), (0.6, 0.45)):
         end = GaussianMixture.isotropic([centre], 0.09).on(box)
         values = torch.zeros(40, 40, dtype=torch.float64)
-        values[: shape[0], : shape[1]] = end.values
+        values[: shape[0], : shape[1]] = end.tensor
         ends.append(end)
         padded.append(Density(values, cube))
     path, other = (geonet.geodesic(*pair, random_model(2, ALWAYS)) for pair in (ends, padded))
     assert torch.allclose(path.coefficients, other.coefficients, atol=1e-5)
-    frames, expected = path.density(TIMES).values, other.density(TIMES).values
+    frames, expected = path.density(TIMES).tensor, other.density(TIMES).tensor
     assert torch.allclose(
         frames, expected[:, : shape[0], : shape[1]], atol=1e-2 * float(expected.max())
     )
@@ -398,10 +398,10 @@ def test_foreign_pairs_are_solved_by_newtons_method(d, name):
     for distance, (lower, upper) in zip(report.distance, bounds, strict=True):
         assert 0.999 * lower <= distance <= upper < 1.03 * lower
     if name == "narrow":
-        rows = zip(source.values, halves(source.grid), strict=True)
+        rows = zip(source.tensor, halves(source.grid), strict=True)
         truth = torch.stack([row.roll(shift, 0) for row, shift in rows])
     elif d == 1:
-        truth = geonet.geodesic(source, target, "quantile").density(0.5).values
+        truth = geonet.geodesic(source, target, "quantile").density(0.5).tensor
     else:
         return  # nobody else knows
     errors = l1(middle, Density.as_computed(truth, source.grid))
@@ -477,7 +477,7 @@ def test_shipped_models_commute_with_swap_and_reflections(d):
     path = geonet.geodesic(source, target, f"transport-{d}d")
     back = geonet.geodesic(target, source, f"transport-{d}d")
     assert torch.allclose(path.coefficients, -back.coefficients, atol=1e-6)
-    mirrored = [Density(end.values.flip(-1), end.grid) for end in (source, target)]
+    mirrored = [Density(end.tensor.flip(-1), end.grid) for end in (source, target)]
     other = geonet.geodesic(*mirrored, f"transport-{d}d")
     sign = torch.where(torch.arange(path.coefficients.shape[-1]) % 2 == 0, 1.0, -1.0)
     assert torch.allclose(path.coefficients, other.coefficients * sign, atol=1e-5)
@@ -495,7 +495,7 @@ def test_the_shipped_files_name_themselves(d):
 def test_long_1d_grids_need_no_matrices():
     grid = BOX_1D.with_shape(20_000)
     mixture = mixtures_1d(2, torch.Generator().manual_seed(1))
-    ends = [Density(mixture[k].on(grid).values, grid) for k in (0, 1)]
+    ends = [Density(mixture[k].on(grid).tensor, grid) for k in (0, 1)]
     path = geonet.geodesic(*ends, "transport-1d")
     truth = geonet.geodesic(*ends, "quantile")
     assert float(l1(path.density(0.5), truth.density(0.5))) < 3e-3
@@ -505,7 +505,7 @@ def test_a_useless_potential_gives_the_distance_of_the_moments():
     grid = Grid((48, 48))
     ends = [GaussianMixture.isotropic([[c, 0.5]], 0.05).on(grid) for c in (0.3, 0.7)]
     path = geonet.geodesic(
-        *(Density(end.values, grid) for end in ends), "transport-2d", corrections=0
+        *(Density(end.tensor, grid) for end in ends), "transport-2d", corrections=0
     )
     assert float(path.halfway.distance) < 0.3 and float(path.halfway.mismatch) > 1
     assert float(path.distance) == pytest.approx(0.4, rel=1e-2)

@@ -52,8 +52,8 @@ def test_values_are_those_of_the_spline_through_the_cells(grid, generator):
 def test_a_density_at_its_own_cells_is_itself(d, generator):
     family, box = FAMILIES[d]
     density = family(2, generator).on(box)
-    found = at_rest(Splines.through(density.values, box), unit_centres(d, box.shape[0]))
-    expected = unit_box(box).to_density(density.values).flatten(1)
+    found = at_rest(Splines.through(density.tensor, box), unit_centres(d, box.shape[0]))
+    expected = unit_box(box).to_density(density.tensor).flatten(1)
     assert torch.allclose(found.double(), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -62,7 +62,7 @@ def test_a_density_between_its_cells_is_near_its_formula(d, generator):
     family, box = FAMILIES[d]
     density = family(1, generator).on(box)
     points = torch.rand(d, 500, generator=generator)
-    (found,) = at_rest(Splines.through(density.values, box), points)
+    (found,) = at_rest(Splines.through(density.tensor, box), points)
     expected = unit_box(box).to_density(density.at(unit_box(box).from_points(points.T))[0])
     assert float((found - expected).abs().mean() / expected.mean()) < 5e-4
 
@@ -111,7 +111,7 @@ def test_one_number_serves_all_times(generator):
 def test_densities_in_single_precision(generator):
     values = torch.rand(1, 20, generator=generator, dtype=torch.float64)
     single, double = (
-        Splines.through(Density(v, Grid(20)).values, Grid(20)) for v in (values.float(), values)
+        Splines.through(Density(v, Grid(20)).tensor, Grid(20)) for v in (values.float(), values)
     )
     assert single.coefficients.dtype == double.coefficients.dtype == torch.float32
     assert torch.allclose(single.coefficients, double.coefficients, atol=1e-5)

@@ -54,21 +54,21 @@ ROUNDING = 1e-6  # of the cube, by which a place may be outside the box
 class Traced:
     """Cubic splines of densities (B, *grid.shape), with their gradients."""
 
-    values: Tensor
+    tensor: Tensor
     grid: Grid
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.tensor)
 
     def __getitem__(self, some: slice) -> Traced:
-        return Traced(self.values[some], self.grid)
+        return Traced(self.tensor[some], self.grid)
 
     def at(self, points: Tensor, velocity: Fields, s: float | Tensor) -> Tensor:
         """As `Splines.at`."""
         box = unit_box(self.grid)
         back = torch.as_tensor(s)[..., None] * torch.stack(list(velocity), -1)
         places = points.T - back
-        spline = CubicSpline(box.to_density(self.values), box.cells)
+        spline = CubicSpline(box.to_density(self.tensor), box.cells)
         found = spline(places.double().flatten(1, 2)).reshape(places.shape[:-1])
         outside = (places < -ROUNDING) | (places > box.cells.corner("upper") + ROUNDING)
         return found.clamp(min=0).masked_fill(outside.any(-1), 0.0)
@@ -76,7 +76,7 @@ class Traced:
 
 def traced(density: Density) -> Traced:
     """One density as a batch of one, or a batch."""
-    return Traced(density.values.reshape(-1, *density.grid.shape), density.grid)
+    return Traced(density.tensor.reshape(-1, *density.grid.shape), density.grid)
 
 
 def traced_frames(
@@ -155,7 +155,7 @@ class Pairs:
     def __init__(self, source: Density, target: Density):
         self.grid = source.grid
         self.box = unit_box(self.grid)
-        self.ends = [end.values.reshape(-1, *self.grid.shape) for end in (source, target)]
+        self.ends = [end.tensor.reshape(-1, *self.grid.shape) for end in (source, target)]
         self._kept: Ends | None = None
 
     def __len__(self) -> int:

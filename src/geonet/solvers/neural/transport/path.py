@@ -167,7 +167,7 @@ class MidpointGeodesic(Geodesic):
         frames = list(traced_frames(coefficients, ends, times, grid).unbind(1))
         for k, t in enumerate(times.tolist()):
             if t in (0, 1) and grid == self.grid:  # also where splines round zeros
-                frames[k] = ends[int(t)].values.double().flatten(1)
+                frames[k] = ends[int(t)].tensor.double().flatten(1)
         return torch.stack(frames, 1).reshape(*self.batch, len(times), *grid.shape)
 
     def _end(self, ends: Ends, some: slice, which: int, grid: Grid) -> Tensor:
