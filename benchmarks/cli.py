@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from geonet._format import seconds
+from geonet._format import format_seconds
 from geonet.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ def benchmark(
     from benchmarks.run import benchmark as measure
     from benchmarks.run import planned
     from benchmarks.tables import tables
-    from geonet._files import made_folder
+    from geonet._files import ensure_dir
     from geonet.cli.output import print_json, print_table
 
     names = [name.strip() for given in solvers or [] for name in given.split(",") if name.strip()]
     plan, began = planned(suite or [], names, quick), perf_counter()
-    folder = made_folder(out)  # before an hour is spent
+    folder = ensure_dir(out)  # before an hour is spent
     before = _before(folder, quick) if update else None
     found = measure(plan, lambda line: typer.echo(line, err=True))
     found = found if before is None else found.with_the_rest_of(before)
@@ -62,7 +62,7 @@ def benchmark(
     for table in tables(found):
         typer.echo(f"\n{table.title}")
         print_table(table.texts(), list(table.columns))
-    typer.echo(f"\n{', '.join(map(str, files))}; {seconds(perf_counter() - began)}")
+    typer.echo(f"\n{', '.join(map(str, files))}; {format_seconds(perf_counter() - began)}")
 
 
 def _before(folder: Path, quick: bool) -> Benchmark:

@@ -24,7 +24,7 @@ from benchmarks.records import (
 from benchmarks.results import save_figure
 from benchmarks.suites import SUITES, TIMES
 from benchmarks.tables import named
-from geonet._files import written_atomically
+from geonet._files import atomic_write
 from geonet.plotting import FAINT, INK, quieten
 
 ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"  # Okabe and Ito's colours,
@@ -77,7 +77,7 @@ def save_figures(found: Benchmark, folder: Path) -> list[Path]:
     files = []
     for name, figure in figures(found).items():
         files.append(folder / f"benchmark-{name}.png")
-        with written_atomically(files[-1]) as temporary:
+        with atomic_write(files[-1]) as temporary:
             save_figure(figure, temporary)
     return files
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.any_pair.records import AnyPairs
 from benchmarks.results import Provenance
-from geonet._files import reading, written_atomically
+from geonet._files import wrap_read_errors, atomic_write
 
 FILE = "benchmark.json"
 
@@ -179,14 +179,14 @@ class Benchmark:
     def save(self, folder: Path) -> Path:
         """Write benchmark.json."""
         text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
-        with written_atomically(folder / FILE) as temporary:
+        with atomic_write(folder / FILE) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
         return folder / FILE
 
 
 def read_benchmark(folder: Path) -> Benchmark:
     """What `Benchmark.save` wrote into a folder."""
-    with reading(folder / FILE, "the result of geonet benchmark"):
+    with wrap_read_errors(folder / FILE, "the result of geonet benchmark"):
         return Benchmark.from_json(json.loads((folder / FILE).read_text(encoding="utf-8")))
 
 

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from geonet._files import made_folder, written_atomically
+from geonet._files import ensure_dir, atomic_write
 from geonet.numerics.kernels import library_name
 
 # ---- What a benchmark ran on.
@@ -181,7 +181,7 @@ class Result:
 
     def save(self, folder: Path) -> list[Path]:
         """Write NAME.json, NAME.md and, if there is a figure, NAME.png; gives the files."""
-        folder = made_folder(folder)
+        folder = ensure_dir(folder)
         files = [folder / f"{self.name}.{kind}" for kind in ("json", "md")]
         content = {
             "name": self.name,
@@ -191,14 +191,14 @@ class Result:
             "remarks": self.remarks,
             "provenance": None if self.provenance is None else self.provenance.to_json(),
         }
-        with written_atomically(files[0]) as temporary:
+        with atomic_write(files[0]) as temporary:
             text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
             temporary.write_text(text + "\n", encoding="utf-8")
-        with written_atomically(files[1]) as temporary:
+        with atomic_write(files[1]) as temporary:
             temporary.write_text(self.markdown() + "\n", encoding="utf-8")
         if self.figure is not None:
             files.append(folder / f"{self.name}.png")
-            with written_atomically(files[2]) as temporary:
+            with atomic_write(files[2]) as temporary:
                 save_figure(self.figure, temporary)
         return files
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import GELU, Linear, Module, Sequential, Sigmoid
 
-from geonet._utils import seeded
+from geonet._utils import fork_rng
 from geonet.density import Density
 from geonet.errors import FileError
 from geonet.grid import Grid
@@ -89,7 +89,7 @@ def train_autoencoder(
 ) -> Path:
     """Train on digits (n, 28, 28) and write the weights, with their error on unseen digits."""
     began = perf_counter()
-    with seeded(seed):
+    with fork_rng(seed):
         model = Autoencoder()
     rows, generator = as_rows(images), torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)

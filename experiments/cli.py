@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from geonet._format import seconds
+from geonet._format import format_seconds
 from geonet.cli.output import print_json, print_table
 from geonet.errors import InputError
 
@@ -70,4 +70,4 @@ def _run(name: str, quick: bool, train: bool, out: Path) -> None:
     for remark in result.remarks:
         typer.echo(f"\n{remark}")
     files = result.save(out)
-    typer.echo(f"\n{', '.join(map(str, files))}; {seconds(perf_counter() - began)}")
+    typer.echo(f"\n{', '.join(map(str, files))}; {format_seconds(perf_counter() - began)}")

@@ -22,8 +22,8 @@ from urllib.request import urlopen
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from geonet._files import reading, written_atomically
-from geonet._validation import check_word, is_number, shown
+from geonet._files import wrap_read_errors, atomic_write
+from geonet._validation import check_choice, is_number, short_repr
 from geonet.density import Density, as_tensor
 from geonet.errors import DensityError, FileError, InputError
 from geonet.grid import Grid
@@ -46,7 +46,7 @@ def read_idx(file: str | Path) -> np.ndarray:
     """
     file = Path(file)
     open_file = gzip.open if file.suffix.lower() == ".gz" else open
-    with reading(file, "an idx file"), open_file(file, "rb") as stream:
+    with wrap_read_errors(file, "an idx file"), open_file(file, "rb") as stream:
         shape, kind = _header(file, stream)
         size = math.prod(shape) * kind.itemsize
         content = _read_at_most(stream, size + 1)  # one byte more reveals a file that is too long
@@ -128,7 +128,7 @@ def mnist(part: Part) -> Digits:
     Args:
         part: "train" or "test".
     """
-    check_word(part, tuple(NAMES), "part")
+    check_choice(part, tuple(NAMES), "part")
     images, labels = (_read_checked(_find(name)) for name in NAMES[part])
     return Digits(images, labels)
 
@@ -137,7 +137,7 @@ def sample_digits() -> Digits:
     """1,000 digits that come with geonet: the first 100 of each class in the test set."""
     with (
         as_file(files("geonet") / "demo_data" / SAMPLE) as file,
-        reading(file, "an npz archive"),
+        wrap_read_errors(file, "an npz archive"),
         np.load(file) as arrays,
     ):
         return Digits(arrays["images"], arrays["labels"])
@@ -157,7 +157,9 @@ def as_densities(images: np.ndarray, blur: float, floor: float) -> Density:
             f"Images of shape {pixels.shape} are no digits; give an array (n, {SIDE}, {SIDE})."
         )
     if not is_number(blur) or not 0 <= blur <= SIDE:
-        raise InputError(f"blur is {shown(blur)}; give a standard deviation of 0 to {SIDE} pixels.")
+        raise InputError(
+            f"blur is {short_repr(blur)}; give a standard deviation of 0 to {SIDE} pixels."
+        )
     scaled = pixels / 255  # as `from_image` scales an image
     blurred = gaussian_filter(scaled, (0, blur, blur), mode="reflect")
     return Density(blurred, Grid((SIDE, SIDE))).with_floor(floor)
@@ -203,7 +205,7 @@ def _cache() -> Path:
 
 
 def _read_checked(file: Path) -> np.ndarray:
-    with reading(file, "a file of MNIST"):
+    with wrap_read_errors(file, "a file of MNIST"):
         content = file.read_bytes()
     if _md5(content) != CHECKSUMS[file.name]:
         raise FileError(
@@ -237,7 +239,7 @@ def _download(name: str, file: Path) -> None:
             f"Cannot make the folder {file.parent}: {error.strerror}; "
             "set XDG_CACHE_HOME to a folder you may write to, or GEONET_DATA to one with the files."
         ) from error
-    with written_atomically(file) as temporary:
+    with atomic_write(file) as temporary:
         temporary.write_bytes(content)
 
 

@@ -139,7 +139,7 @@ class MisalignedTensors:
         return misaligned(self._archive.get_tensor(name))
 
 
-class MisalignedArrays(files.Archive):
+class MisalignedArrays(files.SafeNpz):
     """Likewise for the arrays of an npz."""
 
     def __getitem__(self, name: str) -> np.ndarray:

@@ -15,7 +15,7 @@ import pytest
 from typer.main import get_command
 
 from geonet.cli import main as app, main
-from geonet._utils import located
+from geonet._utils import import_object
 from geonet._toml import to_toml
 from geonet.solvers.registry import solver_names
 
@@ -238,7 +238,7 @@ def documented(path: str, members: list[str] | None = None) -> list[str]:
         module = import_module(path)
     except ModuleNotFoundError:
         home, _, last = path.rpartition(".")
-        found = located(f"{home}:{last}")
+        found = import_object(f"{home}:{last}")
         return [f"{found.__module__}.{found.__qualname__}"]
     own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == path]
     chosen = own if members is None else members

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from geonet._format import number, percent, seconds
+from geonet._format import format_number, format_percent, format_seconds
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from geonet._format import number, percent, seconds
     ],
 )
 def test_percentages_have_two_digits_and_no_exponent(share: float, text: str):
-    assert percent(share) == text
+    assert format_percent(share) == text
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_percentages_have_two_digits_and_no_exponent(share: float, text: str):
     ],
 )
 def test_durations_are_in_the_units_of_a_clock(duration: float, text: str):
-    assert seconds(duration) == text
+    assert format_seconds(duration) == text
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ def test_durations_are_in_the_units_of_a_clock(duration: float, text: str):
 def test_numbers_have_four_digits_and_no_exponent_between_a_ten_thousandth_and_a_million(
     value: float, text: str
 ):
-    assert number(value) == text
+    assert format_number(value) == text

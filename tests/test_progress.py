@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import geonet
-from geonet._progress import tell
+from geonet._progress import report_progress
 from geonet.solvers.registry import solver_class
 
 TOLD = {  # what begins a line of each solver that works step by step
@@ -62,9 +62,9 @@ def test_a_batch_is_counted(pair):
 
 def test_lines_in_between_are_dropped_and_nobody_need_listen():
     heard: list[str] = []
-    tell("unheard")
+    report_progress("unheard")
     with geonet.listening(heard.append, every=3600):
         for k in range(5):
-            tell(f"line {k}")
-    tell("unheard")
+            report_progress(f"line {k}")
+    report_progress("unheard")
     assert heard == ["line 0"]

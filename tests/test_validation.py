@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from geonet._validation import LONGEST, shown
+from geonet._validation import LONGEST, short_repr
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from geonet._validation import LONGEST, shown
     ],
 )
 def test_values_are_shown_in_short(value, text):
-    assert shown(value) == text
+    assert short_repr(value) == text

@@ -21,8 +21,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.functional import pad
 
-from geonet._progress import tell
-from geonet._utils import seeded
+from geonet._progress import report_progress
+from geonet._utils import fork_rng
 from geonet.density import Density, as_tensor
 from geonet.errors import ConvergenceError, SolverError
 from geonet.geodesic import Geodesic
@@ -175,7 +175,7 @@ def train(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, training.steps)
     losses = torch.zeros(training.steps)
     for k in range(training.steps):
-        tell(f"training a flow: step {k + 1} of {training.steps}")
+        report_progress(f"training a flow: step {k + 1} of {training.steps}")
         t, where, velocity = on_lines(*pairs(), generator)
         with torch.enable_grad():  # whatever the caller has switched off
             loss = (network(torch.cat((where, t[:, None]), 1)) - velocity).square().sum(1).mean()
@@ -264,7 +264,7 @@ class FlowSolver(Training, Solver):
         """The flow from particles source (N, d) to particles target (M, d), in their own units."""
         first, second, centre, scale = standardised(source, target)
         d = first.shape[1]
-        with seeded(self.seed):  # layers take no generator
+        with fork_rng(self.seed):  # layers take no generator
             network = velocity_network(d + 1, *[self.width] * self.depth, d)
         generator = torch.Generator().manual_seed(self.seed)
         loss = self._learn(network, first, second, generator)

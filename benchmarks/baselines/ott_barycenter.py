@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.baselines.pot_barycenter import FrameByFrame
-from geonet._utils import quiet
+from geonet._utils import suppress_warnings
 from geonet.density import Density
 from geonet.errors import ConvergenceError, SolverError
 from geonet.grid import Grid
@@ -170,7 +170,7 @@ def _scaled_axes(grid: Grid) -> list[np.ndarray]:
 def library(module: str) -> Any:
     """A module of JAX or OTT, which are optional dependencies."""
     try:
-        with quiet():  # jaxopt, which OTT imports, says that it is deprecated
+        with suppress_warnings():  # jaxopt, which OTT imports, says that it is deprecated
             return import_module(module)
     except ImportError as error:
         raise SolverError(

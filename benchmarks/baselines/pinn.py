@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from geonet._format import number
-from geonet._progress import tell
+from geonet._format import format_number
+from geonet._progress import report_progress
 from geonet._toml import from_table, to_table
-from geonet._utils import seeded
+from geonet._utils import fork_rng
 from geonet.density import Density
 from geonet.errors import ConvergenceError, SolverError
 from geonet.geodesic import Geodesic
@@ -120,7 +120,9 @@ class Pinn(Solver):
                 group["lr"] = learning_rate(settings, step, self.steps)
             loss = _loss(fields, ends, self.points, generator)
             losses.append(float(loss.detach()))
-            tell(f"pinn: step {step + 1} of {self.steps}, loss {number(losses[-1], 2)}")
+            report_progress(
+                f"pinn: step {step + 1} of {self.steps}, loss {format_number(losses[-1], 2)}"
+            )
             if not math.isfinite(losses[-1]):
                 raise _diverged(step)
             optimizer.zero_grad()
@@ -178,7 +180,7 @@ def _scaled(z: Z, factor: float) -> Z:
 
 
 def _untrained(trunk: Trunk, grid: Grid, seed: int) -> PairNetworks:
-    with seeded(seed):
+    with fork_rng(seed):
         return PairNetworks(trunk, unit_box(grid))
 
 

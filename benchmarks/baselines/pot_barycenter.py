@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from geonet._advice import argument, either, setting
-from geonet._format import number
-from geonet._progress import tell
-from geonet._utils import callers_level
+from geonet._format import format_number
+from geonet._progress import report_progress
+from geonet._utils import user_stacklevel
 from geonet.density import Density
 from geonet.errors import ConvergenceError, ConvergenceWarning, SolverError
 from geonet.geodesic import Geodesic
@@ -56,7 +56,7 @@ class FrameByFrame(Geodesic):
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         for t in times.tolist():
             if t not in self._frames:
-                tell(f"{self.solver}: the frame at t = {number(t)}, in one piece")
+                report_progress(f"{self.solver}: the frame at t = {format_number(t)}, in one piece")
                 self._frames[t] = self._frame(t)
         frames = torch.stack([self._frames[t] for t in times.tolist()])
         return frames if grid.shape == self.grid.shape else resample(frames, self.grid, grid)
@@ -88,11 +88,11 @@ class FrameByFrame(Geodesic):
         if t not in self.notes["stopped early at t"]:  # a loaded path may have it already
             self.notes["stopped early at t"].append(t)
         warnings.warn(
-            f"{self.library}'s barycenter at t = {t:g} stopped at an error of {number(error, 2)} "
+            f"{self.library}'s barycenter at t = {t:g} stopped at an error of {format_number(error, 2)} "
             f"(tolerance {self._options.tolerance:g}) after {iterations} iterations; "
             f"give more {argument('max_iterations')} or a larger {argument(self.softer)}.",
             ConvergenceWarning,
-            stacklevel=callers_level(),
+            stacklevel=user_stacklevel(),
         )
 
     def _state(self) -> dict[str, np.ndarray]:

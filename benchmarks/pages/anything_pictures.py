@@ -16,7 +16,7 @@ from pages import ROOT
 from PIL import Image
 from torch import Tensor
 
-from geonet._files import written_atomically
+from geonet._files import atomic_write
 from geonet.plotting.style import Frames, INK, Look, quieten
 from geonet.training.synthetic import SQUARE, random_densities, random_pairs
 
@@ -80,7 +80,7 @@ def write(figure: Figure, file: Path) -> None:
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI)
     few = Image.open(buffer).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-    with written_atomically(file) as temporary:
+    with atomic_write(file) as temporary:
         few.save(temporary, format="png", optimize=True)
 
 

@@ -23,7 +23,7 @@ from benchmarks.pairs import KINDS, PAIRS, draw
 from benchmarks.pairs import EXACT_PAIRS, exact_pair
 from geonet.geodesic import QUARTERS
 from geonet.metrics import block_l1, l1
-from geonet._format import number
+from geonet._format import format_number
 
 BETWEEN = (0.25, 0.5, 0.75)
 FINER = 4  # for references: parts of a cell along each axis
@@ -108,11 +108,11 @@ def trust_rows(cells: int = 64) -> tuple[list[Cells], str]:
             )
         )
     enough = sum(ratio >= 0.5 for ratio in ratios)
-    least, most = (number(share, 2) for share in np.quantile(ratios, (0.05, 0.95)).tolist())
+    least, most = (format_number(share, 2) for share in np.quantile(ratios, (0.05, 0.95)).tolist())
     told = (
         f"Of {len(ratios)} pairs, {enough} have an error of at most twice the estimate. "
         f"The estimate is {least} to {most} times the error for 90 % of them, "
-        f"{number(median(ratios), 2)} times at the median. The bounds on W2 "
+        f"{format_number(median(ratios), 2)} times at the median. The bounds on W2 "
         f"are {percent(median(widths))} wide at the median and {percent(max(widths))} at most."
     )
     return rows, told

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from pages import ROOT
 
-from geonet._files import written_atomically
+from geonet._files import atomic_write
 from experiments.mnist import Digits, SAMPLE, mnist
 
 PER_CLASS = 100
@@ -26,7 +26,7 @@ def subset(digits: Digits) -> Digits:
 
 def write(digits: Digits, file: Path) -> None:
     """An npz archive; NumPy dates its members 1980, so equal digits give equal bytes."""
-    with written_atomically(file) as temporary:
+    with atomic_write(file) as temporary:
         np.savez_compressed(temporary, images=digits.images, labels=digits.labels)
 
 

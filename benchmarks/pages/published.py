@@ -17,7 +17,7 @@ from typing import Any
 from pages import ROOT, between, put
 
 from benchmarks.results import Stamp, stamp
-from geonet._files import written_atomically
+from geonet._files import atomic_write
 from benchmarks.any_pair.run import MODULES as ANY_PAIR
 from benchmarks.run import MODULES as BENCHMARK
 from experiments.paper.experiments import EXPERIMENTS
@@ -206,7 +206,7 @@ def publish(name: str, stamped: Stamp, sections: Sections, root: Path = ROOT) ->
     file = root / "studies" / "results" / STAMPS
     stamps = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     stamps = dict(sorted((stamps | {name: stamped.to_json()}).items()))
-    with written_atomically(file) as temporary:
+    with atomic_write(file) as temporary:
         text = json.dumps(stamps, indent=1, ensure_ascii=False)
         temporary.write_text(text + "\n", encoding="utf-8")
     for page, texts in sections.items():

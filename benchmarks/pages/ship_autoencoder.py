@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from geonet._files import written_atomically
+from geonet._files import atomic_write
 from experiments.mnist import mnist
 from experiments.autoencoder import SHIPPED, load_autoencoder
 from geonet.solvers.neural.model import read_tensors
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
     """Train if asked to, and write the card."""
     if "--train" in arguments:
         train_autoencoder(mnist("train").images, mnist("test").images, SHIPPED)
-    with written_atomically(SHIPPED.with_suffix(".md")) as temporary:
+    with atomic_write(SHIPPED.with_suffix(".md")) as temporary:
         temporary.write_text(card(), encoding="utf-8")
     print(card())
 

@@ -22,7 +22,7 @@ from pages import ROOT, machine, table
 from geonet.evaluation import CASES, PAIRS, SEED, known_map_pairs, pairs_of
 from geonet.evaluation import exact_path
 from geonet.solvers.neural.transport.potential import unfolded
-from geonet._files import written_atomically
+from geonet._files import atomic_write
 from geonet.geodesic import QUARTERS
 from geonet.solvers.neural.transport.certificate import Calibration, calibrated
 from geonet.solvers.neural.transport.path import MidpointGeodesic
@@ -160,7 +160,7 @@ def plot_losses(header: dict[str, Any], file: Path) -> None:
     right.set(xlabel="step", title="validation, L1 in %")
     if right.lines:
         right.legend(fontsize=8)
-    with written_atomically(file) as temporary:
+    with atomic_write(file) as temporary:
         figure.savefig(temporary, dpi=110, format="png")
 
 
@@ -189,7 +189,7 @@ def main(folder: Path, remark: str) -> None:
     if file.stat().st_size > LARGEST:
         file.unlink()
         raise SystemExit(f"{file} would have more than {LARGEST:,} bytes; train a smaller model.")
-    with written_atomically(PRETRAINED / f"{name}.md") as temporary:
+    with atomic_write(PRETRAINED / f"{name}.md") as temporary:
         temporary.write_text(card(header, weights), encoding="utf-8")
     plot_losses(header, ROOT / "docs" / "images" / f"{name}-loss.png")
     print(card(header, weights))

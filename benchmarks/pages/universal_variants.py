@@ -37,7 +37,7 @@ from geonet.solvers.newton.system import looked
 from geonet.solvers.newton.iteration import unbalanced
 from geonet.solvers.neural.cascade import losses
 from geonet.training.optim import SOAP
-from geonet._threads import waiting_asleep
+from geonet._threads import passive_wait
 from geonet.training.synthetic import SQUARE, random_pairs
 
 MINUTES = 5.0  # of training
@@ -69,7 +69,7 @@ def say(line: str) -> None:
 
 def built(label: str) -> Module:
     """A variant before training, its weights from the seed."""
-    with randomness.seeded(SEED):
+    with randomness.fork_rng(SEED):
         return VARIANTS[label]()
 
 
@@ -210,7 +210,7 @@ def main() -> None:
     """Train all variants one after the other."""
     warnings.simplefilter("ignore")
     stamped = begun("universal-variants")
-    with waiting_asleep():
+    with passive_wait():
         pairs = known_pairs()
         rows = [row(label, pairs, MINUTES) for label in VARIANTS]
     told = (

@@ -11,7 +11,7 @@ from benchmarks.results import Spread
 
 from experiments.autoencoder import EPOCHS, train_autoencoder
 from experiments.mnist import mnist
-from geonet._utils import located
+from geonet._utils import import_object
 from geonet.errors import FileError
 from geonet.training.config import read_config
 from geonet.training.loop import CHECKPOINT, MODEL, train
@@ -90,7 +90,7 @@ def _at(module: str, function: str) -> Callable[[Conditions], Result]:
     home = f"geonet.studies.reproduction.{module}"
 
     def run(conditions: Conditions) -> Result:
-        return located(f"{home}:{function}")(conditions)
+        return import_object(f"{home}:{function}")(conditions)
 
     run.__module__ = home
     return run

@@ -9,10 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from geonet._utils import VERSION, located
+from geonet._utils import VERSION, import_object
 
 if TYPE_CHECKING:
-    from geonet._progress import listening
+    from geonet._progress import progress_callback
     from geonet.api import geodesic, list_solvers, load, solver
     from geonet.density import Density
     from geonet.geodesic import Geodesic
@@ -36,7 +36,7 @@ __all__ = [
     "from_samples",
     "geodesic",
     "list_solvers",
-    "listening",
+    "progress_callback",
     "load",
     "read",
     "register",
@@ -51,7 +51,7 @@ _HOMES = {
     "geonet.grid": ("Grid",),
     "geonet.io": ("from_image", "read"),
     "geonet.samples": ("from_function", "from_samples"),
-    "geonet._progress": ("listening",),
+    "geonet._progress": ("progress_callback",),
     "geonet.solvers.base": ("Solver",),
     "geonet.solvers.registry": ("register",),
 }
@@ -62,7 +62,7 @@ _PACKAGES = ("errors", "evaluation", "export", "measures", "plotting", "training
 def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
-            value = globals()[name] = located(f"{home}:{name}")
+            value = globals()[name] = import_object(f"{home}:{name}")
             return value
     if name in _PACKAGES:
         return import_module(f"geonet.{name}")

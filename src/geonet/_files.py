@@ -20,7 +20,7 @@ PACKED = 1032  # bytes that one byte of an archive can stand for, at most
 
 
 @contextmanager
-def written_atomically(file: Path) -> Iterator[Path]:
+def atomic_write(file: Path) -> Iterator[Path]:
     """A temporary name beside `file` to write to; it gets the real name only if all went well."""
     if not file.parent.is_dir():
         raise FileError(f"The folder {file.parent} does not exist; create it first.")
@@ -35,7 +35,7 @@ def written_atomically(file: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def made_folder(folder: Path) -> Path:
+def ensure_dir(folder: Path) -> Path:
     """The folder, there and ready for files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def made_folder(folder: Path) -> Path:
 
 
 @contextmanager
-def reading(file: Path, what: str) -> Iterator[None]:
+def wrap_read_errors(file: Path, what: str) -> Iterator[None]:
     """Turn whatever a decoder raises into a `FileError`.
 
     Broken files make third-party decoders raise almost anything (OSError, ValueError, SyntaxError,
@@ -69,13 +69,13 @@ def read_arrays(file: Path, what: str) -> dict[str, np.ndarray]:
 
 
 @contextmanager
-def open_npz(file: Path, what: str) -> Iterator[Archive]:
+def open_npz(file: Path, what: str) -> Iterator[SafeNpz]:
     """The arrays of an npz by their names, each read when it is asked for."""
-    with reading(file, what), zipfile.ZipFile(file) as members:
-        yield Archive(members, PACKED * file.stat().st_size)
+    with wrap_read_errors(file, what), zipfile.ZipFile(file) as members:
+        yield SafeNpz(members, PACKED * file.stat().st_size)
 
 
-class Archive(Mapping[str, np.ndarray]):
+class SafeNpz(Mapping[str, np.ndarray]):
     """What np.load gives, but that nothing is taken for an array which is none, nor trusted."""
 
     def __init__(self, members: zipfile.ZipFile, most: int):

@@ -7,17 +7,17 @@ import math
 MINUTE, HOUR = 60, 3600
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """A share in percent with two digits at most and no exponent: "160 %", "0.081 %"."""
     return f"{_plain(100 * share, 2)} %"
 
 
-def seconds(duration: float) -> str:
+def format_seconds(duration: float) -> str:
     """A time span: "15 ms", "0.8 s", "34 s", "3 min 20 s", "2 h 5 min"."""
     if duration < 0.0995:
-        return f"{number(1000 * duration, digits=2)} ms"
+        return f"{format_number(1000 * duration, digits=2)} ms"
     if duration < 9.95:
-        return f"{number(duration, digits=2)} s"
+        return f"{format_number(duration, digits=2)} s"
     whole = round(duration)
     if whole < MINUTE:
         return f"{whole} s"
@@ -26,7 +26,7 @@ def seconds(duration: float) -> str:
     return _two_units(round(duration / MINUTE) * MINUTE, HOUR, "h", MINUTE, "min")
 
 
-def number(value: float, digits: int = 4) -> str:
+def format_number(value: float, digits: int = 4) -> str:
     """A number with so many significant digits, plain from 1e-4 to 1e6: "0.00012", "123500"."""
     rounded = abs(float(f"{value:.{digits - 1}e}"))
     if rounded == 0 or 1e-4 <= rounded < 1e6 or not math.isfinite(value):

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
 
-from geonet._validation import as_number, shown
+from geonet._validation import as_number, short_repr
 from geonet.errors import InputError
 
 Listener = Callable[[str], None]
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
-def tell(line: str) -> None:
+def report_progress(line: str) -> None:
     """Say where the work is, in a few words."""
     listener = _listener.get()
     if listener is not None:
@@ -22,7 +22,7 @@ def tell(line: str) -> None:
 
 
 @contextmanager
-def listening(listener: Listener, every: float = 0.0) -> Iterator[None]:
+def progress_callback(listener: Listener, every: float = 0.0) -> Iterator[None]:
     """Hear where solvers are while they work, in this thread.
 
     `with geonet.listening(print, every=2): geonet.geodesic(source, target)` prints lines such as
@@ -33,7 +33,9 @@ def listening(listener: Listener, every: float = 0.0) -> Iterator[None]:
         every: seconds between two lines; those in between are dropped.
     """
     if not callable(listener):
-        raise InputError(f"listener is {shown(listener)}; give a function of a line, as print is.")
+        raise InputError(
+            f"listener is {short_repr(listener)}; give a function of a line, as print is."
+        )
     pause = as_number(every, "every", "give a number of seconds")
     if not pause >= 0:
         raise InputError(f"every is {pause:g}; give a number of seconds, at least 0.")
@@ -52,7 +54,7 @@ def part(name: str) -> Iterator[None]:
         yield
         return
     outer(name)
-    with listening(lambda line: outer(f"{name}, {line}")):
+    with progress_callback(lambda line: outer(f"{name}, {line}")):
         yield
 
 

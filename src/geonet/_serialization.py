@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from geonet._advice import either
-from geonet._files import read_arrays, reading, written_atomically
-from geonet._validation import check_word
+from geonet._files import atomic_write, read_arrays, wrap_read_errors
+from geonet._validation import check_choice
 from geonet.density import MASSES, Density, Mass
 from geonet.errors import FileError, InputError
 from geonet.geodesic import ENDS, Geodesic, Times, check_times
@@ -27,7 +27,7 @@ def save_geodesic(path: Geodesic, file: Path, times: Times, grid: Grid | None, m
         raise FileError(f"{file} does not end in .npz; a geodesic is saved as an npz file.")
     if not isinstance(path.source, Density):
         raise InputError("A path without a grid cannot be saved; give both ends on a grid.")
-    check_word(mass, MASSES, "mass")
+    check_choice(mass, MASSES, "mass")
     moments, _ = check_times(times)
     frames = path.density(moments, grid)
     header = {
@@ -49,7 +49,7 @@ def save_geodesic(path: Geodesic, file: Path, times: Times, grid: Grid | None, m
         arrays |= _density_arrays(end, getattr(path, end))
     arrays |= {f"state/{key}": value for key, value in path._state().items()}
     arrays["sha256"] = np.array(_digest(arrays))
-    with written_atomically(file) as temporary:
+    with atomic_write(file) as temporary:
         # Not compressed: that takes ten times as long as most paths, and saves a quarter.
         np.savez(temporary, **arrays)  # pyright: ignore[reportArgumentType]  # of NumPy 2 alone
     return file
@@ -63,7 +63,7 @@ def load_geodesic(file: Path) -> Geodesic:
             f"{file} is an npz but no saved geodesic; "
             + either("write one with path.save().", "write one with geonet geodesic -o FILE.npz.")
         )
-    with reading(file, "a saved geodesic"):
+    with wrap_read_errors(file, "a saved geodesic"):
         return _rebuild(file, arrays)
 
 

@@ -37,7 +37,7 @@ def threads_for(cells: int) -> int:
     return max(1, min(torch.get_num_threads(), cells // WORTH))
 
 
-def shared_out(work: Callable[[int], Result], count: int, cells: int) -> Iterator[Result]:
+def map_in_threads(work: Callable[[int], Result], count: int, cells: int) -> Iterator[Result]:
     """What `work` gives for 0, 1, …, count − 1, in this order, several of them at a time.
 
     It is for work in compiled loops, which let other threads run. Where the cells of one piece are
@@ -52,13 +52,13 @@ def shared_out(work: Callable[[int], Result], count: int, cells: int) -> Iterato
 
 
 @contextmanager
-def working_on(cells: int) -> Iterator[None]:
+def limit_threads(cells: int) -> Iterator[None]:
     """Work on so many cells: one thread where they are few, else threads that wait asleep.
 
     Of torch and the compiled loops, only calls by this thread are limited, and only in here. NumPy
     and SciPy know one number for the whole process: meanwhile it is one, whatever there is to do.
     """
-    with _blas, one_thread() if cells < SMALL else waiting_asleep():
+    with _blas, one_thread() if cells < SMALL else passive_wait():
         yield
 
 
@@ -84,7 +84,7 @@ def one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def waiting_asleep() -> Iterator[None]:
+def passive_wait() -> Iterator[None]:
     """Threads of OpenMP that wait go to sleep almost at once, in the whole process.
 
     The number of threads stays as it is, and with it every bit of what they compute.

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from geonet._files import reading
-from geonet._validation import check_kind, shown
+from geonet._files import wrap_read_errors
+from geonet._validation import check_instance, short_repr
 from geonet.errors import ConfigError
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 def read_toml(file: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
-    with reading(file, "TOML"):
+    with wrap_read_errors(file, "TOML"):
         return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
@@ -87,9 +87,9 @@ def check_types(settings: Any) -> None:
         kind = kinds[0]
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             made = f"give {kind.__name__}(...)"
-            check_kind(value, kind, field.name, made, ConfigError)
+            check_instance(value, kind, field.name, made, ConfigError)
         elif get_origin(kind) is Literal:
-            check_kind(value, str, field.name, "give a name", ConfigError)
+            check_instance(value, str, field.name, "give a name", ConfigError)
         else:
             _value(kind, value, field.name)
 
@@ -125,7 +125,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if hint is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
     if type(value) is not hint or (hint is float and not math.isfinite(value)):
-        raise ConfigError(f"{where} is {shown(value)}; give {_KINDS[hint]}.")
+        raise ConfigError(f"{where} is {short_repr(value)}; give {_KINDS[hint]}.")
     return value
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from geonet._validation import check_kind
+from geonet._validation import check_instance
 
 
-def located(location: str) -> Any:
+def import_object(location: str) -> Any:
     """The object at "module:attribute"."""
     module, attribute = location.split(":")
     return getattr(import_module(module), attribute)
@@ -32,7 +32,7 @@ _outside = warnings.catch_warnings()
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def suppress_warnings() -> Iterator[None]:
     """No warnings of Pillow and POT in here, and none that something is deprecated.
 
     `catch_warnings` alone is not for threads: where two overlap, the one that leaves last puts back
@@ -56,7 +56,7 @@ def quiet() -> Iterator[None]:
                 _outside.__exit__(None, None, None)
 
 
-def callers_level() -> int:
+def user_stacklevel() -> int:
     """`stacklevel` with which a warning is at the first caller outside geonet."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("geonet."):
@@ -71,7 +71,7 @@ _lock_randomness = RLock()  # there is one stream for all threads
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def fork_rng(seed: int) -> Iterator[None]:
     """Seeds PyTorch and leaves its global generator as it was; one thread after the other."""
     with _lock_randomness, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -82,7 +82,7 @@ def check_generator(generator: torch.Generator | None) -> None:
     """Refuse what draws no random numbers, such as a seed."""
     if generator is not None:
         remedy = "give a torch.Generator, such as torch.Generator().manual_seed(0)"
-        check_kind(generator, torch.Generator, "generator", remedy)
+        check_instance(generator, torch.Generator, "generator", remedy)
 
 
 # ---- The version of geonet.

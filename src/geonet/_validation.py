@@ -13,39 +13,41 @@ from geonet.errors import FileError, InputError
 LONGEST = 60  # characters of a value that a message shows
 
 
-def check_kind(
+def check_instance(
     value: Any, kind: type, name: str, remedy: str, error: type[InputError] = InputError
 ) -> None:
     """Refuse what is not an instance of `kind`; the remedy says what to give."""
     if not isinstance(value, kind):
-        raise error(f"{name} is {shown(value)}; {remedy}.")
+        raise error(f"{name} is {short_repr(value)}; {remedy}.")
 
 
 def as_path(file: Any, name: str = "file") -> Path:
     """A path from a string or a path."""
     if not isinstance(file, str | os.PathLike) or not isinstance(os.fspath(file), str):
-        raise FileError(f"{name} is {shown(file)}; give the name of a {name}, a string or a path.")
+        raise FileError(
+            f"{name} is {short_repr(file)}; give the name of a {name}, a string or a path."
+        )
     return Path(file)
 
 
 def check_count(count: Any, least: int, name: str) -> None:
     """Refuse what is not a whole number, or is too small."""
-    if not is_whole(count) or count < least:
-        raise InputError(f"{name} is {shown(count)}; give a whole number, at least {least}.")
+    if not is_integer(count) or count < least:
+        raise InputError(f"{name} is {short_repr(count)}; give a whole number, at least {least}.")
 
 
-def check_word(
+def check_choice(
     word: Any, words: Sequence[str], name: str, error: type[InputError] = InputError
 ) -> None:
     """Refuse what is none of a few words."""
     if not isinstance(word, str) or word not in words:
         choice = " or ".join(map(repr, words))
-        raise error(f"{name} is {shown(word)}; give {choice}.")
+        raise error(f"{name} is {short_repr(word)}; give {choice}.")
 
 
 def check_flag(flag: Any, name: str) -> None:
     """Refuse what is neither true nor false: any word, such as "no", would count as true."""
-    check_kind(flag, bool, name, "give True or False")
+    check_instance(flag, bool, name, "give True or False")
 
 
 def as_number(value: Any, name: str, remedy: str = "give a number") -> float:
@@ -55,21 +57,21 @@ def as_number(value: Any, name: str, remedy: str = "give a number") -> float:
             return float(value)
     except OverflowError:
         pass
-    raise InputError(f"{name} is {shown(value)}; {remedy}.")
+    raise InputError(f"{name} is {short_repr(value)}; {remedy}.")
 
 
 def check_index(index: Any, count: int, slices: bool = True) -> None:
     """Refuse what is neither the number of one of a batch of `count`, nor a slice of it."""
     if slices and isinstance(index, slice):
         return
-    if not is_whole(index) or not -count <= index < count:
+    if not is_integer(index) or not -count <= index < count:
         raise InputError(
-            f"The index {shown(index)} is none of a batch of {count}; "
+            f"The index {short_repr(index)} is none of a batch of {count}; "
             f"give a whole number from 0 to {count - 1}."
         )
 
 
-def is_whole(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
     """Whether it is a whole number; true and false are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
@@ -79,7 +81,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value in a message: in full where it is short, else its beginning, or type and shape."""
     kind = type(value).__name__.removeprefix("nd")  # arrays
     noun = f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from geonet._serialization import load_geodesic
-from geonet._validation import as_path, shown
+from geonet._validation import as_path, short_repr
 from geonet.density import Density
 from geonet.errors import InputError, SolverError
 from geonet.geodesic import Geodesic
@@ -94,7 +94,7 @@ def _checked(end: End) -> End:
                 f"{name} is the name of a file, not a Density; give geonet.read({name})."
             )
         raise InputError(
-            f"Source and target must be densities, and one of them is {shown(end)}; "
+            f"Source and target must be densities, and one of them is {short_repr(end)}; "
             "give geonet.Density(values, grid)."
         )
     return end

@@ -12,8 +12,15 @@ from numpy.typing import ArrayLike, DTypeLike
 from torch import Tensor
 
 from geonet._advice import either
-from geonet._utils import located
-from geonet._validation import as_number, check_index, check_kind, check_word, is_number, shown
+from geonet._utils import import_object
+from geonet._validation import (
+    as_number,
+    check_choice,
+    check_index,
+    check_instance,
+    is_number,
+    short_repr,
+)
 from geonet.errors import DensityError, GridError
 from geonet.grid import Grid, check_grid
 from geonet.numerics.interpolation import CubicSpline, blurred, resample
@@ -116,7 +123,7 @@ class Density:
         Args:
             mass: "one" gives `values`, "given" gives `values` · `mass`, in the units that went in.
         """
-        check_word(mass, MASSES, "mass")
+        check_choice(mass, MASSES, "mass")
         values = self.tensor.detach().cpu()
         if mass == "given":
             spread = (..., *(None,) * self.grid.dimension)
@@ -160,7 +167,7 @@ class Density:
         """(1 − fraction)·μ + fraction·uniform: the explicit way to make a density positive."""
         if not is_number(fraction) or not 0 <= fraction < 1:
             raise DensityError(
-                f"floor is {shown(fraction)}; give a share of the mass, a number in [0, 1)."
+                f"floor is {short_repr(fraction)}; give a share of the mass, a number in [0, 1)."
             )
         if fraction == 0:
             return self
@@ -176,7 +183,7 @@ class Density:
         width = as_number(cells, "cells", "give the standard deviation of the blur, in cells")
         most = max(self.grid.shape) / 4
         if not 0 <= width <= most:
-            raise DensityError(f"cells is {shown(cells)}; give a blur of 0 to {most:g} cells.")
+            raise DensityError(f"cells is {short_repr(cells)}; give a blur of 0 to {most:g} cells.")
         if width == 0:
             return self
         values = self.tensor
@@ -212,7 +219,7 @@ class Density:
             mass: of the values: "one", or "given" for the units that went in, those of `vmin` and
                 `vmax` too.
         """
-        return located(PLOT)(self, located(LOOK)(cmap, norm, vmin, vmax, mass))
+        return import_object(PLOT)(self, import_object(LOOK)(cmap, norm, vmin, vmax, mass))
 
     def __getitem__(self, index: int) -> Density:
         """One density of a batch."""
@@ -226,7 +233,9 @@ class Density:
 
     def chosen(self, which: Sequence[int]) -> Density:
         """Some densities of a batch, as a batch; of values alone, not of formulas."""
-        check_kind(which, Sequence, "which", f"give a list of numbers from 0 to {len(self) - 1}")
+        check_instance(
+            which, Sequence, "which", f"give a list of numbers from 0 to {len(self) - 1}"
+        )
         index = list(which)
         for k in index or [None]:
             check_index(k, len(self))
@@ -256,7 +265,7 @@ class Density:
 
 def check_density(density: Density, name: str = "density") -> None:
     """Refuse what is not a density."""
-    check_kind(density, Density, name, "give a geonet.Density(values, grid)", DensityError)
+    check_instance(density, Density, name, "give a geonet.Density(values, grid)", DensityError)
 
 
 def as_tensor(values: ArrayLike | Tensor) -> Tensor:
@@ -273,7 +282,7 @@ def as_tensor(values: ArrayLike | Tensor) -> Tensor:
         if array.dtype.kind not in "biuf":
             if not array.ndim:
                 raise DensityError(
-                    f"{shown(values)} is not a number; give real ones, alone or in a list or array."
+                    f"{short_repr(values)} is not a number; give real ones, alone or in a list or array."
                 )
             raise DensityError(
                 f"Values of type {array.dtype} are not numbers; give an array of real numbers."

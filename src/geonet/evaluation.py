@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from geonet import _progress as progress
-from geonet._format import number
-from geonet._validation import check_kind
+from geonet._format import format_number
+from geonet._validation import check_instance
 from geonet.density import Density, as_tensor, check_density
 from geonet.errors import ConvergenceError, DensityError, GeonetError, InputError, UnavailableError
 from geonet.geodesic import QUARTERS, Geodesic
@@ -66,7 +66,8 @@ class Accuracy:
         """A row for each time: t, mean ± deviation, worst."""
         columns = zip(QUARTERS, self.mean, self.deviation, self.worst, strict=True)
         return [
-            (f"{t:g}", f"{number(m, 3)} ± {number(s, 3)}", number(w, 3)) for t, m, s, w in columns
+            (f"{t:g}", f"{format_number(m, 3)} ± {format_number(s, 3)}", format_number(w, 3))
+            for t, m, s, w in columns
         ]
 
 
@@ -74,7 +75,7 @@ def measure(
     solver: Solver, source: Density, target: Density, truth: Density, distance: Tensor
 ) -> Accuracy:
     """Solve a batch of pairs, one by one, and compare with their exact frames and distances."""
-    check_kind(solver, Solver, "solver", "give a Solver, such as geonet.solver('auto')")
+    check_instance(solver, Solver, "solver", "give a Solver, such as geonet.solver('auto')")
     for batch, name in ((source, "source"), (target, "target"), (truth, "truth")):
         check_density(batch, name)
     distance = as_tensor(distance)

@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from geonet._advice import either, setting
-from geonet._threads import shared_out, working_on
-from geonet._utils import located
-from geonet._validation import as_path, check_index, check_kind, shown
+from geonet._threads import limit_threads, map_in_threads
+from geonet._utils import import_object
+from geonet._validation import as_path, check_index, check_instance, short_repr
 from geonet.density import Density, Mass, as_points, as_tensor, inside
 from geonet.errors import GridError, InputError, UnavailableError
 from geonet.grid import Grid
@@ -88,7 +88,7 @@ class Geodesic(ABC):
     @property
     def distance(self) -> Tensor:
         """W2(μ_0, μ_1), (batch?)."""
-        with working_on(self._cells):
+        with limit_threads(self._cells):
             return self._distance()
 
     def density(self, t: Times, grid: Grid | None = None) -> Density:
@@ -99,7 +99,7 @@ class Geodesic(ABC):
         """
         times, scalar = check_times(t)
         where = self._output_grid(grid)
-        with working_on(self._numbers(times, where.size)):
+        with limit_threads(self._numbers(times, where.size)):
             values = self._density(times, where)
         mass = self._given_mass(times)
         if scalar:
@@ -124,7 +124,7 @@ class Geodesic(ABC):
         """How far the answer can be trusted, measured from the answer itself."""
         from geonet.report import report_on
 
-        with working_on(len(QUARTERS) * self._cells):
+        with limit_threads(len(QUARTERS) * self._cells):
             return report_on(self)
 
     @torch.no_grad()
@@ -154,8 +154,8 @@ class Geodesic(ABC):
             mass: of the densities: "one", or "given" for the units that went in, those of `vmin`
                 and `vmax` too.
         """
-        look = located(LOOK)(cmap, norm, vmin, vmax, mass)
-        return located(PLOT)(self, kind, times, grid, look)
+        look = import_object(LOOK)(cmap, norm, vmin, vmax, mass)
+        return import_object(PLOT)(self, kind, times, grid, look)
 
     @torch.no_grad()
     def animate(
@@ -184,8 +184,8 @@ class Geodesic(ABC):
             mass: see `plot`.
             stamp: whether every frame says its time.
         """
-        look = located(LOOK)(cmap, norm, vmin, vmax, mass)
-        return located(ANIMATE)(self, as_path(file), frames, grid, look, stamp)
+        look = import_object(LOOK)(cmap, norm, vmin, vmax, mass)
+        return import_object(ANIMATE)(self, as_path(file), frames, grid, look, stamp)
 
     @torch.no_grad()
     def explore(
@@ -216,8 +216,8 @@ class Geodesic(ABC):
             vmax: see `plot`.
             mass: see `plot`.
         """
-        look = located(LOOK)(cmap, norm, vmin, vmax, mass)
-        return located(EXPLORE)(self, as_path(file), frames, grid, look)
+        look = import_object(LOOK)(cmap, norm, vmin, vmax, mass)
+        return import_object(EXPLORE)(self, as_path(file), frames, grid, look)
 
     @torch.no_grad()
     def save(
@@ -243,7 +243,7 @@ class Geodesic(ABC):
     @staticmethod
     def load(file: str | Path) -> Geodesic:
         """The path that `save` wrote, able to answer at any time again."""
-        return located(LOAD)(file)
+        return import_object(LOAD)(file)
 
     def __getitem__(self, index: int) -> Geodesic:
         """The path of one pair of a batch; a negative index counts from the last."""
@@ -272,7 +272,7 @@ class Geodesic(ABC):
         if self.batch or self.frames_are_slow or not isinstance(self.source, Density):
             return None
         with torch.no_grad():
-            return located(FRAMED)(self)
+            return import_object(FRAMED)(self)
 
     # ---- what a path class implements
 
@@ -345,7 +345,7 @@ class Geodesic(ABC):
         times, scalar = check_times(t)
         where = self._inside(as_points(points, self._dimension))
         flat = where.reshape(-1, self._dimension)
-        with working_on(self._numbers(times, len(flat))):
+        with limit_threads(self._numbers(times, len(flat))):
             answer = method(times, flat)
         answer = self._drop_time(answer) if scalar else answer
         leading = answer.shape[: answer.ndim - (2 if vector else 1)]
@@ -373,7 +373,7 @@ class Geodesic(ABC):
     def _output_grid(self, grid: Grid | None) -> Grid:
         if grid is None:
             return self.grid
-        check_kind(grid, Grid, "grid", "give a Grid, e.g. path.grid.with_shape(128)", GridError)
+        check_instance(grid, Grid, "grid", "give a Grid, e.g. path.grid.with_shape(128)", GridError)
         if not grid.same_box(self.grid):
             raise GridError(
                 f"The path lives on {self.grid}, the grid asked for is {grid}: the boxes differ; "
@@ -396,13 +396,13 @@ class Geodesic(ABC):
 def check_path(path: Geodesic, name: str = "path") -> None:
     """Refuse what is not a path."""
     remedy = "give what geonet.geodesic(source, target) or geonet.load(file) gives"
-    check_kind(path, Geodesic, name, remedy)
+    check_instance(path, Geodesic, name, remedy)
 
 
 def check_times(t: Times) -> tuple[Tensor, bool]:
     """Times as a float64 tensor (T,), and whether t was a single number."""
     if t is None or isinstance(t, str):
-        raise InputError(f"t is {shown(t)}; give a number in [0, 1], or a list of them.")
+        raise InputError(f"t is {short_repr(t)}; give a number in [0, 1], or a list of them.")
     times = as_tensor(t).to(torch.float64)
     if times.ndim > 1 or times.numel() == 0:
         raise InputError(
@@ -420,7 +420,7 @@ def check_times(t: Times) -> tuple[Tensor, bool]:
 # ---- Paths of single pairs, answered side by side.
 
 
-class Stack(Geodesic):
+class BatchedGeodesic(Geodesic):
     """Paths of single pairs, answered side by side: for solvers that take one pair at a time."""
 
     kind = "stack"
@@ -446,7 +446,7 @@ class Stack(Geodesic):
         cells = [path._loops_over() for path in self.paths]
         if wanted(self.source, self.target) or not all(cells):
             return torch.stack([frames(k) for k in range(len(self.paths))])
-        return torch.stack(list(shared_out(frames, len(self.paths), max(cells))))
+        return torch.stack(list(map_in_threads(frames, len(self.paths), max(cells))))
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
         return torch.stack([path._velocity(times, points) for path in self.paths])
@@ -475,7 +475,7 @@ class Stack(Geodesic):
         return state
 
     @classmethod
-    def _from_state(cls, source, target, solver, notes, state) -> Stack:
+    def _from_state(cls, source, target, solver, notes, state) -> BatchedGeodesic:
         paths = []
         for i in range(len(source)):
             own = {k.split("/", 1)[1]: v for k, v in state.items() if k.startswith(f"{i}/")}

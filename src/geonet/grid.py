@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from geonet._validation import check_kind, check_word, shown
+from geonet._validation import check_choice, check_instance, short_repr
 from geonet.errors import GeonetError, GridError
 
 ROUNDING = 1e-13  # of a coordinate: narrower cells cannot be told apart
@@ -64,7 +64,7 @@ class Grid:
                     f"The cells along axis {axis} are narrower than rounding there: {cells[axis]} "
                     f"on [{a:g}, {b:g}]; give fewer cells or a box nearer to zero."
                 )
-        check_word(drawn, get_args(Drawn), "drawn", GridError)
+        check_choice(drawn, get_args(Drawn), "drawn", GridError)
         object.__setattr__(self, "shape", cells)
         object.__setattr__(self, "lower", low)
         object.__setattr__(self, "upper", high)
@@ -125,7 +125,7 @@ class Grid:
 
     def corner(self, which: str) -> Tensor:
         """The `lower` or `upper` corner as a tensor (d,), float64."""
-        check_word(which, ("lower", "upper"), "which", GridError)
+        check_choice(which, ("lower", "upper"), "which", GridError)
         return torch.tensor(getattr(self, which), dtype=torch.float64)
 
     def with_shape(self, shape: int | Sequence[int]) -> Grid:
@@ -153,14 +153,14 @@ class Grid:
 
 def check_grid(grid: Grid, name: str = "grid") -> None:
     """Refuse what is not a grid."""
-    check_kind(grid, Grid, name, "give a geonet.Grid(shape, lower, upper)", GridError)
+    check_instance(grid, Grid, name, "give a geonet.Grid(shape, lower, upper)", GridError)
 
 
 def _cell_counts(shape: int | Sequence[int]) -> tuple[int, ...]:
     try:
         counts = (shape,) if isinstance(shape, SCALAR) else tuple(shape)
     except (TypeError, GeonetError) as error:
-        raise GridError(f"shape is {shown(shape)}; give (n,), (n, m) or (n, m, k).") from error
+        raise GridError(f"shape is {short_repr(shape)}; give (n,), (n, m) or (n, m, k).") from error
     if not counts:
         raise GridError("A grid needs at least one axis; give shape as (n,), (n, m) or (n, m, k).")
     for axis, n in enumerate(counts):
@@ -177,7 +177,7 @@ def _corner(corner: float | Sequence[float], dimension: int, name: str) -> tuple
         values = tuple(float(value) for value in values)
     except (TypeError, ValueError, OverflowError) as error:
         raise GridError(
-            f"{name} is {shown(corner)}; give one number for all axes or one per axis."
+            f"{name} is {short_repr(corner)}; give one number for all axes or one per axis."
         ) from error
     if len(values) != dimension:
         raise GridError(

@@ -14,9 +14,9 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from geonet._advice import either
-from geonet._files import PACKED, open_npz, read_npy, reading
-from geonet._utils import quiet
-from geonet._validation import check_flag, check_word
+from geonet._files import PACKED, open_npz, read_npy, wrap_read_errors
+from geonet._utils import suppress_warnings
+from geonet._validation import check_choice, check_flag
 from geonet.density import Density, as_tensor, check_nodata, without_data
 from geonet.errors import FileError, InputError
 from geonet.grid import Grid, check_grid
@@ -36,8 +36,8 @@ LUMA = (299, 587, 114)  # thousandths, ITU-R BT.601; whole numbers keep white ex
 def image_values(file: Path, invert: bool, nodata: float | None) -> np.ndarray:
     """Brightness (or darkness) in [0, 1] times opacity, (height, width)."""
     with (
-        reading(file, "an image"),
-        quiet(),  # about metadata
+        wrap_read_errors(file, "an image"),
+        suppress_warnings(),  # about metadata
         Image.open(file, formats=FORMATS) as image,
     ):
         _check_pixels(image, file.stat().st_size)
@@ -220,7 +220,7 @@ class Contents:
 def check_kind_of_file(kind: str | None) -> None:
     """Before the file is read."""
     if kind is not None:
-        check_word(kind, KINDS, "kind")
+        check_choice(kind, KINDS, "kind")
 
 
 def _checked(contents: Contents, nodata: float | None) -> Contents:
@@ -246,7 +246,7 @@ def _default_grid(shape: tuple[int, ...], box: tuple[Corner, Corner] | None) -> 
 
 
 def _npy_array(file: Path) -> np.ndarray:
-    with reading(file, "an npy array"), file.open("rb") as stream:
+    with wrap_read_errors(file, "an npy array"), file.open("rb") as stream:
         return _without_pickle(file, lambda: read_npy(stream, file.stat().st_size))
 
 
@@ -324,7 +324,7 @@ def _csv_contents(file: Path) -> Contents:
 
 def _csv_lines(file: Path) -> tuple[list[str] | None, list[str]]:
     """Names of the columns if there is a header, and the lines of numbers."""
-    with reading(file, "a csv table"):
+    with wrap_read_errors(file, "a csv table"):
         text = file.read_text(encoding="utf-8-sig")  # spreadsheets begin a file with a mark
     lines = [line for line in text.splitlines() if line.strip()]
     names = None

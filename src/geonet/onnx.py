@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from geonet._files import made_folder, reading, written_atomically
+from geonet._files import atomic_write, ensure_dir, wrap_read_errors
 from geonet._utils import VERSION
 from geonet._validation import as_path
 from geonet.errors import ExportError, SolverError
@@ -120,7 +120,7 @@ def export_onnx(model: str | Path | Solver, folder: str | Path) -> list[Path]:
             "an ONNX file cannot; choose a model of another form, such as transport-2d."
         )
     network.freeze()  # one matrix in the file instead of many and their stacking
-    where, name = made_folder(folder), str(header.get("name", file.stem))
+    where, name = ensure_dir(folder), str(header.get("name", file.stem))
     name = name if re.fullmatch(r"\w[\w.-]*", name) else file.stem  # no path into other folders
     made = {
         where / f"{name}-{part.name}.onnx": _exported(part, name, header)
@@ -128,7 +128,7 @@ def export_onnx(model: str | Path | Solver, folder: str | Path) -> list[Path]:
     }
     with ExitStack() as stack:  # neither file gets its name until both are written
         for target, proto in made.items():
-            temporary = stack.enter_context(written_atomically(target))
+            temporary = stack.enter_context(atomic_write(target))
             temporary.write_bytes(proto.SerializeToString())
     return list(made)
 
@@ -148,7 +148,7 @@ def model_file(model: str | Path | Solver) -> Path:
 def metadata(file: Path) -> dict[str, str]:
     """What a file that `export_onnx` wrote says about itself."""
     onnx = import_module("onnx")
-    with reading(file, "an ONNX model"):
+    with wrap_read_errors(file, "an ONNX model"):
         return {entry.key: entry.value for entry in onnx.load(file).metadata_props}
 
 

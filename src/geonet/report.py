@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from geonet._advice import either, setting
-from geonet._format import number, percent
+from geonet._format import format_number, format_percent
 from geonet.density import Density
 from geonet.errors import InputError, UnavailableError
-from geonet.geodesic import QUARTERS, Geodesic, Stack
+from geonet.geodesic import QUARTERS, BatchedGeodesic, Geodesic
 from geonet.metrics import l1, mass_error, negativity
 from geonet.solvers.bures import gaussian_distance
 
@@ -134,7 +134,7 @@ def _in_cells(report: Report, length: Any) -> float | None:
 def _cells(count: float) -> str:
     if count < 0.995:
         return "less than a cell"
-    text = number(count, digits=2)
+    text = format_number(count, digits=2)
     return f"{text} cell" if text == "1" else f"{text} cells"
 
 
@@ -154,7 +154,7 @@ def _smeared(report: Report) -> str:
 
 def _flaws(report: Report) -> str:
     flaws = [
-        f"{what} {percent(share)}"
+        f"{what} {format_percent(share)}"
         for what, share in (
             ("misses its source by", report.source_error),
             ("misses its target by", report.target_error),
@@ -173,10 +173,12 @@ def _trust(report: Report) -> str:
     """What is known between the ends."""
     parts = []
     if isinstance(report.error_estimate, float):
-        error = percent(report.error_estimate)
+        error = format_percent(report.error_estimate)
         parts.append(f"expect an L1 error of {error} against the exact geodesic")
     elif isinstance(report.mismatch, float) and report.mismatch > NOTICED:
-        parts.append(f"both ends disagree on the density halfway by {percent(report.mismatch)}")
+        parts.append(
+            f"both ends disagree on the density halfway by {format_percent(report.mismatch)}"
+        )
     elif (known := KNOWN.get(report.solver)) is not None:
         parts.append(known)
     if report.in_distribution is False:
@@ -200,7 +202,7 @@ def _masses(report: Report) -> str:
     if abs(ratio - 1) <= UNEVEN:
         return ""
     return (
-        f"The target has {number(ratio, digits=2)} times the source's mass; the path is that of "
+        f"The target has {format_number(ratio, digits=2)} times the source's mass; the path is that of "
         "the normalised densities."
     )
 
@@ -460,7 +462,7 @@ def report_on(path: Geodesic) -> Report:
         target_mass=_plain(path.target.mass.expand(path.batch)),
         cell=cell,
         dimension=path.grid.dimension,
-        solvers=[pair.solver for pair in path.paths] if isinstance(path, Stack) else None,
+        solvers=[pair.solver for pair in path.paths] if isinstance(path, BatchedGeodesic) else None,
         **{name: _known(check, name == "in_distribution") for name, check in checks.items()},
     )
 
@@ -529,7 +531,7 @@ def _text(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):
-        return number(value)
+        return format_number(value)
     if isinstance(value, list):
         between = "; " if any(isinstance(entry, list) for entry in value) else ", "
         more = ["…"] if len(value) > SHOWN else []
@@ -633,14 +635,14 @@ def headline(report: Report) -> str:
         return "Nothing moves: both densities are the same"
     error = _float(report.error_estimate)
     if error is not None and error > HOPELESS:
-        return f"Not to be trusted: expect errors of about {percent(error)}"
+        return f"Not to be trusted: expect errors of about {format_percent(error)}"
     if report.solver in EXACT:
         return EXACT[report.solver]
     spread = _spread(report)
     if spread is not None and spread <= TIGHT and (error or 0.0) <= POOR_PLAIN_WORDS:
-        return f"Distance within {percent(spread)}, certified"
+        return f"Distance within {format_percent(spread)}, certified"
     if error is not None:
-        return f"Expect errors of about {percent(error)}"
+        return f"Expect errors of about {format_percent(error)}"
     return _first_sentence(report.verdict())
 
 
@@ -669,7 +671,7 @@ def _distance_plain_words(report: Report, longest: float) -> Iterator[str]:
     assert lower is not None and upper is not None
     distance = _float(report.distance)
     if distance is not None and not report.doubtful:
-        yield f"On average, mass moves {number(distance / longest, 2)} of the box's width."
+        yield f"On average, mass moves {format_number(distance / longest, 2)} of the box's width."
     if report.solver not in EXACT:
         low, high = _rounded(lower, ROUND_FLOOR), _rounded(upper, ROUND_CEILING)
         yield f"The distance is proven to lie between {low} and {high}."
@@ -682,14 +684,14 @@ def _frames(report: Report, longest: float) -> Iterator[str]:
     if report.solver == "quantile":
         yield "The frames are exact for densities that are constant in each cell."
     elif error is not None:
-        yield f"Expect the frames in between to be off by about {percent(error)}."
+        yield f"Expect the frames in between to be off by about {format_percent(error)}."
     elif blur is not None:
         yield (
-            f"Noise blurs the frames halfway by {number(blur / longest, 2)} of the box's width; "
+            f"Noise blurs the frames halfway by {format_number(blur / longest, 2)} of the box's width; "
             "less ε means less blur."
         )
     elif mismatch is not None and mismatch > NOTICED_PLAIN_WORDS:
-        yield f"Seen from both ends, the frame halfway differs by {percent(mismatch)}."
+        yield f"Seen from both ends, the frame halfway differs by {format_percent(mismatch)}."
 
 
 def _doubts(report: Report) -> Iterator[str]:
@@ -702,7 +704,7 @@ def _doubts(report: Report) -> Iterator[str]:
     for sentence, share in flaws:
         found = _float(share)
         if found is not None and found > NOTICED_PLAIN_WORDS:
-            yield sentence.format(percent(found))
+            yield sentence.format(format_percent(found))
     if report.in_distribution is False:
         yield "The network was not trained on densities like these."
     if report.notes.get("converged") is False:
@@ -711,13 +713,13 @@ def _doubts(report: Report) -> Iterator[str]:
 
 def _tears(share: float | None) -> Iterator[str]:
     if share is not None and share > NOTICED_PLAIN_WORDS:
-        yield f"This pair tears: {percent(share)} of the mass has neighbours that end elsewhere."
+        yield f"This pair tears: {format_percent(share)} of the mass has neighbours that end elsewhere."
 
 
 def _masses_plain_words(report: Report) -> Iterator[str]:
     before, after = _float(report.source_mass), _float(report.target_mass)
     if before and after and abs(after / before - 1) > UNEVEN_PLAIN_WORDS:
-        ratio = number(after / before, 2)
+        ratio = format_number(after / before, 2)
         yield f"The second density has {ratio} times the mass of the first; both count as one."
 
 
@@ -738,7 +740,7 @@ def _spread(report: Report) -> float | None:
 
 def _rounded(value: float, direction: str) -> str:
     """Four digits, rounded so that a bound stays one."""
-    return number(float(Context(DIGITS, direction).create_decimal_from_float(value)), DIGITS)
+    return format_number(float(Context(DIGITS, direction).create_decimal_from_float(value)), DIGITS)
 
 
 def _first_sentence(text: str) -> str:

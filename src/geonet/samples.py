@@ -14,7 +14,7 @@ from torch import Tensor
 
 from geonet._advice import either
 from geonet._utils import check_generator
-from geonet._validation import check_count, check_word, shown
+from geonet._validation import check_choice, check_count, short_repr
 from geonet.density import Density, as_points, as_tensor, check_density
 from geonet.errors import DensityError, GridError, InputError
 from geonet.grid import Grid, check_grid
@@ -128,7 +128,7 @@ def from_function(function: Callable[[Tensor], ArrayLike | Tensor], grid: Grid) 
     check_grid(grid)
     if not callable(function):
         raise InputError(
-            f"function is {shown(function)}; give a function of points, "
+            f"function is {short_repr(function)}; give a function of points, "
             "or geonet.Density(values, grid) for values."
         )
     given = function(grid.points())
@@ -161,8 +161,8 @@ def from_samples(
             nearest cell centres (cloud-in-cell); beyond the outermost centres it stays in the
             outermost cell.
     """
-    check_word(outside, ("error", "drop"), "outside")
-    check_word(kernel, ("cell", "linear"), "kernel")
+    check_choice(outside, ("error", "drop"), "outside")
+    check_choice(kernel, ("cell", "linear"), "kernel")
     check_grid(grid)
     where = as_points(points, grid.dimension)
     if where.ndim > 2:

@@ -10,7 +10,7 @@ from geonet.app import routes as answers
 from geonet.app.requests import asked_from
 from geonet.app.jobs import Solved
 from geonet.plotting.explore import particle_tracks, potential_values
-from geonet._format import number
+from geonet._format import format_number
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_frames(client, question, parted, path):
     assert header["top"] == pytest.approx(frames.max()) and levels.max() == 255
     assert np.allclose(levels / 255 * header["top"], frames, atol=0.51 / 255 * frames.max())
     assert header["distance"] == float(path.distance)
-    assert header["distance_text"] == number(float(path.distance))
+    assert header["distance_text"] == format_number(float(path.distance))
     assert header["solver"] == "midpoint" and header["milliseconds"] > 0
     assert header["key"] == asked_from(question()).key
     assert set(header) == {

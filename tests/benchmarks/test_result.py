@@ -8,7 +8,7 @@ import pytest
 from geonet.errors import FileError
 from benchmarks.results import machine
 from benchmarks.results import Stamp
-from geonet._files import made_folder
+from geonet._files import ensure_dir
 from benchmarks.records import Benchmark, read_benchmark
 
 
@@ -95,10 +95,10 @@ def test_no_file(tmp_path):
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
-    assert made_folder(tmp_path / "a" / "b").is_dir()
+    assert ensure_dir(tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="Cannot make the folder .*: Not a directory."):
-        made_folder(tmp_path / "file" / "c")
+        ensure_dir(tmp_path / "file" / "c")
 
 
 def test_the_machine_is_told():

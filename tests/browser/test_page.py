@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import geonet
-from geonet._format import number
+from geonet._format import format_number
 
 from .conftest import PATIENCE, pixels, until
 
@@ -55,9 +55,9 @@ def test_the_numbers_on_the_page_are_those_of_the_library(page, stroke):
     stroke("source", [(0.2, 0.2), (0.3, 0.7)])
     stroke("target", [(0.8, 0.3)])
     path = solved(page)
-    assert distance_on(page) == number(float(path.distance))
+    assert distance_on(page) == format_number(float(path.distance))
     page.locator("#facts .headline").wait_for()
-    lower = number(float(path.report.distance_lower_bound))
+    lower = format_number(float(path.report.distance_lower_bound))
     until(page, f"document.getElementById('facts').textContent.includes('{lower}')")
 
 
@@ -162,7 +162,7 @@ def test_another_solver_and_its_noise(page, settled):
             " input.dispatchEvent(new Event(kind, { bubbles: true })); }"
         )
     path = solved(page)
-    assert distance_on(page) == number(float(path.distance))
+    assert distance_on(page) == format_number(float(path.distance))
 
 
 def test_curves(page, stroke, settled):
@@ -171,7 +171,7 @@ def test_curves(page, stroke, settled):
     stroke("source", [(0.9, 0.1), (0.2, 0.3), (0.9, 0.5)])
     path = solved(page)
     assert path.grid.dimension == 1
-    assert distance_on(page) == number(float(path.distance))
+    assert distance_on(page) == format_number(float(path.distance))
     assert not page.get_by_label("Particles").is_visible()
 
 
@@ -261,7 +261,7 @@ def test_the_code(page, context):
     code = page.evaluate("navigator.clipboard.readText()")
     found: dict = {}
     exec(code.replace('path.explore("morph.html")', ""), found)  # it prints the report
-    assert number(float(found["path"].distance)) == distance_on(page)
+    assert format_number(float(found["path"].distance)) == distance_on(page)
     assert np.allclose(found["source"].tensor, drawn(page)[0].tensor)
     assert np.allclose(found["frame"].tensor, solved(page).density(0.25).tensor)
 

@@ -10,7 +10,7 @@ import pytest
 import geonet
 from geonet.cli import main as app
 from geonet.errors import GeonetError
-from geonet._format import seconds
+from geonet._format import format_seconds
 
 PYTHON = re.compile(r"geonet\.\w+\(|\w+='|=(True|False|None)\b|density\.\w+\(|path\.\w+\(")
 
@@ -108,4 +108,4 @@ def test_seconds_are_written_for_people(run, files, monkeypatch):
     monkeypatch.setattr(recipe, "perf_counter", lambda: next(clock))
     plane = files / "plane.npy"
     out = run("geodesic", plane, plane, "--solver", "linear").out
-    assert f"solved in     {seconds(200)}" in out and seconds(200) == "3 min 20 s"
+    assert f"solved in     {format_seconds(200)}" in out and format_seconds(200) == "3 min 20 s"

@@ -20,7 +20,7 @@ from geonet.evaluation import truth_of
 from geonet.geodesic import QUARTERS
 from geonet.metrics import l1
 from geonet.solvers.neural.model import load_model, read_tensors
-from geonet._progress import tell
+from geonet._progress import report_progress
 from geonet.training import checkpoint as kept_truths
 from geonet.training.log import read_log
 
@@ -361,7 +361,7 @@ def test_the_time_limit_counts_the_report(run, own, tmp_path, monkeypatch):
     def slow(*pair):
         if (tmp_path / "runs/my/model.safetensors").exists():
             now[0] += 100
-            tell("half of it is done")
+            report_progress("half of it is done")
         return solve(*pair)
 
     for module in ("geonet.training.loop", "geonet.cli.train"):

@@ -15,7 +15,7 @@ from geonet._advice import at_the_command_line, either
 from geonet.cli import output
 from geonet.cli.output import left_behind, waited_for
 from geonet.errors import SolverError
-from geonet._progress import tell
+from geonet._progress import report_progress
 
 SLOW = 120  # seconds that the work would take
 
@@ -34,7 +34,7 @@ def test_what_it_tells_is_shown_while_it_works():
     shown, seen = [], Event()
 
     def work():
-        tell("step 7")
+        report_progress("step 7")
         assert seen.wait(60)
 
     def show(line):

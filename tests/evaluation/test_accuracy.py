@@ -8,7 +8,7 @@ import torch
 from geonet.evaluation import measure
 from geonet.evaluation import truth_of
 from geonet.mixture import BOX_1D, mixtures_1d
-from geonet._progress import listening
+from geonet._progress import progress_callback
 from geonet.solvers.registry import make_solver
 
 
@@ -26,6 +26,6 @@ def test_it_tells_the_pair_that_it_is_at_and_can_be_stopped_there():
         if line == "linear 2/3":
             raise Enough
 
-    with pytest.raises(Enough), listening(hear):
+    with pytest.raises(Enough), progress_callback(hear):
         measure(make_solver("linear"), source, target, truth.frames, truth.distance)
     assert heard == ["linear 1/3", "linear 2/3"]

@@ -10,7 +10,7 @@ from geonet.geodesic import QUARTERS
 from geonet.density import Density
 from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.metrics import l1
-from geonet._progress import listening, tell
+from geonet._progress import progress_callback, report_progress
 from geonet.solvers.registry import make_solver
 
 
@@ -64,13 +64,13 @@ def test_a_batch_tells_its_pair_and_what_the_solver_tells():
     source, target = (mixtures_1d(2, torch.Generator().manual_seed(k)).on(BOX_1D) for k in (1, 2))
 
     def of_pair(*pair):
-        tell("residual 3 %")
+        report_progress("residual 3 %")
         return module.truth_of_pair(*pair)
 
     heard = []
-    with listening(heard.append):
+    with progress_callback(heard.append):
         found = truth_of(source, target, of_pair=of_pair)
-        tell("done")
+        report_progress("done")
     expected = [f"exact path {k}/2{told}" for k in (1, 2) for told in ("", ", residual 3 %")]
     assert heard == [*expected, "done"]  # quantiles are found at once and tell nothing
     assert torch.equal(found.frames.tensor, truth_of(source, target, of_pair=of_pair).frames.tensor)

@@ -11,7 +11,7 @@ from geonet import Density, Grid
 from geonet.evaluation import truth_of
 from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.solvers.neural.model import read_tensors, write_tensors
-from geonet._progress import listening
+from geonet._progress import progress_callback
 from geonet.training import checkpoint as kept_truths
 from geonet.training.checkpoint import KeptTruths, pair_digest
 
@@ -69,7 +69,7 @@ def test_a_pair_that_comes_twice_is_solved_once(pairs, solved):
 
 def test_every_pair_is_told(pairs):
     heard = []
-    with listening(heard.append):
+    with progress_callback(heard.append):
         KeptTruths(None).of(*pairs)
     assert [line for line in heard if "," not in line] == [f"exact path {k}/3" for k in (1, 2, 3)]
 
@@ -84,7 +84,7 @@ def test_what_was_solved_before_a_stop_is_kept(pairs, solved, tmp_path):
             raise Enough
 
     file = tmp_path / "truths.safetensors"
-    with pytest.raises(Enough), listening(hear):
+    with pytest.raises(Enough), progress_callback(hear):
         KeptTruths(file).of(*pairs)
     assert len(solved) == 2
     _assert_same(KeptTruths(file).of(*pairs), truth_of(*pairs))
@@ -95,7 +95,7 @@ def test_long_work_is_written_on_the_way(pairs, tmp_path, monkeypatch):
     """So that a kill, which nobody hears, costs no more than some seconds."""
     monkeypatch.setattr(kept_truths, "WRITE_EVERY", -1.0)
     file, there = tmp_path / "truths.safetensors", []
-    with listening(lambda line: there.append(file.exists())):
+    with progress_callback(lambda line: there.append(file.exists())):
         KeptTruths(file).of(*pairs)
     assert there[0] is False and there[-1] is True
 

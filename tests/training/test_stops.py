@@ -11,7 +11,7 @@ import pytest
 
 from geonet.solvers.neural import model as model_file
 from geonet.solvers.neural.model import read_tensors
-from geonet._progress import tell
+from geonet._progress import report_progress
 from geonet.training import checkpoint as kept_truths, loop as stops
 from geonet.training.loop import Run, train
 from geonet.training.loop import Stopped, Stops
@@ -87,7 +87,7 @@ def test_a_signal_is_heard_within_a_pair(tiny, tmp_path, on_pair, number, reason
     def endless() -> None:
         os.kill(os.getpid(), number)
         while True:
-            tell("residual 3 %")
+            report_progress("residual 3 %")
 
     calls = on_pair(endless, 3)
     outcome = train(tiny(validation=SIX_PAIRS), tmp_path)

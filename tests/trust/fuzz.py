@@ -26,7 +26,7 @@ from numpy.random import Generator
 from specimens import Reader, readers
 
 from geonet.errors import GeonetError
-from geonet._files import made_folder
+from geonet._files import ensure_dir
 
 SECONDS = 10  # for one file
 MEMORY = 2**30  # bytes more than before the first file
@@ -47,7 +47,7 @@ def main() -> int:
     options = parser.parse_args()
     faulthandler.enable(os.dup(sys.stderr.fileno()))
     with tempfile.TemporaryDirectory() as place:
-        made = readers(made_folder(Path(place) / "whole"))
+        made = readers(ensure_dir(Path(place) / "whole"))
         known = [r for r in made if options.reader in (None, r.name)]
         _warm_up(known, Path(place))
         resource.setrlimit(resource.RLIMIT_AS, (_virtual_memory() + MEMORY,) * 2)
@@ -136,7 +136,7 @@ def _damaged(reader: Reader, made: list[Reader], rng: Generator, folder: Path) -
 
 def _warm_up(known: list[Reader], place: Path) -> None:
     """Read every file as it is, which has to work, before memory is measured."""
-    folder = made_folder(place / "warm")
+    folder = ensure_dir(place / "warm")
     for reader in known:
         for name, content in reader.files.items():
             file = folder / name

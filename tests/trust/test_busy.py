@@ -20,8 +20,8 @@ from geonet._threads import (
     WORTH,
     one_thread,
     threads_for,
-    waiting_asleep,
-    working_on,
+    passive_wait,
+    limit_threads,
 )
 
 # Torch is imported first, so no setting of the environment could come in time. Endless loops, one
@@ -100,24 +100,24 @@ def test_compiled_loops_take_a_thread_for_so_many_cells(two_threads):
 
 def test_small_problems_take_one_thread_and_larger_ones_all(two_threads):
     for cells, expected in ((SMALL - 1, 1), (SMALL, 2)):
-        with working_on(cells):
+        with limit_threads(cells):
             assert torch.get_num_threads() == expected
         assert torch.get_num_threads() == 2
 
 
 def test_an_error_puts_the_number_back(two_threads):
     numbers = _blas_numbers()
-    with pytest.raises(ValueError, match="stop"), working_on(1):
+    with pytest.raises(ValueError, match="stop"), limit_threads(1):
         raise ValueError("stop")
     assert torch.get_num_threads() == 2 and _blas_numbers() == numbers
 
 
 def test_one_call_in_another_keeps_its_number(two_threads):
-    with working_on(SMALL):
-        with working_on(1):
+    with limit_threads(SMALL):
+        with limit_threads(1):
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
-    with working_on(1), working_on(SMALL):
+    with limit_threads(1), limit_threads(SMALL):
         assert torch.get_num_threads() == 1
 
 
@@ -164,7 +164,7 @@ def test_gaussians_without_a_grid_are_answered():
 def _noting(seen: list[int]):
     def noted(cells: int):
         seen.append(cells)
-        return working_on(cells)
+        return limit_threads(cells)
 
     return noted
 
@@ -183,12 +183,12 @@ def test_numpy_takes_one_thread_until_the_last_has_left():
     seen = []
 
     def first() -> None:
-        with working_on(1):
+        with limit_threads(1):
             both.wait()
         both.wait()
 
     thread = Thread(target=first)
-    with working_on(1):
+    with limit_threads(1):
         thread.start()
         both.wait()
         both.wait()
@@ -213,34 +213,34 @@ def crowd(monkeypatch):
 
 
 def test_idle_threads_come_once_and_go(two_threads, crowd):
-    with waiting_asleep():
+    with passive_wait():
         keeper = crowd._keeper
         assert keeper is not None and keeper.daemon
-        with waiting_asleep():
+        with passive_wait():
             assert crowd._keeper is keeper
         time.sleep(0.1)
         assert crowd._keeper is keeper and keeper.is_alive()
     keeper.join(10)
     assert not keeper.is_alive() and crowd._keeper is None
-    with waiting_asleep():
+    with passive_wait():
         assert crowd._keeper not in (None, keeper)
 
 
 @pytest.mark.parametrize("name", CHOSEN)
 def test_who_decides_how_threads_wait_is_left_alone(name, two_threads, crowd, monkeypatch):
     monkeypatch.setenv(name, "1")
-    with waiting_asleep():
+    with passive_wait():
         assert crowd._keeper is None
 
 
 def test_one_thread_waits_for_nobody(two_threads, crowd):
-    with one_thread(), waiting_asleep():
+    with one_thread(), passive_wait():
         assert crowd._keeper is None
 
 
 def test_waiting_changes_no_bit(two_threads, crowd):
     values = torch.randn(300_000, generator=torch.Generator().manual_seed(0))
     expected = values.sin().sum()
-    with waiting_asleep():
+    with passive_wait():
         assert torch.get_num_threads() == 2
         assert torch.equal(values.sin().sum(), expected)

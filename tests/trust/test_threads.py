@@ -18,16 +18,16 @@ from PIL import Image
 
 import geonet
 from geonet import Density, Grid
-from geonet._files import written_atomically
+from geonet._files import atomic_write
 from geonet.solvers.neural import deeponet
 from geonet.solvers.neural.model import Branch, Trunk
 from geonet.solvers.neural.deeponet import DeepONetSettings
 from geonet.solvers.neural.model import build
 from geonet.solvers.neural.model import PRETRAINED
 from geonet.solvers.neural.transport.network import TransportSettings
-from geonet._utils import quiet
+from geonet._utils import suppress_warnings
 from geonet.solvers.registry import solver_names
-from geonet._threads import SMALL, shared_out
+from geonet._threads import SMALL, map_in_threads
 
 THREADS = 8
 LINE = Grid(32)
@@ -153,7 +153,7 @@ def test_filters_of_warnings_are_as_before():
     before = list(warnings.filters)
 
     def overlap(k: int) -> None:
-        with quiet():
+        with suppress_warnings():
             time.sleep(0.01 * (k + 1))
 
     for _ in range(3):
@@ -188,7 +188,7 @@ def test_a_file_that_threads_write_is_one_of_theirs(tmp_path):
     contents = [str(k) * 200_000 for k in range(THREADS)]
 
     def write(k: int) -> None:
-        with written_atomically(file) as temporary:
+        with atomic_write(file) as temporary:
             temporary.write_text(contents[k])
 
     for _ in range(5):
@@ -219,8 +219,8 @@ def test_what_is_shared_out_comes_in_order(three_threads):
         time.sleep(0.002 * (k % 3))  # so that later ones are ready before earlier ones
         return k
 
-    assert list(shared_out(work, 10, cells=64)) == list(range(10))
-    assert list(shared_out(work, 0, cells=64)) == []
+    assert list(map_in_threads(work, 10, cells=64)) == list(range(10))
+    assert list(map_in_threads(work, 0, cells=64)) == []
 
 
 def test_frames_of_a_batch_are_those_of_its_pairs(three_threads):

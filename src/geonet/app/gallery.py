@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from experiments.mnist import SIDE, as_densities, sample_digits
 from torch import Tensor
 
+from experiments.mnist import SIDE, as_densities, sample_digits
 from geonet.density import Density
 from geonet.grid import Grid
 from geonet.io import from_image

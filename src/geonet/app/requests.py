@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 import numpy as np
 from PIL import Image
 
-from geonet._files import reading
-from geonet._utils import VERSION, quiet
-from geonet._validation import is_number, is_whole, shown
+from geonet._files import wrap_read_errors
+from geonet._utils import VERSION, suppress_warnings
+from geonet._validation import is_integer, is_number, short_repr
 from geonet.app.gallery import encoded
 from geonet.density import Density
 from geonet.errors import DensityError, FileError, GridError, InputError, SolverError
@@ -147,7 +147,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError("The request is not JSON; reload the page.") from error
     if not isinstance(found, dict):
-        raise InputError(f"The request is {shown(found)}; give a JSON object.")
+        raise InputError(f"The request is {short_repr(found)}; give a JSON object.")
     return found
 
 
@@ -156,7 +156,9 @@ def asked_from(given: dict[str, Any]) -> Asked:
     _check_keys(given)
     client, number = given["client"], given["number"]
     if not isinstance(client, str) or not CLIENT.fullmatch(client):
-        raise InputError(f"client is {shown(client)}; give 1 to 64 letters, digits or hyphens.")
+        raise InputError(
+            f"client is {short_repr(client)}; give 1 to 64 letters, digits or hyphens."
+        )
     _check_whole(number, "number", 0, LARGEST)
     _check_whole(given["frames"], "frames", LEAST_FRAMES, MOST_FRAMES)
     shape = _shape(given["shape"])
@@ -183,34 +185,42 @@ def _refuse_constant(name: str) -> NoReturn:
 def _check_keys(given: dict[str, Any]) -> None:
     unknown = [key for key in given if key not in KEYS]
     if unknown:
-        raise InputError(f"The request has the unknown key {shown(unknown[0])}; leave it out.")
+        raise InputError(f"The request has the unknown key {short_repr(unknown[0])}; leave it out.")
     missing = [key for key in KEYS if key not in given]
     if missing:
         raise InputError(f"The request has no key {missing[0]!r}; reload the page.")
 
 
 def _check_whole(value: Any, name: str, least: int, most: int) -> None:
-    if not is_whole(value) or not least <= value <= most:
-        raise InputError(f"{name} is {shown(value)}; give a whole number from {least} to {most}.")
+    if not is_integer(value) or not least <= value <= most:
+        raise InputError(
+            f"{name} is {short_repr(value)}; give a whole number from {least} to {most}."
+        )
 
 
 def _shape(given: Any) -> tuple[int, ...]:
     """(n,) or (n, n)."""
-    if not isinstance(given, list) or len(given) not in MOST_CELLS or not all(map(is_whole, given)):
-        raise GridError(f"shape is {shown(given)}; give [n] or [n, n].")
+    if (
+        not isinstance(given, list)
+        or len(given) not in MOST_CELLS
+        or not all(map(is_integer, given))
+    ):
+        raise GridError(f"shape is {short_repr(given)}; give [n] or [n, n].")
     most = MOST_CELLS[len(given)]
     if min(given) < LEAST_CELLS:
         raise GridError(
-            f"shape is {shown(given)}, too few cells to draw on; "
+            f"shape is {short_repr(given)}, too few cells to draw on; "
             f"give at least {LEAST_CELLS} along each axis."
         )
     if max(given) > most:
         raise GridError(
-            f"shape is {shown(given)}, too many cells for this page; "
+            f"shape is {short_repr(given)}, too many cells for this page; "
             f"give at most {most} along each axis."
         )
     if len(set(given)) > 1:
-        raise GridError(f"shape is {shown(given)}, not a square; give as many rows as columns.")
+        raise GridError(
+            f"shape is {short_repr(given)}, not a square; give as many rows as columns."
+        )
     return tuple(given)
 
 
@@ -220,7 +230,7 @@ def _offer(name: Any, shape: tuple[int, ...]) -> Offer:
     if offer is None:
         names = ", ".join(known.name for known in SOLVERS[dimension])
         raise SolverError(
-            f"The page offers no solver {shown(name)} in {dimension}D; choose from {names}."
+            f"The page offers no solver {short_repr(name)} in {dimension}D; choose from {names}."
         )
     if offer.most is not None and max(shape) > offer.most:
         raise SolverError(
@@ -237,7 +247,7 @@ def _epsilon(given: Any, offer: Offer) -> float | None:
         raise SolverError(f"The solver {offer.name!r} takes no epsilon; give null.")
     if not is_number(given) or not LEAST_EPSILON <= given <= MOST_EPSILON:
         raise SolverError(
-            f"epsilon is {shown(given)}; give a number from {LEAST_EPSILON:g} to {MOST_EPSILON:g}."
+            f"epsilon is {short_repr(given)}; give a number from {LEAST_EPSILON:g} to {MOST_EPSILON:g}."
         )
     return float(given)
 
@@ -328,8 +338,8 @@ def _label(name: str) -> str:
     """The last part of a name, as people read it."""
     last = name.replace("\\", "/").rpartition("/")[2]
     shown = "".join(character if character.isprintable() else "?" for character in last)
-    if len(shown) > LONGEST:
-        shown = f"…{shown[-LONGEST:]}"
+    if len(short_repr) > LONGEST:
+        shown = f"…{short_repr[-LONGEST:]}"
     return shown or "The file"
 
 
@@ -347,12 +357,16 @@ def _check_size(file: Path) -> None:
     """Refuse a small file that becomes a large one, before it is unpacked."""
     suffix = file.suffix
     if suffix in IMAGES:
-        with reading(file, "an image"), quiet(), Image.open(file, formats=FORMATS) as image:
+        with (
+            wrap_read_errors(file, "an image"),
+            suppress_warnings(),
+            Image.open(file, formats=FORMATS) as image,
+        ):
             width, height = image.size
         if width * height > MOST_VALUES:
             raise FileError(f"{file} has {width}×{height} pixels; drop a smaller one.")
     elif suffix == ".npz":
-        with reading(file, "an npz archive"), zipfile.ZipFile(file) as archive:
+        with wrap_read_errors(file, "an npz archive"), zipfile.ZipFile(file) as archive:
             size = sum(member.file_size for member in archive.infolist())
         if size > MOST_UNPACKED:
             raise FileError(f"{file} holds {size >> 20} MiB when unpacked; drop a smaller one.")

@@ -23,8 +23,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from geonet._format import number
-from geonet._validation import shown
+from geonet._format import format_number
+from geonet._validation import short_repr
 from geonet.app.gallery import gallery
 from geonet.app.jobs import RefusedError, Solved, Solving, Worker, refusal
 from geonet.app.middleware import Guard, SafeHeaders
@@ -72,7 +72,7 @@ def frames_answer(asked: Asked, solved: Solved) -> bytes:
         "solver": path.solver,
         "milliseconds": 1000 * (solved.seconds + perf_counter() - began),
         "distance": distance,
-        "distance_text": None if distance is None else number(distance),
+        "distance_text": None if distance is None else format_number(distance),
     }
     return packed(header, levels)
 
@@ -402,7 +402,7 @@ def _cells(given: Mapping[str, str]) -> tuple[int, int]:
 def _whole(given: Mapping[str, str], name: str) -> int:
     text = given.get(name, "")
     if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS):
-        raise InputError(f"{name} is {shown(text)}; give a whole number.")
+        raise InputError(f"{name} is {short_repr(text)}; give a whole number.")
     return int(text)
 
 
@@ -419,7 +419,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 async def _unknown(request: Request, error: Exception) -> Response:
     """An address or a method that is not in the table."""
     assert isinstance(error, HTTPException)
-    where = shown(request.url.path)
+    where = short_repr(request.url.path)
     if error.status_code == 405:
         sentence = f"{where} does not answer {request.method}; use the page at '/'."
     else:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from PIL import Image
 
 from geonet._advice import at_the_command_line
-from geonet._files import made_folder, reading, written_atomically
+from geonet._files import atomic_write, ensure_dir, wrap_read_errors
 from geonet._threads import one_thread
 from geonet.api import load
 from geonet.cli.job import SHOWN, Recipe, Rendering, Solved
@@ -50,7 +50,10 @@ class ListedPair:
 
 def read_pair_list(file: Path) -> list[ListedPair]:
     """The rows of a list; the files themselves are not read."""
-    with reading(file, "a list of pairs"), file.open(encoding="utf-8-sig", newline="") as stream:
+    with (
+        wrap_read_errors(file, "a list of pairs"),
+        file.open(encoding="utf-8-sig", newline="") as stream,
+    ):
         reader = csv.DictReader(stream, skipinitialspace=True, strict=True)
         names = [" ".join(name.lower().split()) for name in reader.fieldnames or []]
         reader.fieldnames = names
@@ -293,16 +296,16 @@ def _is_done(pair: ListedPair, base: Path, folder: Path, lines: dict[str, Line])
 
 def _opened(folder: Path, asked: dict[str, Any], pairs: list[ListedPair]) -> dict[str, Line]:
     """The summary of a folder by file; refuses that of another recipe, or begins a new one."""
-    made_folder(folder)
+    ensure_dir(folder)
     file, asked = folder / RECIPE, json.loads(json.dumps(asked))
     if not file.exists():
         for name in (SUMMARY, *(f"{pair.name}.npz" for pair in pairs)):
             if (folder / name).exists():
                 raise FileError(f"{folder / name} is there and not from here; give another folder.")
-        with written_atomically(file) as temporary:
+        with atomic_write(file) as temporary:
             temporary.write_text(json.dumps(asked, indent=2) + "\n", encoding="utf-8")
         return {}
-    with reading(file, "JSON"):
+    with wrap_read_errors(file, "JSON"):
         before = json.loads(file.read_text(encoding="utf-8"))
     if before != asked:
         known = before if isinstance(before, dict) else {}
@@ -317,7 +320,7 @@ def _opened(folder: Path, asked: dict[str, Any], pairs: list[ListedPair]) -> dic
 def _read_summary(file: Path) -> dict[str, Line]:
     if not file.exists():
         return {}
-    with reading(file, "a summary"), file.open(encoding="utf-8", newline="") as stream:
+    with wrap_read_errors(file, "a summary"), file.open(encoding="utf-8", newline="") as stream:
         reader = csv.DictReader(stream)
         if tuple(reader.fieldnames or ()) != COLUMNS:
             raise FileError(f"{file} is no summary of pairs; remove it, or give another folder.")
@@ -326,7 +329,7 @@ def _read_summary(file: Path) -> dict[str, Line]:
 
 def _write_summary(folder: Path, lines: dict[str, Line]) -> None:
     with (
-        written_atomically(folder / SUMMARY) as temporary,
+        atomic_write(folder / SUMMARY) as temporary,
         temporary.open("w", encoding="utf-8", newline="") as stream,
     ):
         writer = csv.DictWriter(stream, COLUMNS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from geonet._files import made_folder, written_atomically
+from geonet._files import atomic_write, ensure_dir
 
 if TYPE_CHECKING:
     from geonet.density import Density
@@ -28,7 +28,7 @@ def demo(
 
     For example: geonet demo -o pictures
     """
-    made_folder(output)
+    ensure_dir(output)
     from geonet.cli.output import one_thread, print_table, waited_for, working
     from geonet.plotting import plot_together
 
@@ -37,7 +37,7 @@ def demo(
     with one_thread(), working("drawing"):
         picture, animation = output / "geodesics.png", output / "spiral-to-heart.gif"
         figure = plot_together(_rows(stories))
-        with written_atomically(picture) as temporary:
+        with atomic_write(picture) as temporary:
             figure.savefig(temporary, format="png")
         stories[1].path.animate(animation)
     print_table(

@@ -343,7 +343,7 @@ def _print_json(solved: Solved, output: Path | None) -> None:
 
 
 def _print(solved: Solved, output: Path | None, in_full: bool) -> None:
-    from geonet._format import seconds
+    from geonet._format import format_seconds
     from geonet.cli.job import as_text
     from geonet.cli.output import print_report, print_table
 
@@ -351,7 +351,7 @@ def _print(solved: Solved, output: Path | None, in_full: bool) -> None:
     for sentence in solved.changes:
         typer.echo(sentence)
     ends = zip(("source", "target"), map(as_text, solved.read), strict=True)
-    where = [*ends, ("grid", str(solved.path.grid)), ("solved in", seconds(solved.seconds))]
+    where = [*ends, ("grid", str(solved.path.grid)), ("solved in", format_seconds(solved.seconds))]
     written = [] if output is None else [("written", str(output))]
     if in_full:
         print_report(found, [*where, *written])

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from geonet._format import number, percent
-from geonet._progress import tell
+from geonet._format import format_number, format_percent
+from geonet._progress import report_progress
 from geonet.cli.output import counted
 from geonet.density import Density
 from geonet.errors import FileError, GridError, InputError
@@ -74,13 +74,13 @@ def changes_in(path: Geodesic, asked: str) -> list[str]:
         )
     if notes.get("floor"):
         found.append(
-            f"Changed: {percent(notes['floor'])} of the mass of both ends is spread evenly "
+            f"Changed: {format_percent(notes['floor'])} of the mass of both ends is spread evenly "
             "(--option floor=0 for none)."
         )
     if notes.get("epsilon raised from"):
         found.append(
-            f"Changed: epsilon is {number(notes['epsilon'])}, the least that these cells resolve, "
-            f"and not {number(notes['epsilon raised from'])}."
+            f"Changed: epsilon is {format_number(notes['epsilon'])}, the least that these cells resolve, "
+            f"and not {format_number(notes['epsilon raised from'])}."
         )
     if asked == "auto" and path.solver == "linear-program":
         found.append(
@@ -186,7 +186,7 @@ def densities_of(
         grid = common_grid(source, target, resolution)
         changed(
             f"Counted: W2 is that of the points counted in {cells(grid)} cells, which are "
-            f"{number(max(grid.spacing), 2)} wide (see --resolution)."
+            f"{format_number(max(grid.spacing), 2)} wide (see --resolution)."
         )
         return source.density(grid), target.density(grid)
     if clouds[0]:
@@ -437,7 +437,7 @@ class Solved:
     @cached_property
     def report(self) -> Report:
         """How far the path can be trusted; measuring it may take as long as solving."""
-        tell("measuring how far the path can be trusted")
+        report_progress("measuring how far the path can be trusted")
         return self.path.report
 
     def judged(self) -> Solved:
@@ -447,7 +447,7 @@ class Solved:
 
     def write(self, output: Path, how: Rendering) -> None:
         """Write frames, a figure of some kind, an animation or a page; the suffix names which."""
-        from geonet._files import written_atomically
+        from geonet._files import atomic_write
         from geonet.plotting.figures import OF_ALL_TIMES
 
         suffix = output.suffix.lower()
@@ -456,7 +456,7 @@ class Solved:
         elif suffix == ".png":
             times = None if how.kind in OF_ALL_TIMES else how.times
             figure = self.path.plot(times, self.grid, how.kind, **how.look)
-            with written_atomically(output) as temporary:
+            with atomic_write(output) as temporary:
                 figure.savefig(temporary, format="png", metadata={SHOWN: how.shown})
         elif suffix == ".html":
             self.path.explore(output, len(how.times), self.grid, **how.look)

@@ -127,7 +127,7 @@ def _on_pairs(solver: Solver, file: str, count: int) -> Measured:
 
 
 def _remarks(accuracy: Accuracy, truth: dict[str, int]) -> list[str]:
-    from geonet._format import percent
+    from geonet._format import format_percent
     from geonet.cli.output import counted
 
     lines = []
@@ -135,7 +135,7 @@ def _remarks(accuracy: Accuracy, truth: dict[str, int]) -> list[str]:
         exact = ", ".join(f"{solver} ({count})" for solver, count in truth.items())
         lines.append(f"Measured against {exact}, the best classical solver for each pair.")
     if accuracy.distance is not None:
-        lines.append(f"W2 is off by {percent(accuracy.distance / 100)} on average.")
+        lines.append(f"W2 is off by {format_percent(accuracy.distance / 100)} on average.")
     if accuracy.failures:
         lines.append(f"{counted(len(accuracy.failures), 'pair')} without an answer:")
         lines += [f"  {failure}" for failure in accuracy.failures[:SHOWN]]
@@ -162,7 +162,7 @@ def export(
 
     For example: geonet export transport-2d -o models
     """
-    from geonet._format import number
+    from geonet._format import format_number
     from geonet.cli.output import print_json, print_table, working
     from geonet.onnx import export_onnx, metadata
 
@@ -180,7 +180,11 @@ def export(
         print_json({"model": model, "files": found})
         return
     rows = [
-        (entry["file"], f"{entry['bytes'] / 1000:,.0f} kB", number(entry["largest_difference"], 2))
+        (
+            entry["file"],
+            f"{entry['bytes'] / 1000:,.0f} kB",
+            format_number(entry["largest_difference"], 2),
+        )
         for entry in found
     ]
     print_table(rows, ("written", "size", "largest difference from torch"))

@@ -21,8 +21,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from geonet._format import seconds
-from geonet._progress import listening
+from geonet._format import format_seconds
+from geonet._progress import progress_callback
 
 if TYPE_CHECKING:
     from geonet.report import Report
@@ -114,7 +114,7 @@ def progress(of: str, total: int) -> Iterator[Bar]:
 def _status(on: str, line: str, elapsed: float) -> str:
     """A line of a terminal; the time is said when people begin to wonder."""
     shown = f"{on}: {line}" if line else on
-    return f"{shown}, {seconds(int(elapsed))} …" if elapsed > PATIENCE else f"{shown} …"
+    return f"{shown}, {format_seconds(int(elapsed))} …" if elapsed > PATIENCE else f"{shown} …"
 
 
 def _seldom() -> Show:
@@ -126,7 +126,7 @@ def _seldom() -> Show:
         now = monotonic()
         if now - began >= PATIENCE and now - said >= EVERY:
             said = now
-            print(f"{line}, {seconds(now - began)}", file=sys.stderr, flush=True)
+            print(f"{line}, {format_seconds(now - began)}", file=sys.stderr, flush=True)
 
     return say
 
@@ -232,7 +232,7 @@ class _Task(Thread, Generic[T]):
         return self._found
 
     def _listened(self) -> None:
-        with listening(self._hear):
+        with progress_callback(self._hear):
             self._found = self._work()
 
     def _hear(self, line: str) -> None:

@@ -148,7 +148,7 @@ def _print_report(
     model: Path, settings: TrainingConfig, where: Path, time_limit: float | None
 ) -> str | None:
     """Measure on held-out pairs; gives the reason if it was stopped, and None if it was not."""
-    from geonet._format import percent
+    from geonet._format import format_percent
     from geonet.cli.output import counted, print_table
     from geonet.training.loop import Stopped, Stops
 
@@ -168,14 +168,14 @@ def _print_report(
         [(*own, mixed[1]) for own, mixed in rows], ("t", "model", "its worst", "linear mixture")
     )
     if report.model.distance is not None:
-        typer.echo(f"W2 is off by {percent(report.model.distance / 100)} on average.")
+        typer.echo(f"W2 is off by {format_percent(report.model.distance / 100)} on average.")
     typer.echo(f"report: {file}")
     return None
 
 
 def _report(model: Path, settings: TrainingConfig, where: Path, stops: Stops) -> OwnReport:
     """The report, which shows the pair that it is at; a stop leaves by `Stopped`."""
-    from geonet._progress import listening
+    from geonet._progress import progress_callback
     from geonet.training.checkpoint import TRUTHS
     from geonet.training.log import Display
     from geonet.training.user_data import report_on_own
@@ -184,6 +184,6 @@ def _report(model: Path, settings: TrainingConfig, where: Path, stops: Stops) ->
         stops.check()
         display.doing("held-out pairs", line)
 
-    with stops.listening_to_signals(), Display(settings.steps) as display, listening(hear):
+    with stops.listening_to_signals(), Display(settings.steps) as display, progress_callback(hear):
         display.at(settings.steps)
         return report_on_own(model, settings, truths=where / TRUTHS)

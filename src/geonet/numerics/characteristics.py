@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from geonet._format import number
+from geonet._format import format_number
 from geonet.errors import ConvergenceError
 from geonet.numerics import symmetric_matrices as packed
 from geonet.numerics.cosine import CosineSeries
@@ -98,7 +98,7 @@ class Characteristics:
             step = _solved(origin.hessian, t, miss)
             origin = self._damped(t, points, origin, step, miss.norm(dim=-1))
         raise ConvergenceError(
-            f"The particles at t = {t:g} were traced back only to {number(worst, 2)}, since the "
+            f"The particles at t = {t:g} were traced back only to {format_number(worst, 2)}, since the "
             "map is nearly singular; smooth the densities.",
             worst,
         )

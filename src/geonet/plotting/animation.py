@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
-from geonet._files import written_atomically
+from geonet._files import atomic_write
 from geonet._validation import as_path, check_count, check_flag
 from geonet.errors import FileError
 from geonet.geodesic import Geodesic
@@ -122,7 +122,7 @@ def animate_geodesic(
     moments, grid = check(path, np.linspace(0, 1, frames), grid, look)
     values, labels = look.frames(path, moments, grid), [f"t = {t:.2f}" for t in moments]
     pictures = _pictures(values, labels if stamp else [""] * frames, grid, look, look.note_on(path))
-    with written_atomically(file) as temporary:
+    with atomic_write(file) as temporary:
         if kind == ".gif":
             _write_gif(pictures, temporary)
         else:

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from geonet._files import written_atomically
+from geonet._files import atomic_write
 from geonet._validation import as_path, check_count
 from geonet.density import Density
 from geonet.errors import FileError, UnavailableError
@@ -145,7 +145,7 @@ def explore_geodesic(
     if file.suffix.lower() not in (".html", ".htm"):
         raise FileError(f"{file} does not end in .html; a page to explore is written as one.")
     text = explore_html(path, frames, grid, look)
-    with written_atomically(file) as temporary:
+    with atomic_write(file) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return file
 

@@ -14,7 +14,14 @@ from matplotlib.colors import Normalize, to_rgba
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from geonet._validation import check_count, check_kind, check_word, is_number, is_whole, shown
+from geonet._validation import (
+    check_choice,
+    check_count,
+    check_instance,
+    is_integer,
+    is_number,
+    short_repr,
+)
 from geonet.density import MASSES, Density, Mass, check_density
 from geonet.errors import GridError, InputError
 from geonet.geodesic import QUARTERS, Geodesic, Times, check_path, check_times
@@ -89,7 +96,7 @@ def plot_history(path: Geodesic, grid: Grid | None = None, look: Look = PLAIN) -
 
 def plot_together(paths: Mapping[str, Geodesic], times: Times = QUARTERS) -> Figure:
     """Paths in 1D or 2D under each other, a row each with its name, at the same times."""
-    check_kind(paths, Mapping, "paths", "give a dict of paths by their names")
+    check_instance(paths, Mapping, "paths", "give a dict of paths by their names")
     if not paths:
         raise InputError("There are no paths; give at least one, by its name.")
     moments = check_times(times)[0].tolist()
@@ -236,10 +243,10 @@ def plot_slices(
     """
     moments, grid = check(path, times, grid, look)
     check_dimension(grid, 3, "slices are")
-    if not is_whole(axis) or axis not in (0, 1, 2):
-        raise InputError(f"axis is {shown(axis)}; cut across axis 0, 1 or 2.")
+    if not is_integer(axis) or axis not in (0, 1, 2):
+        raise InputError(f"axis is {short_repr(axis)}; cut across axis 0, 1 or 2.")
     if not is_number(at) or not 0 <= at <= 1:
-        raise InputError(f"at is {shown(at)}; give a share of the side, from 0 to 1.")
+        raise InputError(f"at is {short_repr(at)}; give a share of the side, from 0 to 1.")
     layer = min(int(at * grid.shape[axis]), grid.shape[axis] - 1)
     first, second = (i for i in range(3) if i != axis)
     frames = np.moveaxis(look.frames(path, moments, grid), 1 + axis, 0)[layer]
@@ -322,7 +329,7 @@ def plot_tracks(
     check_dimension(grid, 2, "tracks are")
     check_count(particles, 1, "particles")
     check_count(seed, 0, "seed")
-    check_word(mass, MASSES, "mass")
+    check_choice(mass, MASSES, "mass")
     source, target = path.density(0.0, grid), path.density(1.0, grid)
     points = sampled(source, particles, torch.Generator().manual_seed(seed))
     tracks = path.trajectories(np.linspace(0, 1, KNOTS), points).detach().numpy()  # (K, N, 2)
@@ -427,7 +434,7 @@ def plot_kind(
         raise InputError(f"The first argument is the times; name a kind by kind={times!r}.")
     if not isinstance(kind, str) or kind not in kinds:
         known = ", ".join(kinds)
-        raise InputError(f"There is no kind {shown(kind)} of picture; choose one of {known}.")
+        raise InputError(f"There is no kind {short_repr(kind)} of picture; choose one of {known}.")
     if kind in AT_TIMES:
         return AT_TIMES[kind](path, QUARTERS if times is None else times, grid, look)
     if times is not None:

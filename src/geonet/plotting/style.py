@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from geonet._advice import argument, either, setting
-from geonet._validation import as_number, check_kind, check_word, shown
+from geonet._validation import as_number, check_choice, check_instance, short_repr
 from geonet.density import MASSES, Mass
 from geonet.errors import InputError, UnavailableError
 from geonet.geodesic import Geodesic, Times, check_path, check_times
@@ -62,7 +62,7 @@ class Look:
         if not isinstance(self.cmap, Colormap):
             _check_name("cmap", self.cmap, list(matplotlib.colormaps), "'magma' or 'viridis'")
         _check_name("norm", self.norm, list(NORMS), "'linear', 'sqrt' or 'log'")
-        check_word(self.mass, MASSES, argument("mass"))
+        check_choice(self.mass, MASSES, argument("mass"))
         lowest, highest = (_limit(name, getattr(self, name)) for name in ("vmin", "vmax"))
         vmin, vmax = argument("vmin"), argument("vmax")
         if highest is not None and not (lowest or 0.0) < highest:
@@ -119,7 +119,7 @@ def _check_name(what: str, name: object, known: list[str], examples: str) -> Non
         return
     close = difflib.get_close_matches(name, known, n=1) if isinstance(name, str) else []
     hint = f"did you mean {close[0]!r}?" if close else f"give a name such as {examples}."
-    raise InputError(f"{argument(what)} is {shown(name)}; {hint}")
+    raise InputError(f"{argument(what)} is {short_repr(name)}; {hint}")
 
 
 def _limit(name: str, value: object) -> float | None:
@@ -220,7 +220,7 @@ def check(
 
 def check_look(look: Look) -> None:
     """Refuse what is not a look, such as the name of a colour map."""
-    check_kind(look, Look, "look", "give a geonet.plotting.Look(cmap, norm, vmin, vmax)")
+    check_instance(look, Look, "look", "give a geonet.plotting.Look(cmap, norm, vmin, vmax)")
 
 
 def check_dimension(grid: Grid, dimension: int, what: str) -> None:

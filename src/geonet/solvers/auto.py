@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from geonet._progress import tell
+from geonet._progress import report_progress
 from geonet.density import Density
-from geonet.geodesic import Geodesic, Stack
+from geonet.geodesic import BatchedGeodesic, Geodesic
 from geonet.solvers.base import Solver, one_by_one
 from geonet.solvers.bures import Bures
 from geonet.solvers.neural.pretrained import shipped_class
@@ -84,13 +84,13 @@ class Auto(Solver):
             return path
         foreign = torch.nonzero(~path.trusted).flatten().tolist()
         solved = self._midpoint(source.chosen(foreign), target.chosen(foreign))
-        assert isinstance(solved, Stack)
+        assert isinstance(solved, BatchedGeodesic)
         paths = dict(zip(foreign, solved.paths, strict=True))
-        return Stack([paths.get(i) or path[i] for i in range(len(source))])
+        return BatchedGeodesic([paths.get(i) or path[i] for i in range(len(source))])
 
     def _solve_pair(self, source: Density, target: Density) -> Geodesic:
         if (solver := _special(source, target)) is not None:
-            tell(f"auto: {solver.name}")
+            report_progress(f"auto: {solver.name}")
             return solver(source, target)
         if self.learned and source.grid.dimension == 3:
             path = _transport(source, target)
@@ -99,7 +99,7 @@ class Auto(Solver):
         return self._midpoint(source, target)
 
     def _midpoint(self, source: Density, target: Density) -> Geodesic:
-        tell("auto: midpoint")
+        report_progress("auto: midpoint")
         start = "network" if self.learned and source.grid.dimension == 2 else "zero"
         return self._by_midpoint(start)(source, target)
 
@@ -132,7 +132,7 @@ def _is_atoms(density: Density) -> bool:
 def _transport(source: Density, target: Density) -> MidpointGeodesic:
     """What the network for 3D alone answers."""
     solver = shipped_class("transport-3d")
-    tell(f"auto: asking {solver.name}")
+    report_progress(f"auto: asking {solver.name}")
     return solver(corrections=0)(source, target)  # pyright: ignore
 
 

@@ -25,9 +25,9 @@ from scipy import fft
 from torch import Tensor
 
 from geonet._advice import argument
-from geonet._format import number, percent
-from geonet._progress import tell
-from geonet._utils import callers_level
+from geonet._format import format_number, format_percent
+from geonet._progress import report_progress
+from geonet._utils import user_stacklevel
 from geonet.density import Density
 from geonet.errors import ConvergenceWarning, SolverError
 from geonet.geodesic import Geodesic
@@ -320,16 +320,16 @@ class BackAndForth(Solver):
         while change > self.tolerance and iterations < self.max_iterations:
             ascent.climb()
             iterations, change = iterations + 1, ascent.relative_change()
-            left = f", W2 still changes by {percent(change)}" if change < math.inf else ""
-            tell(f"back-and-forth: iteration {iterations}{left}")
+            left = f", W2 still changes by {format_percent(change)}" if change < math.inf else ""
+            report_progress(f"back-and-forth: iteration {iterations}{left}")
         converged = change <= self.tolerance
         if not converged:
             warnings.warn(
                 f"back-and-forth stopped after {iterations} iterations while W2 still changed by "
-                f"{number(change, 2)} (tolerance {self.tolerance:g}); give more "
+                f"{format_number(change, 2)} (tolerance {self.tolerance:g}); give more "
                 f"{argument('max_iterations')}.",
                 ConvergenceWarning,
-                stacklevel=callers_level(),
+                stacklevel=user_stacklevel(),
             )
         notes = {"iterations": iterations, "relative change": change, "converged": converged}
         return PushedGeodesic(source, target, self.name, notes, *ascent.best)

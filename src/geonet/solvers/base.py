@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 from geonet._advice import either, setting
-from geonet._progress import tell
-from geonet._threads import shared_out, working_on
-from geonet._validation import shown
+from geonet._progress import report_progress
+from geonet._threads import limit_threads, map_in_threads
+from geonet._validation import short_repr
 from geonet.density import Density, check_density
 from geonet.errors import GeonetError, GridError, SolverError
-from geonet.geodesic import Geodesic, Stack
+from geonet.geodesic import BatchedGeodesic, Geodesic
 from geonet.mixture import End, GaussianMixture
 from geonet.numerics.autograd import wanted
 
@@ -45,7 +45,7 @@ class Solver(ABC):
         self._check(source, target)
         if not (self.differentiable and wanted(source, target)):
             source, target = source.detach(), target.detach()
-        with working_on(source.tensor.numel()):
+        with limit_threads(source.tensor.numel()):
             return self._solve(source, target)
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
@@ -79,7 +79,7 @@ class MixtureSolver(Solver):
             return super().__call__(source, target)
         if not (isinstance(source, GaussianMixture) and isinstance(target, GaussianMixture)):
             raise SolverError(
-                f"The ends are {shown(source)} and {shown(target)}; "
+                f"The ends are {short_repr(source)} and {short_repr(target)}; "
                 "give both Gaussians on a grid, or both without."
             )
         if not wanted(source, target):
@@ -112,7 +112,7 @@ def check_pair(source: Density, target: Density) -> None:
         )
 
 
-def some_at_once(solve: Callable[[int], Geodesic], count: int, cells: int) -> Stack:
+def some_at_once(solve: Callable[[int], Geodesic], count: int, cells: int) -> BatchedGeodesic:
     """`one_by_one` for compiled loops, which let other threads run: several pairs at a time.
 
     Args:
@@ -120,24 +120,24 @@ def some_at_once(solve: Callable[[int], Geodesic], count: int, cells: int) -> St
         count: of pairs.
         cells: of a pair; where they are many, all threads work on one pair.
     """
-    return _stacked(shared_out(solve, count, cells), count)
+    return _stacked(map_in_threads(solve, count, cells), count)
 
 
-def one_by_one(solve: Callable[[int], Geodesic], count: int) -> Stack:
+def one_by_one(solve: Callable[[int], Geodesic], count: int) -> BatchedGeodesic:
     """The paths of a batch, by a function of the pair's number."""
     return _stacked(map(solve, range(count)), count)
 
 
-def _stacked(paths: Iterator[Geodesic], count: int) -> Stack:
+def _stacked(paths: Iterator[Geodesic], count: int) -> BatchedGeodesic:
     """Paths as they come; errors name the pair."""
     found: list[Geodesic] = []
-    tell(f"pair 1 of {count}")
+    report_progress(f"pair 1 of {count}")
     try:
         for path in paths:
             found.append(path)
             if len(found) < count:
-                tell(f"pair {len(found) + 1} of {count}")
+                report_progress(f"pair {len(found) + 1} of {count}")
     except GeonetError as error:
         error.args = (f"Pair {len(found)} of the batch: {error}",)
         raise
-    return Stack(found)
+    return BatchedGeodesic(found)

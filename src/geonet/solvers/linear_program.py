@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from geonet._advice import argument, either, setting
-from geonet._progress import tell
-from geonet._utils import quiet
+from geonet._progress import report_progress
+from geonet._utils import suppress_warnings
 from geonet.density import Density
 from geonet.errors import ConvergenceError, SolverError
 from geonet.geodesic import Geodesic
@@ -218,9 +218,9 @@ class LinearProgram(Solver):
 
         And the dual variables (M,) of y.
         """
-        tell(f"linear-program: from {len(x):,} to {len(y):,} cells, in one piece")
+        report_progress(f"linear-program: from {len(x):,} to {len(y):,} cells, in one piece")
         cost = ot.dist(x, y, metric="sqeuclidean")
-        with quiet():  # POT warns where it stops early; that is an error below
+        with suppress_warnings():  # POT warns where it stops early; that is an error below
             plan, log = ot.emd(a, b, cost, numItermax=self.max_iterations, log=True)
         if log["warning"] is not None:
             raise ConvergenceError(

@@ -26,8 +26,8 @@ from scipy.sparse.linalg import LinearOperator, gmres
 from torch import Tensor
 
 from geonet._advice import setting
-from geonet._format import number, percent
-from geonet._progress import tell
+from geonet._format import format_number, format_percent
+from geonet._progress import report_progress
 from geonet.density import Density
 from geonet.errors import ConvergenceError, DensityError, SolverError
 from geonet.geodesic import Geodesic
@@ -190,7 +190,7 @@ class MongeAmpere(Solver):
 
 
 def _not_converged(residual: float, tolerance: float) -> ConvergenceError:
-    reached = f"stopped at residual {number(residual, 2)}, above its tolerance {tolerance:g}"
+    reached = f"stopped at residual {format_number(residual, 2)}, above its tolerance {tolerance:g}"
     if not math.isfinite(residual):
         reached = "found no map without folds"
     return ConvergenceError(
@@ -267,7 +267,7 @@ class _Linearisation:
         left = float((transposed(solution) - right).norm() / right.norm().clamp(min=1e-300))
         if not left < WORST_ADJOINT:
             raise ConvergenceError(
-                f"The gradient of monge-ampere's potential stopped at residual {number(left, 2)}; "
+                f"The gradient of monge-ampere's potential stopped at residual {format_number(left, 2)}; "
                 "smooth the densities, or use the distance alone, whose gradient needs no such "
                 "system.",
                 left,
@@ -299,7 +299,9 @@ def _newton(problem: _Problem, series: CosineSeries, limit: int) -> tuple[Cosine
         assert at is not None
     cells = "×".join(map(str, problem.grid.shape))
     for step in range(limit):
-        tell(f"monge-ampere: {cells} cells, Newton step {step + 1}, residual {percent(at.merit)}")
+        report_progress(
+            f"monge-ampere: {cells} cells, Newton step {step + 1}, residual {format_percent(at.merit)}"
+        )
         direction = at.newton_direction(accuracy=min(0.1, 0.5 * at.merit))
         trial, better = _backtrack(problem, series, direction, at.merit)
         if better is None:

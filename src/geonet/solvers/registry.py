@@ -13,8 +13,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from geonet._utils import located
-from geonet._validation import check_kind, shown
+from geonet._utils import import_object
+from geonet._validation import check_instance, short_repr
 from geonet.errors import SolverError
 from geonet.solvers.catalogue import Card, Option, card_at, card_of
 from geonet.solvers.neural.pretrained import SHIPPED, class_of_form, shipped_card, shipped_class
@@ -41,9 +41,9 @@ SUFFIX = ".safetensors"  # of a model's file
 def register(name: str, location: str) -> None:
     """Add a solver under `name`; location is 'module:Class'."""
     if not isinstance(name, str) or not name:
-        raise SolverError(f"name is {shown(name)}; give the name of the solver, a string.")
+        raise SolverError(f"name is {short_repr(name)}; give the name of the solver, a string.")
     if not isinstance(location, str) or ":" not in location:
-        raise SolverError(f"The location {shown(location)} is not 'module:Class'; give both.")
+        raise SolverError(f"The location {short_repr(location)} is not 'module:Class'; give both.")
     if name in solver_names():
         raise SolverError(f"A solver named {name!r} exists already; choose another name.")
     _REGISTRY[name] = location
@@ -90,7 +90,7 @@ def solver_class(name: str) -> type[Solver]:
     if name in SHIPPED:
         return shipped_class(name)
     if name in _REGISTRY:
-        return _loaded(name, _REGISTRY[name], lambda: located(_REGISTRY[name]))
+        return _loaded(name, _REGISTRY[name], lambda: import_object(_REGISTRY[name]))
     if name in _others():
         point = _others()[name]
         return _loaded(name, point.value, point.load)
@@ -141,7 +141,7 @@ def make_solver(name: str | Path, **options: Any) -> Solver:
     """A solver by name or by a trained model's file, with its options as keywords."""
     name = str(name) if isinstance(name, Path) else name
     remedy = "give a name from geonet.list_solvers(), a model's file (*.safetensors) or a Solver"
-    check_kind(name, str, "solver", remedy, SolverError)
+    check_instance(name, str, "solver", remedy, SolverError)
     if name.endswith(SUFFIX):
         cls = _class_of_file(Path(name))
         options = {"file": name, **options}

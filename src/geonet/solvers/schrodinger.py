@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from geonet._advice import argument, setting
-from geonet._format import number
-from geonet._progress import tell
+from geonet._format import format_number
+from geonet._progress import report_progress
 from geonet.density import Density
 from geonet.errors import ConvergenceError, SolverError
 from geonet.geodesic import Geodesic, Times
@@ -402,7 +402,7 @@ class Schrodinger(Solver):
         )
         if not error < self.tolerance:
             raise ConvergenceError(
-                f"The Schrödinger bridge misses its end by {number(error, 2)} in L1 after "
+                f"The Schrödinger bridge misses its end by {format_number(error, 2)} in L1 after "
                 f"{iterations} iterations (tolerance {self.tolerance:g}): Sinkhorn contracts too "
                 f"slowly at epsilon = {epsilon:g}; give a larger "
                 f"{argument('epsilon')}, more {argument('max_iterations')} or a coarser grid.",
@@ -424,12 +424,15 @@ class Schrodinger(Solver):
         if self.epsilon is None:
             return max(DEFAULT_EPSILON * grid.longest**2, least)
         if self.epsilon < least * (1 - 1e-9):
-            rounded = (number(least), number(1.0005 * least))  # the second is never below
+            rounded = (
+                format_number(least),
+                format_number(1.0005 * least),
+            )  # the second is never below
             enough = next(text for text in rounded if float(text) >= least * (1 - 1e-9))
             raise SolverError(
                 f"epsilon = {self.epsilon:g} is below the grid's resolution: the noise "
-                f"sqrt(2·epsilon) = {number(math.sqrt(2 * self.epsilon), 3)} is less than a cell "
-                f"of {number(max(grid.spacing), 3)}; give {argument('epsilon')} of at least "
+                f"sqrt(2·epsilon) = {format_number(math.sqrt(2 * self.epsilon), 3)} is less than a cell "
+                f"of {format_number(max(grid.spacing), 3)}; give {argument('epsilon')} of at least "
                 f"{enough} or a finer grid."
             )
         return float(self.epsilon)
@@ -463,7 +466,9 @@ def _sinkhorn(
     for iteration in range(1, limit + 1):
         carried = carry(log_f)
         error = _l1(log_g + carried, target)
-        tell(f"schrodinger: iteration {iteration}, the end is missed by {number(error, 2)}")
+        report_progress(
+            f"schrodinger: iteration {iteration}, the end is missed by {format_number(error, 2)}"
+        )
         if error < tolerance:  # but after a relaxed step the source is not met
             plain = log_source - carry(log_g)
             error = _l1(log_g + carry(plain), target)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from geonet._files import reading
+from geonet._files import wrap_read_errors
 from geonet._toml import from_table, to_table
 from geonet._utils import VERSION
 from geonet.density import Density
@@ -78,7 +78,7 @@ def load_checkpoint(
     tensors, header = read_tensors(file, "a checkpoint")
     if (header.get("format"), header.get("kind")) != (FORMAT, "checkpoint"):
         raise FileError(f"{file} is no checkpoint of this version; start without --resume.")
-    with reading(file, "a checkpoint"):
+    with wrap_read_errors(file, "a checkpoint"):
         _check_same(_completed(header["config"]), to_table(config), file)
         return _restored(tensors, header["progress"], model, optimizer)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from geonet._files import reading
+from geonet._files import wrap_read_errors
 from geonet._toml import check_types, from_table, read_toml, require
 from geonet._validation import as_path
 from geonet.solvers.neural.geonet import GeONetSettings
@@ -209,7 +209,7 @@ def read_config(file: str | Path) -> TrainingConfig:
     file = as_path(file)
     table = read_toml(file)
     problem, start = table.get("problem"), table.get("start")
-    with reading(file, "a config"):  # a name may hold what no path can
+    with wrap_read_errors(file, "a config"):  # a name may hold what no path can
         if isinstance(problem, dict) and isinstance(problem.get("file"), str):
             problem["file"] = str((file.parent / problem["file"]).resolve())
         if isinstance(start, str) and not (PRETRAINED / f"{start}.safetensors").exists():

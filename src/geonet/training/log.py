@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from geonet._files import written_atomically
+from geonet._files import atomic_write
 from geonet.geodesic import QUARTERS
 from geonet.grid import unit_box
 from geonet.metrics import l1
@@ -208,7 +208,7 @@ def _drop_after(file: Path, step: int) -> None:
     if not file.exists():
         return
     kept = [entry for entry in read_log(file) if entry["step"] <= step] if step else []
-    with written_atomically(file) as temporary:
+    with atomic_write(file) as temporary:
         temporary.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
 
 

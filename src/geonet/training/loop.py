@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from geonet._files import made_folder, written_atomically
-from geonet._progress import listening, tell
-from geonet._threads import waiting_asleep
+from geonet._files import atomic_write, ensure_dir
+from geonet._progress import progress_callback, report_progress
+from geonet._threads import passive_wait
 from geonet._toml import to_table, to_toml
-from geonet._validation import as_path, check_count, check_kind, is_number, shown
-from geonet._utils import located
+from geonet._utils import import_object
+from geonet._validation import as_path, check_count, check_instance, is_number, short_repr
 from geonet.errors import ConfigError, FileError, InputError, TrainingError
 from geonet.solvers.neural.losses import Batch
 from geonet.solvers.neural.model import (
@@ -175,9 +175,9 @@ def make_problem(config: TrainingConfig) -> Problem:
     """The family or the file that the config names."""
     settings = config.problem
     if settings.autoencoder is not None:
-        return located("experiments.problems:digit_codes")(Path(settings.autoencoder))
+        return import_object("experiments.problems:digit_codes")(Path(settings.autoencoder))
     if settings.family is not None and ":" in settings.family:
-        return located(settings.family)()
+        return import_object(settings.family)()
     if settings.family is not None:
         return CATALOGUE[settings.family]()
     assert settings.file is not None
@@ -240,20 +240,20 @@ def train(
         time_limit: seconds from now on after which to save and stop.
         stop_at: the step after which to save and stop.
     """
-    check_kind(config, TrainingConfig, "config", "give a TrainingConfig, or read_config(file)")
+    check_instance(config, TrainingConfig, "config", "give a TrainingConfig, or read_config(file)")
     folder = as_path(folder, "folder")
     if stop_at is not None:
         check_count(stop_at, 1, "stop_at")
     if time_limit is not None and not is_number(time_limit):
-        raise InputError(f"time_limit is {shown(time_limit)}; give a number of seconds.")
+        raise InputError(f"time_limit is {short_repr(time_limit)}; give a number of seconds.")
     stops = Stops(time_limit)
     _check_folder(folder, resume)
     with (
-        waiting_asleep(),
+        passive_wait(),
         joined_processes() as processes,
         Display(config.steps, processes.writes) as display,
     ):
-        with listening(display.doing):
+        with progress_callback(display.doing):
             run = Run(config, folder, processes)
         try:
             with stops.listening_to_signals():
@@ -307,7 +307,7 @@ class Run:
 
     def __init__(self, config: TrainingConfig, folder: Path, processes: Processes):
         self.config, self.folder, self.processes = config, folder, processes
-        tell("reading data")
+        report_progress("reading data")
         self.problem = make_problem(config)
         self.model = build(config.model, config.seed)
         if config.start is not None:
@@ -315,7 +315,7 @@ class Run:
         self.model.to(processes.device)
         self.sensors = sensor_points(config.model.sensors, config.model.dimension)
         if self.model.typical:
-            tell("drawing typical densities")
+            report_progress("drawing typical densities")
             self.model.prepare(self._typical(self.model.typical).to(processes.device))
         self.objective = self.model.objective(config.loss, self.problem.box)
         self.shared = processes.shared(self.objective)
@@ -342,7 +342,7 @@ class Run:
             display.doing("validating", line)
 
         if self.processes.writes:
-            with suppress(Stopped), listening(hear):
+            with suppress(Stopped), progress_callback(hear):
                 _ = self.validation
 
     def load(self) -> None:
@@ -499,8 +499,8 @@ def _check_folder(folder: Path, resume: bool) -> None:
 
 def _prepare(folder: Path, config: TrainingConfig) -> None:
     """Make the folder, with the config in it."""
-    made_folder(folder)
-    with written_atomically(folder / CONFIG) as temporary:
+    ensure_dir(folder)
+    with atomic_write(folder / CONFIG) as temporary:
         temporary.write_text(to_toml(to_table(config)), encoding="utf-8")
 
 

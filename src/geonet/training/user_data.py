@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from geonet._files import read_arrays, written_atomically
+from geonet._files import atomic_write, read_arrays
 from geonet._toml import require
 from geonet._validation import as_path, check_count
 from geonet.density import Density
@@ -241,7 +241,7 @@ class OwnReport:
             "linear": self.linear.to_json(),
             "truth": self.truth,
         }
-        with written_atomically(folder / REPORT) as temporary:
+        with atomic_write(folder / REPORT) as temporary:
             temporary.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
         return folder / REPORT
 

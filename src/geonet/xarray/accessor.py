@@ -12,7 +12,7 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from geonet._threads import one_thread
-from geonet._validation import check_kind, check_word
+from geonet._validation import check_choice, check_instance
 from geonet.density import Mass
 from geonet.errors import GridError, InputError
 from geonet.geodesic import check_times
@@ -169,7 +169,7 @@ class Series:
 
     def moments(self, asked: Any, outside: Outside) -> tuple[Template, Moments]:
         """What surrounds an answer at the times that are asked for, and where these lie."""
-        check_word(outside, ("refuse", "nan"), "outside")
+        check_choice(outside, ("refuse", "nan"), "outside")
         template = like_interp(self.field, self.time, asked)
         return template, located(self.times, np.atleast_1d(template.times), outside)
 
@@ -291,7 +291,7 @@ def common_space(
     Refuses those that lie elsewhere.
     """
     for field, name in ((first, "first"), (second, "second")):
-        check_kind(field, xr.DataArray, name, "give an xarray.DataArray")
+        check_instance(field, xr.DataArray, name, "give an xarray.DataArray")
         check_field(field)
     dims = space_of(first, None, space)
     for dim in dims:
@@ -545,7 +545,7 @@ class FieldAccessor:
 def _one_dimension(coords: Mapping[Any, Any] | None, times: dict[str, Any]) -> tuple[Hashable, Any]:
     """The dimension of time and the new times, however they were given."""
     if coords is not None:
-        check_kind(coords, Mapping, "coords", "give interp(time=new_times)")
+        check_instance(coords, Mapping, "coords", "give interp(time=new_times)")
     given = {**(coords or {}), **times}
     if len(given) != 1:
         raise InputError(
@@ -559,7 +559,7 @@ def _check_flag(flag: str | None, field: xr.DataArray) -> None:
     """Refuse a name for a coordinate that is taken."""
     if flag is None:
         return
-    check_kind(flag, str, "flag", "give the name of a coordinate to add")
+    check_instance(flag, str, "flag", "give the name of a coordinate to add")
     if flag in (*field.coords, *field.dims, field.name):
         raise InputError(f"The field has {flag!r} already; give the flag another name.")
 

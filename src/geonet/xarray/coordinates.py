@@ -12,7 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from geonet._advice import either
-from geonet._validation import shown
+from geonet._validation import short_repr
 from geonet.errors import GridError, InputError
 from geonet.grid import Grid
 
@@ -244,7 +244,7 @@ def _check_dims(field: xr.DataArray, named: Sequence[Hashable]) -> None:
     for dim in named:
         if dim not in field.dims:
             raise InputError(
-                f"The field has no dimension {shown(dim)}; its dimensions are "
+                f"The field has no dimension {short_repr(dim)}; its dimensions are "
                 f"{_listed(field.dims)}."
             )
 

@@ -15,7 +15,7 @@ from warnings import catch_warnings, filterwarnings
 import numpy as np
 import xarray as xr
 
-from geonet._files import written_atomically
+from geonet._files import atomic_write
 from geonet.errors import FileError
 from geonet.xarray.accessor import like_interp
 from geonet.xarray.coordinates import located
@@ -174,7 +174,7 @@ class FinerFile:
         return 0, {}
 
     def _note(self, parts: int, tally: Tally) -> None:
-        with written_atomically(self.folder / DONE) as temporary:
+        with atomic_write(self.folder / DONE) as temporary:
             text = json.dumps({"parts": parts, "tally": tally, "recipe": self.recipe})
             temporary.write_text(text, encoding="utf-8")
 
@@ -233,6 +233,6 @@ class FinerFile:
             for name, variable in whole.variables.items():
                 kept = LINKED in variable.encoding and name == self._name
                 variable.encoding = {LINKED: variable.encoding[LINKED]} if kept else {}
-            with written_atomically(self.output) as temporary, undisturbed():
+            with atomic_write(self.output) as temporary, undisturbed():
                 whole.to_netcdf(temporary)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from geonet._advice import at_the_command_line, either, is_command_line
-from geonet._progress import tell
+from geonet._progress import report_progress
 from geonet._threads import one_thread
-from geonet._validation import as_number, check_kind, check_word, is_number, shown
+from geonet._validation import as_number, check_choice, check_instance, is_number, short_repr
 from geonet.api import geodesic
 from geonet.density import MASSES, Density, Mass
 from geonet.errors import DensityError, InputError
@@ -69,14 +69,14 @@ class Treatment:
 
     def check(self) -> None:
         """Refuse settings that make no sense, before anything is computed."""
-        check_word(self.mass, MASSES, "mass")
-        check_kind(self.options, dict, "options", "give a dictionary of the solver's options")
+        check_choice(self.mass, MASSES, "mass")
+        check_instance(self.options, dict, "options", "give a dictionary of the solver's options")
         if not isinstance(self.solver, Solver):  # that has its own options
             make_solver(self.solver, **self.options)
         if not is_number(self.missing):
             if not isinstance(self.missing, str) or self.missing not in ("refuse", "exclude"):
                 raise InputError(
-                    f"missing is {shown(self.missing)}; give 'refuse', 'exclude' or a number."
+                    f"missing is {short_repr(self.missing)}; give 'refuse', 'exclude' or a number."
                 )
         elif not 0 <= as_number(self.missing, "missing") < np.inf:
             raise InputError(
@@ -445,7 +445,7 @@ def _at_once(
     asked = np.unique(moments.frame).tolist()
     jobs = [(index, frame) for index in np.ndindex(*others) for frame in asked]
     for done, _ in enumerate(_each(solve, jobs, workers), 1):
-        tell(f"pair {done:,} of {len(jobs):,}")
+        report_progress(f"pair {done:,} of {len(jobs):,}")
     return answers
 
 

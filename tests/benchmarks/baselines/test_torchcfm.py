@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from geonet._utils import seeded
+from geonet._utils import fork_rng
 from benchmarks.baselines import flow_matching as learned_flow
 from benchmarks.baselines.flow_matching import FlowMatching
 from benchmarks.baselines.flow_matching import on_lines, paired_optimally
@@ -26,7 +26,7 @@ def both_seeded():
     """torchcfm draws from the global streams of NumPy and PyTorch."""
     before = np.random.get_state()
     np.random.seed(0)
-    with seeded(0):
+    with fork_rng(0):
         yield
     np.random.set_state(before)
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from geonet._threads import threads_for
 from geonet._toml import require
 from geonet.density import Density
-from geonet.geodesic import Geodesic, Stack
+from geonet.geodesic import BatchedGeodesic, Geodesic
 from geonet.grid import Grid, unit_box
 from geonet.numerics.cosine import poisson_solved
 from geonet.numerics.splines import axis_taps, interpolated
@@ -416,7 +416,9 @@ def network_path(model: CascadeNet, source: Density, target: Density, name: str)
     guesses = guesses_of(model, source.detach(), target.detach())
     if not source.leading:
         return _path(source, target, guesses[0], name)
-    return Stack([_path(source[k], target[k], own, name) for k, own in enumerate(guesses)])
+    return BatchedGeodesic(
+        [_path(source[k], target[k], own, name) for k, own in enumerate(guesses)]
+    )
 
 
 def _path(source: Density, target: Density, guess: Guess, name: str) -> SplineGeodesic:

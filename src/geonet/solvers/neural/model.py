@@ -26,9 +26,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from geonet._advice import setting
-from geonet._files import reading, written_atomically
+from geonet._files import atomic_write, wrap_read_errors
 from geonet._toml import from_table, require, to_table
-from geonet._utils import located, seeded
+from geonet._utils import fork_rng, import_object
 from geonet.density import Density
 from geonet.errors import ConfigError, FileError, SolverError
 from geonet.geodesic import Geodesic
@@ -232,7 +232,7 @@ FORMS = {
 
 def form_of(kind: str) -> type[Model]:
     """The class of all models of a kind."""
-    return located(FORMS[kind])
+    return import_object(FORMS[kind])
 
 
 def untrained(settings: ModelSettings) -> Model:
@@ -242,7 +242,7 @@ def untrained(settings: ModelSettings) -> Model:
 
 def build(settings: ModelSettings, seed: int) -> Model:
     """A model with random weights, the same for the same seed; torch's stream stays as it was."""
-    with seeded(seed):
+    with fork_rng(seed):
         return untrained(settings)
 
 
@@ -317,7 +317,7 @@ def filled(
 
 def kind_of(file: Path) -> str:
     """The kind of model in a file, from its header alone, unchecked."""
-    with reading(file, "a geonet model"), safe_open(file, "pt") as archive:
+    with wrap_read_errors(file, "a geonet model"), safe_open(file, "pt") as archive:
         header = json.loads((archive.metadata() or {}).get("geonet", "{}"))
     return str(header.get("kind")) if isinstance(header, dict) else "unknown"
 
@@ -326,7 +326,7 @@ def write_tensors(file: Path, tensors: dict[str, Tensor], header: Header) -> Pat
     """Tensors and a header with their checksum, whole or not at all."""
     tensors = {name: value.contiguous().cpu() for name, value in tensors.items()}
     text = json.dumps(header, ensure_ascii=False)
-    with written_atomically(file) as temporary:
+    with atomic_write(file) as temporary:
         temporary.write_bytes(save(tensors, {"geonet": text, "sha256": _digest(tensors, text)}))
     return file
 
@@ -337,7 +337,7 @@ def read_tensors(file: Path, what: str) -> tuple[dict[str, Tensor], Header]:
     The tensors are copies, row by row at addresses that torch chose, as those that were written:
     a product rounds otherwise where its factors lie otherwise, and a file may lie anywhere.
     """
-    with reading(file, what), safe_open(file, "pt") as archive:
+    with wrap_read_errors(file, what), safe_open(file, "pt") as archive:
         metadata = archive.metadata() or {}
         if not {"geonet", "sha256"} <= set(metadata):
             raise FileError(f"{file} holds tensors but is not {what}; `geonet train` writes one.")

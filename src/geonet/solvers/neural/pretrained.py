@@ -6,7 +6,7 @@ from dataclasses import field, make_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from geonet._utils import located
+from geonet._utils import import_object
 from geonet.solvers.catalogue import Card, card_at, gives_of_form
 
 if TYPE_CHECKING:
@@ -155,6 +155,6 @@ def class_of_form(form: str) -> type[Solver]:
 
 
 def _subclass(form: str, own: dict[str, Any], options: list[Any]) -> type[Solver]:
-    base = located(SOLVERS.get(form, NETWORK))
+    base = import_object(SOLVERS.get(form, NETWORK))
     namespace = own | {"form": form, "__doc__": base.__doc__, "__module__": __name__}
     return make_dataclass(base.__name__, options, bases=(base,), namespace=namespace, frozen=True)

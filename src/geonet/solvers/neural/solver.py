@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from geonet._progress import tell
+from geonet._progress import report_progress
 from geonet._threads import threads_for
 from geonet.density import Density
 from geonet.errors import SolverError
@@ -38,7 +38,7 @@ class NetworkSolver(Solver):
     def _solve(self, source: Density, target: Density) -> Geodesic:
         model, header = opened(Path(self.file), source.grid.dimension, self.form)
         name = header.get("name", Path(self.file).stem)
-        tell(f"asking {name}")
+        report_progress(f"asking {name}")
         path = model.path(source, target, self.name, header)
         path.notes["model"] = name
         return path
@@ -80,7 +80,7 @@ class CascadeSolver(NetworkSolver):
         model, header = opened(Path(self.file), source.grid.dimension, self.form)
         assert isinstance(model, CascadeNet)
         name = header.get("name", Path(self.file).stem)
-        tell(f"asking {name}")
+        report_progress(f"asking {name}")
         starts = guesses_of(model, source.detach(), target.detach())
         if not source.leading:
             return self._corrected(source, target, starts[0], name)

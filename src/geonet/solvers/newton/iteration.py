@@ -19,8 +19,8 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from geonet._format import percent
-from geonet._progress import tell
+from geonet._format import format_percent
+from geonet._progress import report_progress
 from geonet.grid import Grid
 from geonet.numerics.interpolation import resample
 from geonet.numerics.splines import refined, repeated
@@ -110,9 +110,9 @@ class Walk:
 
     def _tell(self, residual: float) -> None:
         again = f", attempt {self.attempt}" if self.attempt > 1 else ""
-        tell(
+        report_progress(
             f"midpoint: {self.cells} cells{again}, Newton step {self.steps + 1}, "
-            f"residual {percent(residual)}"
+            f"residual {format_percent(residual)}"
         )
 
 

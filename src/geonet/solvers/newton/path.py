@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from geonet._progress import tell
+from geonet._progress import report_progress
 from geonet._threads import threads_for
 from geonet.density import Density
 from geonet.geodesic import Geodesic
@@ -369,11 +369,11 @@ class SplineGeodesic(Geodesic):
         """W2 is at least and at most this, in the unit cube."""
         ends = [self.box.to_density(end.tensor.detach()) for end in (self.source, self.target)]
         known = ends[0], ends[1], self.box.sides, self.totals.distance
-        tell("bounding W2 from below")
+        report_progress("bounding W2 from below")
         lower = lower_bound(self.coefficients, *known)
         source, target = (end.detach() for end in self._ends())
         distance = max(lower, self.totals.distance)
-        tell("bounding W2 from above")
+        report_progress("bounding W2 from above")
         return lower, upper_bound(self.coefficients, source, target, self.box.sides, distance)
 
     def _checks(self) -> dict[str, Tensor]:

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from geonet._format import number, percent, seconds
+from geonet._format import format_number, format_percent, format_seconds
 from geonet._threads import threads_for
-from geonet._utils import callers_level
+from geonet._utils import user_stacklevel
 from geonet.density import Density
 from geonet.errors import ConvergenceWarning, SolverError
 from geonet.geodesic import Geodesic
@@ -134,16 +134,18 @@ class Midpoint(Solver):
         if isinstance(self.start, str) and self.start != "zero":
             notes["start"] = self.start
         if found.late:
-            notes["stopped after"] = f"time_limit, {seconds(self.time_limit or 0)}"
+            notes["stopped after"] = f"time_limit, {format_seconds(self.time_limit or 0)}"
         c = found.coefficients - found.coefficients.mean()  # the constant is free
         return SplineGeodesic(source, target, self.name, notes, c, found.residual, found.totals)
 
 
 def _warn(which: str, tolerance: float, residual: float = math.nan) -> None:
-    left = "" if math.isnan(residual) else f" ({percent(residual)} of the mass is not balanced)"
+    left = (
+        "" if math.isnan(residual) else f" ({format_percent(residual)} of the mass is not balanced)"
+    )
     warnings.warn(
-        f"{which} did not reach the tolerance of {number(100 * tolerance)} %{left}; the report "
+        f"{which} did not reach the tolerance of {format_number(100 * tolerance)} %{left}; the report "
         "says how far the path can be trusted, and what to do.",
         ConvergenceWarning,
-        stacklevel=callers_level(),
+        stacklevel=user_stacklevel(),
     )

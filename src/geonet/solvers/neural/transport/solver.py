@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from geonet._progress import tell
+from geonet._progress import report_progress
 from geonet.density import Density
 from geonet.errors import FileError, SolverError
 from geonet.geodesic import Geodesic
@@ -56,7 +56,7 @@ def transport_potentials(source: Density, target: Density) -> list[Start]:
 
 
 def _asked(name: str, dimension: int, form: type[Form]) -> Form:
-    tell(f"asking {name}")
+    report_progress(f"asking {name}")
     model, _ = opened(PRETRAINED / f"{name}.safetensors", dimension)
     assert isinstance(model, form)
     return model
@@ -108,7 +108,7 @@ class TransportSolver(NetworkSolver):
         assert isinstance(model, TransportNet)
         calibration = calibration_in(header, self.file)
         notes: dict[str, Any] = {"model": header.get("name", Path(self.file).stem)}
-        tell(f"asking {notes['model']}")
+        report_progress(f"asking {notes['model']}")
         floor = floor_in(header, self.file) if self.floor is None else self.floor
         if floor:
             source, target = source.with_floor(floor), target.with_floor(floor)
