@@ -13,12 +13,12 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from experiments.mnist import sample_digits
 from scipy.fft import idctn
 from scipy.ndimage import gaussian_filter
 from scipy.special import ndtr
 from torch import Tensor
 
+from experiments.mnist import sample_digits
 from geonet.density import Density
 from geonet.errors import InputError
 from geonet.evaluation import SEED, random_potential

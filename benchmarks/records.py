@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.any_pair.records import AnyPairs
 from benchmarks.results import Provenance
-from geonet._files import wrap_read_errors, atomic_write
+from geonet._files import atomic_write, wrap_read_errors
 
 FILE = "benchmark.json"
 

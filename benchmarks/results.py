@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from geonet._files import ensure_dir, atomic_write
+from geonet._files import atomic_write, ensure_dir
 from geonet.numerics.kernels import library_name
 
 # ---- What a benchmark ran on.

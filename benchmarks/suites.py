@@ -17,9 +17,9 @@ from benchmarks.timing import calls_within
 from geonet.density import Density
 from geonet.errors import InputError
 from geonet.evaluation import SEED, Case, KnownPairs, pairs_of
-from geonet.geodesic import QUARTERS
 from geonet.grid import Grid
 from geonet.mixture import BOX_1D, BOX_2D, GaussianMixture, mixtures_1d, mixtures_2d
+from geonet.paths import QUARTERS
 from geonet.solvers.registry import make_solver
 
 TIMES = len(QUARTERS)  # of the calls in which errors are measured: the quarters

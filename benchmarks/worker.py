@@ -26,8 +26,8 @@ from benchmarks.timing import Calls, calls_within
 from geonet.density import Density
 from geonet.errors import GeonetError, SolverError, UnavailableError
 from geonet.evaluation import KnownPairs
-from geonet.geodesic import Geodesic
 from geonet.metrics import l1
+from geonet.paths import Geodesic
 from geonet.solvers.base import Solver
 
 Answer = tuple[Geodesic, Density]

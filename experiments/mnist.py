@@ -22,7 +22,7 @@ from urllib.request import urlopen
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from geonet._files import wrap_read_errors, atomic_write
+from geonet._files import atomic_write, wrap_read_errors
 from geonet._validation import check_choice, is_number, short_repr
 from geonet.density import Density, as_tensor
 from geonet.errors import DensityError, FileError, InputError

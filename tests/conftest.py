@@ -13,12 +13,12 @@ from safetensors import safe_open
 from torch import Tensor
 
 from geonet import _files as files
+from geonet.density import Density
+from geonet.evaluation import random_potential
+from geonet.grid import Grid
+from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.numerics.characteristics import Characteristics
 from geonet.numerics.cosine import CosineSeries
-from geonet.evaluation import random_potential
-from geonet.density import Density
-from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
-from geonet.grid import Grid
 from geonet.solvers.neural import model as model_file
 
 CELLS = {1: 128, 2: 48, 3: 24}

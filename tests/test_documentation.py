@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from geonet.cli import main as app, main
-from geonet._utils import import_object
 from geonet._toml import to_toml
+from geonet._utils import import_object
+from geonet.cli import main
+from geonet.cli import main as app
 from geonet.solvers.registry import solver_names
 
 ROOT = Path(__file__).parents[1]

@@ -11,9 +11,9 @@ from torch.autograd import gradcheck
 import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import UnavailableError
-from geonet.solvers.neural.transport import compiled
 from geonet.mixture import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d, mixtures_3d
 from geonet.solvers.neural import model as opened
+from geonet.solvers.neural.transport import compiled
 from geonet.solvers.registry import solver_class, solver_names
 
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,7 @@ from PIL import Image
 
 import geonet
 from geonet.errors import DensityError, FileError, GridError, InputError
-from geonet.io import opened
-from geonet.io import read_points
+from geonet.io import opened, read_points
 
 RNG = np.random.default_rng(0)
 

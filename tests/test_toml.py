@@ -4,8 +4,8 @@ from typing import Literal
 
 import pytest
 
-from geonet.errors import ConfigError, FileError
 from geonet._toml import from_table, read_toml, require, to_table, to_toml
+from geonet.errors import ConfigError, FileError
 
 
 @dataclass(frozen=True)

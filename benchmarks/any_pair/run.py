@@ -29,8 +29,8 @@ from benchmarks.process import in_new_process, told
 from benchmarks.results import record_provenance
 from geonet.density import Density
 from geonet.errors import GeonetError, SolverError, UnavailableError
-from geonet.geodesic import QUARTERS, Geodesic
 from geonet.metrics import block_l1
+from geonet.paths import QUARTERS, Geodesic
 from geonet.solvers.base import Solver
 
 # ---- One solver through the pairs of the suite, in a process of its own.

@@ -17,9 +17,9 @@ from benchmarks.contestants import Entrant, by_default, labelled
 from benchmarks.pairs import KINDS, PAIRS, draw
 from benchmarks.process import told
 from geonet.density import Density
-from geonet.geodesic import QUARTERS
 from geonet.grid import Grid
 from geonet.metrics import BLOCKS
+from geonet.paths import QUARTERS
 from geonet.solvers.base import Solver
 from geonet.solvers.registry import make_solver
 

@@ -25,9 +25,9 @@ from geonet._progress import report_progress
 from geonet._utils import fork_rng
 from geonet.density import Density, as_tensor
 from geonet.errors import ConvergenceError, SolverError
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid, unit_box
 from geonet.numerics.ode import carried
+from geonet.paths import Geodesic
 from geonet.samples import deposit, sampled
 from geonet.solvers.base import Solver
 

@@ -19,10 +19,10 @@ from geonet._toml import from_table, to_table
 from geonet._utils import fork_rng
 from geonet.density import Density
 from geonet.errors import ConvergenceError, SolverError
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid, UnitBox, unit_box
 from geonet.numerics.interpolation import CubicSpline
 from geonet.numerics.ode import carried
+from geonet.paths import Geodesic
 from geonet.solvers.base import Solver
 from geonet.solvers.neural.jets import Jet, Z, variables
 from geonet.solvers.neural.layers import make_trunk

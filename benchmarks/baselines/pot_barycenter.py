@@ -27,9 +27,9 @@ from geonet._progress import report_progress
 from geonet._utils import user_stacklevel
 from geonet.density import Density
 from geonet.errors import ConvergenceError, ConvergenceWarning, SolverError
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid
 from geonet.numerics.interpolation import resample
+from geonet.paths import Geodesic
 from geonet.solvers.base import Solver
 
 # ---- Paths of libraries that solve one frame after the other: computed when asked for, and kept.

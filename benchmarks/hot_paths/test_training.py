@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from geonet.solvers.neural.model import build
 from geonet.solvers.neural.jets import variables
+from geonet.solvers.neural.model import build
 from geonet.training.config import read_config
-from geonet.training.loop import Run
 from geonet.training.distributed import Processes
+from geonet.training.loop import Run
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "configs"
 

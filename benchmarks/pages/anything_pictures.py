@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from geonet._files import atomic_write
-from geonet.plotting.style import Frames, INK, Look, quieten
+from geonet.plotting.style import INK, Frames, Look, quieten
 from geonet.training.synthetic import SQUARE, random_densities, random_pairs
 
 PICTURE = ROOT / "docs" / "images" / "anything-2d.png"

@@ -12,10 +12,17 @@ from pathlib import Path
 from pages import ROOT, put
 from published import FIGURES, write_notes
 
-from benchmarks.results import Cell, Table, digits
-from benchmarks.records import LIMIT, break_even, equal_error, in_setting
 from benchmarks.any_pair import tables as any_pair
-from benchmarks.records import Benchmark, Measurement, read_benchmark
+from benchmarks.records import (
+    LIMIT,
+    Benchmark,
+    Measurement,
+    break_even,
+    equal_error,
+    in_setting,
+    read_benchmark,
+)
+from benchmarks.results import Cell, Table, digits
 from benchmarks.suites import SUITES, TIMES
 from benchmarks.tables import equal_errors, left_out, loads, ranking, scaling, sizes
 

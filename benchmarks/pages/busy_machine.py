@@ -27,7 +27,8 @@ from pages import ROOT, Cells, table
 from published import begun, publish
 
 import geonet
-from geonet import Density, Grid, _threads as threads
+from geonet import Density, Grid
+from geonet import _threads as threads
 from geonet.training.config import read_config
 from geonet.training.loop import train
 

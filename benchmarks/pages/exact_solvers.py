@@ -21,12 +21,11 @@ from rich.progress import track
 import geonet
 from geonet import Density, Grid
 from geonet.errors import ConvergenceWarning
-from geonet.evaluation import SEED
-from geonet.geodesic import Geodesic, QUARTERS
-from geonet.evaluation import known_map_geodesic, random_potential
+from geonet.evaluation import SEED, known_map_geodesic, random_potential
+from geonet.metrics import l1
 from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.numerics.interpolation import resample
-from geonet.metrics import l1
+from geonet.paths import QUARTERS, Geodesic
 
 INSIDE = QUARTERS[1:-1]
 

@@ -17,10 +17,9 @@ from published import begun, publish
 
 import geonet
 from geonet import Density
-from geonet.solvers.neural.transport import compiled
-from geonet.solvers.neural.transport.certificate import compiled_ends
-from geonet.solvers.neural.transport.certificate import Pairs
 from geonet.solvers.neural.model import PRETRAINED, opened
+from geonet.solvers.neural.transport import compiled
+from geonet.solvers.neural.transport.certificate import Pairs, compiled_ends
 from geonet.solvers.neural.transport.network import TransportNet, potential_of
 from geonet.solvers.neural.transport.solver import without_folds
 from geonet.training.problems import FAMILIES

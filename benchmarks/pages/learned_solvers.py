@@ -16,10 +16,9 @@ from published import begun, publish
 
 import geonet
 from geonet import Density
-from geonet.evaluation import CASES, PAIRS, SEED, TIMES, pairs_of
-from geonet.evaluation import exact_path, truth_of
-from geonet.geodesic import QUARTERS
+from geonet.evaluation import CASES, PAIRS, SEED, TIMES, exact_path, pairs_of, truth_of
 from geonet.metrics import l1
+from geonet.paths import QUARTERS
 from geonet.solvers.base import Solver
 from geonet.training.problems import FAMILIES
 

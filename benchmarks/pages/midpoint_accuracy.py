@@ -18,12 +18,11 @@ from published import begun, publish
 from torch import Tensor
 
 import geonet
+from benchmarks.pairs import EXACT_PAIRS, KINDS, PAIRS, draw, exact_pair
 from geonet import Density, Geodesic, Grid
-from benchmarks.pairs import KINDS, PAIRS, draw
-from benchmarks.pairs import EXACT_PAIRS, exact_pair
-from geonet.geodesic import QUARTERS
-from geonet.metrics import block_l1, l1
 from geonet._format import format_number
+from geonet.metrics import block_l1, l1
+from geonet.paths import QUARTERS
 
 BETWEEN = (0.25, 0.5, 0.75)
 FINER = 4  # for references: parts of a cell along each axis

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from pages import ROOT
 
+from experiments.mnist import SAMPLE, Digits, mnist
 from geonet._files import atomic_write
-from experiments.mnist import Digits, SAMPLE, mnist
 
 PER_CLASS = 100
 

@@ -17,17 +17,21 @@ from published import begun, publish
 
 import geonet
 from benchmarks.pairs import draw
-from geonet.evaluation import truth_of
-from geonet.geodesic import QUARTERS
-from geonet.metrics import l1
 from experiments.mnist import sample_digits
+from geonet.evaluation import truth_of
+from geonet.metrics import l1
+from geonet.paths import QUARTERS
 from geonet.solvers.neural.losses import LossSettings
 from geonet.solvers.neural.transport.network import TransportSettings
-from geonet.training.config import OptimizerSettings
 from geonet.training import config_for, train
-from geonet.training.config import SamplingSettings, TrainingConfig, ValidationSettings
-from geonet.training.user_data import read_own
+from geonet.training.config import (
+    OptimizerSettings,
+    SamplingSettings,
+    TrainingConfig,
+    ValidationSettings,
+)
 from geonet.training.log import read_log
+from geonet.training.user_data import read_own
 
 MINUTES = 3.0
 TRIAL = 8  # steps by which the time of one is measured

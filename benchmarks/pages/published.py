@@ -16,11 +16,11 @@ from typing import Any
 
 from pages import ROOT, between, put
 
-from benchmarks.results import Stamp, stamp
-from geonet._files import atomic_write
 from benchmarks.any_pair.run import MODULES as ANY_PAIR
+from benchmarks.results import Stamp, stamp
 from benchmarks.run import MODULES as BENCHMARK
 from experiments.paper.experiments import EXPERIMENTS
+from geonet._files import atomic_write
 
 STAMPS = "pages.json"
 NOTE = re.compile(r"(\A|\n\n)\*?(Measured (at|before|outside)|Not measured yet;) [^\n]*\Z")

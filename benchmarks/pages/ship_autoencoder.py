@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import sys
 
-from geonet._files import atomic_write
+from experiments.autoencoder import BATCH, PENALTY, SHIPPED, load_autoencoder, train_autoencoder
 from experiments.mnist import mnist
-from experiments.autoencoder import SHIPPED, load_autoencoder
+from geonet._files import atomic_write
 from geonet.solvers.neural.model import read_tensors
-from experiments.autoencoder import BATCH, PENALTY, train_autoencoder
 
 
 def card() -> str:

@@ -19,29 +19,24 @@ from learned_solvers import errors_of
 from measuring import seeded
 from pages import ROOT, machine, table
 
-from geonet.evaluation import CASES, PAIRS, SEED, known_map_pairs, pairs_of
-from geonet.evaluation import exact_path
-from geonet.solvers.neural.transport.potential import unfolded
 from geonet._files import atomic_write
-from geonet.geodesic import QUARTERS
-from geonet.solvers.neural.transport.certificate import Calibration, calibrated
-from geonet.solvers.neural.transport.path import MidpointGeodesic
+from geonet._toml import from_table, read_toml, to_toml
+from geonet.evaluation import CASES, PAIRS, SEED, exact_path, known_map_pairs, pairs_of
 from geonet.metrics import l1
+from geonet.paths import QUARTERS
 from geonet.solvers.neural.cascade import CascadeNet
 from geonet.solvers.neural.deeponet import DeepONetModel
-from geonet.solvers.neural.model import Model
-from geonet.solvers.neural.model import load_model, save_model
-from geonet.solvers.neural.model import PRETRAINED
+from geonet.solvers.neural.model import PRETRAINED, Model, load_model, save_model
+from geonet.solvers.neural.transport.certificate import Calibration, calibrated
 from geonet.solvers.neural.transport.network import TransportNet, potential_of
-from geonet._toml import from_table, read_toml, to_toml
+from geonet.solvers.neural.transport.path import MidpointGeodesic
+from geonet.solvers.neural.transport.potential import unfolded
 from geonet.solvers.registry import make_solver
-from geonet.training.loop import make_problem
-from geonet.training.config import TrainingConfig
 from geonet.training.checkpoint import KeptTruths
-from geonet.training.loop import MODEL, TRUTHS
+from geonet.training.config import TrainingConfig
+from geonet.training.log import SHORT, Validation, read_log
+from geonet.training.loop import MODEL, TRUTHS, make_problem
 from geonet.training.problems import FAMILIES
-from geonet.training.log import SHORT, read_log
-from geonet.training.log import Validation
 
 LARGEST = 5_000_000  # bytes
 CALIBRATION_SEED = 8_000

@@ -14,11 +14,11 @@ import pytorch_optimizer
 import torch
 from pages import ROOT, Cells, table
 
-from geonet.solvers.neural.model import build
 from geonet.solvers.neural.geonet import GeONetObjective
-from geonet.training.optim import SOAP
+from geonet.solvers.neural.model import build
 from geonet.training.config import read_config
 from geonet.training.loop import make_problem
+from geonet.training.optim import SOAP
 from geonet.training.problems import cartesian_batch, sensor_points
 
 CONFIG = read_config(ROOT / "studies" / "configs" / "gaussian-1d.toml")

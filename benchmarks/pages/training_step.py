@@ -18,15 +18,13 @@ from pages import Cells, table
 from published import begun, publish
 from torch import Tensor
 
-from geonet.solvers.neural.model import Branch, Trunk
-from geonet.solvers.neural.layers import DeepONet
-from geonet.solvers.neural.model import build
 from geonet.solvers.neural.geonet import GeONetObjective, GeONetSettings
+from geonet.solvers.neural.layers import DeepONet
 from geonet.solvers.neural.losses import Batch, LossSettings
-from geonet.training.optim import make_optimizer
+from geonet.solvers.neural.model import Branch, Trunk, build
 from geonet.training.config import OptimizerSettings
-from geonet.training.problems import FAMILIES
-from geonet.training.problems import cartesian_batch, sensor_points, triples_batch
+from geonet.training.optim import make_optimizer
+from geonet.training.problems import FAMILIES, cartesian_batch, sensor_points, triples_batch
 
 TRIPLES, PAIRS, POINTS = 2000, 64, 512
 PAPER = {

@@ -22,23 +22,22 @@ from pages import ROOT, Cells, table
 from published import begun, publish
 from torch import Tensor
 
-from geonet.evaluation import CASES, KnownPairs, PAIRS, pairs_of
-from geonet.geodesic import QUARTERS
+from geonet.evaluation import CASES, PAIRS, KnownPairs, pairs_of
 from geonet.metrics import l1
-from geonet.solvers.neural.model import Branch, Trunk
+from geonet.paths import QUARTERS
 from geonet.solvers.neural.geonet import GeONetPath, GeONetSettings
-from geonet.solvers.neural.model import load_model
 from geonet.solvers.neural.losses import LossSettings
-from geonet.training.config import OptimizerSettings
+from geonet.solvers.neural.model import Branch, Trunk, load_model
 from geonet.training.config import (
+    OptimizerSettings,
     ProblemSettings,
     SamplingSettings,
     TrainingConfig,
     ValidationSettings,
     read_config,
 )
-from geonet.training.loop import MODEL, Run, train
 from geonet.training.distributed import Processes
+from geonet.training.loop import MODEL, Run, train
 
 SEED = 9_000  # of the pairs, which choose between variants and so are not those of any other table
 BASE = replace(

@@ -16,12 +16,12 @@ from published import begun, publish
 
 import geonet
 from benchmarks.results import digits
-from geonet.evaluation import CASES, Case, KnownPairs, known_map_pairs, pairs_of
-from geonet.geodesic import QUARTERS
-from geonet.solvers.newton.iteration import STEPS
-from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
-from geonet.metrics import l1, mass_error, negativity
 from experiments.paper.experiments import TABLE_2
+from geonet.evaluation import CASES, Case, KnownPairs, known_map_pairs, pairs_of
+from geonet.metrics import l1, mass_error, negativity
+from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
+from geonet.paths import QUARTERS
+from geonet.solvers.newton.iteration import STEPS
 
 FAR_1D = partial(mixtures_1d, spread=(0.2, 0.25))
 FAR_2D = partial(mixtures_2d, narrow=(0.18, 0.22), wide=(0.45, 0.55))

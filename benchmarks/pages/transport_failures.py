@@ -13,8 +13,8 @@ from published import begun, publish
 import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.evaluation import truth_of
-from geonet.geodesic import QUARTERS
 from geonet.metrics import l1
+from geonet.paths import QUARTERS
 
 GRID = Grid((48, 48), 0.0, 5.0)
 

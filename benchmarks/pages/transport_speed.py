@@ -23,9 +23,9 @@ from published import begun, publish
 import geonet
 from geonet import Density
 from geonet.training.config import read_config
+from geonet.training.distributed import Processes
 from geonet.training.loop import Run
 from geonet.training.problems import FAMILIES
-from geonet.training.distributed import Processes
 
 TIMES = tuple(k / 10 for k in range(11))
 PAIRS = 6  # solved from scratch by the classical solvers

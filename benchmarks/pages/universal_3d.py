@@ -20,14 +20,13 @@ from pages import Cells, percent, table
 from published import begun, publish
 
 from geonet import Density, Grid
+from geonet.mixture import BOX_3D, mixtures_3d
+from geonet.solvers.neural.cascade import CascadeNet, guesses_of, network_path
+from geonet.solvers.neural.model import PRETRAINED, opened
+from geonet.solvers.neural.transport.solver import transport_potentials
 from geonet.solvers.newton.iteration import Start
 from geonet.solvers.newton.path import SplineGeodesic
-from geonet.mixture import BOX_3D, mixtures_3d
-from geonet.solvers.neural.cascade import CascadeNet
-from geonet.solvers.neural.cascade import guesses_of, network_path
-from geonet.solvers.neural.model import PRETRAINED, opened
 from geonet.solvers.newton.solver import Midpoint
-from geonet.solvers.neural.transport.solver import transport_potentials
 from geonet.training.synthetic import CUBE, random_densities
 
 PAIRS = 4  # of a kind

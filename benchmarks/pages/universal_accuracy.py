@@ -17,11 +17,11 @@ from pages import Cells, percent, table
 from published import begun, publish
 
 import geonet
-from geonet import Density, Geodesic, Grid
 from benchmarks.pairs import KINDS, draw
+from geonet import Density, Geodesic, Grid
 from geonet.evaluation import truth_of
-from geonet.geodesic import QUARTERS
 from geonet.metrics import block_l1, l1
+from geonet.paths import QUARTERS
 from geonet.training.loop import CATALOGUE
 
 PAIRS = 8  # of a kind

@@ -13,13 +13,11 @@ from torch import Tensor
 from torch.nn import Module, ModuleList
 from torch.nn.functional import hardswish
 
-from geonet.numerics.cosine import centres, cosine_transform, frequencies, waves
-from geonet.solvers.newton.system import looked
-from geonet.numerics.cosine import poisson_solved
-from geonet.solvers.neural.cascade import CascadeNet, CascadeSettings, STEEPEST
-from geonet.solvers.neural.transport.network import ClassLinear, SymmetricMLP
+from geonet.numerics.cosine import centres, cosine_transform, frequencies, poisson_solved, waves
+from geonet.solvers.neural.cascade import STEEPEST, CascadeNet, CascadeSettings
+from geonet.solvers.neural.transport.network import ClassLinear, SymmetricMLP, classes, decay
 from geonet.solvers.neural.unet import INPUTS, Pointwise, Residuals, SymmetricUNet, shown
-from geonet.solvers.neural.transport.network import classes, decay
+from geonet.solvers.newton.system import looked
 from geonet.training.synthetic import SQUARE, random_pairs
 
 TYPICAL, TYPICAL_SEED = 256, 1  # pairs from which the spread of the modes is taken

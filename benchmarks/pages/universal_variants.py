@@ -30,14 +30,14 @@ from universal_networks import (
 )
 
 import geonet
-from geonet import _utils as randomness
 from benchmarks.pairs import KINDS, PAIRS, draw
+from geonet import _utils as randomness
+from geonet._threads import passive_wait
+from geonet.solvers.neural.cascade import losses
+from geonet.solvers.newton.iteration import unbalanced
 from geonet.solvers.newton.path import carried
 from geonet.solvers.newton.system import looked
-from geonet.solvers.newton.iteration import unbalanced
-from geonet.solvers.neural.cascade import losses
 from geonet.training.optim import SOAP
-from geonet._threads import passive_wait
 from geonet.training.synthetic import SQUARE, random_pairs
 
 MINUTES = 5.0  # of training

@@ -14,18 +14,18 @@ from time import perf_counter
 import numpy as np
 import ot
 import torch
-from benchmarks.baselines.flow_matching import FlowSolver
-from benchmarks.results import Result, Table, digits, spreads
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from benchmarks.baselines.flow_matching import FlowSolver
+from benchmarks.results import Result, Table, digits, spreads
 from experiments.paper import experiments as paper
 from experiments.paper.experiments import Conditions
 from geonet.density import Density
 from geonet.evaluation import SEED, TIMES
-from geonet.geodesic import QUARTERS
 from geonet.metrics import l1
 from geonet.mixture import BOX_CLOUDS, PARTICLES, GaussianMixture, clouds
+from geonet.paths import QUARTERS
 from geonet.plotting import DENSITY_MAP
 from geonet.samples import histogram, rounded, sampled
 from geonet.solvers.registry import make_solver

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from benchmarks.results import Result, Table, means
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from benchmarks.results import Result, Table, means
 from experiments.autoencoder import Autoencoder, as_rows, code_densities, codes_of, load_autoencoder
 from experiments.mnist import as_densities, sample_digits
 from experiments.paper import experiments as paper
@@ -17,8 +17,8 @@ from experiments.paper.experiments import Conditions
 from experiments.problems import BLUR, FLOOR
 from geonet.density import Density
 from geonet.evaluation import PAIRS, SEED, TIMES, exact_path
-from geonet.geodesic import QUARTERS
 from geonet.metrics import l1
+from geonet.paths import QUARTERS
 from geonet.solvers.registry import make_solver
 
 QUICK_PAIRS = 4

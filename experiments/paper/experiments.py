@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.results import Spread
-
 from experiments.autoencoder import EPOCHS, train_autoencoder
 from experiments.mnist import mnist
 from geonet._utils import import_object

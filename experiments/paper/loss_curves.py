@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import Result, Table
 from matplotlib.figure import Figure
 
+from benchmarks.results import Result, Table
 from experiments.paper import experiments as paper
 from experiments.paper.experiments import LOGGED as MODELS
 from experiments.paper.experiments import Conditions

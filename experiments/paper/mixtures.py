@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from benchmarks.results import Result, Table, means, spreads
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks.results import Result, Table, means, spreads
 from experiments.paper import experiments as paper
 from experiments.paper.experiments import Conditions
 from geonet.density import Density
 from geonet.evaluation import CASES, PAIRS, TIMES, Case, KnownPairs, pairs_of
-from geonet.geodesic import QUARTERS, Geodesic
 from geonet.metrics import l1, l2, sliced_w1, w1
 from geonet.mixture import BOX_1D, BOX_2D
+from geonet.paths import QUARTERS, Geodesic
 from geonet.plotting import DENSITY_MAP, plot_together
 
 QUICK_PAIRS = 3

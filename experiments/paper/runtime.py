@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from time import perf_counter
 
 import torch
-from benchmarks.results import Cell, Result, Spread, Table, digits
 from matplotlib.figure import Figure
 
+from benchmarks.results import Cell, Result, Spread, Table, digits
 from experiments.paper.experiments import Conditions
 from geonet.density import Density
 from geonet.evaluation import SEED

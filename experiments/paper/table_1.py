@@ -5,12 +5,12 @@ from __future__ import annotations
 from time import perf_counter
 
 import torch
-from benchmarks.results import Cell, Result, Table, spreads
 
+from benchmarks.results import Cell, Result, Table, spreads
 from experiments.paper.experiments import Conditions
 from geonet.evaluation import CASES, PAIRS, TIMES, KnownPairs, pairs_of
-from geonet.geodesic import QUARTERS
 from geonet.metrics import l1
+from geonet.paths import QUARTERS
 from geonet.solvers.neural.model import Header, read_tensors
 from geonet.solvers.registry import make_solver
 

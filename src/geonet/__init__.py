@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from geonet._progress import progress_callback
     from geonet.api import geodesic, list_solvers, load, solver
     from geonet.density import Density
-    from geonet.geodesic import Geodesic
     from geonet.grid import Grid
     from geonet.io import from_image, read
     from geonet.mixture import GaussianMixture
+    from geonet.paths import Geodesic
     from geonet.samples import from_function, from_samples
     from geonet.solvers.base import Solver
     from geonet.solvers.registry import register
@@ -45,7 +45,7 @@ __all__ = [
 
 _HOMES = {
     "geonet.api": ("geodesic", "list_solvers", "load", "solver"),
-    "geonet.geodesic": ("Geodesic",),
+    "geonet.paths": ("Geodesic",),
     "geonet.density": ("Density",),
     "geonet.mixture": ("GaussianMixture",),
     "geonet.grid": ("Grid",),
@@ -56,7 +56,7 @@ _HOMES = {
     "geonet.solvers.registry": ("register",),
 }
 
-_PACKAGES = ("errors", "evaluation", "export", "measures", "plotting", "training")
+_PACKAGES = ("errors", "evaluation", "metrics", "onnx", "plotting", "training")
 
 
 def __getattr__(name: str) -> Any:

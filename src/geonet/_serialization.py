@@ -14,9 +14,9 @@ from geonet._files import atomic_write, read_arrays, wrap_read_errors
 from geonet._validation import check_choice
 from geonet.density import MASSES, Density, Mass
 from geonet.errors import FileError, InputError
-from geonet.geodesic import ENDS, Geodesic, Times, check_times
 from geonet.grid import Grid
 from geonet.mixture import GaussianMixture
+from geonet.paths import ENDS, Geodesic, Times, check_times
 
 FORMAT = 1  # of saved geodesics; a reader refuses what it does not know
 

@@ -9,9 +9,9 @@ from geonet._serialization import load_geodesic
 from geonet._validation import as_path, short_repr
 from geonet.density import Density
 from geonet.errors import InputError, SolverError
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid, check_grid
 from geonet.mixture import End, GaussianMixture
+from geonet.paths import Geodesic
 from geonet.solvers.base import MixtureSolver, Solver
 from geonet.solvers.registry import import_all, make_solver, solver_classes
 

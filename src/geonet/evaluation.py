@@ -17,7 +17,6 @@ from geonet._format import format_number
 from geonet._validation import check_instance
 from geonet.density import Density, as_tensor, check_density
 from geonet.errors import ConvergenceError, DensityError, GeonetError, InputError, UnavailableError
-from geonet.geodesic import QUARTERS, Geodesic
 from geonet.grid import Grid
 from geonet.metrics import l1
 from geonet.mixture import (
@@ -31,6 +30,7 @@ from geonet.mixture import (
 )
 from geonet.numerics.characteristics import Characteristics
 from geonet.numerics.cosine import CosineSeries
+from geonet.paths import QUARTERS, Geodesic
 from geonet.solvers.base import Solver, check_pair
 from geonet.solvers.monge_ampere import PotentialGeodesic, positive_interpolant
 from geonet.solvers.registry import make_solver

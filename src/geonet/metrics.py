@@ -12,7 +12,7 @@ from torch import Tensor
 
 from geonet.density import Density, check_density
 from geonet.errors import GridError, InputError
-from geonet.geodesic import Geodesic, check_path, check_times
+from geonet.paths import Geodesic, check_path, check_times
 from geonet.solvers.registry import make_solver
 
 DIRECTIONS = 64  # of the sliced distance, equally spaced over the half circle

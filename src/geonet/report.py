@@ -15,8 +15,8 @@ from geonet._advice import either, setting
 from geonet._format import format_number, format_percent
 from geonet.density import Density
 from geonet.errors import InputError, UnavailableError
-from geonet.geodesic import QUARTERS, BatchedGeodesic, Geodesic
 from geonet.metrics import l1, mass_error, negativity
+from geonet.paths import QUARTERS, BatchedGeodesic, Geodesic
 from geonet.solvers.bures import gaussian_distance
 
 # ---- What a report comes to, in a few sentences for a person.

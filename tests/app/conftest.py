@@ -15,9 +15,8 @@ import pytest
 import torch
 
 from geonet import Density, Grid
+from geonet.app.jobs import Solving, Worker
 from geonet.app.routes import application
-from geonet.app.jobs import Solving
-from geonet.app.jobs import Worker
 
 PORT = 8765
 ADDRESS = f"http://127.0.0.1:{PORT}"

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import geonet
-from geonet.app import routes as answers
-from geonet.app.requests import asked_from
-from geonet.app.jobs import Solved
-from geonet.plotting.explore import particle_tracks, potential_values
 from geonet._format import format_number
+from geonet.app import routes as answers
+from geonet.app.jobs import Solved
+from geonet.app.requests import asked_from
+from geonet.plotting.explore import particle_tracks, potential_values
 
 
 @pytest.fixture

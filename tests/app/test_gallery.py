@@ -7,8 +7,7 @@ import base64
 import numpy as np
 import pytest
 
-from geonet.app.gallery import gallery
-from geonet.app.gallery import SHAPES, filled
+from geonet.app.gallery import SHAPES, filled, gallery
 
 
 def values(entry, shape):

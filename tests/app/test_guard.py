@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from geonet.app.middleware import DRAWINGS, FILES, Guard, MIB
 from geonet.app.jobs import BUSY
+from geonet.app.middleware import DRAWINGS, FILES, MIB, Guard
 
 ADDRESS = "http://127.0.0.1:8765"
 STRANGER = f"This server is {ADDRESS}; open that address."

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import geonet
-from geonet.app.requests import asked_from
 from geonet.app.requests import (
     CELLS,
     LEAST_EPSILON,
@@ -17,11 +16,12 @@ from geonet.app.requests import (
     SOLVERS,
     USUAL_CELLS,
     USUAL_EPSILON,
+    asked_from,
     settings,
 )
 from geonet.plotting.style import DENSITY_MAP
-from geonet.solvers.schrodinger import least_epsilon
 from geonet.solvers.registry import make_solver
+from geonet.solvers.schrodinger import least_epsilon
 
 OFFERS = [(d, offer) for d, offers in SOLVERS.items() for offer in offers]
 

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 import geonet
-from geonet.app import routes as pages
 from geonet.app import jobs as solving_module
+from geonet.app import routes as pages
+from geonet.app.jobs import BUSY, STOPPED, WAITING
 from geonet.app.middleware import SAFE
 from geonet.app.requests import settings
-from geonet.app.jobs import BUSY
-from geonet.app.jobs import STOPPED, WAITING
 from geonet.errors import ConvergenceError, ConvergenceWarning, UnavailableError
 
 SOON = 60  # seconds, on a machine with much else to do

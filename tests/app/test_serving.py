@@ -19,13 +19,12 @@ import numpy as np
 import pytest
 
 import geonet
-from geonet.app import server as serving
 from geonet.app import jobs as solving_module
+from geonet.app import server as serving
+from geonet.app.jobs import BUSY, KEPT_PATHS
 from geonet.app.middleware import MIB
 from geonet.app.routes import WRONG
-from geonet.app.jobs import BUSY
 from geonet.app.server import Server, in_thread, running, serve
-from geonet.app.jobs import KEPT_PATHS
 from geonet.errors import InputError
 
 SOON = 120  # seconds, on a machine with much else to do

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from geonet.app import jobs as module
+from geonet.app.jobs import KEPT_CLIENTS, KEPT_PATHS, Recent, RefusedError
 from geonet.app.requests import asked_from
-from geonet.app.jobs import RefusedError
-from geonet.app.jobs import KEPT_CLIENTS, KEPT_PATHS, Recent
 
 
 def test_what_was_used_last_is_kept():

@@ -8,8 +8,7 @@ from threading import Event, get_ident
 import pytest
 import torch
 
-from geonet.app.jobs import BUSY, RefusedError
-from geonet.app.jobs import STOPPED, WAITING, Worker
+from geonet.app.jobs import BUSY, STOPPED, WAITING, RefusedError, Worker
 from geonet.errors import ConvergenceWarning
 
 SOON = 60  # seconds, on a machine with much else to do

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from benchmarks.pairs import KINDS, NOISE, draw
 from geonet import Density, Grid
 from geonet.errors import InputError
-from benchmarks.pairs import KINDS, NOISE, draw
 from geonet.metrics import l1
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from geonet.mixture import BOX_1D, mixtures_1d
 from benchmarks import run as benchmark_run
 from benchmarks.any_pair import run as any_run
 from benchmarks.any_pair import suite as any_suite
 from benchmarks.any_pair.suite import AnySuite
 from benchmarks.suites import QUICK_CELLS, SUITES, Suite
+from geonet.mixture import BOX_1D, mixtures_1d
 
 
 @pytest.fixture

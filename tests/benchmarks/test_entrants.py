@@ -2,12 +2,12 @@
 
 import pytest
 
-from geonet.errors import FileError, InputError, SolverError
-from geonet.solvers.neural.model import PRETRAINED
-from geonet.solvers import registry
-from geonet.solvers.registry import make_solver, solver_class, solver_names
 from benchmarks.any_pair.suite import ENTRANTS as ANY_PAIR
 from benchmarks.contestants import ENTRANTS, Entrant, check_all_take_part, entrants, taking_part
+from geonet.errors import FileError, InputError, SolverError
+from geonet.solvers import registry
+from geonet.solvers.neural.model import PRETRAINED
+from geonet.solvers.registry import make_solver, solver_class, solver_names
 
 
 @pytest.mark.parametrize("dimension", [1, 2])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.pairs import EXACT_PAIRS, exact_pair
 from geonet import Density, Grid
 from geonet.errors import InputError
-from benchmarks.pairs import EXACT_PAIRS, exact_pair
 from geonet.metrics import block_l1, l1
 from geonet.solvers.registry import make_solver
 

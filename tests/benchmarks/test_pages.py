@@ -10,8 +10,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from benchmarks.results import Result
-from geonet.solvers.registry import solver_class, solver_names
 from experiments.paper.experiments import EXPERIMENTS
+from geonet.solvers.registry import solver_class, solver_names
 
 PAGES = Path(__file__).resolve().parents[2] / "studies" / "pages"
 

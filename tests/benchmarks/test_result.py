@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from geonet.errors import FileError
-from benchmarks.results import machine
-from benchmarks.results import Stamp
-from geonet._files import ensure_dir
 from benchmarks.records import Benchmark, read_benchmark
+from benchmarks.results import Stamp, machine
+from geonet._files import ensure_dir
+from geonet.errors import FileError
 
 
 def test_there_and_back(made_up, tmp_path):

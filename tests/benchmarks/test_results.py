@@ -11,9 +11,8 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
+from benchmarks.results import DPI, Result, Spread, Stamp, Table, digits, means, spreads, written
 from geonet.errors import FileError
-from benchmarks.results import DPI, Result, Spread, Table, digits, means, spreads, written
-from benchmarks.results import Stamp
 
 
 def table(**changes):

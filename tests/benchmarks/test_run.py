@@ -5,15 +5,15 @@ import os
 
 import pytest
 
-from geonet.errors import InputError, SolverError
-from geonet.mixture import BOX_1D, mixtures_1d
-from geonet.solvers import registry
 from benchmarks import run
 from benchmarks.any_pair.suite import ENTRANTS, SUITE
 from benchmarks.process import in_new_process
 from benchmarks.run import benchmark, planned
 from benchmarks.suites import SUITES, Suite
-from benchmarks.worker import FULL, Limits, QUICK
+from benchmarks.worker import FULL, QUICK, Limits
+from geonet.errors import InputError, SolverError
+from geonet.mixture import BOX_1D, mixtures_1d
+from geonet.solvers import registry
 
 TINY = Suite("1d", mixtures_1d, BOX_1D, (20, 30), 30, times=(1, 5), batches=(1, 3))
 OWN_SOLVER = '''

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from geonet.mixture import BOX_1D, mixtures_1d
 from benchmarks import suites as scaling
 from benchmarks.suites import LADDERS, Ladder, curves
+from geonet.mixture import BOX_1D, mixtures_1d
 
 
 def test_ladders():

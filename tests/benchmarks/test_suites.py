@@ -3,20 +3,20 @@
 import pytest
 import torch
 
-from geonet.errors import InputError
-from geonet.evaluation import Case, pairs_of
-from geonet.geodesic import QUARTERS
-from geonet.mixture import BOX_1D, mixtures_1d
 from benchmarks.suites import (
-    Call,
     NAMES,
-    PairsFile,
     QUICK_CELLS,
     SUITES,
+    Call,
+    PairsFile,
     Suite,
     check_suites,
     suite_of,
 )
+from geonet.errors import InputError
+from geonet.evaluation import Case, pairs_of
+from geonet.mixture import BOX_1D, mixtures_1d
+from geonet.paths import QUARTERS
 
 
 def test_the_suites_are_there():

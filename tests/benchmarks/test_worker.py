@@ -6,18 +6,17 @@ from time import sleep
 import pytest
 import torch
 
-from geonet.errors import SolverError
-from geonet.evaluation import Case, SEED, pairs_of
-from geonet.solvers.linear import LinearPath
-from geonet.mixture import BOX_1D, mixtures_1d
-from geonet.solvers import registry
-from geonet.solvers.base import Solver
-from geonet.solvers.quantile import Quantile
-from geonet.solvers.linear import Linear
 from benchmarks import worker
 from benchmarks.contestants import Entrant
 from benchmarks.suites import Call, PairsFile, Suite
 from benchmarks.worker import Job, Limits, measured
+from geonet.errors import SolverError
+from geonet.evaluation import SEED, Case, pairs_of
+from geonet.mixture import BOX_1D, mixtures_1d
+from geonet.solvers import registry
+from geonet.solvers.base import Solver
+from geonet.solvers.linear import Linear, LinearPath
+from geonet.solvers.quantile import Quantile
 
 SUITE = Suite("1d", mixtures_1d, BOX_1D, (20, 30, 40), 30, times=(1, 5), batches=(1, 3))
 SETTINGS = [Call(20), Call(30), Call(30, times=1), Call(30, pairs=3), Call(40)]

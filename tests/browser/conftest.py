@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from geonet.app.server import running
 from geonet.app.jobs import first_path
+from geonet.app.server import running
 
 try:
     from playwright.sync_api import sync_playwright

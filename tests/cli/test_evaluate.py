@@ -10,10 +10,9 @@ import pytest
 import geonet
 from geonet.cli.models import _remarks
 from geonet.errors import DensityError
-from geonet.evaluation import measure
-from geonet.evaluation import CASES, pairs_of
-from geonet.geodesic import QUARTERS
+from geonet.evaluation import CASES, measure, pairs_of
 from geonet.metrics import l1
+from geonet.paths import QUARTERS
 from geonet.solvers.quantile import Quantile
 
 

@@ -7,11 +7,8 @@ import json
 import pytest
 
 from geonet import onnx as onnx_files
-from geonet.solvers.neural.model import Branch, Trunk
 from geonet.solvers.neural.deeponet import DeepONetSettings
-from geonet.solvers.neural.model import build
-from geonet.solvers.neural.model import save_model
-from geonet.solvers.neural.model import PRETRAINED
+from geonet.solvers.neural.model import PRETRAINED, Branch, Trunk, build, save_model
 
 
 def test_writes_files_and_says_so(run, tmp_path, monkeypatch):

@@ -11,10 +11,8 @@ from PIL import Image
 
 import geonet
 from geonet.cli.geodesic import PLOTS
-from geonet.cli.job import gathered
-from geonet.cli.job import common_grid, read_pair
-from geonet.io import opened
-from geonet.io import read_points
+from geonet.cli.job import common_grid, gathered, read_pair
+from geonet.io import opened, read_points
 from geonet.plotting.figures import AT_TIMES, OF_ALL_TIMES
 
 

@@ -13,7 +13,8 @@ import pytest
 import xarray as xr
 
 from geonet.cli import interp as finer
-from geonet.xarray import files as finer_file, synthetic_rain
+from geonet.xarray import files as finer_file
+from geonet.xarray import synthetic_rain
 
 
 @pytest.fixture(autouse=True)

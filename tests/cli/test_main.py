@@ -15,8 +15,8 @@ import pytest
 import geonet
 from geonet.cli import main as app
 from geonet.errors import ConvergenceError, GeonetError, SolverError, UnavailableError
-from geonet.solvers.neural.transport import compiled as loops
 from geonet.solvers import registry
+from geonet.solvers.neural.transport import compiled as loops
 
 COMMAND = [sys.executable, "-m", "geonet"]
 

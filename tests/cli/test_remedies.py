@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import geonet
+from geonet._format import format_seconds
 from geonet.cli import main as app
 from geonet.errors import GeonetError
-from geonet._format import format_seconds
 
 PYTHON = re.compile(r"geonet\.\w+\(|\w+='|=(True|False|None)\b|density\.\w+\(|path\.\w+\(")
 

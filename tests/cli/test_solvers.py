@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from geonet.solvers.neural.model import build
-from geonet.solvers.neural.model import save_model
+from geonet.solvers.neural.model import build, save_model
 from geonet.solvers.neural.transport.network import TransportSettings
 from geonet.solvers.registry import solver_class, solver_names
 

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 import geonet
-from geonet.evaluation import truth_of
-from geonet.geodesic import QUARTERS
-from geonet.metrics import l1
-from geonet.solvers.neural.model import load_model, read_tensors
 from geonet._progress import report_progress
+from geonet.evaluation import truth_of
+from geonet.metrics import l1
+from geonet.paths import QUARTERS
+from geonet.solvers.neural.model import load_model, read_tensors
 from geonet.training import checkpoint as kept_truths
 from geonet.training.log import read_log
 

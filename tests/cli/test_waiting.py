@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from geonet._advice import at_the_command_line, either
+from geonet._progress import report_progress
 from geonet.cli import output
 from geonet.cli.output import left_behind, waited_for
 from geonet.errors import SolverError
-from geonet._progress import report_progress
 
 SLOW = 120  # seconds that the work would take
 

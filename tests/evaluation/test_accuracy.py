@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from geonet.evaluation import measure
-from geonet.evaluation import truth_of
-from geonet.mixture import BOX_1D, mixtures_1d
 from geonet._progress import progress_callback
+from geonet.evaluation import measure, truth_of
+from geonet.mixture import BOX_1D, mixtures_1d
 from geonet.solvers.registry import make_solver
 
 

@@ -4,9 +4,9 @@ import torch
 import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import InputError
-from geonet.numerics.cosine import CosineSeries
 from geonet.evaluation import known_map_geodesic, random_potential
 from geonet.metrics import l1, mass_error
+from geonet.numerics.cosine import CosineSeries
 
 SHAPES = {1: 200, 2: 64, 3: 24}
 

@@ -5,11 +5,10 @@ import torch
 
 from geonet import Density, GaussianMixture, Grid
 from geonet import evaluation as module
-from geonet.evaluation import CASES, Case, TIMES, known_map_pairs, pairs_of
-from geonet.evaluation import smooth_path
-from geonet.geodesic import QUARTERS
-from geonet.mixture import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d
+from geonet.evaluation import CASES, TIMES, Case, known_map_pairs, pairs_of, smooth_path
 from geonet.metrics import l1
+from geonet.mixture import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d
+from geonet.paths import QUARTERS
 from geonet.solvers.registry import make_solver
 
 SMALL_1D = [name for name in CASES if name.startswith("1D")]

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from geonet.errors import ConvergenceError
 from geonet import evaluation as module
-from geonet.evaluation import FINER, exact_path, smooth_path, truth_of
-from geonet.geodesic import QUARTERS
-from geonet.density import Density
-from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
-from geonet.metrics import l1
 from geonet._progress import progress_callback, report_progress
+from geonet.density import Density
+from geonet.errors import ConvergenceError
+from geonet.evaluation import FINER, exact_path, smooth_path, truth_of
+from geonet.metrics import l1
+from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
+from geonet.paths import QUARTERS
 from geonet.solvers.registry import make_solver
 
 

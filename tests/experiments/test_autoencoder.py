@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from geonet.errors import FileError
+from experiments.autoencoder import (
+    SHIPPED,
+    Autoencoder,
+    as_rows,
+    load_autoencoder,
+    train_autoencoder,
+)
 from experiments.mnist import sample_digits
-from experiments.autoencoder import Autoencoder
-from experiments.autoencoder import SHIPPED, load_autoencoder
-from geonet.solvers.neural.model import read_tensors, write_tensors
-from geonet.solvers.neural.model import PRETRAINED
-from experiments.autoencoder import as_rows, train_autoencoder
+from geonet.errors import FileError
+from geonet.solvers.neural.model import PRETRAINED, read_tensors, write_tensors
 
 EPOCHS = 20  # of 18 steps each
 

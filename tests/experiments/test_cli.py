@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from geonet.errors import ConvergenceError
 from benchmarks.results import Result, Spread, Table
 from experiments.paper import experiments
 from experiments.paper.experiments import Conditions, Experiment
+from geonet.errors import ConvergenceError
 
 
 @pytest.fixture

@@ -3,13 +3,12 @@
 import pytest
 import torch
 
+from experiments.problems import Clouds, sampled
 from geonet import Grid
 from geonet.mixture import BOX_CLOUDS, PARTICLES, cell_masses, clouds
-from geonet.solvers.neural.model import Branch, Trunk
 from geonet.solvers.neural.deeponet import Bases
-from geonet.solvers.neural.model import build
 from geonet.solvers.neural.geonet import GeONetSettings
-from experiments.problems import Clouds, sampled
+from geonet.solvers.neural.model import Branch, Trunk, build
 from geonet.training.problems import cartesian_batch, sensor_points, triples_batch
 
 COUNT = 6

@@ -1,10 +1,10 @@
 """What experiments are told, and the stamp on what they give."""
 
-from benchmarks.results import Result
 from geonet.evaluation.sources import sources_hash
+
+from benchmarks.results import Result
+from experiments.paper.experiments import EXPERIMENTS, Conditions
 from geonet.solvers.neural.model import PRETRAINED
-from experiments.paper.experiments import Conditions
-from experiments.paper.experiments import EXPERIMENTS
 
 
 def test_counts():

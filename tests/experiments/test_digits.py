@@ -3,16 +3,23 @@
 import pytest
 import torch
 
-from geonet import Density, Grid
-from experiments.mnist import Digits, as_densities, sample_digits
-from experiments.autoencoder import Autoencoder, BOUND
-from experiments.autoencoder import CODE_BOX, SHIPPED, code_densities, codes_of, load_autoencoder
-from geonet.solvers.neural.model import write_tensors
 from experiments import problems as module
-from experiments.autoencoder import as_rows
+from experiments.autoencoder import (
+    BOUND,
+    CODE_BOX,
+    SHIPPED,
+    Autoencoder,
+    as_rows,
+    code_densities,
+    codes_of,
+    load_autoencoder,
+)
+from experiments.mnist import Digits, as_densities, sample_digits
 from experiments.problems import BLUR, FLOOR, digit_codes, digit_images
-from geonet.training.user_data import Pool
+from geonet import Density, Grid
+from geonet.solvers.neural.model import write_tensors
 from geonet.training.problems import sensor_points
+from geonet.training.user_data import Pool
 
 GRIDS = [Grid(9, 0.0, 5.0), Grid((6, 7), (1.0, 2.0), (3.0, 6.0))]
 

@@ -11,34 +11,37 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from geonet import Density
-from geonet.cli import main
-from geonet import evaluation as suites
 from benchmarks.results import Spread, Table
-from geonet.evaluation import CASES, TIMES, pairs_of
-from geonet.geodesic import QUARTERS
-from geonet.mixture import BOX_CLOUDS
-from geonet.mixture import clouds as cloud_mixtures
+from experiments.autoencoder import as_rows, load_autoencoder
 from experiments.mnist import sample_digits
-from geonet.samples import histogram
-from geonet.solvers.neural.model import Branch, Trunk
-from experiments.autoencoder import load_autoencoder
-from geonet.solvers.neural.geonet import GeONetSettings
-from geonet.solvers.neural.model import write_tensors
-from geonet._toml import to_table
-from geonet.solvers.registry import make_solver, solver_names
 from experiments.paper import (
     clouds,
     digits,
-    experiments as paper,
-    loss_curves as losses,
     mixtures,
     runtime,
+)
+from experiments.paper import (
+    experiments as paper,
+)
+from experiments.paper import (
+    loss_curves as losses,
+)
+from experiments.paper import (
     table_1 as kinds,
 )
-from experiments.paper.experiments import Conditions
-from experiments.paper.experiments import EXPERIMENTS
-from experiments.autoencoder import as_rows
+from experiments.paper.experiments import EXPERIMENTS, Conditions
+from geonet import Density
+from geonet import evaluation as suites
+from geonet._toml import to_table
+from geonet.cli import main
+from geonet.evaluation import CASES, TIMES, pairs_of
+from geonet.mixture import BOX_CLOUDS
+from geonet.mixture import clouds as cloud_mixtures
+from geonet.paths import QUARTERS
+from geonet.samples import histogram
+from geonet.solvers.neural.geonet import GeONetSettings
+from geonet.solvers.neural.model import Branch, Trunk, write_tensors
+from geonet.solvers.registry import make_solver, solver_names
 from geonet.training.config import (
     ProblemSettings,
     SamplingSettings,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from geonet.errors import FileError
 from experiments.mnist import read_idx
+from geonet.errors import FileError
 
 TYPES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
 RNG = np.random.default_rng(0)

@@ -21,9 +21,9 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 import geonet
-from geonet.errors import DensityError, FileError, InputError
 from experiments import mnist as module
 from experiments.mnist import as_densities, mnist, sample_digits
+from geonet.errors import DensityError, FileError, InputError
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "studies" / "pages"
 VARIABLES = ("GEONET_DATA", "GEONET_MNIST_URL", "XDG_CACHE_HOME")

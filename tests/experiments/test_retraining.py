@@ -6,16 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from geonet.errors import FileError
-from experiments.mnist import Digits, sample_digits
 from experiments.autoencoder import load_autoencoder
+from experiments.mnist import Digits, sample_digits
+from experiments.paper import experiments as module
+from experiments.paper.experiments import Conditions, with_training
+from geonet.errors import FileError
 from geonet.solvers.neural.model import load_model, read_tensors
 from geonet.solvers.registry import make_solver
-from experiments.paper import experiments as module
-from experiments.paper.experiments import Conditions
-from experiments.paper.experiments import with_training
-from geonet.training.loop import train
 from geonet.training.log import read_log
+from geonet.training.loop import train
 
 TINY = """
 name = "tiny-model"

@@ -7,9 +7,9 @@ import sys
 import pytest
 import torch
 
+from geonet.grid import Grid
 from geonet.numerics import cosine as matrices
 from geonet.numerics.cosine import along, refinement, series_matrices, splined, unit_centres
-from geonet.grid import Grid
 from geonet.numerics.interpolation import CubicSpline
 
 

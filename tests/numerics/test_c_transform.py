@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from geonet.errors import InputError
+from geonet.grid import Grid
 from geonet.numerics import c_transform as transforms
 from geonet.numerics.c_transform import Lattice, centres, minimisers, nodes, push, transform
 from geonet.solvers.schrodinger import squared_distance_transform
-from geonet.grid import Grid
 
 SHAPES = pytest.mark.parametrize("shape", [(17,), (9, 14), (5, 7, 6)], ids=str)
 

@@ -5,8 +5,14 @@ import itertools
 import pytest
 import torch
 
-from geonet.numerics.splines import COARSEST, half_cell_means, level_shapes, refined, refinement
-from geonet.numerics.splines import at_points
+from geonet.numerics.splines import (
+    COARSEST,
+    at_points,
+    half_cell_means,
+    level_shapes,
+    refined,
+    refinement,
+)
 
 SINGLE = 1e-6  # taps are kept in single precision
 

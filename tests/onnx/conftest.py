@@ -13,13 +13,11 @@ import scipy.special
 import torch
 
 from geonet.onnx import export_onnx
-from geonet.solvers.neural.transport import network as symmetric, network as transport
-from geonet.solvers.neural.model import Branch, Trunk
 from geonet.solvers.neural.deeponet import DeepONetSettings
-from geonet.solvers.neural.model import build
 from geonet.solvers.neural.geonet import GeONetSettings
-from geonet.solvers.neural.model import save_model
-from geonet.solvers.neural.model import PRETRAINED
+from geonet.solvers.neural.model import PRETRAINED, Branch, Trunk, build, save_model
+from geonet.solvers.neural.transport import network as symmetric
+from geonet.solvers.neural.transport import network as transport
 from geonet.solvers.neural.transport.network import TransportSettings
 
 KEPT = (symmetric.hadamard, transport.analysis, transport.classes, transport.decay)

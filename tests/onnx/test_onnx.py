@@ -13,13 +13,10 @@ import pytest
 import torch
 
 import geonet
-from geonet.errors import ExportError, FileError, SolverError
-from geonet.onnx import export_onnx
 from geonet import onnx as onnx_files
-from geonet.onnx import Part, parts_of
-from geonet.solvers.neural.model import build
-from geonet.solvers.neural.model import load_model
-from geonet.solvers.neural.model import PRETRAINED
+from geonet.errors import ExportError, FileError, SolverError
+from geonet.onnx import Part, export_onnx, parts_of
+from geonet.solvers.neural.model import PRETRAINED, build, load_model
 
 from .conftest import SMALL, Exported, export, small_model
 

@@ -10,10 +10,10 @@ from matplotlib.quiver import Quiver
 
 import geonet
 from geonet.errors import InputError, UnavailableError
-from geonet.samples import sampled
 from geonet.plotting import plot_tracks, plot_velocity
 from geonet.plotting.figures import ARROW, KNOTS, THIN
 from geonet.plotting.style import TIME_MAP
+from geonet.samples import sampled
 
 
 def arrows_of(figure):

@@ -16,7 +16,7 @@ from PIL import Image
 import geonet
 from geonet import plotting
 from geonet.errors import GridError, InputError
-from geonet.geodesic import QUARTERS
+from geonet.paths import QUARTERS
 from geonet.plotting.style import Look, title_of
 
 PICTURES = {

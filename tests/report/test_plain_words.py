@@ -9,8 +9,7 @@ import torch
 
 import geonet
 from geonet import Density, Grid
-from geonet.report import headline, in_plain_words, sentences
-from geonet.report import Report
+from geonet.report import Report, headline, in_plain_words, sentences
 
 
 def report(**changes) -> Report:

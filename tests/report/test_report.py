@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import geonet
-from geonet import Density, GaussianMixture, Grid
 from benchmarks.pairs import draw
+from geonet import Density, GaussianMixture, Grid
 from geonet.report import moment_bounds
 
 KNOWN_TO_SOME = (

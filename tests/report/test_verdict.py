@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import geonet
+from benchmarks.pairs import draw
 from geonet import Density, GaussianMixture, Grid
 from geonet._advice import at_the_command_line
-from benchmarks.pairs import draw
 from geonet.report import Report
 
 LINE, SQUARE = Grid(60, 0, 10), Grid((24, 24), 0, 5)

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import geonet
-from geonet.errors import ConvergenceWarning, SolverError
-from geonet.numerics import c_transform as transforms
-from geonet.solvers.back_and_forth import cell_masses, dual_squares
 from geonet.density import Density
+from geonet.errors import ConvergenceWarning, SolverError
 from geonet.grid import Grid
 from geonet.metrics import l1
+from geonet.numerics import c_transform as transforms
+from geonet.solvers.back_and_forth import cell_masses, dual_squares
 
 
 def gaussian(grid, mean, widths):

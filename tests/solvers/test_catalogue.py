@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from geonet.errors import SolverError
-from geonet.solvers.neural.model import FORMS, form_of
 from geonet.solvers.catalogue import REQUIRED, card_at, card_of, gives_of_form
+from geonet.solvers.neural.model import FORMS, form_of
 from geonet.solvers.neural.solver import NetworkSolver
 from geonet.solvers.registry import make_solver, register, solver_card, solver_class, solver_names
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import geonet
+from experiments.mnist import as_densities, sample_digits
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import GridError, InputError, UnavailableError
+from geonet.metrics import l1, mass_error, negativity
 from geonet.mixture import (
     BOX_1D,
     BOX_2D,
@@ -18,8 +20,6 @@ from geonet.mixture import (
     mixtures_2d,
     mixtures_3d,
 )
-from geonet.metrics import l1, mass_error, negativity
-from experiments.mnist import as_densities, sample_digits
 from geonet.solvers.base import MixtureSolver
 from geonet.solvers.registry import solver_class, solver_names
 

@@ -5,8 +5,8 @@ import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceError, DensityError, SolverError
 from geonet.evaluation import known_map_geodesic, random_potential
-from geonet.mixture import BOX_2D, mixtures_2d
 from geonet.metrics import l1, mass_error
+from geonet.mixture import BOX_2D, mixtures_2d
 from geonet.solvers import monge_ampere
 
 TIMES = [0.0, 0.25, 0.5, 0.75, 1.0]

@@ -6,9 +6,9 @@ from scipy.stats import norm
 
 import geonet
 from geonet import Density, Grid
+from geonet.metrics import l1, mass_error
 from geonet.mixture import BOX_1D, mixtures_1d
 from geonet.numerics.interpolation import resample
-from geonet.metrics import l1, mass_error
 
 QUARTERS = [0.25, 0.5, 0.75]
 

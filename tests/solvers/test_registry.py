@@ -8,17 +8,15 @@ import pytest
 import geonet
 from geonet.cli import main
 from geonet.errors import FileError, SolverError
-from geonet.solvers.neural import model as model_file
-from geonet.solvers.neural.model import Branch, Trunk
-from geonet.solvers.neural.deeponet import DeepONetSettings
-from geonet.solvers.neural.model import build
-from geonet.solvers.neural.geonet import GeONetSettings
-from geonet.solvers.neural.model import kind_of, save_model, write_tensors
-from geonet.solvers.neural.transport.network import TransportSettings
 from geonet.solvers import registry
-from geonet.solvers.neural.solver import NetworkSolver
-from geonet.solvers.neural.transport.solver import TransportSolver
 from geonet.solvers.linear import Linear
+from geonet.solvers.neural import model as model_file
+from geonet.solvers.neural.deeponet import DeepONetSettings
+from geonet.solvers.neural.geonet import GeONetSettings
+from geonet.solvers.neural.model import Branch, Trunk, build, kind_of, save_model, write_tensors
+from geonet.solvers.neural.solver import NetworkSolver
+from geonet.solvers.neural.transport.network import TransportSettings
+from geonet.solvers.neural.transport.solver import TransportSolver
 from geonet.solvers.registry import import_all, make_solver, register, solver_class, solver_names
 
 SETTINGS = {

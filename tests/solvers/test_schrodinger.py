@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import geonet
+from benchmarks.pairs import draw
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceError, SolverError
-from benchmarks.pairs import draw
-from geonet.numerics.heat_kernel import HeatKernel, _log_kernel
-from geonet.solvers.schrodinger import squared_distance_transform
-from geonet.report import moment_bounds
-from geonet.mixture import mixtures_1d, mixtures_2d
 from geonet.metrics import mass_error
+from geonet.mixture import mixtures_1d, mixtures_2d
+from geonet.numerics.heat_kernel import HeatKernel, _log_kernel
+from geonet.report import moment_bounds
+from geonet.solvers.schrodinger import squared_distance_transform
 
 LINE = Grid(100, 0, 10)
 SQUARE = Grid((40, 40), 0, 5)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from geonet.solvers.neural.model import read_tensors
 from geonet._toml import from_table
+from geonet.solvers.neural.model import read_tensors
 from geonet.training.config import TrainingConfig
 from geonet.training.log import read_log
 

@@ -12,14 +12,17 @@ import torch
 from geonet import Grid
 from geonet.numerics.interpolation import CubicSpline
 from geonet.training import synthetic as anything
+from geonet.training.loop import CATALOGUE
+from geonet.training.problems import Cells
+from geonet.training.random_fields import LEAST, normalised, smooth_fields
 from geonet.training.synthetic import (
     ALIKE,
-    Anything,
     CUBE,
     CUT,
     ELSEWHERE,
     EMPTY,
     SQUARE,
+    Anything,
     boxes,
     coarse,
     random_densities,
@@ -29,9 +32,6 @@ from geonet.training.synthetic import (
     two_densities,
     two_windows,
 )
-from geonet.training.loop import CATALOGUE
-from geonet.training.problems import Cells
-from geonet.training.random_fields import LEAST, normalised, smooth_fields
 
 FAMILIES = [SQUARE, CUBE]
 NAMES = ["2d", "3d"]

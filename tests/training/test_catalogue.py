@@ -5,14 +5,14 @@ from typing import get_args, get_type_hints
 import pytest
 import torch
 
-from geonet.errors import ConfigError, FileError
-from experiments.mnist import Digits, sample_digits
-from experiments.autoencoder import Autoencoder
-from geonet.solvers.neural.model import write_tensors
-from geonet._toml import from_table
 from experiments import problems as digits
-from geonet.training.loop import CATALOGUE, make_problem
+from experiments.autoencoder import Autoencoder
+from experiments.mnist import Digits, sample_digits
+from geonet._toml import from_table
+from geonet.errors import ConfigError, FileError
+from geonet.solvers.neural.model import write_tensors
 from geonet.training.config import DIMENSIONS, ProblemSettings, TrainingConfig
+from geonet.training.loop import CATALOGUE, make_problem
 
 
 def config(problem, dimension=1):

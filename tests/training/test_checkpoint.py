@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from geonet._toml import to_table, to_toml
 from geonet.errors import ConfigError, FileError
 from geonet.solvers.neural import model as model_file
 from geonet.solvers.neural.model import read_tensors, write_tensors
-from geonet._toml import to_table, to_toml
 from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
-from geonet.training.loop import Run, train
 from geonet.training.distributed import Processes
+from geonet.training.loop import Run, train
 
 NAME = "checkpoint.safetensors"
 ALIGNED = 64  # bytes: where torch's allocator begins a tensor

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from geonet.errors import ConfigError, FileError
 from geonet._toml import from_table, to_table, to_toml
+from geonet.errors import ConfigError, FileError
 from geonet.training.config import TrainingConfig, read_config
 
 ROOT = Path(__file__).parents[2]

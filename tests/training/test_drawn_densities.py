@@ -5,8 +5,8 @@ import torch
 
 from geonet import Grid
 from geonet.training import drawn_densities as drawn
-from geonet.training.synthetic import SQUARE
 from geonet.training.random_fields import LEAST, normalised
+from geonet.training.synthetic import SQUARE
 
 COUNT = 150
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from geonet import Density, Grid
+from geonet._progress import progress_callback
 from geonet.evaluation import truth_of
 from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.solvers.neural.model import read_tensors, write_tensors
-from geonet._progress import progress_callback
 from geonet.training import checkpoint as kept_truths
 from geonet.training.checkpoint import KeptTruths, pair_digest
 

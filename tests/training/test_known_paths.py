@@ -9,9 +9,14 @@ import torch
 
 import geonet
 from geonet import Density, Grid
-from geonet.training.problems import MOMENTS, known_density, with_known_paths
-from geonet.training.problems import FAMILIES
-from geonet.training.problems import cartesian_batch, sensor_points
+from geonet.training.problems import (
+    FAMILIES,
+    MOMENTS,
+    cartesian_batch,
+    known_density,
+    sensor_points,
+    with_known_paths,
+)
 
 FINE = Grid(2001)
 TIMES = [0.0, 0.2, 0.5, 1.0]

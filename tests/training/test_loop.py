@@ -14,18 +14,19 @@ import torch
 
 import geonet
 from geonet import Density, GaussianMixture, Grid
+from geonet._toml import to_table, to_toml
 from geonet.errors import ConfigError, FileError, TrainingError
 from geonet.solvers.neural.geonet import GeONetObjective
 from geonet.solvers.neural.model import load_model, read_tensors
 from geonet.solvers.neural.transport.network import TransportNet, TransportObjective
-from geonet.training.optim import learning_rate
-from geonet._toml import to_table, to_toml
-from geonet.training import loop, loop as stops
+from geonet.training import loop
+from geonet.training import loop as stops
 from geonet.training.config import read_config
-from geonet.training.problems import known_density, with_known_paths
-from geonet.training.loop import Run, TrainingOutcome, train
 from geonet.training.distributed import Processes
 from geonet.training.log import Validation
+from geonet.training.loop import Run, TrainingOutcome, train
+from geonet.training.optim import learning_rate
+from geonet.training.problems import known_density, with_known_paths
 
 VARIANTS = {
     "soap": {},

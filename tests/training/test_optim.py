@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from geonet.training.optim import learning_rate, make_optimizer, shrink
 from geonet.training.config import OptimizerSettings
-from geonet.training.optim import SOAP
-from geonet.training.loop import balanced_weights
 from geonet.training.distributed import Processes
+from geonet.training.loop import balanced_weights
+from geonet.training.optim import SOAP, learning_rate, make_optimizer, shrink
 
 
 def random(*shape, seed=0):

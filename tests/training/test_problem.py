@@ -4,20 +4,19 @@ import torch
 
 from geonet import GaussianMixture, Grid
 from geonet.errors import FileError
-from geonet.solvers.neural.model import Branch, Trunk
 from geonet.solvers.neural.deeponet import Bases
-from geonet.solvers.neural.model import build
 from geonet.solvers.neural.geonet import GeONetSettings
-from geonet.training.user_data import read_own
+from geonet.solvers.neural.model import Branch, Trunk, build
 from geonet.training.problems import (
     FAMILIES,
-    Mixtures,
     QUADRATURE,
+    Mixtures,
     evaluate,
     log_quadratics,
     quadrature,
+    sensor_points,
 )
-from geonet.training.problems import sensor_points
+from geonet.training.user_data import read_own
 
 
 def seeded(seed=3):

@@ -12,11 +12,11 @@ from contextlib import ExitStack, suppress
 import pytest
 import torch
 
+from geonet._toml import to_table, to_toml
 from geonet.errors import ConfigError
 from geonet.solvers.neural.model import load_model, read_tensors
-from geonet._toml import to_table, to_toml
-from geonet.training.loop import Run, train
 from geonet.training.distributed import Processes, joined_processes
+from geonet.training.loop import Run, train
 
 PATIENCE = 240  # seconds, on a machine that has other work
 

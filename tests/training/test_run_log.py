@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from geonet.training import log as run_log
-from geonet.training.loop import train
 from geonet.training.log import Display, RunLog, read_log
+from geonet.training.loop import train
 
 TERMS = {"continuity": 1.0, "hamilton_jacobi": 0.5, "source": 0.25, "target": 0.25}
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from geonet.training.problems import FAMILIES, cartesian_batch, sensor_points, spread, triples_batch
 from geonet.training.user_data import read_own
-from geonet.training.problems import FAMILIES
-from geonet.training.problems import cartesian_batch, sensor_points, spread, triples_batch
 
 SENSORS, PAIRS, POINTS, PLACES = 4, 6, 7, 5
 

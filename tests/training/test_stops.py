@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from geonet._progress import report_progress
 from geonet.solvers.neural import model as model_file
 from geonet.solvers.neural.model import read_tensors
-from geonet._progress import report_progress
-from geonet.training import checkpoint as kept_truths, loop as stops
-from geonet.training.loop import Run, train
-from geonet.training.loop import Stopped, Stops
+from geonet.training import checkpoint as kept_truths
+from geonet.training import loop as stops
+from geonet.training.loop import Run, Stopped, Stops, train
 
 BOTH = pytest.mark.parametrize(
     ("number", "reason"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]

@@ -13,14 +13,13 @@ from scipy.special import ndtr
 import geonet
 from geonet.errors import TrainingError
 from geonet.evaluation import exact_path
-from geonet.geodesic import QUARTERS
-from geonet.mixture import BOX_1D, mixtures_1d
 from geonet.metrics import l1
+from geonet.mixture import BOX_1D, mixtures_1d
+from geonet.paths import QUARTERS
 from geonet.solvers.neural.model import load_model, save_model
-from geonet.training.loop import Run, train
 from geonet.training.distributed import Processes
-from geonet.training.log import read_log
-from geonet.training.log import Validation
+from geonet.training.log import Validation, read_log
+from geonet.training.loop import Run, train
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from mutations import ODD_TEXT, OUTSIDE
 from numpy.random import Generator
 from specimens import Reader, readers
 
-from geonet.errors import GeonetError
 from geonet._files import ensure_dir
+from geonet.errors import GeonetError
 
 SECONDS = 10  # for one file
 MEMORY = 2**30  # bytes more than before the first file

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.random import Generator
 from safetensors import safe_open
 
-from geonet.solvers.neural.model import write_tensors
 from geonet._toml import to_toml
+from geonet.solvers.neural.model import write_tensors
 
 Mutation = Callable[[bytes, Generator], bytes]
 HEAD = 200  # bytes, within which most formats have their sizes

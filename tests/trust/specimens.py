@@ -25,23 +25,19 @@ from mutations import (
 from PIL import Image
 
 import geonet
-from geonet.cli.batch import COLUMNS, _read_summary
-from geonet.cli.batch import read_pair_list
-from geonet.density import Density
-from geonet.grid import Grid
-from experiments.mnist import read_idx
-from geonet.io import read_points
-from geonet.solvers.neural.model import Branch, Trunk
-from experiments.autoencoder import Autoencoder
-from experiments.autoencoder import load_autoencoder
-from geonet.solvers.neural.deeponet import DeepONetSettings
-from geonet.solvers.neural.model import build
-from geonet.solvers.neural.geonet import GeONetSettings
-from geonet.solvers.neural.model import save_model, write_tensors
-from geonet.solvers.neural.transport.network import TransportSettings
-from geonet._toml import from_table, to_toml
 from benchmarks.records import FILE as BENCHMARK
 from benchmarks.records import read_benchmark
+from experiments.autoencoder import Autoencoder, load_autoencoder
+from experiments.mnist import read_idx
+from geonet._toml import from_table, to_toml
+from geonet.cli.batch import COLUMNS, _read_summary, read_pair_list
+from geonet.density import Density
+from geonet.grid import Grid
+from geonet.io import read_points
+from geonet.solvers.neural.deeponet import DeepONetSettings
+from geonet.solvers.neural.geonet import GeONetSettings
+from geonet.solvers.neural.model import Branch, Trunk, build, save_model, write_tensors
+from geonet.solvers.neural.transport.network import TransportSettings
 from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from geonet.training.config import TrainingConfig, read_config
 from geonet.training.user_data import read_own

@@ -13,15 +13,16 @@ import pytest
 import torch
 
 import geonet
-from geonet import Density, Grid, _threads as threads
+from geonet import Density, Grid
+from geonet import _threads as threads
 from geonet._threads import (
     CHOSEN,
     SMALL,
     WORTH,
-    one_thread,
-    threads_for,
-    passive_wait,
     limit_threads,
+    one_thread,
+    passive_wait,
+    threads_for,
 )
 
 # Torch is imported first, so no setting of the environment could come in time. Endless loops, one

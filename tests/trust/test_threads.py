@@ -19,15 +19,13 @@ from PIL import Image
 import geonet
 from geonet import Density, Grid
 from geonet._files import atomic_write
-from geonet.solvers.neural import deeponet
-from geonet.solvers.neural.model import Branch, Trunk
-from geonet.solvers.neural.deeponet import DeepONetSettings
-from geonet.solvers.neural.model import build
-from geonet.solvers.neural.model import PRETRAINED
-from geonet.solvers.neural.transport.network import TransportSettings
-from geonet._utils import suppress_warnings
-from geonet.solvers.registry import solver_names
 from geonet._threads import SMALL, map_in_threads
+from geonet._utils import suppress_warnings
+from geonet.solvers.neural import deeponet
+from geonet.solvers.neural.deeponet import DeepONetSettings
+from geonet.solvers.neural.model import PRETRAINED, Branch, Trunk, build
+from geonet.solvers.neural.transport.network import TransportSettings
+from geonet.solvers.registry import solver_names
 
 THREADS = 8
 LINE = Grid(32)

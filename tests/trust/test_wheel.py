@@ -16,8 +16,8 @@ import pytest
 
 from geonet.app.requests import settings
 from geonet.app.routes import page_files
-from geonet.solvers.neural.transport import compiled
 from geonet.solvers.neural.model import PRETRAINED
+from geonet.solvers.neural.transport import compiled
 
 pytestmark = pytest.mark.slow
 SOURCES = Path(__file__).parents[2]

@@ -18,10 +18,11 @@ import pytest
 import torch
 
 import geonet
-from geonet import evaluation, export, plotting, training
-from geonet.errors import GeonetError
 from experiments import mnist
-from geonet import io as readers, samples as particles
+from geonet import evaluation, export, plotting, training
+from geonet import io as readers
+from geonet import samples as particles
+from geonet.errors import GeonetError
 from geonet.solvers.neural.transport.network import TransportSettings
 from geonet.training.config import ProblemSettings
 
@@ -299,7 +300,7 @@ WRONG_CONFIGS = (None, {}, "a.toml", 3, Path("a.toml"), [], A, np.ones(2))
 # ---- the functions
 
 TABLE: dict[str, tuple[Callable[..., Any], list[tuple[Arguments, str]]]] = {
-    "geonet.geodesic": (
+    "geonet.paths": (
         geonet.geodesic,
         [
             *at(0, NOT_DENSITIES, B),

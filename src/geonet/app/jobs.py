@@ -20,9 +20,9 @@ from starlette.responses import Response
 from geonet.api import geodesic
 from geonet.app.requests import Asked
 from geonet.errors import ConvergenceWarning, GeonetError
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid
 from geonet.mixture import GaussianMixture
+from geonet.paths import Geodesic
 
 # ---- What the server refuses: one sentence, and a status of HTTP.
 

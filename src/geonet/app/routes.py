@@ -40,7 +40,7 @@ from geonet.app.requests import (
 )
 from geonet.density import Density
 from geonet.errors import GeonetError, InputError, SolverError, UnavailableError
-from geonet.geodesic import Geodesic
+from geonet.paths import Geodesic
 from geonet.plotting.explore import (
     MOMENTS,
     QUARTERS,

@@ -13,7 +13,7 @@ from geonet._files import atomic_write, ensure_dir
 
 if TYPE_CHECKING:
     from geonet.density import Density
-    from geonet.geodesic import Geodesic
+    from geonet.paths import Geodesic
 
 SEED_2D, SEED_1D = 58, 66  # pairs that lie far apart
 SHAPES = ("spiral.png", "heart.png")

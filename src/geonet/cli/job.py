@@ -27,7 +27,7 @@ from geonet.io import IMAGE_SUFFIXES, Contents, Kind, opened
 
 if TYPE_CHECKING:
     from geonet.density import Mass
-    from geonet.geodesic import Geodesic
+    from geonet.paths import Geodesic
     from geonet.report import Report
 
 

@@ -20,8 +20,8 @@ from PIL import Image, ImageColor, ImageDraw, ImageFont
 from geonet._files import atomic_write
 from geonet._validation import as_path, check_count, check_flag
 from geonet.errors import FileError
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid
+from geonet.paths import Geodesic
 from geonet.plotting.panels import PROJECTIONS, projection
 from geonet.plotting.style import (
     FAINT,

@@ -22,8 +22,8 @@ from geonet._files import atomic_write
 from geonet._validation import as_path, check_count
 from geonet.density import Density
 from geonet.errors import FileError, UnavailableError
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid
+from geonet.paths import Geodesic
 from geonet.plotting.panels import projection
 from geonet.plotting.style import PLAIN, Look, check, title_of, upright
 from geonet.report import in_plain_words

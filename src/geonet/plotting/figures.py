@@ -24,9 +24,9 @@ from geonet._validation import (
 )
 from geonet.density import MASSES, Density, Mass, check_density
 from geonet.errors import GridError, InputError
-from geonet.geodesic import QUARTERS, Geodesic, Times, check_path, check_times
 from geonet.grid import Grid
 from geonet.metrics import l1
+from geonet.paths import QUARTERS, Geodesic, Times, check_path, check_times
 from geonet.plotting.panels import (
     BETWEEN_TICKS,
     Asked,

@@ -20,8 +20,8 @@ from geonet._advice import argument, either, setting
 from geonet._validation import as_number, check_choice, check_instance, short_repr
 from geonet.density import MASSES, Mass
 from geonet.errors import InputError, UnavailableError
-from geonet.geodesic import Geodesic, Times, check_path, check_times
 from geonet.grid import Grid
+from geonet.paths import Geodesic, Times, check_path, check_times
 
 Frames = NDArray[np.floating]
 

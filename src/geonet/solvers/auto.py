@@ -9,7 +9,7 @@ import torch
 
 from geonet._progress import report_progress
 from geonet.density import Density
-from geonet.geodesic import BatchedGeodesic, Geodesic
+from geonet.paths import BatchedGeodesic, Geodesic
 from geonet.solvers.base import Solver, one_by_one
 from geonet.solvers.bures import Bures
 from geonet.solvers.neural.pretrained import shipped_class

@@ -30,9 +30,9 @@ from geonet._progress import report_progress
 from geonet._utils import user_stacklevel
 from geonet.density import Density
 from geonet.errors import ConvergenceWarning, SolverError
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid, unit_box
 from geonet.numerics.c_transform import centres, nodes, push, transform
+from geonet.paths import Geodesic
 from geonet.solvers.base import Solver
 
 # ---- Paths that push both ends along maps: those of Kantorovich potentials known at the cells.

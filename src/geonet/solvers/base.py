@@ -12,9 +12,9 @@ from geonet._threads import limit_threads, map_in_threads
 from geonet._validation import short_repr
 from geonet.density import Density, check_density
 from geonet.errors import GeonetError, GridError, SolverError
-from geonet.geodesic import BatchedGeodesic, Geodesic
 from geonet.mixture import End, GaussianMixture
 from geonet.numerics.autograd import wanted
+from geonet.paths import BatchedGeodesic, Geodesic
 
 EVERY_ANSWER = ("density", "distance", "velocity", "potential", "trajectories")
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from geonet._advice import either, setting
 from geonet.density import Density
 from geonet.errors import GridError, InputError, SolverError
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid
 from geonet.mixture import End, GaussianMixture
 from geonet.numerics.autograd import first_order, root
+from geonet.paths import Geodesic
 from geonet.solvers.base import EVERY_ANSWER, MixtureSolver
 
 # ---- Paths between Gaussians, any dimension, closed form (Bures–Wasserstein geometry).

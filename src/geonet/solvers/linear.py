@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from geonet.density import Density
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid
+from geonet.paths import Geodesic
 from geonet.solvers.base import Solver
 
 # ---- The mixture (1−t)·μ_0 + t·μ_1.

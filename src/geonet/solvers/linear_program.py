@@ -22,9 +22,9 @@ from geonet._progress import report_progress
 from geonet._utils import suppress_warnings
 from geonet.density import Density
 from geonet.errors import ConvergenceError, SolverError
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid, unit_box
 from geonet.numerics.autograd import with_dual_gradient
+from geonet.paths import Geodesic
 from geonet.samples import deposit
 from geonet.solvers.base import Solver
 

@@ -30,12 +30,12 @@ from geonet._format import format_number, format_percent
 from geonet._progress import report_progress
 from geonet.density import Density
 from geonet.errors import ConvergenceError, DensityError, SolverError
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid
 from geonet.numerics.autograd import first_order, wanted, with_dual_gradient
 from geonet.numerics.characteristics import Characteristics, Origin
 from geonet.numerics.cosine import CosineSeries
 from geonet.numerics.interpolation import CubicSpline
+from geonet.paths import Geodesic
 from geonet.solvers.base import EVERY_ANSWER, Solver
 
 # ---- A geodesic given by its potential at t = 0: everything else follows along straight lines.

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from geonet.density import Density
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid
 from geonet.numerics.autograd import with_dual_gradient
+from geonet.paths import Geodesic
 from geonet.solvers.base import EVERY_ANSWER, Solver
 
 # ---- 1D paths by quantile functions, exact for piecewise-constant densities.

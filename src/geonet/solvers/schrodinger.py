@@ -27,13 +27,13 @@ from geonet._format import format_number
 from geonet._progress import report_progress
 from geonet.density import Density
 from geonet.errors import ConvergenceError, SolverError
-from geonet.geodesic import Geodesic, Times
 from geonet.grid import Grid, UnitBox, unit_box
 from geonet.numerics.autograd import with_dual_gradient
 from geonet.numerics.heat_kernel import RESOLVED, Flow, carried_factors, heat_flow
 from geonet.numerics.interpolation import CubicSpline, resample
 from geonet.numerics.ode import runge_kutta
 from geonet.numerics.splines import interpolated
+from geonet.paths import Geodesic, Times
 from geonet.report import moment_bounds
 from geonet.solvers.base import Solver
 from geonet.solvers.newton.bounds import SLACK, lower_bound, upper_bound

@@ -20,7 +20,7 @@ from geonet._utils import VERSION
 from geonet.density import Density
 from geonet.errors import ConfigError, FileError
 from geonet.evaluation import Truth, truth_of, truth_of_pair
-from geonet.geodesic import QUARTERS
+from geonet.paths import QUARTERS
 from geonet.solvers.neural.model import read_tensors, write_tensors
 from geonet.training.config import TrainingConfig
 

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from geonet._files import atomic_write
-from geonet.geodesic import QUARTERS
 from geonet.grid import unit_box
 from geonet.metrics import l1
+from geonet.paths import QUARTERS
 from geonet.solvers.neural.model import Model
 from geonet.solvers.registry import make_solver
 from geonet.training.checkpoint import KeptTruths

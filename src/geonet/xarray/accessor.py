@@ -15,7 +15,7 @@ from geonet._threads import one_thread
 from geonet._validation import check_choice, check_instance
 from geonet.density import Mass
 from geonet.errors import GridError, InputError
-from geonet.geodesic import check_times
+from geonet.paths import check_times
 from geonet.solvers.base import Solver
 from geonet.xarray.coordinates import (
     Moments,

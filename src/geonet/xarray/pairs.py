@@ -25,7 +25,7 @@ from geonet._validation import as_number, check_choice, check_instance, is_numbe
 from geonet.api import geodesic
 from geonet.density import MASSES, Density, Mass
 from geonet.errors import DensityError, InputError
-from geonet.geodesic import Geodesic
+from geonet.paths import Geodesic
 from geonet.solvers.base import Solver
 from geonet.solvers.registry import make_solver
 from geonet.xarray.coordinates import Moments, Space

@@ -8,13 +8,13 @@ from time import sleep
 import pytest
 import torch
 
+from benchmarks.any_pair import run
+from benchmarks.any_pair import run as worker
+from benchmarks.any_pair.suite import AnySuite
 from geonet.errors import SolverError
-from geonet.solvers.linear import LinearPath
 from geonet.solvers import registry
 from geonet.solvers.base import Solver
-from geonet.solvers.linear import Linear
-from benchmarks.any_pair import run, run as worker
-from benchmarks.any_pair.suite import AnySuite
+from geonet.solvers.linear import Linear, LinearPath
 
 TINY = AnySuite({16: 64, 32: 128}, ("smooth", "digits"), 2, "stub", budget=5.0, repeats=2)
 

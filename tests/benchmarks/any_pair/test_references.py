@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.pairs import draw
 from benchmarks.any_pair.suite import COARSE, ReferenceJob, solved_references
+from benchmarks.pairs import draw
 
 
 def test_references_are_blocks_of_the_finer_grid(tiny, stub):

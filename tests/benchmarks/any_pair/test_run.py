@@ -1,12 +1,12 @@
 """The whole suite: references, solvers, and what is told on the way."""
 
-from geonet.errors import SolverError
 from benchmarks import run as whole
 from benchmarks.any_pair import run
 from benchmarks.any_pair import suite as module
 from benchmarks.any_pair.run import MODULES, any_pairs
 from benchmarks.contestants import Entrant
 from benchmarks.records import read_benchmark
+from geonet.errors import SolverError
 
 OWN = [Entrant("a stub", "stub", (2,)), Entrant("new", "not-yet", (2,))]
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from benchmarks.any_pair.suite import ENTRANTS, SUITE, any_entrants, read_pairs
 from benchmarks.pairs import KINDS, draw
 from geonet.grid import Grid
 from geonet.solvers.registry import make_solver
-from benchmarks.any_pair.suite import ENTRANTS, SUITE, any_entrants, read_pairs
 
 
 def test_the_suite():

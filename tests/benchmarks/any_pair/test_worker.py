@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.pairs import draw
-from geonet.solvers.linear import LinearPath
-from geonet.metrics import block_l1
-from geonet.solvers.linear import Linear
 from benchmarks.any_pair import run as worker
-from benchmarks.any_pair.suite import ReferenceJob, solved_references
 from benchmarks.any_pair.run import AnyJob, measured
+from benchmarks.any_pair.suite import ReferenceJob, solved_references
 from benchmarks.contestants import Entrant
+from benchmarks.pairs import draw
+from geonet.metrics import block_l1
+from geonet.solvers.linear import Linear, LinearPath
 
 
 @pytest.fixture

@@ -10,12 +10,18 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 import geonet
+from benchmarks.baselines.flow_matching import (
+    FlowMatching,
+    LearnedFlow,
+    RectifiedFlow,
+    fit_flow,
+    on_lines,
+    paired_optimally,
+    split_cells,
+)
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceError, SolverError
 from geonet.metrics import l1, mass_error
-from benchmarks.baselines.flow_matching import FlowMatching, fit_flow, split_cells
-from benchmarks.baselines.flow_matching import LearnedFlow, on_lines, paired_optimally
-from benchmarks.baselines.flow_matching import RectifiedFlow
 
 SMALL = {"steps": 200, "batch": 64, "width": 32, "depth": 2, "carried": 4000}
 SOLVERS = (FlowMatching(**SMALL), RectifiedFlow(**SMALL))

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import geonet
+from benchmarks.baselines import ott_barycenter
+from benchmarks.baselines.ott_barycenter import OttBarycenter, OttBarycenterPath
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceError, ConvergenceWarning, SolverError, UnavailableError
 from geonet.metrics import l1, mass_error
-from benchmarks.baselines import ott_barycenter
-from benchmarks.baselines.ott_barycenter import OttBarycenter, OttBarycenterPath
 
 NAME = "ott-barycenter"
 LINE = Grid(50, 0, 10)

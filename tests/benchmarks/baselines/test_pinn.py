@@ -10,12 +10,11 @@ import pytest
 import torch
 
 import geonet
+from benchmarks.baselines.pinn import Pinn
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceError, SolverError
-from geonet.metrics import end_point_errors
-from geonet.metrics import l1
+from geonet.metrics import end_point_errors, l1
 from geonet.solvers.linear import Linear
-from benchmarks.baselines.pinn import Pinn
 
 BRIEF = Pinn(steps=1000, points=256, width=32, depth=4, modes=6)
 BRIEFEST = Pinn(steps=6, points=16, width=6, depth=2, modes=3)

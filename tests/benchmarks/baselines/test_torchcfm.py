@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from geonet._utils import fork_rng
 from benchmarks.baselines import flow_matching as learned_flow
-from benchmarks.baselines.flow_matching import FlowMatching
-from benchmarks.baselines.flow_matching import on_lines, paired_optimally
-from benchmarks.baselines.flow_matching import RectifiedFlow
+from benchmarks.baselines.flow_matching import (
+    FlowMatching,
+    RectifiedFlow,
+    on_lines,
+    paired_optimally,
+)
+from geonet._utils import fork_rng
 
 pytestmark = pytest.mark.slow
 SMALL = {"steps": 300, "batch": 128, "width": 32, "depth": 2}

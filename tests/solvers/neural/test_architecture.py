@@ -1,9 +1,9 @@
 import pytest
 
 from geonet.errors import ConfigError
-from geonet.solvers.neural.model import LARGEST
 from geonet.solvers.neural.deeponet import DeepONetSettings
 from geonet.solvers.neural.geonet import GeONetSettings
+from geonet.solvers.neural.model import LARGEST
 from geonet.solvers.neural.transport.network import TransportSettings
 
 EVEN = "give an even number of modes, at most 2^20 in all."

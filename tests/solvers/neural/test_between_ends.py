@@ -6,15 +6,12 @@ import torch
 import geonet
 from geonet import Density, Grid
 from geonet.errors import ConfigError
-from geonet.solvers.neural.model import Branch, Trunk
-from geonet.solvers.neural.layers import BetweenEnds
-from geonet.solvers.neural.layers import cartesian
 from geonet.solvers.neural.deeponet import DeepONetSettings
-from geonet.solvers.neural.model import build
 from geonet.solvers.neural.geonet import GeONet, GeONetSettings
 from geonet.solvers.neural.jets import variables
-from geonet.solvers.neural.model import load_model, save_model
+from geonet.solvers.neural.layers import BetweenEnds, cartesian
 from geonet.solvers.neural.losses import Batch, LossSettings
+from geonet.solvers.neural.model import Branch, Trunk, build, load_model, save_model
 
 # At its first jvp torch warns of itself.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")

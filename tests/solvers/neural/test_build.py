@@ -1,10 +1,9 @@
 import pytest
 import torch
 
-from geonet.solvers.neural.model import Branch, Trunk
 from geonet.solvers.neural.deeponet import DeepONetSettings, DensityNet
-from geonet.solvers.neural.model import build, untrained
 from geonet.solvers.neural.geonet import GeONet, GeONetSettings
+from geonet.solvers.neural.model import Branch, Trunk, build, untrained
 from geonet.solvers.neural.transport.network import TransportNet, TransportSettings
 
 pytestmark = pytest.mark.usefixtures("double_precision")

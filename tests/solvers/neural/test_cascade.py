@@ -3,23 +3,24 @@ import math
 import pytest
 import torch
 
+from benchmarks.pairs import draw
 from geonet import Density, Grid
 from geonet.errors import ConfigError
-from benchmarks.pairs import draw
-from geonet.solvers.newton.system import looked
 from geonet.solvers.neural.cascade import (
     COARSEST,
-    CascadeSettings,
     FOLDS,
     SMALL,
+    CascadeSettings,
     _deficit,
     _folds,
     averaged,
+    guesses_of,
+    square_cells,
 )
-from geonet.solvers.neural.cascade import guesses_of, square_cells
-from geonet.solvers.neural.model import build
 from geonet.solvers.neural.losses import Batch, LossSettings
+from geonet.solvers.neural.model import build
 from geonet.solvers.neural.unet import halved
+from geonet.solvers.newton.system import looked
 
 TINY = CascadeSettings(sensors=32, whole=6, detail=2)
 

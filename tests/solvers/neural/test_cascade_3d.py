@@ -9,23 +9,23 @@ import torch
 
 from geonet import Density, Grid
 from geonet.errors import ConfigError
-from geonet.solvers.newton.system import looked
 from geonet.solvers.neural.cascade import (
     COARSEST,
-    CascadeSettings,
     FOLDS,
     SMALL,
+    CascadeSettings,
     _deficit,
     _folds,
     _least,
     averaged,
+    guesses_of,
+    square_cells,
 )
-from geonet.solvers.neural.cascade import guesses_of, square_cells
-from geonet.solvers.neural.model import build
-from geonet.solvers.neural.model import load_model, save_model
 from geonet.solvers.neural.losses import Batch, LossSettings
-from geonet.solvers.neural.unet import halved
+from geonet.solvers.neural.model import build, load_model, save_model
 from geonet.solvers.neural.solver import CascadeSolver
+from geonet.solvers.neural.unet import halved
+from geonet.solvers.newton.system import looked
 from geonet.training.synthetic import CUBE, random_densities
 
 TINY = CascadeSettings(dimension=3, sensors=16, whole=3, detail=2)

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import geonet
+from benchmarks.pairs import KINDS, draw
 from geonet import Density, Grid
 from geonet.errors import SolverError
-from benchmarks.pairs import KINDS, draw
-from geonet.solvers.newton import compiled
 from geonet.metrics import l1
+from geonet.solvers.newton import compiled
 
 pytestmark = pytest.mark.skipif(not compiled.available(), reason="torch alone takes minutes")
 

@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 import torch
 
-from geonet.solvers.neural.transport import compiled as loops
 from geonet.solvers.neural import unet as compiled
+from geonet.solvers.neural.transport import compiled as loops
 from geonet.solvers.neural.unet import SymmetricUNet, layers_of
 
 # Widths that fill no block of outputs or several, grids that fill no vector or many.

@@ -3,12 +3,11 @@ import math
 import pytest
 import torch
 
-from geonet.solvers.neural.model import Branch, Trunk
-from geonet.solvers.neural.layers import DeepONet, cartesian, paired
 from geonet.solvers.neural.deeponet import DeepONetSettings, DensityNet
-from geonet.solvers.neural.model import build
 from geonet.solvers.neural.geonet import GeONet, GeONetSettings
 from geonet.solvers.neural.jets import variables
+from geonet.solvers.neural.layers import DeepONet, cartesian, paired
+from geonet.solvers.neural.model import Branch, Trunk, build
 
 # At its first jvp torch warns of itself.
 pytestmark = [

@@ -8,13 +8,11 @@ import torch
 import geonet
 from geonet import Density, Grid
 from geonet.errors import FileError, SolverError, UnavailableError
-from geonet.mixture import BOX_1D, mixtures_1d
 from geonet.metrics import l1
-from geonet.solvers.neural.model import Branch, Trunk
-from geonet.solvers.neural.deeponet import DeepONetSettings, UNUSUAL
-from geonet.solvers.neural.model import build
+from geonet.mixture import BOX_1D, mixtures_1d
+from geonet.solvers.neural.deeponet import UNUSUAL, DeepONetSettings
 from geonet.solvers.neural.geonet import GeONetSettings
-from geonet.solvers.neural.model import save_model
+from geonet.solvers.neural.model import Branch, Trunk, build, save_model
 
 TIMES = [0.0, 0.3, 1.0]
 SIZES = {

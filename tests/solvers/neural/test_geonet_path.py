@@ -9,15 +9,13 @@ import torch
 import geonet
 from geonet import Density, Grid
 from geonet.errors import FileError
-from geonet.mixture import BOX_1D, mixtures_1d
-from geonet.metrics import l1
 from geonet.grid import unit_box
-from geonet.solvers.neural.model import Branch, Trunk
-from geonet.solvers.neural.model import build
+from geonet.metrics import l1
+from geonet.mixture import BOX_1D, mixtures_1d
 from geonet.solvers.neural.geonet import GeONetSettings
 from geonet.solvers.neural.jets import Jet
-from geonet.training.problems import Mixtures
-from geonet.training.problems import sensor_points
+from geonet.solvers.neural.model import Branch, Trunk, build
+from geonet.training.problems import Mixtures, sensor_points
 
 # At its first jvp torch warns of itself.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")

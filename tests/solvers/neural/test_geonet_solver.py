@@ -10,15 +10,13 @@ import torch
 
 import geonet
 from geonet import Density, GaussianMixture, Grid
+from geonet._toml import from_table
 from geonet.errors import SolverError, UnavailableError
 from geonet.mixture import BOX_1D, mixtures_1d
 from geonet.solvers.neural import deeponet as learned
 from geonet.solvers.neural import model as opening
-from geonet.solvers.neural.model import Branch, Trunk
-from geonet.solvers.neural.model import build
 from geonet.solvers.neural.geonet import GeONetSettings
-from geonet.solvers.neural.model import save_model
-from geonet._toml import from_table
+from geonet.solvers.neural.model import Branch, Trunk, build, save_model
 from geonet.training.config import TrainingConfig
 from geonet.training.loop import train
 

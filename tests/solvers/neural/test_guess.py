@@ -5,10 +5,10 @@ import torch
 
 import geonet
 from geonet import Density, Grid
+from geonet.grid import unit_box
+from geonet.mixture import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d, mixtures_3d
 from geonet.numerics.cosine import CosineSeries
 from geonet.numerics.splines import at_points
-from geonet.mixture import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d, mixtures_3d
-from geonet.grid import unit_box
 from geonet.solvers.neural.transport.solver import CELLS, network_potentials, splined, start_shape
 
 FAMILIES = {1: (mixtures_1d, BOX_1D), 2: (mixtures_2d, BOX_2D), 3: (mixtures_3d, BOX_3D)}

@@ -16,13 +16,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import geonet
+from geonet._toml import to_table
 from geonet.cli import main
 from geonet.errors import FileError
-from geonet.solvers.neural.model import Branch, Trunk
-from geonet.solvers.neural.model import build
 from geonet.solvers.neural.geonet import GeONetSettings
-from geonet.solvers.neural.model import load_model, save_model, write_tensors
-from geonet._toml import to_table
+from geonet.solvers.neural.model import Branch, Trunk, build, load_model, save_model, write_tensors
 
 TINY = GeONetSettings(
     sensors=12, rank=6, branch=Branch(width=8, depth=3), trunk=Trunk(width=8, depth=3)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import geonet
-from geonet import Density, Grid
 from benchmarks.pairs import draw
+from geonet import Density, Grid
 from geonet.solvers.neural.cascade import BORDER, moves_between
 
 N = 24

@@ -3,16 +3,17 @@ import math
 import pytest
 import torch
 
-from geonet.solvers.neural.model import Trunk
 from geonet.solvers.neural.jets import variables
-from geonet.solvers.neural.layers import MLP, ModifiedMLP
 from geonet.solvers.neural.layers import (
+    MLP,
     Cosines,
     JointTrunk,
+    ModifiedMLP,
     RandomFourier,
     SeparableTrunk,
     make_trunk,
 )
+from geonet.solvers.neural.model import Trunk
 
 # At its first jvp torch warns of itself.
 pytestmark = [

@@ -6,17 +6,13 @@ from torch.func import grad, hessian, jacrev, jvp, vmap
 
 from geonet import Grid
 from geonet.errors import ConfigError
-from geonet.solvers.neural.model import Branch, Trunk
 from geonet.solvers.neural.deeponet import DeepONetSettings, SupervisedObjective
-from geonet.solvers.neural.model import build
 from geonet.solvers.neural.geonet import GeONetObjective, GeONetSettings
 from geonet.solvers.neural.jets import columns
-from geonet.solvers.neural.losses import Batch, LossSettings
-from geonet.solvers.neural.losses import softened
+from geonet.solvers.neural.losses import Batch, LossSettings, softened
+from geonet.solvers.neural.model import Branch, Trunk, build
 from geonet.solvers.neural.transport.network import LEAST, TransportObjective, TransportSettings
-from geonet.training.problems import with_known_paths
-from geonet.training.problems import FAMILIES
-from geonet.training.problems import cartesian_batch, sensor_points
+from geonet.training.problems import FAMILIES, cartesian_batch, sensor_points, with_known_paths
 
 # At its first jvp torch warns of itself.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")

@@ -6,11 +6,8 @@ import pytest
 
 from geonet.errors import FileError, SolverError
 from geonet.solvers.neural import model as opening
-from geonet.solvers.neural.model import Branch, Trunk
-from geonet.solvers.neural.model import build
 from geonet.solvers.neural.geonet import GeONetSettings
-from geonet.solvers.neural.model import save_model
-from geonet.solvers.neural.model import opened
+from geonet.solvers.neural.model import Branch, Trunk, build, opened, save_model
 from geonet.solvers.neural.transport.network import TransportNet, TransportSettings
 
 LINE = TransportSettings(sensors=8, seen=4, modes=4, width=3, depth=1)

@@ -4,12 +4,11 @@ import pytest
 import torch
 
 import geonet
-from geonet.evaluation import CASES, pairs_of
-from geonet.geodesic import QUARTERS
-from geonet.metrics import l1
 from experiments.mnist import as_densities, sample_digits
-from geonet.solvers.neural.model import load_model
-from geonet.solvers.neural.model import PRETRAINED
+from geonet.evaluation import CASES, pairs_of
+from geonet.metrics import l1
+from geonet.paths import QUARTERS
+from geonet.solvers.neural.model import PRETRAINED, load_model
 from geonet.training.problems import FAMILIES
 
 TIMES = [0.0, 0.25, 0.5, 0.75, 1.0]

@@ -5,8 +5,8 @@ import torch
 from torch.distributions import MultivariateNormal
 from torch.func import grad, jacrev, vmap
 
-from geonet.solvers.neural.layers import cartesian
 from geonet.solvers.neural.jets import variables
+from geonet.solvers.neural.layers import cartesian
 from geonet.solvers.neural.losses import (
     boundary,
     continuity,

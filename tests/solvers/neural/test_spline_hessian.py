@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from geonet.solvers.neural.unet import bends, steepest
 from geonet.numerics.symmetric_matrices import unpacked
+from geonet.solvers.neural.unet import bends, steepest
 
 EQUAL = {  # eigenvalues of ½D²u, some of them equal, of which the last is the largest
     "all": (0.7, 0.7, 0.7),

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from geonet.mixture import BOX_1D, mixtures_1d
-from geonet.solvers.neural.geonet import GeONet, GeONetSettings
-from geonet.solvers.neural.geonet import DIRECTIONS, RARE, Usual
-from geonet.training.problems import FAMILIES, Mixtures
-from geonet.training.problems import sensor_points
+from geonet.solvers.neural.geonet import DIRECTIONS, RARE, GeONet, GeONetSettings, Usual
+from geonet.training.problems import FAMILIES, Mixtures, sensor_points
 
 SENSORS = 100
 FAMILY = FAMILIES["mixtures-1d"]()

@@ -5,8 +5,7 @@ import torch
 
 import geonet
 from geonet import Density, Grid
-from geonet.solvers.newton.path import followed
-from geonet.solvers.newton.path import SplineGeodesic
+from geonet.solvers.newton.path import SplineGeodesic, followed
 
 GRIDS = {1: Grid(16, 0.0, 2.0), 2: Grid((8, 7), 0.0, (2.0, 1.5))}
 TIGHT = 1e-6  # of the residual: finite differences are of solutions

@@ -7,8 +7,7 @@ import torch
 
 from benchmarks.pairs import draw
 from geonet.solvers.newton import compiled
-from geonet.solvers.newton.system import Totals, levels_on
-from geonet.solvers.newton.system import looked
+from geonet.solvers.newton.system import Totals, levels_on, looked
 
 needs_loops = pytest.mark.skipif(not compiled.available(), reason="they are not compiled")
 

@@ -7,10 +7,10 @@ import torch
 
 import geonet
 from benchmarks.pairs import EXACT_PAIRS, exact_pair
-from geonet.solvers.newton import bounds
-from geonet.solvers.newton.bounds import lower_bound, upper_bound
 from geonet.density import Density
 from geonet.grid import Grid
+from geonet.solvers.newton import bounds
+from geonet.solvers.newton.bounds import lower_bound, upper_bound
 
 
 def noise(*shape, seed=0):

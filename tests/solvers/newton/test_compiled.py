@@ -6,9 +6,9 @@ from functools import cache
 import pytest
 import torch
 
-from geonet.solvers.newton.path import plainly_carried
-from geonet.solvers.newton import compiled
 from geonet.solvers.neural.transport import compiled as loops
+from geonet.solvers.newton import compiled
+from geonet.solvers.newton.path import plainly_carried
 from geonet.solvers.newton.system import PlainLevels, stiffness
 
 # Odd, elongated, tiny; some have blocks of 32 cells and a rest, some several levels.

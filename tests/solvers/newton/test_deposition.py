@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from geonet.solvers.newton.path import carried, plainly_carried
 from geonet.solvers.newton import compiled
+from geonet.solvers.newton.path import carried, plainly_carried
 
 TIMES = torch.tensor([0.02, 0.3, 0.5, 0.77, 1.0]).double()
 

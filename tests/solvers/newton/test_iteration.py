@@ -5,13 +5,10 @@ import math
 import pytest
 import torch
 
-from benchmarks.pairs import KINDS, draw
-from benchmarks.pairs import exact_pair
+from benchmarks.pairs import KINDS, draw, exact_pair
+from geonet.numerics.splines import at_points, refined
 from geonet.solvers.newton import compiled
-from geonet.numerics.splines import refined
-from geonet.numerics.splines import at_points
-from geonet.solvers.newton.iteration import DETAIL, DETAIL_OF_FEW, Newton, Start
-from geonet.solvers.newton.iteration import LOST
+from geonet.solvers.newton.iteration import DETAIL, DETAIL_OF_FEW, LOST, Newton, Start
 
 TOLERANCE = 2e-3
 NEWTON = Newton(TOLERANCE)

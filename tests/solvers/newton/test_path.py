@@ -6,13 +6,12 @@ import pytest
 import torch
 
 import geonet
-from geonet import Density, Grid
 from benchmarks.pairs import exact_pair
-from geonet.solvers.newton.system import Totals
-from geonet.numerics.splines import at_points
-from geonet.solvers.newton.path import expected_error
-from geonet.solvers.newton.path import SplineGeodesic
+from geonet import Density, Grid
 from geonet.metrics import l1, mass_error
+from geonet.numerics.splines import at_points
+from geonet.solvers.newton.path import SplineGeodesic, expected_error
+from geonet.solvers.newton.system import Totals
 
 TIMES = [0.0, 0.1, 0.25, 0.5, 0.75, 0.93, 1.0]
 GRIDS = {

@@ -5,12 +5,11 @@ import pytest
 import torch
 
 import geonet
+from benchmarks.pairs import KINDS, draw, exact_pair
 from geonet import Density, Grid
 from geonet.errors import ConvergenceWarning, GridError, SolverError
-from benchmarks.pairs import KINDS, draw
-from benchmarks.pairs import exact_pair
-from geonet.solvers.newton import compiled
 from geonet.metrics import l1, mass_error
+from geonet.solvers.newton import compiled
 from geonet.solvers.newton.solver import Midpoint
 
 QUARTERS = (0.25, 0.5, 0.75)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from geonet.numerics.splines import along_axis, half_cell_places
 from geonet.solvers.newton.system import (
     PlainLevels,
     Totals,
@@ -15,7 +16,6 @@ from geonet.solvers.newton.system import (
     spread_back,
     stiffness,
 )
-from geonet.numerics.splines import along_axis, half_cell_places
 
 SHAPES = pytest.mark.parametrize("shape", [(9,), (1, 6), (6, 5), (4, 3, 5)], ids=str)
 

@@ -24,10 +24,10 @@ from torch import Tensor
 from geonet._threads import threads_for
 from geonet._toml import require
 from geonet.density import Density
-from geonet.geodesic import BatchedGeodesic, Geodesic
 from geonet.grid import Grid, unit_box
 from geonet.numerics.cosine import poisson_solved
 from geonet.numerics.splines import axis_taps, interpolated
+from geonet.paths import BatchedGeodesic, Geodesic
 from geonet.solvers.neural.losses import Batch, Loss, LossSettings, Terms
 from geonet.solvers.neural.model import LARGEST, Header, Model, ModelSettings
 from geonet.solvers.neural.unet import SymmetricUNet, coarsened, halved, steepest

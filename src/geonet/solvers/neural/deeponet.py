@@ -20,10 +20,10 @@ from torch import Tensor
 from geonet._toml import from_table, require, to_table
 from geonet.density import Density
 from geonet.errors import FileError
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid, unit_box
 from geonet.metrics import l1
 from geonet.numerics.autograd import wanted
+from geonet.paths import Geodesic
 from geonet.solvers.neural.layers import (
     BranchTrunkSettings,
     DeepONet,

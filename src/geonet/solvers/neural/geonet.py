@@ -14,11 +14,11 @@ from torch.nn import Module
 
 from geonet._toml import require
 from geonet.density import Density
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid, unit_box
 from geonet.metrics import l1
 from geonet.numerics.autograd import root
 from geonet.numerics.ode import carried
+from geonet.paths import Geodesic
 from geonet.solvers.neural.deeponet import DeepONetModel, DeepONetPath, answer
 from geonet.solvers.neural.jets import Jet, Second, variables
 from geonet.solvers.neural.layers import (

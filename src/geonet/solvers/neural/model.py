@@ -31,8 +31,8 @@ from geonet._toml import from_table, require, to_table
 from geonet._utils import fork_rng, import_object
 from geonet.density import Density
 from geonet.errors import ConfigError, FileError, SolverError
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid
+from geonet.paths import Geodesic
 from geonet.solvers.neural.losses import Loss, LossSettings
 
 # ---- The settings of networks: what has to be known to build them.

@@ -10,8 +10,8 @@ from geonet._progress import report_progress
 from geonet._threads import threads_for
 from geonet.density import Density
 from geonet.errors import SolverError
-from geonet.geodesic import Geodesic
 from geonet.grid import unit_box
+from geonet.paths import Geodesic
 from geonet.solvers.base import EVERY_ANSWER, Solver, some_at_once
 from geonet.solvers.neural.cascade import CascadeNet, guesses_of
 from geonet.solvers.neural.model import opened

@@ -22,10 +22,10 @@ from torch import Tensor
 from geonet._progress import report_progress
 from geonet._threads import threads_for
 from geonet.density import Density
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid, unit_box
 from geonet.numerics.autograd import first_order, wanted, with_dual_gradient
 from geonet.numerics.splines import Jet, at_half_cells, at_points, half_cell_places, repeated
+from geonet.paths import Geodesic
 from geonet.solvers.bures import gaussian_distance
 from geonet.solvers.newton import compiled
 from geonet.solvers.newton.bounds import lower_bound, upper_bound

@@ -16,8 +16,8 @@ from geonet._threads import threads_for
 from geonet._utils import user_stacklevel
 from geonet.density import Density
 from geonet.errors import ConvergenceWarning, SolverError
-from geonet.geodesic import Geodesic
 from geonet.grid import unit_box
+from geonet.paths import Geodesic
 from geonet.solvers.base import EVERY_ANSWER, Solver, some_at_once
 from geonet.solvers.newton.iteration import STEPS, Found, Newton, Start
 from geonet.solvers.newton.path import SplineGeodesic

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from geonet.solvers.neural.transport.certificate import Calibration, UNUSUAL, calibrated
+from geonet.solvers.neural.transport.certificate import UNUSUAL, Calibration, calibrated
 
 
 def test_the_expected_error_is_the_slope_at_first_and_at_most_two():

@@ -6,13 +6,12 @@ import pytest
 import torch
 
 import geonet
-from geonet.solvers.neural.transport.potential import unfolded
-from geonet.solvers.neural.transport.certificate import ends_of
-from geonet.solvers.neural.transport.certificate import both_sides, flow_bound
-from geonet.solvers.neural.transport.path import MidpointGeodesic
 from geonet.density import Density
-from geonet.mixture import BOX_1D, mixtures_1d
 from geonet.grid import Grid
+from geonet.mixture import BOX_1D, mixtures_1d
+from geonet.solvers.neural.transport.certificate import both_sides, ends_of, flow_bound
+from geonet.solvers.neural.transport.path import MidpointGeodesic
+from geonet.solvers.neural.transport.potential import unfolded
 
 DIMENSIONS = pytest.mark.parametrize("d", [1, 2, 3])
 

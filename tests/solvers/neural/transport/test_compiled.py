@@ -7,15 +7,14 @@ import pytest
 import torch
 
 import geonet
-from geonet.errors import InputError
-from geonet.solvers.neural.transport import compiled
-from geonet.solvers.neural.transport.potential import velocity_on_cube
-from geonet.solvers.neural.transport.certificate import density_at, ends_of
-from geonet.solvers.neural.transport.certificate import both_sides
-from geonet.solvers.neural.transport.path import MidpointGeodesic
 from geonet.density import Density
-from geonet.mixture import BOX_2D, mixtures_2d
+from geonet.errors import InputError
 from geonet.grid import Grid
+from geonet.mixture import BOX_2D, mixtures_2d
+from geonet.solvers.neural.transport import compiled
+from geonet.solvers.neural.transport.certificate import both_sides, density_at, ends_of
+from geonet.solvers.neural.transport.path import MidpointGeodesic
+from geonet.solvers.neural.transport.potential import velocity_on_cube
 
 TIMES = [0.0, 0.13, 0.5, 0.9, 1.0]
 SQUARE, WIDE = BOX_2D.with_shape(40), Grid((30, 45), (1.0, -2.0), (3.0, 1.0))

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from geonet.grid import Grid
+from geonet.solvers.neural.jets import variables
 from geonet.solvers.neural.layers import cartesian
 from geonet.solvers.neural.model import build
-from geonet.solvers.neural.jets import variables
-from geonet.solvers.neural.transport.network import hadamard
 from geonet.solvers.neural.transport.network import (
     FAINT,
     POTENTIAL_SCALE,
@@ -18,6 +17,7 @@ from geonet.solvers.neural.transport.network import (
     classes,
     cosine_products,
     decay,
+    hadamard,
     softening,
 )
 

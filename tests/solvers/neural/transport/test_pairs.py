@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from geonet.numerics.cosine import unit_centres
-from geonet.solvers.neural.transport import certificate as module
-from geonet.solvers.neural.transport.certificate import density_at, ends_of
-from geonet.solvers.neural.transport.certificate import Pairs
 from geonet.density import Density
 from geonet.grid import Grid
+from geonet.numerics.cosine import unit_centres
+from geonet.solvers.neural.transport import certificate as module
+from geonet.solvers.neural.transport.certificate import Pairs, density_at, ends_of
 
 GRID = Grid((6, 8), 0.0, (3.0, 4.0))
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 
 import geonet
+from geonet.density import Density
+from geonet.grid import Grid
+from geonet.metrics import mass_error
+from geonet.mixture import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d, mixtures_3d
 from geonet.numerics.characteristics import Characteristics
 from geonet.numerics.cosine import CosineSeries
 from geonet.solvers.neural.transport import certificate as pairs
 from geonet.solvers.neural.transport import path as geodesic
 from geonet.solvers.neural.transport.certificate import Calibration
 from geonet.solvers.neural.transport.path import MidpointGeodesic
-from geonet.density import Density
-from geonet.mixture import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d, mixtures_3d
-from geonet.grid import Grid
-from geonet.metrics import mass_error
 
 TIMES = [0.0, 0.2, 0.5, 0.9, 1.0]
 FAMILIES = {1: (mixtures_1d, BOX_1D), 2: (mixtures_2d, BOX_2D), 3: (mixtures_3d, BOX_3D)}

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from geonet.grid import Grid
 from geonet.numerics.cosine import CosineSeries
-from geonet.solvers.neural.transport.splines import look_up
 from geonet.solvers.neural.transport.potential import (
     STEEPEST,
     potential_on,
@@ -15,7 +15,7 @@ from geonet.solvers.neural.transport.potential import (
     steepness,
     unfolded,
 )
-from geonet.grid import Grid
+from geonet.solvers.neural.transport.splines import look_up
 
 DIMENSIONS = pytest.mark.parametrize("d", [1, 2, 3])
 

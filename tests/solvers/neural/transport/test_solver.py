@@ -13,19 +13,16 @@ import torch
 import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import FileError, SolverError
-from geonet.solvers.neural.transport.potential import STEEPEST, potential_on, steepest, steepness
-from geonet.solvers.neural.transport.certificate import Pairs
-from geonet.solvers.neural.transport.path import MidpointGeodesic
-from geonet.solvers.newton.path import SplineGeodesic
-from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.metrics import l1
-from geonet.solvers.neural.model import Branch, Trunk
-from geonet.solvers.neural.model import build
+from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.solvers.neural.geonet import GeONetSettings
-from geonet.solvers.neural.model import load_model, save_model
-from geonet.solvers.neural.model import PRETRAINED
+from geonet.solvers.neural.model import PRETRAINED, Branch, Trunk, build, load_model, save_model
+from geonet.solvers.neural.transport.certificate import Pairs
 from geonet.solvers.neural.transport.network import TransportSettings, potential_of
+from geonet.solvers.neural.transport.path import MidpointGeodesic
+from geonet.solvers.neural.transport.potential import STEEPEST, potential_on, steepest, steepness
 from geonet.solvers.neural.transport.solver import TransportSolver, without_folds
+from geonet.solvers.newton.path import SplineGeodesic
 from geonet.training.problems import FAMILIES
 
 TIMES = [0.0, 0.3, 1.0]

@@ -3,13 +3,12 @@
 import pytest
 import torch
 
-from geonet.numerics.cosine import unit_centres
-from geonet.solvers.neural.transport.splines import BLOCK, Splines
 from geonet.density import Density
+from geonet.grid import Grid, unit_box
 from geonet.mixture import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d, mixtures_3d
-from geonet.grid import Grid
+from geonet.numerics.cosine import unit_centres
 from geonet.numerics.interpolation import CubicSpline
-from geonet.grid import unit_box
+from geonet.solvers.neural.transport.splines import BLOCK, Splines
 
 FAMILIES = {1: (mixtures_1d, BOX_1D), 2: (mixtures_2d, BOX_2D), 3: (mixtures_3d, BOX_3D)}
 DIMENSIONS = pytest.mark.parametrize("d", [1, 2, 3])

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from geonet.solvers.neural.transport import potential as velocity
+from geonet.grid import Grid
 from geonet.numerics.characteristics import Characteristics
 from geonet.numerics.cosine import CosineSeries
+from geonet.solvers.neural.transport import potential as velocity
 from geonet.solvers.neural.transport.potential import CELLS, acceleration, refined, velocity_on_cube
-from geonet.grid import Grid
 
 DIMENSIONS = pytest.mark.parametrize("d", [1, 2, 3])
 

@@ -19,10 +19,10 @@ from torch.nn.functional import gelu
 
 from geonet._toml import require
 from geonet.density import Density
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid
 from geonet.numerics.autograd import wanted
 from geonet.numerics.cosine import centres, frequencies, waves
+from geonet.paths import Geodesic
 from geonet.solvers.neural.jets import Jet, cosine, variables
 from geonet.solvers.neural.layers import all_sensed, cartesian, glorot
 from geonet.solvers.neural.losses import Batch, Loss, LossSettings, Terms, densities_carried

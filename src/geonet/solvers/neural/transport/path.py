@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from geonet.density import Density
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid, unit_box
 from geonet.numerics import symmetric_matrices as packed
 from geonet.numerics.autograd import with_dual_gradient
 from geonet.numerics.characteristics import Characteristics, Origin
 from geonet.numerics.cosine import CosineSeries
+from geonet.paths import Geodesic
 from geonet.solvers.bures import gaussian_distance
 from geonet.solvers.neural.transport import compiled
 from geonet.solvers.neural.transport.certificate import (

@@ -14,10 +14,10 @@ from torch import Tensor
 from geonet._progress import report_progress
 from geonet.density import Density
 from geonet.errors import FileError, SolverError
-from geonet.geodesic import Geodesic
 from geonet.grid import Grid, unit_box
 from geonet.numerics.autograd import wanted
 from geonet.numerics.splines import interpolated, level_shapes
+from geonet.paths import Geodesic
 from geonet.solvers.base import one_by_one
 from geonet.solvers.neural.cascade import CascadeNet, guesses_of
 from geonet.solvers.neural.model import PRETRAINED, Header, doubled, opened

@@ -8,8 +8,8 @@ import torch
 
 import geonet
 from geonet import Density, Geodesic, Grid
-from geonet.errors import FileError, GridError, InputError, UnavailableError
 from geonet._serialization import _digest
+from geonet.errors import FileError, GridError, InputError, UnavailableError
 
 
 @pytest.fixture
