@@ -25,7 +25,7 @@ from benchmarks.results import save_figure
 from benchmarks.suites import SUITES, TIMES
 from benchmarks.tables import named
 from geonet._files import atomic_write
-from geonet.plotting import FAINT, INK, quieten
+from geonet.plotting import FAINT, INK, despine
 
 ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"  # Okabe and Ito's colours,
 RED, PURPLE, BLACK, GREY = "#D55E00", "#CC79A7", "#000000", "#999999"  # which all can tell apart
@@ -303,7 +303,7 @@ def _quartiles(row: Measurement) -> tuple[float, float, float]:
 
 
 def _finish(axis: Axes) -> None:
-    quieten(axis)
+    despine(axis)
     axis.tick_params(which="minor", color=FAINT, labelcolor=INK, labelsize="x-small")
     axis.grid(color=FAINT, lw=0.4, alpha=0.6)
     axis.set_axisbelow(True)

@@ -88,9 +88,9 @@ class Provenance:
         return asdict(self)
 
     @staticmethod
-    def from_json(table: dict[str, Any]) -> Provenance:
-        """Rebuild a provenance from `to_json`; unknown keys are ignored."""
-        return Provenance(table["commit"], table["date"], table["machine"])
+    def from_json(table: dict[str, Any] | None) -> Provenance | None:
+        """Rebuild a provenance from `to_json`."""
+        return table and Provenance(table["commit"], table["date"], table["machine"])
 
 
 def record_provenance() -> Provenance:
@@ -242,3 +242,12 @@ def means(errors: Tensor, scale: float = 100.0) -> list[Cell]:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def describe_machine() -> str:
+    """Return one line on the machine: architecture, threads and versions."""
+    facts = machine()
+    return (
+        f"{facts['cpu']}, {facts['threads']} threads, Python {facts['python']}, "
+        f"torch {facts['torch']}"
+    )

@@ -16,7 +16,7 @@ from benchmarks.records import Curve, slope
 from benchmarks.timing import calls_within
 from geonet.density import Density
 from geonet.errors import InputError
-from geonet.evaluation import SEED, Case, KnownPairs, pairs_of
+from geonet.evaluation import SEED, TestSet, ReferencePairs, sample_pairs
 from geonet.grid import Grid
 from geonet.mixture import BOX_1D, BOX_2D, GaussianMixture, mixtures_1d, mixtures_2d
 from geonet.paths import QUARTERS
@@ -88,8 +88,8 @@ class Suite:
 
     def write_pairs(self, cells: int, count: int, file: Path) -> None:
         """Pairs with their truth, and the largest batch where one is asked for."""
-        case = Case(self.family, self.box.with_shape(cells))
-        pairs = pairs_of(case, count)
+        case = TestSet(self.family, self.box.with_shape(cells))
+        pairs = sample_pairs(case, count)
         tensors = {
             "source": pairs.source.tensor,
             "target": pairs.target.tensor,
@@ -98,7 +98,7 @@ class Suite:
         }
         size = max(self.batches) if cells == self.reference else 0
         if size > 1:
-            ends = self.family(2 * size, torch.Generator().manual_seed(SEED)).on(case.grid).tensor
+            ends = self.family(2 * size, torch.Generator().manual_seed(SEED)).to_density(case.grid).tensor
             tensors |= {"sources": ends[:size], "targets": ends[size:]}
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
 
@@ -110,12 +110,12 @@ class PairsFile:
     file: Path
     grid: Grid
 
-    def pairs(self) -> KnownPairs:
+    def pairs(self) -> ReferencePairs:
         """Pairs with their truth."""
         tensors = load_file(self.file)
         source, target = (Density(tensors[end], self.grid) for end in ("source", "target"))
-        truth = Density.as_computed(tensors["truth"], self.grid)
-        return KnownPairs(source, target, truth, tensors["distance"])
+        truth = Density.from_unnormalized(tensors["truth"], self.grid)
+        return ReferencePairs(source, target, truth, tensors["distance"])
 
     def batch(self, size: int) -> tuple[Density, Density]:
         """Sources and targets of so many pairs."""
@@ -204,7 +204,7 @@ def curves(ladder: Ladder) -> list[Curve]:
     solver = make_solver(ladder.solver)
     most = max(ladder.pairs)
     mixtures = ladder.family(2 * most, torch.Generator().manual_seed(SEED))
-    ends = mixtures.on(ladder.grid).tensor  # cells alone, without the formula
+    ends = mixtures.to_density(ladder.grid).tensor  # cells alone, without the formula
 
     def seconds(pairs: int, times: int, grid: Grid) -> float:
         first, second = ends[:pairs], ends[most : most + pairs]

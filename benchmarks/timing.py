@@ -8,8 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import TypeVar
+
+import torch
 
 Answer = TypeVar("Answer")
 HOPELESS = 3.0  # budgets: less may be what only a first call does, such as compiling
@@ -77,3 +80,18 @@ def _resident(key: str) -> float:
     """A line of /proc/self/status, in megabytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(f"{key}:"))
+
+
+def measure_median(call: Callable[[], object], repeats: int = 1) -> float:
+    """Return the median time of a call in seconds; call it once before to warm up."""
+    times = []
+    for _ in range(repeats):
+        start = perf_counter()
+        call()
+        times.append(perf_counter() - start)
+    return median(times)
+
+
+def make_generator(seed: int) -> torch.Generator:
+    """Return a random generator with this seed."""
+    return torch.Generator().manual_seed(seed)

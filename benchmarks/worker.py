@@ -25,7 +25,7 @@ from benchmarks.suites import Call, PairsFile, Suite
 from benchmarks.timing import Calls, calls_within
 from geonet.density import Density
 from geonet.errors import GeonetError, SolverError, UnavailableError
-from geonet.evaluation import KnownPairs
+from geonet.evaluation import ReferencePairs
 from geonet.metrics import l1
 from geonet.paths import Geodesic
 from geonet.solvers.base import Solver
@@ -91,7 +91,7 @@ def measured(job: Job) -> tuple[list[Measurement], list[Skipped]]:
 class Errors:
     """Errors at the quarters and of the distance, pair by pair."""
 
-    def __init__(self, pairs: KnownPairs):
+    def __init__(self, pairs: ReferencePairs):
         self.pairs = pairs
         self.l1: dict[int, Tensor] = {}
         self.w2: dict[int, float] = {}

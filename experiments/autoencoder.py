@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import GELU, Linear, Module, Sequential, Sigmoid
 
+from experiments import MODELS
 from geonet._utils import fork_rng
 from geonet.density import Density
 from geonet.errors import FileError
 from geonet.grid import Grid
-from geonet.solvers.neural.model import PRETRAINED, filled, read_tensors, write_tensors
+from geonet.solvers.neural.model import load_weights, read_tensors, write_tensors
 
 PIXELS = 28 * 28
 CODE = 32
@@ -45,7 +46,7 @@ class Autoencoder(Module):
 
 
 CODE_BOX = Grid(CODE, 0.0, 5.0)  # the paper's: 32 points on [0, 5]
-SHIPPED = PRETRAINED / "mnist-autoencoder.safetensors"
+SHIPPED = MODELS / "mnist-autoencoder.safetensors"
 
 
 @lru_cache(4)
@@ -59,7 +60,7 @@ def load_autoencoder(file: Path = SHIPPED) -> Autoencoder:
         raise FileError(f"{file} has no layer of the encoder; get the file again.")
     with torch.device("meta"):
         model = Autoencoder(width=first.numel())
-    return filled(model, tensors, file)
+    return load_weights(model, tensors, file)
 
 
 def code_densities(codes: Tensor) -> Density:

@@ -13,7 +13,7 @@ from geonet.density import Density
 from geonet.grid import Grid
 from geonet.mixture import BOX_CLOUDS, PARTICLES, GaussianMixture, cell_masses, clouds
 from geonet.numerics.interpolation import CubicSpline
-from geonet.solvers.neural.losses import EndFunction, EndFunctions
+from geonet.solvers.neural.losses import DensityFunction, DensityFunctions
 from geonet.training.problems import Mixtures
 from geonet.training.user_data import Pool
 
@@ -21,7 +21,7 @@ from geonet.training.user_data import Pool
 class Cloud:
     """A mixture in the unit box, and the histograms of particles drawn from it."""
 
-    def __init__(self, pdf: EndFunction, histograms: Tensor):
+    def __init__(self, pdf: DensityFunction, histograms: Tensor):
         self.pdf = pdf
         self.histograms = histograms
 
@@ -39,7 +39,7 @@ class Clouds(Mixtures):
     def __init__(self) -> None:
         super().__init__(clouds, BOX_CLOUDS)
 
-    def draw(self, count: int, generator: torch.Generator) -> EndFunctions:
+    def draw(self, count: int, generator: torch.Generator) -> DensityFunctions:
         """New mixtures with new particles; both ends are independent."""
         mixture = self.family(2 * count, generator)
         ends = self.ends_of(mixture)
@@ -51,7 +51,7 @@ class Clouds(Mixtures):
         """Exact: the lumps are too narrow for the quadrature of the other families."""
         return cell_masses(mixture, self.box).sum(dim=(-2, -1)).float()
 
-    def sensed(self, end: EndFunction, sensors: Tensor) -> Tensor:
+    def sensed(self, end: DensityFunction, sensors: Tensor) -> Tensor:
         """The histograms at the sensors, by splines, as solvers read them."""
         assert isinstance(end, Cloud)
         return CubicSpline(end.histograms, Grid(self.box.shape))(sensors)

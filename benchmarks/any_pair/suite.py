@@ -143,7 +143,7 @@ class Known:
 
     def density(self) -> Density:
         """The frames, (3, 16, 16)."""
-        return Density.as_computed(torch.from_numpy(self.frames), COARSE)
+        return Density.from_unnormalized(torch.from_numpy(self.frames), COARSE)
 
 
 References = dict[Pair, Known | str]  # with the reason where there is none
@@ -180,4 +180,4 @@ def _known(solver: Solver, kind: str, k: int, cells: int, finer: int) -> Known:
 
 def between(frames: Density) -> Density:
     """The frames at t = ¼, ½, ¾ of those at the quarters, (3, n, n)."""
-    return Density.as_computed(frames.tensor[1:-1], frames.grid)
+    return Density.from_unnormalized(frames.tensor[1:-1], frames.grid)

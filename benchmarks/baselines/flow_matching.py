@@ -26,10 +26,10 @@ from geonet._utils import fork_rng
 from geonet.density import Density, as_tensor
 from geonet.errors import ConvergenceError, SolverError
 from geonet.grid import Grid, unit_box
-from geonet.numerics.ode import carried
+from geonet.numerics.ode import integrate_particles
 from geonet.paths import Geodesic
 from geonet.samples import deposit, sampled
-from geonet.solvers.base import Solver
+from geonet.solvers.base import Solver, SolverInfo
 
 # ---- A velocity field learned from particles of two densities.
 #
@@ -99,7 +99,7 @@ class LearnedFlow:
         """Where particles from points (N, d) are at times in [0, 1]: (T, N, d), float64."""
         where = torch.as_tensor(points, dtype=torch.float64)
         moments = torch.as_tensor(times, dtype=torch.float64)
-        return carried(self._speed, where, moments, STEPS_OF_THE_FLOW)
+        return integrate_particles(self._speed, where, moments, STEPS_OF_THE_FLOW)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All that `from_arrays` needs."""
@@ -246,9 +246,6 @@ class FlowSolver(Training, Solver):
             or fewer.
     """
 
-    dimensions = None
-    gives = ("velocity", "trajectories")
-
     particles: int = 3000
     carried: int = 30_000
 
@@ -282,18 +279,18 @@ class FlowSolver(Training, Solver):
 
     def _solve_pair(self, source: Density, target: Density) -> FlowGeodesic:
         generator, box = torch.Generator().manual_seed(self.seed), unit_box(source.grid)
-        scaled = (Density.as_computed(end.tensor, box.cells) for end in (source, target))
+        scaled = (Density.from_unnormalized(end.tensor, box.cells) for end in (source, target))
         ends = [sampled(end, self.particles, generator) for end in scaled]
         flow = self.fit(*ends)
         step = flow.carry(ends[0], [1.0])[0] - ends[0]
-        notes = {
+        info = {
             "loss": flow.loss,
             # Comparable to W2: larger by the detours, if the target is met.
-            "root mean square displacement": box.from_velocity(
+            "root mean square displacement": box.from_length(
                 float(step.square().sum(1).mean().sqrt())
             ),
         }
-        return FlowGeodesic(source, target, self.name, notes, flow, self.carried)
+        return FlowGeodesic(source, target, self.name, info, flow, self.carried)
 
 
 @dataclass(frozen=True)
@@ -310,8 +307,12 @@ class FlowMatching(FlowSolver):
         reuse: steps that use the pairs of one batch, each at new times; pairing is the slow part.
     """
 
-    name = "flow-matching"
-    summary = "any dimension, OT-CFM trained for the pair: half a minute, ends met nearly"
+    info = SolverInfo(
+        name="flow-matching",
+        summary="any dimension, OT-CFM trained for the pair: half a minute, ends met nearly",
+        family="neural",
+        provides=("density", "velocity", "trajectories"),
+    )
 
     reuse: int = 4
 
@@ -345,17 +346,17 @@ class FlowGeodesic(Geodesic):
         source: Density,
         target: Density,
         solver: str,
-        notes: dict[str, Any],
+        info: dict[str, Any],
         flow: LearnedFlow,
         carried: int,
     ):
-        super().__init__(source, target, solver, notes)
+        super().__init__(source, target, solver, info)
         self.flow, self.carried, self.box = flow, carried, unit_box(source.grid)
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
         where = self.box.to_points(points)
         speeds = [self.flow.velocity(t, where) for t in times.tolist()]
-        return self.box.from_velocity(torch.stack(speeds))
+        return self.box.from_length(torch.stack(speeds))
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
         return self.box.from_points(self.flow.carry(self.box.to_points(points), times))
@@ -370,9 +371,9 @@ class FlowGeodesic(Geodesic):
         return {"carried": np.array(self.carried), **self.flow.arrays()}
 
     @classmethod
-    def _from_state(cls, source, target, solver, notes, state) -> FlowGeodesic:
+    def _from_state(cls, source, target, solver, info, state) -> FlowGeodesic:
         flow = LearnedFlow.from_arrays(state)
-        return cls(source, target, solver, notes, flow, int(state["carried"]))
+        return cls(source, target, solver, info, flow, int(state["carried"]))
 
 
 def fit_flow(
@@ -439,8 +440,12 @@ class RectifiedFlow(FlowSolver):
         rounds: rounds of reflow, each with `steps` more steps; each goes on with the last network.
     """
 
-    name = "rectified-flow"
-    summary = "any dimension, rectified flow trained for the pair: straight but not optimal paths"
+    info = SolverInfo(
+        name="rectified-flow",
+        summary="any dimension, rectified flow trained for the pair: straight but not optimal paths",
+        family="neural",
+        provides=("density", "velocity", "trajectories"),
+    )
 
     rounds: int = 1
 

@@ -25,7 +25,7 @@ from geonet._utils import suppress_warnings
 from geonet.density import Density
 from geonet.errors import ConvergenceError, SolverError
 from geonet.grid import Grid
-from geonet.solvers.base import Solver
+from geonet.solvers.base import Solver, SolverInfo
 
 DEFAULT_EPSILON = {1: 6e-4, 2: 4e-3, 3: 1e-2}  # by dimension; as for POT's, which take no 3D
 CHECKED_EVERY = 10  # iterations: measuring the error costs nearly one
@@ -54,10 +54,16 @@ class OttBarycenter(Solver):
         debiased: whether the entropic blur is taken away (Janati, Cuturi and Gramfort 2020).
     """
 
-    name = "ott-barycenter"
-    summary = "1D to 3D, OTT-JAX's debiased barycenter, compiled; needs the extra ott"
-    dimensions = (1, 2, 3)
-    gives = ()
+    info = SolverInfo(
+        name="ott-barycenter",
+        summary="1D to 3D, OTT-JAX's debiased barycenter, compiled; needs the extra ott",
+        family="entropic",
+        dimensions=(1, 2, 3),
+        provides=("density",),
+        tolerance="L1 error of the plans' marginals",
+        more_iterations="a larger max_iterations",
+        less_blur="a smaller epsilon",
+    )
 
     epsilon: float | None = None
     tolerance: float = 1e-4
@@ -91,8 +97,8 @@ class OttBarycenterPath(FrameByFrame):
         return not self._options.debiased
 
     def __init__(self, source: Density, target: Density, options: OttBarycenter):
-        notes = {"epsilon": options.epsilon, "debiased": options.debiased}
-        super().__init__(source, target, options, notes)
+        info = {"epsilon": options.epsilon, "debiased": options.debiased}
+        super().__init__(source, target, options, info)
 
     def _frame(self, t: float) -> Tensor:
         masses, errors = self._solve(t)
@@ -124,10 +130,10 @@ class OttBarycenterPath(FrameByFrame):
         return np.array(masses), measured[measured != -1]  # OTT's mark of what it did not need
 
     @classmethod
-    def _from_state(cls, source, target, solver, notes, state) -> OttBarycenterPath:
+    def _from_state(cls, source, target, solver, info, state) -> OttBarycenterPath:
         options = {key: value.item() for key, value in state.items()}
         path = cls(source, target, OttBarycenter(**options))
-        path.notes = notes
+        path.info = info
         return path
 
 

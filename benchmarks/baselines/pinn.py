@@ -21,13 +21,13 @@ from geonet.density import Density
 from geonet.errors import ConvergenceError, SolverError
 from geonet.grid import Grid, UnitBox, unit_box
 from geonet.numerics.interpolation import CubicSpline
-from geonet.numerics.ode import carried
+from geonet.numerics.ode import integrate_particles
 from geonet.paths import Geodesic
-from geonet.solvers.base import Solver
-from geonet.solvers.neural.jets import Jet, Z, variables
-from geonet.solvers.neural.layers import make_trunk
-from geonet.solvers.neural.losses import EndFunctions, boundary, continuity, hamilton_jacobi
-from geonet.solvers.neural.model import LARGEST, Trunk
+from geonet.solvers.base import Solver, SolverInfo
+from geonet.solvers.neural.jets import Jet, Z, make_variables
+from geonet.solvers.neural.layers import build_trunk
+from geonet.solvers.neural.losses import DensityFunctions, boundary, continuity_residual, hamilton_jacobi_residual
+from geonet.solvers.neural.model import MAX_SIZE, Trunk
 from geonet.training.config import OptimizerSettings
 from geonet.training.optim import learning_rate, make_optimizer
 
@@ -39,10 +39,10 @@ WARMUP = 20  # one step in so many is spent on raising the learning rate
 LAST = 10  # one step in so many, at the end, tells the loss
 RANGES = {
     "steps": (1, 10**9),
-    "points": (PLACES, LARGEST),
-    "width": (1, LARGEST),
+    "points": (PLACES, MAX_SIZE),
+    "width": (1, MAX_SIZE),
     "depth": (2, 100),
-    "modes": (1, LARGEST),
+    "modes": (1, MAX_SIZE),
     "seed": (0, 2**31 - 1),
 }
 STEPS = 16  # of Runge–Kutta from t = 0 to 1
@@ -75,9 +75,12 @@ class Pinn(Solver):
         seed: the seed of weights and points.
     """
 
-    name = "pinn"
-    summary = "1D and 2D, a physics-informed network trained anew for every pair; a minute each"
-    dimensions = (1, 2)
+    info = SolverInfo(
+        name="pinn",
+        summary="1D and 2D, a physics-informed network trained anew for every pair; a minute each",
+        family="neural",
+        dimensions=(1, 2),
+    )
 
     steps: int = 1500
     points: int = 512
@@ -100,15 +103,15 @@ class Pinn(Solver):
         trunk = Trunk("mlp", self.width, self.depth, "cosines", self.modes)
         fields = _untrained(trunk, source.grid, self.seed)
         loss = self._train(fields, _unit_ends(source, target))
-        notes = {
+        info = {
             "steps": self.steps,
             "loss": loss,
             "seconds": round(perf_counter() - began, 1),
         }
-        return PinnPath(source, target, self.name, notes, fields)
+        return PinnPath(source, target, self.name, info, fields)
 
     @torch.enable_grad()
-    def _train(self, fields: PairNetworks, ends: EndFunctions) -> float:
+    def _train(self, fields: PairNetworks, ends: DensityFunctions) -> float:
         """Train in place; gives the mean loss of the last steps."""
         warmup = self.steps // WARMUP
         settings = OptimizerSettings(learning_rate=self.learning_rate, warmup=warmup)
@@ -154,7 +157,7 @@ class PairNetworks(Module):
         super().__init__()
         self.trunk = trunk
         self.density_trunk, self.potential_trunk = (
-            make_trunk(trunk, len(box.sides), 1) for _ in range(2)
+            build_trunk(trunk, len(box.sides), 1) for _ in range(2)
         )
         sides = torch.tensor(box.sides, dtype=torch.float64)
         self.register_buffer("sides", sides.float(), persistent=False)
@@ -184,7 +187,7 @@ def _untrained(trunk: Trunk, grid: Grid, seed: int) -> PairNetworks:
         return PairNetworks(trunk, unit_box(grid))
 
 
-def _unit_ends(source: Density, target: Density) -> EndFunctions:
+def _unit_ends(source: Density, target: Density) -> DensityFunctions:
     """Both ends relative to uniform, as splines where the longest side of the box is one."""
     grid, cells = source.grid, unit_box(source.grid).cells
     splines = [
@@ -195,18 +198,18 @@ def _unit_ends(source: Density, target: Density) -> EndFunctions:
 
 
 def _loss(
-    fields: PairNetworks, ends: EndFunctions, points: int, generator: torch.Generator
+    fields: PairNetworks, ends: DensityFunctions, points: int, generator: torch.Generator
 ) -> Tensor:
     """The weighted squares of both equations and both ends, at new random points."""
     d = len(fields.sides)
     where = fields.sides * torch.rand(points, d, generator=generator)
-    z = variables(where, torch.rand(points, generator=generator), "laplacian")
+    z = make_variables(where, torch.rand(points, generator=generator), "laplacian")
     density = fields.density(Jet(z.data[: d + 2], d, "none"))  # its Laplacian is not needed
     potential = fields.potential(z)
     # Where there is no mass the potential means nothing; there it may be rough.
     weight = density.value.detach().clamp(min=0) + FLOOR
-    loss = WEIGHTS["continuity"] * (continuity(density, potential) ** 2).mean()
-    loss = loss + WEIGHTS["hamilton_jacobi"] * (weight * hamilton_jacobi(potential) ** 2).mean()
+    loss = WEIGHTS["continuity"] * (continuity_residual(density, potential) ** 2).mean()
+    loss = loss + WEIGHTS["hamilton_jacobi"] * (weight * hamilton_jacobi_residual(potential) ** 2).mean()
     there = fields.sides * torch.rand(points // PLACES, d, generator=generator)
     for (name, t), end in zip((("source", 0.0), ("target", 1.0)), ends, strict=True):
         computed = fields.density(_rows(there, t))
@@ -235,10 +238,10 @@ class PinnPath(Geodesic):
         source: Density,
         target: Density,
         solver: str,
-        notes: dict[str, Any],
+        info: dict[str, Any],
         fields: PairNetworks,
     ):
-        super().__init__(source, target, solver, notes)
+        super().__init__(source, target, solver, info)
         self.fields, self.box = fields, unit_box(source.grid)
 
     @torch.no_grad()
@@ -254,12 +257,12 @@ class PinnPath(Geodesic):
 
     def _flow(self, points: Tensor, t: float) -> Tensor:
         """∇H at t, (N, d)."""
-        return self.box.from_velocity(self._potential_jet(points, t).gradient.T.to(torch.float64))
+        return self.box.from_length(self._potential_jet(points, t).gradient.T.to(torch.float64))
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
         """Along the learned velocity, which is straight only as far as H solves its equation."""
-        box = self.grid.corner("lower"), self.grid.corner("upper")
-        return carried(self._flow, points, times, STEPS, box)
+        box = self.grid.lower_tensor, self.grid.upper_tensor
+        return integrate_particles(self._flow, points, times, STEPS, box)
 
     def _potential(self, times: Tensor, points: Tensor) -> Tensor:
         values = [self._potential_jet(points, t).value for t in times.tolist()]
@@ -278,7 +281,7 @@ class PinnPath(Geodesic):
     def _potential_jet(self, points: Tensor, t: float) -> Jet:
         """H with its first derivatives at points (N, d), in the units of `PairNetworks`."""
         unit = self._unit(points)
-        return self.fields.potential(variables(unit, torch.full_like(unit[:, 0], t), "none"))
+        return self.fields.potential(make_variables(unit, torch.full_like(unit[:, 0], t), "none"))
 
     def _unit(self, points: Tensor) -> Tensor:
         """Points (N, d) where the longest side of the box is one."""
@@ -292,7 +295,7 @@ class PinnPath(Geodesic):
         }
 
     @classmethod
-    def _from_state(cls, source, target, solver, notes, state) -> PinnPath:
+    def _from_state(cls, source, target, solver, info, state) -> PinnPath:
         trunk = from_table(Trunk, json.loads(str(state["trunk"])))
         fields = _untrained(trunk, source.grid, seed=0)
         prefix = "weights/"
@@ -303,4 +306,4 @@ class PinnPath(Geodesic):
                 if name.startswith(prefix)
             }
         )
-        return cls(source, target, solver, notes, fields.requires_grad_(False))
+        return cls(source, target, solver, info, fields.requires_grad_(False))

@@ -30,13 +30,13 @@ from geonet.errors import ConvergenceError, ConvergenceWarning, SolverError
 from geonet.grid import Grid
 from geonet.numerics.interpolation import resample
 from geonet.paths import Geodesic
-from geonet.solvers.base import Solver
+from geonet.solvers.base import Solver, SolverInfo
 
 # ---- Paths of libraries that solve one frame after the other: computed when asked for, and kept.
 
 
 class FrameByFrame(Geodesic):
-    """Nothing but the density comes from it. `notes` tells at which times it stopped early.
+    """Nothing but the density comes from it. `info` tells at which times it stopped early.
 
     Attributes:
         library: whose barycenters they are.
@@ -47,9 +47,9 @@ class FrameByFrame(Geodesic):
     library: ClassVar[str]
     softer: ClassVar[str]
 
-    def __init__(self, source: Density, target: Density, options: Any, notes: dict[str, Any]):
+    def __init__(self, source: Density, target: Density, options: Any, info: dict[str, Any]):
         # the list is filled as frames are asked for; a stack of paths holds the same list
-        super().__init__(source, target, options.name, notes | {"stopped early at t": []})
+        super().__init__(source, target, options.name, info | {"stopped early at t": []})
         self._options = options
         self._frames: dict[float, Tensor] = {}
 
@@ -65,7 +65,7 @@ class FrameByFrame(Geodesic):
     def _frame(self, t: float) -> Tensor:
         """The barycenter at time t on the grid of the pair."""
 
-    def _checks(self) -> dict[str, Tensor]:
+    def _diagnostics(self) -> dict[str, Tensor]:
         """A variance of half the regularisation, with the outer centres one apart."""
         if not self._blurs:
             return {}
@@ -85,8 +85,8 @@ class FrameByFrame(Geodesic):
         return [end.tensor.detach().double().numpy() * volume for end in (self.source, self.target)]
 
     def _warn(self, t: float, error: float, iterations: int) -> None:
-        if t not in self.notes["stopped early at t"]:  # a loaded path may have it already
-            self.notes["stopped early at t"].append(t)
+        if t not in self.info["stopped early at t"]:  # a loaded path may have it already
+            self.info["stopped early at t"].append(t)
         warnings.warn(
             f"{self.library}'s barycenter at t = {t:g} stopped at an error of {format_number(error, 2)} "
             f"(tolerance {self._options.tolerance:g}) after {iterations} iterations; "
@@ -123,10 +123,16 @@ class Barycenter(Solver):
         method: POT's method; "sinkhorn_log" is slower and does not underflow.
     """
 
-    name = "barycenter"
-    summary = "1D and 2D, POT's entropic barycenter, blurred; the paper's reference"
-    dimensions = (1, 2)
-    gives = ()
+    info = SolverInfo(
+        name="barycenter",
+        summary="1D and 2D, POT's entropic barycenter, blurred; the paper's reference",
+        family="entropic",
+        dimensions=(1, 2),
+        provides=("density",),
+        tolerance="POT's stopThr",
+        more_iterations="a larger max_iterations",
+        less_blur="a smaller reg",
+    )
 
     reg: float | None = None
     max_iterations: int = 10_000
@@ -154,7 +160,7 @@ class Barycenter(Solver):
         return BarycenterPath(source, target, dataclasses.replace(self, reg=reg))
 
     def _check_grid(self, grid: Grid) -> None:
-        uneven = grid.longest - min(grid.lengths) > 1e-9 * grid.longest
+        uneven = grid.max_side - min(grid.lengths) > 1e-9 * grid.max_side
         if len(set(grid.shape)) > 1 or uneven:
             raise SolverError(
                 f"POT's 2D barycenter takes a square box with as many cells either way, "
@@ -182,8 +188,12 @@ class DebiasedBarycenter(Barycenter):
         method: POT's method; "sinkhorn" is faster and may underflow.
     """
 
-    name = "debiased-barycenter"
-    summary = "1D and 2D, POT's debiased barycenter: slow, takes densities that are not smooth"
+    info = dataclasses.replace(
+        Barycenter.info,
+        name="debiased-barycenter",
+        summary="1D and 2D, POT's debiased barycenter: slow, takes densities that are not smooth",
+        less_blur=None,
+    )
 
     method: str = "sinkhorn_log"
 
@@ -242,10 +252,10 @@ class BarycenterPath(FrameByFrame):
         return masses, float(log["err"][-1]) if log["err"] else math.inf
 
     @classmethod
-    def _from_state(cls, source, target, solver, notes, state) -> BarycenterPath:
+    def _from_state(cls, source, target, solver, info, state) -> BarycenterPath:
         options = {key: value.item() for key, value in state.items()}
         path = cls(source, target, _BY_NAME[solver](**options))
-        path.notes = notes
+        path.info = info
         return path
 
 

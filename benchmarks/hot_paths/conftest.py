@@ -10,7 +10,7 @@ from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 def densities(family, grid: Grid, count: int, seed: int) -> tuple[Density, Density]:
     """Sources and targets, (count, *grid.shape) each, without their formulas."""
     generator = torch.Generator().manual_seed(seed)
-    first, second = (family(count, generator).on(grid).tensor for _ in range(2))
+    first, second = (family(count, generator).to_density(grid).tensor for _ in range(2))
     return Density(first, grid), Density(second, grid)
 
 

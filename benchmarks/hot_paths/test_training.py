@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from geonet.solvers.neural.jets import variables
-from geonet.solvers.neural.model import build
+from geonet.solvers.neural.jets import make_variables
+from geonet.solvers.neural.model import build_model
 from geonet.training.config import read_config
 from geonet.training.distributed import Processes
 from geonet.training.loop import Run
@@ -28,9 +28,9 @@ def test_trunk_jet(benchmark):
     """Values and derivatives to the Laplacian of geonet-2d's basis, and their gradient."""
     config = read_config(EXPERIMENTS / "gaussian-2d.toml")
     torch.manual_seed(0)
-    potential = build(config.model, config.seed).potential
+    potential = build_model(config.model, config.seed).potential
     count = config.sampling.points
-    z = variables(torch.rand(count, 2), torch.rand(count), "laplacian")
+    z = make_variables(torch.rand(count, 2), torch.rand(count), "laplacian")
 
     def jet() -> None:
         potential.zero_grad()

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from benchmarks.baselines.flow_matching import FlowSolver
 from benchmarks.results import Result, Table, digits, spreads
-from experiments.paper import experiments as paper
+from experiments.paper import published_values as paper
 from experiments.paper.experiments import Conditions
 from geonet.density import Density
-from geonet.evaluation import SEED, TIMES
+from geonet.evaluation import SEED, TIME_LABELS
 from geonet.metrics import l1
 from geonet.mixture import BOX_CLOUDS, PARTICLES, GaussianMixture, clouds
 from geonet.paths import QUARTERS
@@ -105,7 +105,7 @@ def table_3(conditions: Conditions) -> Result:
         "table-3",
         "Point clouds",
         conditions.quick,
-        [Table(title, ("", *TIMES), rows), pot],
+        [Table(title, ("", *TIME_LABELS), rows), pot],
         remarks,
     )
 
@@ -147,7 +147,7 @@ def _against_pot(pairs: list[CloudPair], conditions: Conditions) -> Table:
         rows.append([f"`{name}`", *spreads(torch.stack(errors))])
     errors = [l1(pot, p.truth) for p, pot in zip(pairs, references, strict=True)]
     rows.append(["POT to the truth", *spreads(torch.stack(errors))])
-    return Table(f"L1 to POT in %, {len(pairs)} pairs", ("", *TIMES), rows)
+    return Table(f"L1 to POT in %, {len(pairs)} pairs", ("", *TIME_LABELS), rows)
 
 
 def point_clouds(conditions: Conditions) -> Result:
@@ -162,7 +162,7 @@ def point_clouds(conditions: Conditions) -> Result:
         rows[name] = _carried_by_flow(pair, _flow(method, conditions))
     table = Table(
         "This pair, L1 to the truth in %",
-        ("", *TIMES),
+        ("", *TIME_LABELS),
         [
             [name, *spreads_of_one(l1(frames, pair.truth))]
             for name, frames in rows.items()
@@ -210,7 +210,7 @@ def _carried(pair: CloudPair, solver: str, both: bool) -> Density:
     back = make_solver(solver)(*pair.ends[::-1]).trajectories(QUARTERS, pair.target)
     there = histogram(back.flip(0), BOX_CLOUDS)
     t = torch.tensor(QUARTERS, dtype=torch.float64)[:, None, None]
-    return Density.as_computed(torch.lerp(found.tensor, there.tensor, t), BOX_CLOUDS)
+    return Density.from_unnormalized(torch.lerp(found.tensor, there.tensor, t), BOX_CLOUDS)
 
 
 def _carried_by_flow(pair: CloudPair, solver: FlowSolver) -> Density:
@@ -242,7 +242,7 @@ def _particles(mixtures: GaussianMixture, generator: torch.Generator) -> Tensor:
     std = mixtures.covariances[..., 0, 0].sqrt().gather(1, chosen)[..., None]
     means = mixtures.means.gather(1, chosen[..., None].expand(-1, -1, 2))
     drawn = torch.randn(batch, PARTICLES, 2, dtype=torch.float64, generator=generator)
-    lower, upper = BOX_CLOUDS.corner("lower"), BOX_CLOUDS.corner("upper")
+    lower, upper = BOX_CLOUDS.lower_tensor, BOX_CLOUDS.upper_tensor
     return (means + std * drawn).clamp(lower, upper)
 
 
@@ -263,6 +263,6 @@ def _figure(rows: dict[str, Density], ways: dict[str, Tensor]) -> Figure:
             axis.plot(*points.T, ".", markersize=0.6, color="#333333")
             axis.set(xticks=[], yticks=[], xlim=(0, 5), ylim=(0, 5), aspect="equal")
         row[0].set_ylabel(f"transport, {name}", fontsize=7)
-    for axis, time in zip(axes[0], TIMES, strict=True):
+    for axis, time in zip(axes[0], TIME_LABELS, strict=True):
         axis.set_title(time, fontsize=8)
     return figure

@@ -12,11 +12,11 @@ from torch import Tensor
 from benchmarks.results import Result, Table, means
 from experiments.autoencoder import Autoencoder, as_rows, code_densities, codes_of, load_autoencoder
 from experiments.mnist import as_densities, sample_digits
-from experiments.paper import experiments as paper
+from experiments.paper import published_values as paper
 from experiments.paper.experiments import Conditions
 from experiments.problems import BLUR, FLOOR
 from geonet.density import Density
-from geonet.evaluation import PAIRS, SEED, TIMES, exact_path
+from geonet.evaluation import PAIRS, SEED, TIME_LABELS, reference_frames
 from geonet.metrics import l1
 from geonet.paths import QUARTERS
 from geonet.solvers.registry import make_solver
@@ -48,7 +48,7 @@ class CodePairs:
 def code_pairs(images: tuple[np.ndarray, np.ndarray], autoencoder: Autoencoder) -> CodePairs:
     """Digits (n, 28, 28) to digits, encoded."""
     source, target = (code_densities(autoencoder.encode(as_rows(end))) for end in images)
-    return CodePairs(autoencoder, source, target, exact_path(source, target, 0.0))
+    return CodePairs(autoencoder, source, target, reference_frames(source, target, 0.0))
 
 
 def digit_pairs(count: int, seed: int = SEED) -> tuple[np.ndarray, np.ndarray]:
@@ -78,8 +78,8 @@ def mnist(conditions: Conditions) -> Result:
                 error = _picture_errors(pairs.images(frames), pairs.images(truth))
                 pictures.append([label, *means(error)])
         count = len(pairs.source)
-        tables.append(Table(f"Codes, {kind}, {count} pairs, L1 in %", ("", *TIMES), codes))
-        tables.append(Table(f"Decoded images, {kind}, L1 in %", ("", *TIMES), pictures))
+        tables.append(Table(f"Codes, {kind}, {count} pairs, L1 in %", ("", *TIME_LABELS), codes))
+        tables.append(Table(f"Decoded images, {kind}, L1 in %", ("", *TIME_LABELS), pictures))
     tables.append(_image_table(images, conditions))
     remark = (
         "The exact truth is that of the splines through the codes, normalised as such; the error "
@@ -141,7 +141,7 @@ def mnist_figure(conditions: Conditions) -> Result:
     frames = make_solver(conditions.solver("geonet-mnist"))(pairs.source, pairs.target)
     table = Table(
         "This pair of codes, L1 to exact truth in %",
-        ("", *TIMES),
+        ("", *TIME_LABELS),
         [["`geonet-mnist`", *means(l1(frames.density(QUARTERS), pairs.truth))]],
     )
     figure = _figure(pairs, frames.density([k / 40 for k in range(41)]), rows)
@@ -167,6 +167,6 @@ def _figure(pairs: CodePairs, history: Density, rows: dict[str, Tensor]) -> Figu
             axis.imshow(frame.numpy(), cmap="gray_r", vmin=0)
             axis.set(xticks=[], yticks=[])
         row[0].set_ylabel(name, fontsize=7)
-    for axis, time in zip(axes[0], TIMES, strict=True):
+    for axis, time in zip(axes[0], TIME_LABELS, strict=True):
         axis.set_title(time, fontsize=8)
     return figure

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks.results import Result, Table
-from experiments.paper import experiments as paper
+from experiments.paper import published_values as paper
 from experiments.paper.experiments import LOGGED as MODELS
 from experiments.paper.experiments import Conditions
 from geonet._toml import from_table

@@ -6,10 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.results import Result, Table, means, spreads
-from experiments.paper import experiments as paper
+from experiments.paper import published_values as paper
 from experiments.paper.experiments import Conditions
 from geonet.density import Density
-from geonet.evaluation import CASES, PAIRS, TIMES, Case, KnownPairs, pairs_of
+from geonet.evaluation import TEST_SETS, PAIRS, TIME_LABELS, TestSet, ReferencePairs, sample_pairs
 from geonet.metrics import l1, l2, sliced_w1, w1
 from geonet.mixture import BOX_1D, BOX_2D
 from geonet.paths import QUARTERS, Geodesic
@@ -22,19 +22,19 @@ FORMS = ("geonet", "transport")
 def table_2(conditions: Conditions) -> Result:
     """L1 errors of both forms against exact truth, and against POT as in the paper."""
     tables, remarks = [], []
-    for name, case in CASES.items():
-        pairs = pairs_of(case, conditions.count(PAIRS, QUICK_PAIRS))
+    for name, case in TEST_SETS.items():
+        pairs = sample_pairs(case, conditions.count(PAIRS, QUICK_PAIRS))
         tables.append(_errors(name, case, pairs, conditions))
-    met = [name for table, name in zip(tables, CASES, strict=True) if _under_paper(table)]
-    missed = [name for name in CASES if name not in met]
+    met = [name for table, name in zip(tables, TEST_SETS, strict=True) if _under_paper(table)]
+    missed = [name for name in TEST_SETS if name not in met]
     remarks.append(
         f"GeONet, against exact truth, is at or under the paper's means in {len(met)} of "
-        f"{len(CASES)} rows" + (f"; it is not in {', '.join(missed)}." if missed else ".")
+        f"{len(TEST_SETS)} rows" + (f"; it is not in {', '.join(missed)}." if missed else ".")
     )
     return Result("table-2", "L1 error on Gaussian mixtures", conditions.quick, tables, remarks)
 
 
-def _errors(name: str, case: Case, pairs: KnownPairs, conditions: Conditions) -> Table:
+def _errors(name: str, case: TestSet, pairs: ReferencePairs, conditions: Conditions) -> Table:
     d = case.grid.dimension
     pot = pairs.frames("barycenter")
     rows = [["paper: GeONet to POT", *paper.TABLE_2[name]]]
@@ -45,7 +45,7 @@ def _errors(name: str, case: Case, pairs: KnownPairs, conditions: Conditions) ->
     rows.append(["POT to exact truth", *spreads(l1(pot, pairs.truth))])
     cells = "×".join(map(str, case.grid.shape))
     title = f"{name}, {cells} cells, {len(pairs.source)} pairs, L1 in %"
-    return Table(title, ("", *TIMES), rows)
+    return Table(title, ("", *TIME_LABELS), rows)
 
 
 def _under_paper(table: Table) -> bool:
@@ -58,12 +58,12 @@ def metrics(conditions: Conditions) -> Result:
     """L2, W1 and sliced W1 on random pairs."""
     tables = []
     for name, metric, case, scale in (
-        ("1D L2", l2, CASES["1D random"], 100.0),
-        ("1D W1", w1, CASES["1D random"], 100 / BOX_1D.lengths[0]),
-        ("2D L2", l2, CASES["2D random"], 100.0),
-        ("2D sliced W1", sliced_w1, CASES["2D random"], 100 / BOX_2D.lengths[0]),
+        ("1D L2", l2, TEST_SETS["1D random"], 100.0),
+        ("1D W1", w1, TEST_SETS["1D random"], 100 / BOX_1D.lengths[0]),
+        ("2D L2", l2, TEST_SETS["2D random"], 100.0),
+        ("2D sliced W1", sliced_w1, TEST_SETS["2D random"], 100 / BOX_2D.lengths[0]),
     ):
-        pairs, d = pairs_of(case, conditions.count(PAIRS, QUICK_PAIRS)), case.grid.dimension
+        pairs, d = sample_pairs(case, conditions.count(PAIRS, QUICK_PAIRS)), case.grid.dimension
         references = {"exact truth": pairs.truth, "POT": pairs.frames("barycenter")}
         rows = [["paper: GeONet to POT", *paper.METRICS[name]]]
         for form in FORMS:
@@ -72,7 +72,7 @@ def metrics(conditions: Conditions) -> Result:
                 label = f"`{form}-{d}d` to {reference}"
                 rows.append([label, *means(metric(frames, against), scale)])
         unit = "%" if "L2" in name else "% of the box's side"
-        tables.append(Table(f"{name}, {unit}, {len(pairs.source)} pairs", ("", *TIMES), rows))
+        tables.append(Table(f"{name}, {unit}, {len(pairs.source)} pairs", ("", *TIME_LABELS), rows))
     remark = (
         "The paper does not say in which units its distances are; ours are shares of the box's "
         f"side, which is {BOX_1D.lengths[0]:g} in 1D and {BOX_2D.lengths[0]:g} in 2D."
@@ -82,7 +82,7 @@ def metrics(conditions: Conditions) -> Result:
 
 def geodesics_1d(conditions: Conditions) -> Result:
     """Four pairs in space × time: exact, GeONet, transport, POT."""
-    pairs = pairs_of(CASES["1D random"], conditions.count(4, 2))
+    pairs = sample_pairs(TEST_SETS["1D random"], conditions.count(4, 2))
     paths = _paths(pairs, "quantile", conditions)
     figure = _space_time(paths, len(pairs.source))
     table = _example_errors(pairs, paths)
@@ -91,7 +91,7 @@ def geodesics_1d(conditions: Conditions) -> Result:
 
 def geodesics_2d(conditions: Conditions) -> Result:
     """A pair at the quarters: exact, GeONet, transport, POT."""
-    pairs = pairs_of(CASES["2D random"], conditions.count(4, 1))
+    pairs = sample_pairs(TEST_SETS["2D random"], conditions.count(4, 1))
     paths = _paths(pairs, "monge-ampere", conditions)
     figure = plot_together(_examples(pairs, "monge-ampere", conditions))
     table = _example_errors(pairs, paths)
@@ -102,7 +102,7 @@ def ood(conditions: Conditions) -> Result:
     """Pairs with narrower components than any in the training."""
     tables, rows = [], {}
     for name, exact in (("1D OOD", "quantile"), ("2D OOD", "monge-ampere")):
-        pairs = pairs_of(CASES[name], conditions.count(4, 1))
+        pairs = sample_pairs(TEST_SETS[name], conditions.count(4, 1))
         paths = _paths(pairs, exact, conditions)
         tables.append(_example_errors(pairs, paths, name))
         rows |= {f"{name[:2]} {k}": path for k, path in _examples(pairs, exact, conditions).items()}
@@ -116,19 +116,19 @@ def super_resolution(conditions: Conditions) -> Result:
     tables = []
     strips: dict[str, tuple[Geodesic, list[int]]] = {}
     for d, coarse, finer in ((1, 100, (50, 100, 200, 400)), (2, 24, (24, 48, 96, 192))):
-        case = Case(CASES[f"{d}D random"].family, (BOX_1D if d == 1 else BOX_2D).with_shape(coarse))
+        case = TestSet(TEST_SETS[f"{d}D random"].family, (BOX_1D if d == 1 else BOX_2D).with_shape(coarse))
         counts = finer[: conditions.count(4, 3)]
         paths = {
-            form: pairs_of(case, 1).solved(conditions.solver(f"{form}-{d}d")) for form in FORMS
+            form: sample_pairs(case, 1).solved(conditions.solver(f"{form}-{d}d")) for form in FORMS
         }
         rows = []
         for cells in counts:
-            fine = pairs_of(Case(case.family, case.grid.with_shape(cells)), 1)
+            fine = sample_pairs(TestSet(case.family, case.grid.with_shape(cells)), 1)
             for form, path in paths.items():
                 frames = path.density(QUARTERS, fine.source.grid)
                 rows.append([f"{cells} cells, `{form}-{d}d`", *means(l1(frames, fine.truth))])
         title = f"{d}D, a pair given on {coarse} cells a side, L1 to exact truth in %"
-        tables.append(Table(title, ("asked on", *TIMES), rows))
+        tables.append(Table(title, ("asked on", *TIME_LABELS), rows))
         strips[f"transport-{d}d"] = paths["transport"], list(counts)
     return Result(
         "super-resolution",
@@ -145,13 +145,13 @@ def potentials(conditions: Conditions) -> Result:
     top, bottom = figure.subfigures(2, 1)  # pyright: ignore[reportGeneralTypeIssues]
     count, tables = conditions.count(3, 1), []
     for part, d, exact in ((top, 1, "quantile"), (bottom, 2, "monge-ampere")):
-        pairs = pairs_of(CASES[f"{d}D random"], count)
+        pairs = sample_pairs(TEST_SETS[f"{d}D random"], count)
         rows = []
         for form in FORMS:
             path = pairs.solved(conditions.solver(f"{form}-{d}d"))
             rows.append([f"`{form}-{d}d`", *_potential_errors(path, pairs.solved(exact))])
         title = f"{d}D, error of the velocity ∇u where the mass is, % of its size, {count} pairs"
-        tables.append(Table(title, ("", *TIMES), rows))
+        tables.append(Table(title, ("", *TIME_LABELS), rows))
         axes = part.subplots(3, count, squeeze=False)
         for row, name in zip(axes, (exact, f"geonet-{d}d", f"transport-{d}d"), strict=True):
             path = pairs.solved(conditions.solver(name))
@@ -197,24 +197,24 @@ def _methods(exact: str, conditions: Conditions, d: int) -> dict[str, str]:
     return {"exact": exact, **learned, "POT": "barycenter"}
 
 
-def _paths(pairs: KnownPairs, exact: str, conditions: Conditions) -> dict[str, Geodesic]:
+def _paths(pairs: ReferencePairs, exact: str, conditions: Conditions) -> dict[str, Geodesic]:
     methods = _methods(exact, conditions, pairs.source.grid.dimension)
     return {name: pairs.solved(solver) for name, solver in methods.items()}
 
 
-def _examples(pairs: KnownPairs, exact: str, conditions: Conditions) -> dict[str, Geodesic]:
+def _examples(pairs: ReferencePairs, exact: str, conditions: Conditions) -> dict[str, Geodesic]:
     methods = _methods(exact, conditions, pairs.source.grid.dimension)
     return {name: pairs.example(solver) for name, solver in methods.items()}
 
 
-def _example_errors(pairs: KnownPairs, paths: dict[str, Geodesic], name: str = "") -> Table:
+def _example_errors(pairs: ReferencePairs, paths: dict[str, Geodesic], name: str = "") -> Table:
     rows = [
         [f"`{label}`", *means(l1(path.density(QUARTERS), pairs.truth))]
         for label, path in paths.items()
         if label != "exact"
     ]
     title = f"{name}{', ' if name else ''}{len(pairs.source)} pairs, L1 to exact truth in %"
-    return Table(title, ("", *TIMES), rows)
+    return Table(title, ("", *TIME_LABELS), rows)
 
 
 def _space_time(paths: dict[str, Geodesic], count: int) -> Figure:

@@ -72,7 +72,7 @@ def _entrants(race: Race, conditions: Conditions) -> dict[str, Solver]:
 def _pairs(race: Race, cells: int, count: int) -> list[tuple[Density, Density]]:
     grid = race.box.with_shape(cells)
     mixtures = race.family(2 * count, torch.Generator().manual_seed(SEED))
-    values = [mixtures[k].on(grid).tensor for k in range(2 * count)]
+    values = [mixtures[k].to_density(grid).tensor for k in range(2 * count)]
     ends = [Density(end, grid) for end in values]  # cells alone, without the formula
     return list(zip(ends[:count], ends[count:], strict=True))
 

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.results import Cell, Result, Table, spreads
 from experiments.paper.experiments import Conditions
-from geonet.evaluation import CASES, PAIRS, TIMES, KnownPairs, pairs_of
+from geonet.evaluation import TEST_SETS, PAIRS, TIME_LABELS, ReferencePairs, sample_pairs
 from geonet.metrics import l1
 from geonet.paths import QUARTERS
 from geonet.solvers.neural.model import Header, read_tensors
@@ -45,11 +45,11 @@ def table_1(conditions: Conditions) -> Result:
         "output on any mesh",
     )
     properties = [[KINDS[name], f"`{name}`", *has] for name, has in PROPERTIES.items()]
-    pairs = pairs_of(CASES["1D random"], conditions.count(PAIRS, 3))
+    pairs = sample_pairs(TEST_SETS["1D random"], conditions.count(PAIRS, 3))
     rows = []
     for name in PROPERTIES:
         rows.append(_measured(name, pairs, conditions))
-    costs = ("solver", "pairs", *TIMES, "training, s", "ms a pair")
+    costs = ("solver", "pairs", *TIME_LABELS, "training, s", "ms a pair")
     tables = [
         Table("Properties", columns, properties),
         Table("L1 to exact truth in %, and costs on this machine", costs, rows),
@@ -63,7 +63,7 @@ def table_1(conditions: Conditions) -> Result:
     return Result("table-1", "Four kinds of method", conditions.quick, tables, remarks)
 
 
-def _measured(name: str, pairs: KnownPairs, conditions: Conditions) -> list[Cell]:
+def _measured(name: str, pairs: ReferencePairs, conditions: Conditions) -> list[Cell]:
     options = {}
     if name == "pinn":
         count = conditions.count(PINN_PAIRS, 1)

@@ -1,0 +1,118 @@
+"""Run the benchmarks: `python -m benchmarks compare` and `python -m benchmarks study NAME`.
+
+`compare` measures error against time of all solvers. A study measures the figures of one
+documentation page and writes them there, with commit, date and machine.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import typer
+
+import benchmarks.baselines  # noqa: F401  registers the baselines
+from benchmarks.records import Benchmark, read_benchmark
+from geonet._files import ensure_dir
+from geonet._format import format_seconds
+from geonet._utils import import_object
+from geonet.cli.output import print_table
+from geonet.errors import GeonetError, InputError
+
+# Every study with the page that it writes. A run takes minutes on an otherwise idle machine.
+STUDIES = {
+    "accuracy": ("exact_solvers", "docs/accuracy.md: solvers on known maps"),
+    "models": ("learned_solvers", "docs/models.md: the trained models"),
+    "midpoint": ("midpoint_accuracy", "docs/midpoint.md: accuracy, bounds and cost"),
+    "universal": ("universal_accuracy", "docs/universal.md: universal-2d"),
+    "universal-3d": ("universal_3d", "docs/universal.md: universal-3d"),
+    "universal-variants": ("universal_variants", "docs/universal.md: network architectures"),
+    "universal-pictures": ("universal_training_pictures", "docs/anything.md: training densities"),
+    "transport": ("transport_accuracy", "docs/transport.md: errors of the transport models"),
+    "transport-speed": ("transport_speed", "docs/transport.md: their speed"),
+    "transport-failures": ("transport_failures", "docs/transport.md: their failures"),
+    "training-step": ("training_step", "docs/training.md: cost of a training step"),
+    "variants": ("training_variants", "docs/training.md: variants of the training"),
+    "own-training": ("own_training", "docs/training.md: training on one's own densities"),
+    "gradients": ("gradient_accuracy", "docs/gradients.md: accuracy of gradients"),
+    "inference-floor": ("inference_floor", "docs/benchmark.md: lower limit of the time"),
+    "busy": ("busy_machine", "docs/threads.md: solves beside other programs"),
+    "app-latency": ("app_latency", "docs/app.md: latency of the page"),
+    "radar": ("radar_fields", "docs/fields.md: rain between radar images"),
+    "field-cluster": ("field_cluster", "docs/fields.md: a thousand images on a cluster"),
+    "command-line": ("command_line", "printed only: start-up and a thousand pairs"),
+    "solvers": ("solver_list", "docs/solvers.md: list of solvers, from their docstrings"),
+}
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def study(
+    name: Annotated[str | None, typer.Argument(help="Name of the study; none lists them.")] = None,
+) -> None:
+    """Measure the figures of one page and write them into it."""
+    if name is None:
+        print_table([(name, page) for name, (_, page) in STUDIES.items()])
+    elif name not in STUDIES:
+        raise typer.BadParameter(f"There is no study {name!r}; choose from {', '.join(STUDIES)}.")
+    else:
+        import_object(f"benchmarks.studies.{STUDIES[name][0]}:main")()
+
+
+@app.command()
+def compare(
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="1d, 2d, any or scaling; repeatable. Default: all."),
+    ] = None,
+    solvers: Annotated[
+        str, typer.Option(metavar="NAME,…", help="Solvers or model files; default: all solvers.")
+    ] = "",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Check with few pairs and sizes; some minutes.")
+    ] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Keep the results of other solvers and suites.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
+) -> None:
+    """Measure error and time of every solver on the same pairs.
+
+    A full run takes two hours on an idle machine. Two solvers only:
+    python -m benchmarks compare --suite 1d --solvers quantile,transport-1d
+    """
+    from benchmarks.figures import save_figures
+    from benchmarks.run import benchmark, planned
+    from benchmarks.tables import tables
+
+    try:
+        plan = planned(suite or [], [name for name in solvers.split(",") if name], quick)
+        start, folder = perf_counter(), ensure_dir(out)
+        before = _read_previous(folder, quick) if update else None
+        result = benchmark(plan, lambda line: typer.echo(line, err=True))
+    except GeonetError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from error
+    result = result if before is None else result.with_the_rest_of(before)
+    files = [result.save(folder), *save_figures(result, folder)]
+    for table in tables(result):
+        typer.echo(f"\n{table.title}")
+        print_table(table.texts(), list(table.columns))
+    typer.echo(f"\n{', '.join(map(str, files))}; {format_seconds(perf_counter() - start)}")
+
+
+def _read_previous(folder: Path, quick: bool) -> Benchmark:
+    """Read the results to update; quick and full results do not mix."""
+    previous = read_benchmark(folder)
+    if previous.quick != quick:
+        kinds = ("a quick run", "a full run")
+        was, now = kinds if previous.quick else kinds[::-1]
+        raise InputError(f"The results in {folder} are of {was}, this is {now}; omit --update.")
+    return previous
+
+
+if __name__ == "__main__":
+    sys.exit(app())

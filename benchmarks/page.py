@@ -1,0 +1,201 @@
+"""Copy benchmarks/results/benchmark.json to docs/benchmark.md and README, between their markers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.any_pair import tables as any_pair
+from benchmarks.pages import ROOT, format_note, replace_section
+from benchmarks.records import (
+    LIMIT,
+    Benchmark,
+    Measurement,
+    break_even,
+    equal_error,
+    in_setting,
+    read_benchmark,
+)
+from benchmarks.results import Cell, Table, digits
+from benchmarks.suites import SUITES, TIMES
+from benchmarks.tables import equal_errors, left_out, loads, ranking, scaling, sizes
+
+RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images"
+PAGE, README = ROOT / "docs" / "benchmark.md", ROOT / "README.md"
+PICTURES = {
+    "any": "Error against time, any pair",
+    "pareto": "Error against time",
+    "resolution": "Time against resolution",
+    "runtime": "The paper's figure of runtimes",
+    "break-even": "When training pays",
+    "scaling": "Cost against size",
+}
+BATCH = 64
+KINDS = {"per-pair": "trained for each pair"}
+ANY_PLACES = ("any", "any-trust", "any-kinds", "any-out")
+
+
+def read(results: Path = RESULTS) -> Benchmark:
+    """The results of a full run of all suites."""
+    found = read_benchmark(results)
+    if found.quick:
+        raise SystemExit("benchmarks/results/benchmark.json is of a quick run; run make benchmark.")
+    missing = [
+        name
+        for name in SUITES
+        if not any(
+            r.label == f"transport-{name}"
+            for r in in_setting(found.settings, name, reference(name))
+        )
+    ]
+    if missing or not found.scaling:
+        raise SystemExit("benchmarks/results/benchmark.json lacks suites; run make benchmark.")
+    return found
+
+
+def sections(found: Benchmark) -> dict[str, str]:
+    """What the page has between its markers."""
+    rows = found.settings
+    return any_sections(found) | {
+        "machine": ", ".join(
+            f"{name.replace('_', ' ')} {value or 'none'}" for name, value in found.machine.items()
+        ),
+        "front": _picture("pareto"),
+        "2d": _told(remark(rows, "2d"), ranking(rows, "2d").markdown()),
+        "1d": _told(remark(rows, "1d"), ranking(rows, "1d").markdown()),
+        "sizes": _told(_picture("resolution"), *(sizes(rows, s).markdown() for s in ("2d", "1d"))),
+        "loads": _told(*(loads(rows, suite).markdown() for suite in ("2d", "1d"))),
+        "equal-error": _told(equal_errors(rows).markdown(), _picture("break-even")),
+        "paper": _picture("runtime"),
+        "scaling": _told(scaling(found).markdown(), _picture("scaling")),
+        "left-out": left_out(found.skipped).markdown(),
+    }
+
+
+def any_sections(found: Benchmark) -> dict[str, str]:
+    """The suite `any`, in its places, which are empty before it is measured."""
+    pairs = found.any
+    if pairs is None:
+        return dict.fromkeys(ANY_PLACES, "")
+    return {
+        "any": _told(any_pair.overview(pairs).markdown(), _picture("any")),
+        "any-trust": _told(any_pair.remark(pairs), any_pair.trust(pairs).markdown()),
+        "any-kinds": _told(*(any_pair.kinds(pairs, n).markdown() for n in pairs.finer)),
+        "any-out": any_pair.unanswered(pairs.unanswered).markdown(),
+    }
+
+
+def remark(rows: Sequence[Measurement], suite: str) -> str:
+    """The fastest solvers below the limit, learned and classical, and whether training pays."""
+    dimension, cells = SUITES[suite].dimension, reference(suite)
+    own = [row for row in in_setting(rows, suite, cells) if row.solver != "auto"]
+    good = [row for row in own if row.l1_percent <= LIMIT]
+    if not good:
+        return f"In {dimension}D no solver has an error below {LIMIT:g} %."
+    text = f"The fastest {dimension}D solver with an error below {LIMIT:g} % is {_named(good[0])}."
+    rival = next((row for row in good if row.kind != good[0].kind), None)
+    if rival is not None:
+        ratio = digits(rival.seconds / good[0].seconds)
+        text += f" The fastest {rival.kind} one is {_named(rival)}; it takes {ratio} times as long."
+    learned = next((row for row in own if row.label == f"transport-{dimension}d"), None)
+    return text if learned is None else f"{text} {_pays(rows, learned)}"
+
+
+def _pays(rows: Sequence[Measurement], learned: Measurement) -> str:
+    equal = equal_error(rows, learned)
+    if equal is None:
+        return f"No classical solver is as accurate as `{learned.label}`."
+    ratio = digits(equal.seconds / learned.seconds)
+    pairs = break_even(learned, equal)
+    text = f"The fastest classical solver that is as accurate as `{learned.label}` is"
+    text += f" `{equal.label}`; it takes {ratio} times as long."
+    never = f" Training `{learned.label}` never pays."
+    pays = f" Training `{learned.label}` pays after {pairs or 0:,.0f} pairs."
+    return text + (never if pairs is None else pays)
+
+
+def readme_any(found: Benchmark) -> str:
+    """Any pair: a line for each solver."""
+    return "" if found.any is None else any_pair.overview(found.any).markdown()
+
+
+def readme(found: Benchmark) -> str:
+    """2D at the reference size: a setting of each solver, against the transport form."""
+    rows, cells = found.settings, reference("2d")
+    batches = {row.label: row for row in in_setting(rows, "2d", cells, BATCH)}
+    singles = {row.label: row for row in in_setting(rows, "2d", cells) if row.solver != "auto"}
+    ours, our_batch = singles["transport-2d"], batches["transport-2d"].seconds
+    lines: list[list[Cell]] = []
+    for row in _best(list(singles.values()), ours.l1_percent):
+        batch = batches.get(row.label, row).seconds
+        lines.append(
+            [
+                f"`{row.label}`",
+                KINDS.get(row.kind, row.kind),
+                row.l1_percent,
+                1e3 * row.seconds,
+                digits(row.seconds / ours.seconds),
+                1e3 * batch,
+                digits(batch / our_batch),
+            ]
+        )
+    columns = (
+        "solver and setting",
+        "kind",
+        "L1 error, %",
+        "one pair, ms",
+        "relative to `transport-2d`",
+        f"in a batch of {BATCH}, ms per pair",
+        "relative to `transport-2d`",
+    )
+    title = f"Error and time in 2D: {cells}² cells, densities at {TIMES} times"
+    return Table(title, columns, lines).markdown()
+
+
+def _best(rows: Sequence[Measurement], exact: float) -> list[Measurement]:
+    """Of each solver the fastest setting with an error of `exact` or less, else its best."""
+    best = {}
+    for solver in dict.fromkeys(row.solver for row in rows):
+        own = [row for row in rows if row.solver == solver]
+        enough = [row for row in own if row.l1_percent <= exact]
+        least = min(own, key=lambda row: row.l1_percent)
+        best[solver] = min(enough, key=lambda row: row.seconds, default=least)
+    return sorted(best.values(), key=lambda row: row.seconds)
+
+
+def reference(suite: str) -> int:
+    """The size that the tables are about."""
+    return SUITES[suite].reference
+
+
+def _named(row: Measurement) -> str:
+    return f"`{row.label}` ({digits(1e3 * row.seconds)} ms, {digits(row.l1_percent)} %)"
+
+
+def _picture(name: str) -> str:
+    return f"![{PICTURES[name]}](images/benchmark-{name}.png)"
+
+
+def _told(*parts: str) -> str:
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    """Update the page with its pictures, then README."""
+    result = read()
+    note = format_note(result.provenance, "make benchmark")
+    pairs = result.any
+    any_note = note if pairs is None else format_note(pairs.provenance, "make benchmark")
+    for name, text in sections(result).items():
+        notes = {"machine": ""}.get(name, any_note if name in ANY_PLACES else note)
+        replace_section(PAGE, name, f"{text}\n\n{notes}".rstrip())
+    for name in PICTURES if pairs is not None else [n for n in PICTURES if n != "any"]:
+        file = f"benchmark-{name}.png"
+        shutil.copyfile(RESULTS / file, IMAGES / file)
+    replace_section(README, "any", f"{readme_any(result)}\n\n{any_note}")
+    replace_section(README, "benchmark", f"{readme(result)}\n\n{note}")
+
+
+if __name__ == "__main__":
+    main()

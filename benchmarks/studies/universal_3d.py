@@ -1,0 +1,132 @@
+"""What `universal-3d` is worth at 32³: alone, and as a start for Newton's method.
+
+Writes a table of docs/universal.md. Run it by `make universal-3d`, on an idle machine. A file of
+another model may follow: it is measured instead, and the page stays as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+
+from benchmarks.pages import Cells, format_share, format_table, publish
+from benchmarks.results import record_provenance
+from benchmarks.timing import make_generator, measure_median
+from geonet import Density, Grid
+from geonet.mixture import BOX_3D, mixtures_3d
+from geonet.solvers.neural.cascade import CascadeNet, predict, build_network_path
+from geonet.solvers.neural.model import PRETRAINED, load_cached
+from geonet.solvers.neural.transport.solver import transport_potentials
+from geonet.solvers.newton.iteration import InitialGuess
+from geonet.solvers.newton.path import MidpointGeodesic
+from geonet.solvers.newton.solver import Midpoint
+from geonet.training.synthetic import CUBE, random_densities
+
+PAIRS = 4  # of a kind
+SEED = 7_000  # which no training has
+LIMIT = 10.0  # seconds for a pair
+PAPER = "mixtures-3d"
+
+Pair = tuple[Density, Density]
+Begin = Callable[[Density, Density], InitialGuess]
+
+
+def pairs_of(kind: str) -> list[Pair]:
+    """New pairs of a kind of the training's family, or of the paper's mixtures in 3D."""
+    if kind == PAPER:
+        box, drawn = BOX_3D.with_shape(CUBE.shape), mixtures_3d(2 * PAIRS, make_generator(SEED))
+        return [(drawn[k].to_density(box), drawn[PAIRS + k].to_density(box)) for k in range(PAIRS)]
+    number, box = list(CUBE.kinds).index(kind), Grid(CUBE.shape)
+    kinds = torch.full((2 * PAIRS,), number)
+    values = random_densities(make_generator(SEED + number), kinds, CUBE).double()
+    return [(Density(values[k], box), Density(values[PAIRS + k], box)) for k in range(PAIRS)]
+
+
+class Solved(NamedTuple):
+    """What Newton's method needed."""
+
+    path: MidpointGeodesic
+    seconds: float
+
+    @property
+    def steps(self) -> int:
+        """On all grids."""
+        return sum(self.path.info["newton steps"])
+
+
+def solved(pair: Pair, begin: Begin | None) -> Solved:
+    """By Newton's method; the time includes that of the network that it begins with."""
+    began = perf_counter()
+    start = None if begin is None else begin(*pair)
+    path = Midpoint(time_limit=LIMIT).found(*pair, start)
+    return Solved(path, perf_counter() - began)
+
+
+def row_of(kind: str, model: CascadeNet) -> tuple[Cells, float]:
+    """The network alone, then Newton's method from zero and both networks; and what is gained."""
+    pairs = pairs_of(kind)
+    starts: dict[str, Begin | None] = {
+        "zero": None,
+        "transport": lambda s, t: transport_potentials(s, t)[0],
+        "universal": lambda s, t: predict(model, s, t)[0],
+    }
+    found = {name: [solved(pair, begin) for pair in pairs] for name, begin in starts.items()}
+    alone = [build_network_path(model, *pair, "universal-3d") for pair in pairs]
+    assert all(isinstance(path, MidpointGeodesic) for path in alone)
+    known = [k for k, own in enumerate(found["zero"]) if own.path.info["converged"]]
+    off = [alone[k].totals.distance / found["zero"][k].path.totals.distance - 1 for k in known]  # pyright: ignore
+    texts = [format_share(median(map(abs, off))) if off else "–"]
+    texts.append(format_share(median(path.residual for path in alone)))  # pyright: ignore
+    texts.append(
+        f"{1e3 * measure_median(lambda: build_network_path(model, *pairs[0], 'universal-3d'), 5):.3g}"
+    )
+    for own in found.values():
+        done = sum(one.path.info["converged"] for one in own)
+        texts += [
+            f"{1e3 * median(one.seconds for one in own):.3g}",
+            f"{median(one.steps for one in own):.3g}",
+            f"{done} of {len(own)}",
+        ]
+    ratio = median(
+        a.seconds / b.seconds for a, b in zip(found["zero"], found["universal"], strict=True)
+    )
+    return (kind, *texts, f"{ratio:.2f}"), ratio
+
+
+def measured(model: CascadeNet) -> str:
+    """A row for every kind, and what they say together."""
+    rows, ratios = zip(*(row_of(kind, model) for kind in (*CUBE.kinds, PAPER)), strict=True)
+    header = ["kind", "W2", "unbalanced", "alone, ms"]
+    for start in ("zero", "`transport-3d`", "`universal-3d`"):
+        header += [f"from {start}, ms", "steps", "converged"]
+    pays = sum(ratio > 1 for ratio in ratios)
+    told = (
+        f"The network makes Newton's method {median(ratios):.2f} times as fast at the median kind; "
+        f"it pays for {pays} of {len(ratios)} kinds."
+    )
+    return f"{told}\n\n{format_table((*header, 'times as fast'), list(rows))}"
+
+
+def main() -> None:
+    """Measure, print and write the table."""
+    warnings.simplefilter("ignore")
+    torch.set_grad_enabled(False)
+    provenance = record_provenance()
+    file = Path(sys.argv[1]) if sys.argv[1:] else PRETRAINED / "universal-3d.safetensors"
+    model, _ = load_cached(file, 3, "cascade")
+    assert isinstance(model, CascadeNet)
+    text = measured(model)
+    print(text)
+    if not sys.argv[1:]:
+        publish("universal-3d", provenance, {"docs/universal.md": {"space": text}})
+
+
+if __name__ == "__main__":
+    main()

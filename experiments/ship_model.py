@@ -1,0 +1,197 @@
+"""From a finished run to a shipped model: the weights with their card, and the curve of the loss.
+
+    python -m experiments.ship_model runs/geonet-1d ["what to say about its training time"]
+
+measures the errors on pairs that neither training nor validation saw, for a transport model also
+what its mismatch means, and writes src/geonet/operators/pretrained/NAME.safetensors and
+NAME.md, and docs/images/NAME-loss.png.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import torch
+from learned_solvers import errors_of
+
+from benchmarks.pages import ROOT, format_table
+from benchmarks.results import describe_machine
+from benchmarks.timing import make_generator
+from geonet._files import atomic_write
+from geonet._toml import from_table, read_toml, to_toml
+from geonet.evaluation import TEST_SETS, PAIRS, SEED, reference_frames, prescribed_map_pairs, sample_pairs
+from geonet.metrics import l1
+from geonet.paths import QUARTERS
+from geonet.solvers.neural.cascade import CascadeNet
+from geonet.solvers.neural.deeponet import DeepONetModel
+from geonet.solvers.neural.model import PRETRAINED, Model, load_model, save_model
+from geonet.solvers.neural.transport.certificate import Calibration, fit_calibration
+from geonet.solvers.neural.transport.network import TransportNet, predict_potential
+from geonet.solvers.neural.transport.path import CosineGeodesic
+from geonet.solvers.neural.transport.potential import scale_to_injective
+from geonet.solvers.registry import make_solver
+from geonet.training.checkpoint import KeptTruths
+from geonet.training.config import TrainingConfig
+from geonet.training.log import SHORT, Validation, read_log
+from geonet.training.loop import MODEL, TRUTHS, make_problem
+from geonet.training.problems import FAMILIES
+
+LARGEST = 5_000_000  # bytes
+CALIBRATION_SEED = 8_000
+KEPT = 200  # entries of the log that go with the weights
+
+
+def thinned(entries: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """At most `KEPT` entries that have `key`, evenly spread."""
+    having = [entry for entry in entries if key in entry]
+    stride = max(1, len(having) // KEPT)
+    return having[::stride]
+
+
+def config_of(name: str) -> str:
+    """The config in experiments/configs/ that has this name."""
+    for file in sorted((ROOT / "experiments" / "configs").glob("*.toml")):
+        if read_toml(file)["name"] == name:
+            return str(file.relative_to(ROOT))
+    raise SystemExit(
+        f"No config in experiments/configs/ is named {name}; a shipped model needs one."
+    )
+
+
+def card(header: dict[str, Any], weights: int) -> str:
+    """The model's card, in Markdown."""
+    measured, training = header["measured"], header["training"]
+    rows = [(t, *values) for t, *values in zip(QUARTERS, *measured["test"].values(), strict=True)]
+    columns = ("t", *(f"L1 %, {name}" for name in measured["test"]))
+    errors = format_table(columns, [tuple(str(cell) for cell in row) for row in rows])
+    shown = ""
+    if "data_seconds" in header:
+        pairs = training["sampling"]["pairs"] * header["steps"]
+        minutes = f"{header['data_seconds'] / 60:.0f} of these minutes"
+        shown = f"\nIt was shown the exact paths of {pairs:,} pairs, which took {minutes}."
+    return f"""# {header["name"]}
+
+{weights:,} weights, trained by `geonet train {config_of(training["name"])}`, seed
+{training["seed"]}: {header["steps"]:,} steps in {header["seconds"] / 60:.0f} minutes,
+{header["remark"]}.{shown}
+Measured on {header["machine"]}.
+
+{header["tested_on"]} (seed {SEED}), which neither training nor validation saw, against exact
+solutions:
+
+{errors}
+
+## Configuration
+
+```toml
+{to_toml(training).strip()}
+```
+"""
+
+
+def calibration_of(model: Model, config: TrainingConfig, truths: Path) -> dict[str, Any]:
+    """What a model's own doubts mean, from validation pairs.
+
+    Of transport models in 3D, where few mixtures have an exact path, from known maps, with the
+    limit from mixtures.
+    """
+    problem = make_problem(config)
+    if config.validation.pairs:
+        return Validation(config, problem, KeptTruths(truths)).measured(model)
+    assert isinstance(model, TransportNet)
+    known = prescribed_map_pairs(seed=CALIBRATION_SEED)
+    mixtures = problem.densities(64, make_generator(CALIBRATION_SEED))
+    paths = [
+        CosineGeodesic(*ends, "transport", {}, scale_to_injective(predict_potential(model, *ends)))
+        for ends in ((known.source, known.target), mixtures)
+    ]
+    errors = l1(paths[0].density(QUARTERS), known.truth)
+    slope = fit_calibration(paths[0].halfway.mismatch, errors).slope
+    limit = fit_calibration(paths[1].halfway.mismatch, torch.zeros(64, 1)).limit
+    return {"calibration": Calibration(slope, limit)._asdict()}
+
+
+def test_errors(
+    file: Path, model: Model, config: TrainingConfig, epsilon: float
+) -> tuple[dict[str, list[float]], str]:
+    """Mean and standard deviation of the L1 error in percent at the quarters, and of what."""
+    dimension, family = model.settings.dimension, config.problem.family
+    corrected = isinstance(model, (CascadeNet, TransportNet))
+    solver = make_solver(str(file), **({"corrections": 0} if corrected else {}))
+    if dimension == 3:
+        pairs, what = prescribed_map_pairs(), "20 mixtures with known maps, 24³ cells"
+    elif family not in FAMILIES:
+        source, target = make_problem(config).densities(PAIRS, make_generator(SEED))
+        answer, what = solver(source, target).density(QUARTERS), f"{PAIRS} pairs of {family}"
+        return summary(l1(answer, reference_frames(source, target, epsilon))), what
+    elif not isinstance(model, TransportNet):
+        return errors_of(solver, dimension, epsilon), "50 pairs"
+    else:
+        pairs, what = sample_pairs(TEST_SETS[f"{dimension}D random"]), "50 pairs"
+    answer = solver(pairs.source, pairs.target).density(QUARTERS)
+    return summary(l1(answer, pairs.truth)), what
+
+
+def summary(errors: torch.Tensor) -> dict[str, list[float]]:
+    """Mean and standard deviation over the pairs in percent, from (pairs, times)."""
+    found = {"mean": 100 * errors.mean(0), "sd": 100 * errors.std(0)}
+    return {name: [round(e, 3) for e in values.tolist()] for name, values in found.items()}
+
+
+def plot_losses(header: dict[str, Any], file: Path) -> None:
+    """The weighted terms of the loss, and the validation error, over steps."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    losses, validations = header["history"], header["validations"]
+    steps = [entry["step"] for entry in losses]
+    for name in losses[0]["terms"]:
+        left.semilogy(steps, [e["terms"][name] for e in losses], label=SHORT.get(name, name), lw=1)
+    left.semilogy(steps, [e["loss"] for e in losses], "k", label="loss", lw=1)
+    left.set(xlabel="step", title=f"{header['name']}: loss by term (unit box)")
+    left.legend(ncols=2, fontsize=8)
+    for k, t in enumerate(QUARTERS[:3]):
+        curve = [e["validation"][k] for e in validations]
+        if any(curve):  # the transport form has no error at the ends, and 3D no validation
+            right.semilogy([e["step"] for e in validations], curve, label=f"t = {t}", lw=1)
+    right.set(xlabel="step", title="validation, L1 in %")
+    if right.lines:
+        right.legend(fontsize=8)
+    with atomic_write(file) as temporary:
+        figure.savefig(temporary, dpi=110, format="png")
+
+
+def main(folder: Path, remark: str) -> None:
+    """Measure, and write weights, card and picture."""
+    model, header = load_model(folder / MODEL)
+    log = read_log(folder / "log.jsonl")
+    config = from_table(TrainingConfig, header["training"])
+    if isinstance(model, DeepONetModel):  # errors of some percent: half precision will do
+        for network in model.networks:
+            network.half().float()
+    if not isinstance(model, CascadeNet):
+        header["measured"] |= calibration_of(model, config, folder / TRUTHS)
+    rounded = save_model(folder / "rounded.safetensors", model, header)
+    test, header["tested_on"] = test_errors(rounded, model, config, header["epsilon"])
+    header["measured"]["test"] = test
+    header["machine"], header["remark"] = describe_machine(), remark
+    header["history"], header["validations"] = thinned(log, "terms"), thinned(log, "validation")
+    name = header["name"]
+    PRETRAINED.mkdir(exist_ok=True)
+    weights = sum(p.numel() for p in model.parameters())
+    if isinstance(model, DeepONetModel):
+        for network in model.networks:
+            network.half()
+    file = save_model(PRETRAINED / f"{name}.safetensors", model, header)
+    if file.stat().st_size > LARGEST:
+        file.unlink()
+        raise SystemExit(f"{file} would have more than {LARGEST:,} bytes; train a smaller model.")
+    with atomic_write(PRETRAINED / f"{name}.md") as temporary:
+        temporary.write_text(card(header, weights), encoding="utf-8")
+    plot_losses(header, ROOT / "docs" / "images" / f"{name}-loss.png")
+    print(card(header, weights))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "on an otherwise idle machine")
