@@ -54,6 +54,7 @@ lint: $(VENV)/.dev ## check formatting, lint and types
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m basedpyright --pythonpath $(PYTHON)
+	$(VENV)/bin/codespell src docs benchmarks experiments examples tutorials README.md
 
 format: $(VENV)/.dev ## format the code and apply automatic fixes
 	$(PYTHON) -m ruff format .
