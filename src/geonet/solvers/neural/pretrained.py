@@ -1,160 +1,153 @@
-"""The trained models that come with geonet: a table of files, each a solver under its own name."""
+"""Pretrained models: a table of model files, each of which is a solver with a name."""
 
 from __future__ import annotations
 
-from dataclasses import field, make_dataclass
+from dataclasses import dataclass, field, make_dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 from geonet._utils import import_object
-from geonet.solvers.catalogue import Card, card_at, gives_of_form
-
-if TYPE_CHECKING:
-    from geonet.solvers.base import Solver
-
-NETWORK = "geonet.solvers.neural.solver:NetworkSolver"
-# Forms whose solver does more than evaluate the network.
-SOLVERS = {
-    "transport": "geonet.solvers.neural.transport.solver:TransportSolver",
-    "cascade": "geonet.solvers.neural.solver:CascadeSolver",
-}
+from geonet.solvers.base import MenuEntry, Solver
 
 
-class Shipped(NamedTuple):
-    """A row of the table; the file is NAME.safetensors.
+@dataclass(frozen=True)
+class PretrainedModel:
+    """A row of the table.
 
     Attributes:
-        form: of the model.
-        dimension: of the densities it takes.
+        form: form of the model.
+        dimension: dimension of the densities it takes.
         summary: one line for `geonet solvers`.
-        lacks: what its paths cannot answer, of all that its form can.
+        lacks: quantities that its paths cannot compute although the form can.
+        menu: entry in the menu of the web page.
+        file: model file; None for NAME.safetensors in the package.
     """
 
     form: str
     dimension: int
     summary: str
     lacks: tuple[str, ...] = ()
+    menu: MenuEntry | None = None
+    file: Path | None = None
 
 
-SHIPPED = {
-    "universal-2d": Shipped(
+PRETRAINED_MODELS = {
+    "universal-2d": PretrainedModel(
         "cascade",
         2,
-        "2D, neural operator for any two densities, then a few steps of Newton's; milliseconds",
+        "2D, neural operator for any two densities, then a few Newton steps; milliseconds",
+        menu=MenuEntry("Neural network for any drawing, three Newton steps"),
     ),
-    "universal-3d": Shipped(
+    "universal-3d": PretrainedModel(
         "cascade",
         3,
-        "3D, neural operator for any two densities, then a few steps of Newton's; on at most 64³",
+        "3D, neural operator for any two densities, then a few Newton steps; on at most 64³",
     ),
-    "transport-1d": Shipped(
+    "transport-1d": PretrainedModel(
         "transport",
         1,
         "1D, neural operator of the transport form, trained on Gaussian mixtures; milliseconds",
+        menu=MenuEntry("Neural network for smooth densities, with Newton steps"),
     ),
-    "transport-2d": Shipped(
+    "transport-2d": PretrainedModel(
         "transport",
         2,
         "2D, neural operator of the transport form, trained on Gaussian mixtures; milliseconds",
+        menu=MenuEntry("Neural network for smooth densities, with Newton steps", max_cells=128),
     ),
-    "transport-3d": Shipped(
+    "transport-3d": PretrainedModel(
         "transport",
         3,
         "3D, neural operator of the transport form, trained on Gaussian mixtures; milliseconds",
     ),
-    "transport-cloud": Shipped(
-        "transport",
-        2,
-        "2D, neural operator of the transport form, trained on histograms of point clouds",
-    ),
-    "transport-mnist": Shipped(
-        "transport",
-        2,
-        "2D, neural operator of the transport form, trained on images of MNIST's digits",
-    ),
-    "geonet-1d": Shipped(
+    "geonet-1d": PretrainedModel(
         "geonet",
         1,
         "1D, the paper's neural operator, trained on its Gaussian mixtures; milliseconds",
+        menu=MenuEntry("Neural network of the paper, for smooth densities"),
     ),
-    "geonet-2d": Shipped(
+    "geonet-2d": PretrainedModel(
         "geonet",
         2,
         "2D, the paper's neural operator, trained on its Gaussian mixtures; milliseconds",
-    ),
-    "er-geonet-1d": Shipped(
-        "geonet",
-        1,
-        "1D, the paper's entropic operator: a Schrödinger bridge on its Gaussian mixtures",
-        lacks=("distance",),
-    ),
-    "er-geonet-2d": Shipped(
-        "geonet",
-        2,
-        "2D, the paper's entropic operator: a Schrödinger bridge on its Gaussian mixtures",
-        lacks=("distance",),
-    ),
-    "geonet-cloud": Shipped(
-        "geonet", 2, "2D, the paper's neural operator, trained on histograms of point clouds"
-    ),
-    "geonet-mnist": Shipped(
-        "geonet", 1, "1D, the paper's neural operator, trained on codes of MNIST's digits"
-    ),
-    "deeponet-1d": Shipped(
-        "deeponet", 1, "1D, neural operator without physics, trained on exact paths; density only"
+        menu=MenuEntry("Neural network of the paper, for smooth densities (slow)", max_cells=64),
     ),
 }
 
 
-def shipped_card(name: str) -> Card:
-    """What `geonet solvers` says of a shipped model."""
-    about = SHIPPED[name]
-    card = card_at(SOLVERS.get(about.form, NETWORK))
-    options = [
-        option._replace(default=f"{name}.safetensors") if option.name == "file" else option
-        for option in card.options
-    ]
-    return Card(name, about.summary, (about.dimension,), _gives(about), tuple(options))
+def register_pretrained(
+    name: str,
+    file: str | Path,
+    form: str,
+    dimension: int,
+    summary: str,
+    lacks: tuple[str, ...] = (),
+) -> None:
+    """Register a trained model file as a solver with its own name.
+
+    Args:
+        name: solver name, for example "er-geonet-1d".
+        file: the model file that `geonet train` wrote.
+        form: form of the model, a key of `geonet.solvers.neural.model.FORMS`.
+        dimension: dimension of the densities it takes.
+        summary: one line for `geonet solvers`.
+        lacks: quantities that its paths cannot compute although the form can.
+    """
+    PRETRAINED_MODELS[name] = PretrainedModel(form, dimension, summary, lacks, file=Path(file))
 
 
-def _gives(about: Shipped) -> tuple[str, ...]:
-    return tuple(what for what in gives_of_form(about.form) if what not in about.lacks)
-
-
-@cache
-def shipped_class(name: str) -> type[Solver]:
-    """The solver of a shipped model: that of its form, with the file filled in."""
+def pretrained_file(name: str) -> Path:
+    """Return the model file of a pretrained solver."""
     from geonet.solvers.neural.model import PRETRAINED
 
-    about = SHIPPED[name]
-    gives = _gives(about)
-    file = str(PRETRAINED / f"{name}.safetensors")
-    own = {
-        "name": name,
-        "summary": about.summary,
-        "dimensions": (about.dimension,),
-        "gives": gives,
-        "differentiable": ("density", *gives),
-    }
-    return _subclass(about.form, own, [("file", str, field(default=file))])
+    row = PRETRAINED_MODELS.get(name)
+    if row is not None and row.file is not None:
+        return row.file
+    return PRETRAINED / f"{name}.safetensors"
 
 
 @cache
-def class_of_form(form: str) -> type[Solver]:
-    """The solver of a model's file, by the form that its header names."""
-    from geonet.solvers.neural.model import form_of
+def pretrained_solver(name: str) -> type[Solver]:
+    """Return the solver class of a pretrained model: the class of its form with the file set."""
+    row = PRETRAINED_MODELS[name]
+    base = solver_for_form(row.form)
+    provides = tuple(one for one in base.info.provides if one not in row.lacks)
+    info = replace(
+        base.info,
+        name=name,
+        summary=row.summary,
+        dimensions=(row.dimension,),
+        provides=provides,
+        differentiable=provides,
+        menu=row.menu and replace(row.menu, dimensions=(row.dimension,)),
+    )
+    file = str(pretrained_file(name))
+    return _subclass(base, {"info": info}, ("file", str, field(default=file)))
 
-    gives = form_of(form).gives
-    own = {
-        "name": form,
-        "summary": f"a model of the form {form} from a file that `geonet train` wrote",
-        "gives": gives,
-        "differentiable": ("density", *gives),
+
+@cache
+def solver_for_form(form: str) -> type[Solver]:
+    """Return the solver class for files of a model form."""
+    from geonet.solvers.neural.model import model_class
+
+    # Forms whose solver does more than evaluate the network.
+    special = {
+        "transport": "geonet.solvers.neural.transport.solver:TransportSolver",
+        "cascade": "geonet.solvers.neural.solver:CascadeSolver",
     }
-    return _subclass(form, own, [])
+    base = import_object(special.get(form, "geonet.solvers.neural.solver:NetworkSolver"))
+    provides = model_class(form).provides
+    info = replace(
+        base.info,
+        name=form,
+        summary=f"a model of the form {form} from a file that `geonet train` wrote",
+        provides=provides,
+        differentiable=provides,
+    )
+    return _subclass(base, {"info": info, "form": form})
 
 
-def _subclass(form: str, own: dict[str, Any], options: list[Any]) -> type[Solver]:
-    base = import_object(SOLVERS.get(form, NETWORK))
-    namespace = own | {"form": form, "__doc__": base.__doc__, "__module__": __name__}
+def _subclass(base: type[Solver], own: dict[str, Any], *options: Any) -> type[Solver]:
+    namespace = own | {"__doc__": base.__doc__, "__module__": __name__}
     return make_dataclass(base.__name__, options, bases=(base,), namespace=namespace, frozen=True)
