@@ -17,8 +17,8 @@ from benchmarks.records import (
     in_setting,
     read_benchmark,
 )
-from benchmarks.results import Cell, Table, digits
-from benchmarks.suites import SUITES, TIMES
+from benchmarks.results import digits
+from benchmarks.suites import SUITES
 from benchmarks.tables import equal_errors, left_out, loads, ranking, scaling, sizes
 
 RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images"
@@ -31,8 +31,6 @@ PICTURES = {
     "break-even": "When training pays",
     "scaling": "Cost against size",
 }
-BATCH = 64
-KINDS = {"per-pair": "trained for each pair"}
 ANY_PLACES = ("any", "any-trust", "any-kinds", "any-out")
 
 
@@ -62,13 +60,13 @@ def sections(found: Benchmark) -> dict[str, str]:
             f"{name.replace('_', ' ')} {value or 'none'}" for name, value in found.machine.items()
         ),
         "front": _picture("pareto"),
-        "2d": _told(remark(rows, "2d"), ranking(rows, "2d").markdown()),
-        "1d": _told(remark(rows, "1d"), ranking(rows, "1d").markdown()),
-        "sizes": _told(_picture("resolution"), *(sizes(rows, s).markdown() for s in ("2d", "1d"))),
-        "loads": _told(*(loads(rows, suite).markdown() for suite in ("2d", "1d"))),
-        "equal-error": _told(equal_errors(rows).markdown(), _picture("break-even")),
+        "2d": _join(remark(rows, "2d"), ranking(rows, "2d").markdown()),
+        "1d": _join(remark(rows, "1d"), ranking(rows, "1d").markdown()),
+        "sizes": _join(_picture("resolution"), *(sizes(rows, s).markdown() for s in ("2d", "1d"))),
+        "loads": _join(*(loads(rows, suite).markdown() for suite in ("2d", "1d"))),
+        "equal-error": _join(equal_errors(rows).markdown(), _picture("break-even")),
         "paper": _picture("runtime"),
-        "scaling": _told(scaling(found).markdown(), _picture("scaling")),
+        "scaling": _join(scaling(found).markdown(), _picture("scaling")),
         "left-out": left_out(found.skipped).markdown(),
     }
 
@@ -79,9 +77,9 @@ def any_sections(found: Benchmark) -> dict[str, str]:
     if pairs is None:
         return dict.fromkeys(ANY_PLACES, "")
     return {
-        "any": _told(any_pair.overview(pairs).markdown(), _picture("any")),
-        "any-trust": _told(any_pair.remark(pairs), any_pair.trust(pairs).markdown()),
-        "any-kinds": _told(*(any_pair.kinds(pairs, n).markdown() for n in pairs.finer)),
+        "any": _join(any_pair.overview(pairs).markdown(), _picture("any")),
+        "any-trust": _join(any_pair.remark(pairs), any_pair.trust(pairs).markdown()),
+        "any-kinds": _join(*(any_pair.kinds(pairs, n).markdown() for n in pairs.finer)),
         "any-out": any_pair.unanswered(pairs.unanswered).markdown(),
     }
 
@@ -120,50 +118,6 @@ def readme_any(found: Benchmark) -> str:
     return "" if found.any is None else any_pair.overview(found.any).markdown()
 
 
-def readme(found: Benchmark) -> str:
-    """2D at the reference size: a setting of each solver, against the transport form."""
-    rows, cells = found.settings, reference("2d")
-    batches = {row.label: row for row in in_setting(rows, "2d", cells, BATCH)}
-    singles = {row.label: row for row in in_setting(rows, "2d", cells) if row.solver != "auto"}
-    ours, our_batch = singles["transport-2d"], batches["transport-2d"].seconds
-    lines: list[list[Cell]] = []
-    for row in _best(list(singles.values()), ours.l1_percent):
-        batch = batches.get(row.label, row).seconds
-        lines.append(
-            [
-                f"`{row.label}`",
-                KINDS.get(row.kind, row.kind),
-                row.l1_percent,
-                1e3 * row.seconds,
-                digits(row.seconds / ours.seconds),
-                1e3 * batch,
-                digits(batch / our_batch),
-            ]
-        )
-    columns = (
-        "solver and setting",
-        "kind",
-        "L1 error, %",
-        "one pair, ms",
-        "relative to `transport-2d`",
-        f"in a batch of {BATCH}, ms per pair",
-        "relative to `transport-2d`",
-    )
-    title = f"Error and time in 2D: {cells}² cells, densities at {TIMES} times"
-    return Table(title, columns, lines).markdown()
-
-
-def _best(rows: Sequence[Measurement], exact: float) -> list[Measurement]:
-    """Of each solver the fastest setting with an error of `exact` or less, else its best."""
-    best = {}
-    for solver in dict.fromkeys(row.solver for row in rows):
-        own = [row for row in rows if row.solver == solver]
-        enough = [row for row in own if row.l1_percent <= exact]
-        least = min(own, key=lambda row: row.l1_percent)
-        best[solver] = min(enough, key=lambda row: row.seconds, default=least)
-    return sorted(best.values(), key=lambda row: row.seconds)
-
-
 def reference(suite: str) -> int:
     """The size that the tables are about."""
     return SUITES[suite].reference
@@ -177,7 +131,7 @@ def _picture(name: str) -> str:
     return f"![{PICTURES[name]}](images/benchmark-{name}.png)"
 
 
-def _told(*parts: str) -> str:
+def _join(*parts: str) -> str:
     return "\n\n".join(parts)
 
 
@@ -194,7 +148,6 @@ def main() -> None:
         file = f"benchmark-{name}.png"
         shutil.copyfile(RESULTS / file, IMAGES / file)
     replace_section(README, "any", f"{readme_any(result)}\n\n{any_note}")
-    replace_section(README, "benchmark", f"{readme(result)}\n\n{note}")
 
 
 if __name__ == "__main__":
