@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from geonet.errors import InputError
 from geonet.solvers.base import Solver
-from geonet.solvers.registry import make_solver, register, solver_class, solver_names
+from geonet.solvers.registry import list_solver_names, load_solver_class, make_solver, register
 
 Kind = Literal["classical", "learned", "per-pair"]
 SHORT = {"epsilon": "ε"}
@@ -158,16 +158,16 @@ def by_default(name: str) -> Entrant:
     if name.endswith(".safetensors"):
         make_solver(name)  # which refuses what is no model
         return Entrant(name, str(Path(name).resolve()), None, "learned")
-    cls = solver_class(name)
+    cls = load_solver_class(name)
     learned = any(option.name == "file" for option in fields(cls))  # type: ignore[arg-type]
     kind: Kind = "learned" if learned else "classical"
     location = f"{cls.__module__}:{cls.__qualname__}"
-    return Entrant(name, name, cls.dimensions, kind, location=location)
+    return Entrant(name, name, cls.info.dimensions, kind, location=location)
 
 
 def made(entrant: Entrant) -> Solver:
     """The solver itself, registered first where this process does not know it."""
-    if entrant.location is not None and entrant.solver not in solver_names():
+    if entrant.location is not None and entrant.solver not in list_solver_names():
         register(entrant.solver, entrant.location)
     return make_solver(entrant.solver, **entrant.options)
 

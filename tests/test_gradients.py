@@ -14,7 +14,7 @@ from geonet.errors import UnavailableError
 from geonet.mixture import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d, mixtures_3d
 from geonet.solvers.neural import model as opened
 from geonet.solvers.neural.transport import compiled
-from geonet.solvers.registry import solver_class, solver_names
+from geonet.solvers.registry import list_solver_names, load_solver_class
 
 ROOT = Path(__file__).parents[2]
 TIMES = [0.0, 0.3, 1.0]
@@ -32,31 +32,34 @@ ANSWERS = {
 ENVELOPES = (
     "monge-ampere",
     "midpoint",
-    *(name for name in solver_names() if name.startswith("transport")),
+    *(name for name in list_solver_names() if name.startswith("transport")),
 )
 TRAINED_PER_PAIR = ("pinn", "flow-matching", "rectified-flow")
 ALIKE = ("transport-cloud", "transport-mnist", "geonet-mnist")  # as others, with other weights
 OTHERWISE = ("auto", "bures", "schrodinger", "midpoint", "universal-2d", "universal-3d")
 CASES = [
     (name, d)
-    for name in solver_names()
-    if name not in (*TRAINED_PER_PAIR, *ALIKE, *OTHERWISE) and solver_class(name).differentiable
+    for name in list_solver_names()
+    if name not in (*TRAINED_PER_PAIR, *ALIKE, *OTHERWISE)
+    and load_solver_class(name).info.differentiable
     for d in (1, 2, 3)
-    if d in (solver_class(name).dimensions or (1, 2)) and (name, d) != ("monge-ampere", 3)
+    if d in (load_solver_class(name).info.dimensions or (1, 2)) and (name, d) != ("monge-ampere", 3)
 ]
 
 
 def inner_points(grid: Grid) -> torch.Tensor:
     generator = torch.Generator().manual_seed(2)
     places = torch.rand(5, grid.dimension, dtype=torch.float64, generator=generator)
-    return grid.corner("lower") + places * torch.tensor(grid.lengths)
+    return grid.lower_tensor + places * torch.tensor(grid.lengths)
 
 
 def mixture_values(d: int, shape=None, count: int = 2) -> tuple[Grid, torch.Tensor, torch.Tensor]:
     """The grid and the values of `count` pairs of the family that the models were trained on."""
     family, box = FAMILIES[d]
     grid = box.with_shape(shape or SHAPES[d])
-    values = family(2 * count, torch.Generator().manual_seed(4)).on(grid).with_floor(0.1).tensor
+    values = (
+        family(2 * count, torch.Generator().manual_seed(4)).to_density(grid).with_floor(0.1).tensor
+    )
     return grid, values[:count], values[count:]
 
 
@@ -143,10 +146,12 @@ def test_points_move_along_the_gradient_of_the_distance(solver, shape):
 @pytest.mark.parametrize(("name", "d"), CASES)
 def test_gradcheck(name, d):
     """In both ends of a batch; without Newton's corrections, which are single precision."""
-    learned = "file" in solver_class(name).__dataclass_fields__
+    learned = "file" in load_solver_class(name).__dataclass_fields__
     grid, source, target = (mixture_values if learned else wave_values)(d)
     options = {"corrections": 0} if name.startswith("transport") else {}
-    asked = set(solver_class(name).differentiable) - ({"distance"} if name in ENVELOPES else set())
+    asked = set(load_solver_class(name).info.differentiable) - (
+        {"distance"} if name in ENVELOPES else set()
+    )
 
     def answers(steps):
         """One number of each answer, along a line through both ends."""
@@ -179,7 +184,7 @@ def test_gradcheck_of_midpoint(d, shape, monkeypatch):
         path = geodesic(*ends, grid, "midpoint", tolerance=1e-8, refine=False)
         return torch.stack([weighted(ANSWERS[what](path)) for what in asked])
 
-    asked = sorted(set(solver_class("midpoint").differentiable) - {"distance"})
+    asked = sorted(set(load_solver_class("midpoint").info.differentiable) - {"distance"})
     assert asked == sorted(set(ANSWERS) - {"distance"})
     quick = {"eps": 1e-5, "atol": 1e-5, "rtol": 3e-3, "check_undefined_grad": False}
     assert gradcheck(answers, leaves(torch.zeros(1).double()), **quick)
@@ -197,7 +202,7 @@ def random(shape, seed: int) -> torch.Tensor:
 def test_gradcheck_of_every_entry_of_a_single_pair(name, generator):
     grid = Grid(12, 0.0, 2.0)
     ends = [torch.rand(12, dtype=torch.float64, generator=generator) + 0.1 for _ in range(2)]
-    for what in solver_class(name).differentiable:
+    for what in load_solver_class(name).info.differentiable:
         ask = ANSWERS[what]
         assert gradcheck(lambda a, b, ask=ask: ask(geodesic(a, b, grid, name)), leaves(*ends))
     finer = grid.with_shape(23)
@@ -232,11 +237,11 @@ def test_bures_in_the_parameters_of_gaussians(std):
 
     def answers(means, source, target):
         ends = [
-            GaussianMixture(mean, (s + s.mT) / 2).on(grid)
+            GaussianMixture(mean, (s + s.mT) / 2).to_density(grid)
             for mean, s in zip(means, (source, target), strict=True)
         ]
         path = geonet.geodesic(*ends, "bures")
-        return tuple(ANSWERS[what](path) for what in solver_class("bures").differentiable)
+        return tuple(ANSWERS[what](path) for what in load_solver_class("bures").info.differentiable)
 
     assert gradcheck(answers, leaves(means, spread, 1.7 * spread), fast_mode=True, atol=1e-4)
 
@@ -377,11 +382,11 @@ def test_pairs_that_newton_corrected():
     grid = Grid((32, 32))
     first = GaussianMixture.isotropic([[0.5, 0.35], [0.7, 0.6]], [0.09, 0.12])
     second = GaussianMixture.isotropic([[0.5, 0.5], [0.6, 0.3]], [0.1, 0.13])
-    ends = [mixture.on(grid).with_floor(0.05).tensor for mixture in (first, second)]
+    ends = [mixture.to_density(grid).with_floor(0.05).tensor for mixture in (first, second)]
     weight = torch.sin(5 * grid.points()[..., 0])
     a, b = leaves(*ends)
     path = geodesic(a, b, grid, "transport-2d")
-    assert path.notes["corrected"] is True and path.kind == "splines"
+    assert path.info["corrected"] is True and path.kind == "splines"
     truth = geodesic(a, b, grid, "monge-ampere")
     found, exact = ((p.density(0.5).tensor * weight).mean() for p in (path, truth))
     scale = torch.cat([end.flatten() for end in ends])  # changes by some percent everywhere
@@ -400,9 +405,11 @@ def test_a_potential_that_was_scaled_down():
     point = torch.tensor([[0.4, 0.6]])
     path = geodesic(*ends, grid, "transport-2d", corrections=0)
     assert path.followed is not None
-    from geonet.solvers.neural.transport.potential import STEEPEST, steepest
+    from geonet.solvers.neural.transport.potential import MAX_SPECTRAL_RADIUS, max_spectral_radius
 
-    assert float(steepest(path.coefficients)) == pytest.approx(STEEPEST, rel=1e-4)
+    assert float(max_spectral_radius(path.coefficients)) == pytest.approx(
+        MAX_SPECTRAL_RADIUS, rel=1e-4
+    )
     assert gradcheck(
         lambda a, b: geodesic(a, b, grid, "transport-2d", corrections=0).velocity(0.5, point),
         ends,
@@ -415,7 +422,7 @@ def test_a_potential_that_was_scaled_down():
 def test_values_that_are_varied_apart_from_their_formula():
     """A mixture's values may be made variables: then they, and not the formula, are read."""
     grid = Grid(24, 0.0, 2.0)
-    source, target = (GaussianMixture.isotropic([[c]], 0.5).on(grid) for c in (0.9, 1.1))
+    source, target = (GaussianMixture.isotropic([[c]], 0.5).to_density(grid) for c in (0.9, 1.1))
     a, b = leaves(source.tensor, target.tensor)
     source.tensor.requires_grad_()
     path = geonet.geodesic(source, target, "monge-ampere")
@@ -428,21 +435,21 @@ def test_values_that_are_varied_apart_from_their_formula():
 # ---- nothing is asked
 
 
-@pytest.mark.parametrize("name", [n for n in solver_names() if n not in TRAINED_PER_PAIR])
+@pytest.mark.parametrize("name", [n for n in list_solver_names() if n not in TRAINED_PER_PAIR])
 def test_all_other_answers_are_detached(name):
     if name in ("auto", "bures", "ott-barycenter"):
         pytest.skip("auto has those of the solver it picks; bures takes formulas; ott is an extra")
-    cls = solver_class(name)
-    d = (cls.dimensions or (1,))[0]
+    cls = load_solver_class(name)
+    d = (cls.info.dimensions or (1,))[0]
     grid, source, target = wave_values(d)
     options = {"reg": 0.05} if name == "debiased-barycenter" else {}
     ends = leaves(source[0], target[0])
     path = geodesic(*ends, grid, name, **options)
-    for what in ("density", *cls.gives):
-        assert ANSWERS[what](path).requires_grad == (what in cls.differentiable), what
+    for what in cls.info.provides:
+        assert ANSWERS[what](path).requires_grad == (what in cls.info.differentiable), what
     with torch.no_grad():
         path = geodesic(*ends, grid, name, **options)
-    for what in ("density", *cls.gives):  # what was solved without gradients never has any
+    for what in cls.info.provides:  # what was solved without gradients never has any
         assert not ANSWERS[what](path).requires_grad, what
 
 
@@ -455,7 +462,7 @@ def test_answers_are_the_same_with_gradients(name):
         geodesic(source, target, grid, name),
         geodesic(*leaves(source, target), grid, name),
     )
-    for what in solver_class(name).differentiable:
+    for what in load_solver_class(name).info.differentiable:
         expected = ANSWERS[what](plain)
         found = ANSWERS[what](followed).detach()
         assert found.dtype == expected.dtype
@@ -464,9 +471,9 @@ def test_answers_are_the_same_with_gradients(name):
 
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
 def test_compiled_loops_are_used_unless_gradients_are_wanted(off, monkeypatch):
-    if not compiled.available():
+    if not compiled.is_available():
         pytest.skip("the loops were not compiled here")
-    calls, loop = [], compiled.put_frames
+    calls, loop = [], compiled.write_frames
     monkeypatch.setattr(compiled, "put_frames", lambda *a: (calls.append(1), loop(*a))[1])
     grid, source, target = mixture_values(2, (16, 16))
     expected = geodesic(source, target, grid, "transport-2d").density(0.4).tensor
@@ -498,8 +505,8 @@ def test_what_was_kept_in_inference_mode_serves_gradients(name):
 def test_the_documentation_knows_every_solver_with_gradients():
     page = (ROOT / "docs" / "gradients.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| `")]
-    for name in solver_names():
-        able = bool(solver_class(name).differentiable)
+    for name in list_solver_names():
+        able = bool(load_solver_class(name).info.differentiable)
         assert any(f"`{name}`" in row.split("|")[1] for row in rows) == able, name
 
 

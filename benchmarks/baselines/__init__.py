@@ -3,7 +3,7 @@
 Importing this package registers them under their names.
 """
 
-from geonet.solvers.registry import register, solver_names
+from geonet.solvers.registry import list_solver_names, register
 
 BASELINES = {
     "barycenter": "benchmarks.baselines.pot_barycenter:Barycenter",
@@ -15,5 +15,5 @@ BASELINES = {
 }
 
 for _name, _location in BASELINES.items():
-    if _name not in solver_names():
+    if _name not in list_solver_names():
         register(_name, _location)

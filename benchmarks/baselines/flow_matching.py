@@ -28,7 +28,7 @@ from geonet.errors import ConvergenceError, SolverError
 from geonet.grid import Grid, unit_box
 from geonet.numerics.ode import integrate_particles
 from geonet.paths import Geodesic
-from geonet.samples import deposit, sampled
+from geonet.samples import deposit, sample_particles
 from geonet.solvers.base import Solver, SolverInfo
 
 # ---- A velocity field learned from particles of two densities.
@@ -280,7 +280,7 @@ class FlowSolver(Training, Solver):
     def _solve_pair(self, source: Density, target: Density) -> FlowGeodesic:
         generator, box = torch.Generator().manual_seed(self.seed), unit_box(source.grid)
         scaled = (Density.from_unnormalized(end.tensor, box.cells) for end in (source, target))
-        ends = [sampled(end, self.particles, generator) for end in scaled]
+        ends = [sample_particles(end, self.particles, generator) for end in scaled]
         flow = self.fit(*ends)
         step = flow.carry(ends[0], [1.0])[0] - ends[0]
         info = {
@@ -442,7 +442,7 @@ class RectifiedFlow(FlowSolver):
 
     info = SolverInfo(
         name="rectified-flow",
-        summary="any dimension, rectified flow trained for the pair: straight but not optimal paths",
+        summary="any dimension, rectified flow trained for the pair: straight paths, not optimal",
         family="neural",
         provides=("density", "velocity", "trajectories"),
     )

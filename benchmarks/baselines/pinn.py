@@ -26,7 +26,12 @@ from geonet.paths import Geodesic
 from geonet.solvers.base import Solver, SolverInfo
 from geonet.solvers.neural.jets import Jet, Z, make_variables
 from geonet.solvers.neural.layers import build_trunk
-from geonet.solvers.neural.losses import DensityFunctions, boundary, continuity_residual, hamilton_jacobi_residual
+from geonet.solvers.neural.losses import (
+    DensityFunctions,
+    boundary,
+    continuity_residual,
+    hamilton_jacobi_residual,
+)
 from geonet.solvers.neural.model import MAX_SIZE, Trunk
 from geonet.training.config import OptimizerSettings
 from geonet.training.optim import learning_rate, make_optimizer
@@ -209,7 +214,10 @@ def _loss(
     # Where there is no mass the potential means nothing; there it may be rough.
     weight = density.value.detach().clamp(min=0) + FLOOR
     loss = WEIGHTS["continuity"] * (continuity_residual(density, potential) ** 2).mean()
-    loss = loss + WEIGHTS["hamilton_jacobi"] * (weight * hamilton_jacobi_residual(potential) ** 2).mean()
+    loss = (
+        loss
+        + WEIGHTS["hamilton_jacobi"] * (weight * hamilton_jacobi_residual(potential) ** 2).mean()
+    )
     there = fields.sides * torch.rand(points // PLACES, d, generator=generator)
     for (name, t), end in zip((("source", 0.0), ("target", 1.0)), ends, strict=True):
         computed = fields.density(_rows(there, t))

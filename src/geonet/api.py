@@ -13,7 +13,7 @@ from geonet.grid import Grid, check_grid
 from geonet.mixture import End, GaussianMixture
 from geonet.paths import Geodesic
 from geonet.solvers.base import MixtureSolver, Solver
-from geonet.solvers.registry import import_all, make_solver, solver_classes
+from geonet.solvers.registry import import_all_solvers, load_solver_classes, make_solver
 
 
 def geodesic(
@@ -57,15 +57,15 @@ def solver(name: str | Path, **options: Any) -> Solver:
 def list_solvers() -> dict[str, str]:
     """Every solver's name with one line on what it is for and what it gives."""
     lines = {}
-    for name, cls in solver_classes().items():
-        lines[name] = f"{cls.summary}; gives {', '.join(('density', *cls.gives))}"
+    for name, cls in load_solver_classes().items():
+        lines[name] = f"{cls.info.summary}; provides {', '.join(cls.info.provides)}"
     return lines
 
 
 def load(file: str | Path) -> Geodesic:
     """The path that `path.save(file)` wrote."""
     found = as_path(file)
-    import_all()  # every kind of path registers itself when its module is imported
+    import_all_solvers()  # every kind of path registers itself when its module is imported
     return load_geodesic(found)
 
 
@@ -73,10 +73,10 @@ def _on_grid(end: End, grid: Grid | None, solver: Solver) -> Density:
     end = _checked(end)
     if isinstance(end, GaussianMixture):
         if grid is not None:
-            return end.on(grid)
+            return end.to_density(grid)
         raise InputError(
             f"A Gaussian mixture has no grid and {solver.name!r} needs one; "
-            "give grid=..., use mixture.on(grid), or take solver='bures' for two Gaussians."
+            "give grid=..., use mixture.to_density(grid), or take solver='bures' for two Gaussians."
         )
     if grid is not None and end.grid != grid:
         raise InputError(

@@ -6,18 +6,31 @@ from importlib.metadata import EntryPoint
 import pytest
 
 import geonet
-from geonet.cli import main
+
 from geonet.errors import FileError, SolverError
 from geonet.solvers import registry
 from geonet.solvers.linear import Linear
 from geonet.solvers.neural import model as model_file
 from geonet.solvers.neural.deeponet import DeepONetSettings
 from geonet.solvers.neural.geonet import GeONetSettings
-from geonet.solvers.neural.model import Branch, Trunk, build, kind_of, save_model, write_tensors
+from geonet.solvers.neural.model import (
+    Branch,
+    Trunk,
+    build_model,
+    read_kind,
+    save_model,
+    write_tensors,
+)
 from geonet.solvers.neural.solver import NetworkSolver
 from geonet.solvers.neural.transport.network import TransportSettings
 from geonet.solvers.neural.transport.solver import TransportSolver
-from geonet.solvers.registry import import_all, make_solver, register, solver_class, solver_names
+from geonet.solvers.registry import (
+    import_all_solvers,
+    list_solver_names,
+    load_solver_class,
+    make_solver,
+    register,
+)
 
 SETTINGS = {
     "geonet": GeONetSettings(
@@ -34,7 +47,7 @@ SOLVERS = {"geonet": NetworkSolver, "deeponet": NetworkSolver, "transport": Tran
 @pytest.fixture
 def file_of(tmp_path):
     def write(kind):
-        return save_model(tmp_path / f"{kind}.safetensors", build(SETTINGS[kind], 0), {})
+        return save_model(tmp_path / f"{kind}.safetensors", build_model(SETTINGS[kind], 0), {})
 
     return write
 
@@ -42,7 +55,7 @@ def file_of(tmp_path):
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_a_file_gets_the_solver_of_its_kind(file_of, kind, pair_1d):
     file = file_of(kind)
-    assert kind_of(file) == kind
+    assert read_kind(file) == kind
     solver = make_solver(str(file))
     assert isinstance(solver, SOLVERS[kind])
     assert solver.file == str(file)
@@ -86,15 +99,15 @@ def test_an_unknown_kind_is_refused_when_it_is_asked(tmp_path, header, pair_1d):
 
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_shipped_transports_by_name(d):
-    cls = solver_class(f"transport-{d}d")
-    assert issubclass(cls, TransportSolver) and cls.dimensions == (d,)
-    assert cls().corrections == TransportSolver.corrections > 0 and f"{d}D" in cls.summary
+    cls = load_solver_class(f"transport-{d}d")
+    assert issubclass(cls, TransportSolver) and cls.info.dimensions == (d,)
+    assert cls().corrections == TransportSolver.corrections > 0 and f"{d}D" in cls.info.summary
 
 
 def test_every_name_is_the_solvers_own():
-    import_all()
-    for name in solver_names():
-        assert solver_class(name).name == name
+    import_all_solvers()
+    for name in list_solver_names():
+        assert load_solver_class(name).info.name == name
     with pytest.raises(SolverError, match="A solver named 'transport-1d' exists already"):
         register("transport-1d", "nowhere:Nothing")
 
@@ -117,28 +130,28 @@ def others(monkeypatch):
         return [EntryPoint(name, place, group) for name, place in places.items()]
 
     monkeypatch.setattr(registry, "entry_points", found)
-    registry._others.cache_clear()
+    registry._find_plugins.cache_clear()
     yield asked
-    registry._others.cache_clear()
+    registry._find_plugins.cache_clear()
 
 
 def test_a_solver_of_another_package(others, pair_1d, capsys):
     assert geonet.geodesic(*pair_1d, "theirs").density(0.5).tensor.shape == pair_1d[0].tensor.shape
-    assert solver_class("theirs") is Linear
-    assert solver_names()[-5:] == ["theirs", "gone", "renamed", "number", "module"]
+    assert load_solver_class("theirs") is Linear
+    assert list_solver_names()[-5:] == ["theirs", "gone", "renamed", "number", "module"]
     assert geonet.list_solvers()["theirs"] == geonet.list_solvers()["linear"]
     assert main(["solvers", "--json"]) == 0
     assert "theirs" in [entry["name"] for entry in json.loads(capsys.readouterr().out)]
     with pytest.raises(SolverError, match="There is no solver 'theirz'; did you mean 'theirs'?"):
-        solver_class("theirz")
+        load_solver_class("theirz")
     assert others == ["geonet.solvers"]  # once
 
 
 def test_a_name_of_ours_stays_ours_and_nothing_is_looked_for(others):
     assert make_solver("quantile").name == "quantile"
     assert others == []
-    assert solver_names().count("quantile") == 1
-    assert solver_class("quantile").name == "quantile"
+    assert list_solver_names().count("quantile") == 1
+    assert load_solver_class("quantile").info.name == "quantile"
 
 
 @pytest.mark.parametrize(

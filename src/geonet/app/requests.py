@@ -19,12 +19,13 @@ from PIL import Image
 from geonet._files import wrap_read_errors
 from geonet._utils import VERSION, suppress_warnings
 from geonet._validation import is_integer, is_number, short_repr
-from geonet.app.gallery import encoded
+from geonet.app.gallery import encode_values
 from geonet.density import Density
 from geonet.errors import DensityError, FileError, GridError, InputError, SolverError
 from geonet.grid import Grid
-from geonet.io import FORMATS, opened
+from geonet.io import FORMATS, parse_file
 from geonet.plotting.style import DENSITY_MAP
+from geonet.solvers.registry import load_solver_classes
 
 # ---- What the page offers: solvers, cells and noise, with limits that keep every answer quick.
 
@@ -34,11 +35,10 @@ MOST_CELLS = {1: 1024, 2: 256}  # an axis
 LEAST_CELLS = 2
 CELLS = {1: (128, 256, 512), 2: (32, 64, 128)}
 USUAL_CELLS = {1: 256, 2: 64}
-LEAST_EPSILON, MOST_EPSILON, USUAL_EPSILON = 5e-4, 0.05, 2e-3  # 64² cells: well below a second
 
 
 @dataclass(frozen=True)
-class Offer:
+class SolverChoice:
     """A solver on the page.
 
     Attributes:
@@ -56,35 +56,35 @@ class Offer:
     most: int | None = None
 
 
-BRIDGE = "With noise: the Schrödinger bridge"
-FADE = "No transport: one fades into the other"
-SOLVERS: dict[int, tuple[Offer, ...]] = {
-    1: (
-        Offer("auto", "Automatic: exact"),
-        Offer("transport-1d", "Neural network with corrections"),
-        Offer("geonet-1d", "Neural network of the paper, for smooth lumps"),
-        Offer("schrodinger", BRIDGE, epsilon=True),
-        Offer("linear", FADE),
-    ),
-    2: (
-        Offer("auto", "Automatic: the fastest to be trusted", {"time_limit": PATIENCE}),
-        Offer("universal-2d", "Neural network for any drawing, three corrections"),
-        Offer("midpoint", "Newton's method, without a network", {"time_limit": PATIENCE}),
-        Offer("transport-2d", "Neural network for smooth lumps, corrected", most=128),
-        Offer("geonet-2d", "Neural network of the paper, for smooth lumps (slow)", most=64),
-        Offer("back-and-forth", "Back-and-forth method"),
-        Offer("schrodinger", BRIDGE, epsilon=True, most=128),
-        Offer("linear", FADE),
-    ),
-}
+def _read_menu() -> dict[int, tuple[SolverChoice, ...]]:
+    """Return the solvers that the page offers in each dimension, from their metadata."""
+    choices: dict[int, tuple[SolverChoice, ...]] = {1: (), 2: ()}
+    for name, cls in load_solver_classes().items():
+        menu = cls.info.menu
+        if menu is None:
+            continue
+        options = {"time_limit": PATIENCE} if hasattr(cls, "time_limit") else {}
+        has_epsilon = menu.epsilon is not None
+        choice = SolverChoice(name, menu.label, options, has_epsilon, menu.max_cells)
+        for dimension in menu.dimensions:
+            choices[dimension] += (choice,)
+    return choices
 
 
-def offer_of(name: str, dimension: int) -> Offer | None:
+SOLVERS = _read_menu()
+LEAST_EPSILON, USUAL_EPSILON, MOST_EPSILON = next(
+    cls.info.menu.epsilon
+    for cls in load_solver_classes().values()
+    if cls.info.menu is not None and cls.info.menu.epsilon is not None
+)
+
+
+def find_choice(name: str, dimension: int) -> SolverChoice | None:
     """The offer of this name in so many dimensions."""
     return next((offer for offer in SOLVERS[dimension] if offer.name == name), None)
 
 
-def settings() -> dict[str, Any]:
+def page_settings() -> dict[str, Any]:
     """All that the page has to know, as plain data."""
     colours = DENSITY_MAP(range(256), bytes=True)[:, :3]
     return {
@@ -112,7 +112,7 @@ SIDES = {"source": "left", "target": "right"}
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class SolveRequest:
     """A question of the page.
 
     Attributes:
@@ -132,13 +132,13 @@ class Asked:
     shape: tuple[int, ...]
     source: Density
     target: Density
-    solver: Offer
+    solver: SolverChoice
     epsilon: float | None
     frames: int
     key: str
 
 
-def json_object(body: bytes) -> dict[str, Any]:
+def parse_json(body: bytes) -> dict[str, Any]:
     """The JSON object of a body; NaN and Infinity, which Python would take, are refused."""
     try:
         found = json.loads(body, parse_constant=_refuse_constant)
@@ -151,7 +151,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     return found
 
 
-def asked_from(given: dict[str, Any]) -> Asked:
+def parse_request(given: dict[str, Any]) -> SolveRequest:
     """The question of a JSON object; refuses whatever is not as the contract says."""
     _check_keys(given)
     client, number = given["client"], given["number"]
@@ -168,10 +168,10 @@ def asked_from(given: dict[str, Any]) -> Asked:
     grid = Grid(shape)
     source, target = (Density(values.astype(np.float64), grid) for values in drawn.values())
     key = _key(shape, offer.name, epsilon, *drawn.values())
-    return Asked(client, number, shape, source, target, offer, epsilon, given["frames"], key)
+    return SolveRequest(client, number, shape, source, target, offer, epsilon, given["frames"], key)
 
 
-def particles_in(given: dict[str, Any]) -> int:
+def pop_particles(given: dict[str, Any]) -> int:
     """How many particles are asked for, taken out of a JSON object."""
     count = given.pop("particles", None)
     _check_whole(count, "particles", 1, MOST_PARTICLES)
@@ -224,9 +224,9 @@ def _shape(given: Any) -> tuple[int, ...]:
     return tuple(given)
 
 
-def _offer(name: Any, shape: tuple[int, ...]) -> Offer:
+def _offer(name: Any, shape: tuple[int, ...]) -> SolverChoice:
     dimension = len(shape)
-    offer = offer_of(name, dimension) if isinstance(name, str) else None
+    offer = find_choice(name, dimension) if isinstance(name, str) else None
     if offer is None:
         names = ", ".join(known.name for known in SOLVERS[dimension])
         raise SolverError(
@@ -240,7 +240,7 @@ def _offer(name: Any, shape: tuple[int, ...]) -> Offer:
     return offer
 
 
-def _epsilon(given: Any, offer: Offer) -> float | None:
+def _epsilon(given: Any, offer: SolverChoice) -> float | None:
     if given is None:
         return None
     if not offer.epsilon:
@@ -289,7 +289,7 @@ LONGEST = 80  # characters of a label
 NOUNS = {1: "a curve", 2: "a picture", 3: "a volume"}
 
 
-def read_dropped(content: bytes, name: str, dimension: int, cells: int) -> dict[str, Any]:
+def read_upload(content: bytes, name: str, dimension: int, cells: int) -> dict[str, Any]:
     """What a file holds: its values (base64 of uint16), a label, and what was changed.
 
     The name that came with the file is its label, and says what kind of file it is. On the disk the
@@ -310,18 +310,18 @@ def read_dropped(content: bytes, name: str, dimension: int, cells: int) -> dict[
         raise FileError(
             f"{label} holds {NOUNS[density.grid.dimension]}; drop {NOUNS[dimension]} here."
         )
-    values, changed = fitted(density, cells)
-    return {"values": encoded(values), "label": label, "changed": changed}
+    values, changed = fit_to_cells(density, cells)
+    return {"values": encode_values(values), "label": label, "changed": changed}
 
 
-def fitted(density: Density, cells: int) -> tuple[np.ndarray, list[str]]:
+def fit_to_cells(density: Density, cells: int) -> tuple[np.ndarray, list[str]]:
     """Values on so many cells along each axis, and sentences on what was changed.
 
     The longest side of the box fills the page, the others have empty margins. Every region keeps
     its mass.
     """
     grid = density.grid
-    shape = [max(2, round(cells * length / grid.longest)) for length in grid.lengths]
+    shape = [max(2, round(cells * length / grid.max_side)) for length in grid.lengths]
     values = density.resample(grid.with_shape(shape)).numpy()
     margins = [(cells - n) // 2 for n in shape]
     around = [(m, cells - n - m) for m, n in zip(margins, shape, strict=True)]
@@ -345,7 +345,7 @@ def _label(name: str) -> str:
 
 def _read(file: Path) -> Density:
     _check_size(file)
-    contents = opened(file)
+    contents = parse_file(file)
     if "values" not in contents.kinds:
         raise FileError(f"{file} holds points; count them on a grid, and drop a table of values.")
     if contents.numbers.size > MOST_VALUES:

@@ -74,9 +74,9 @@ def evaluate(
 
 def _suites(names: list[str], solver: Solver) -> list[str]:
     """The suites that were asked for, or the random ones that the solver takes."""
-    from geonet.evaluation import CASES
+    from geonet.evaluation import TEST_SETS
 
-    known = {_slug(name): case for name, case in CASES.items()}
+    known = {_slug(name): case for name, case in TEST_SETS.items()}
     for name in names:
         if name not in known:
             raise InputError(f"There is no suite {name!r}; choose from {', '.join(known)}.")
@@ -94,21 +94,21 @@ def _takes(solver: Solver, dimension: int) -> bool:
         from geonet.solvers.neural.model import load_model
 
         return load_model(Path(file))[0].settings.dimension == dimension
-    return solver.dimensions is None or dimension in solver.dimensions
+    return solver.info.takes(dimension)
 
 
 def _on_suite(solver: Solver, suite: str, count: int) -> Measured:
-    from geonet.evaluation import CASES, measure, pairs_of
+    from geonet.evaluation import TEST_SETS, measure, sample_pairs
 
-    case = next(case for name, case in CASES.items() if _slug(name) == suite)
-    known = pairs_of(case, count)
+    case = next(case for name, case in TEST_SETS.items() if _slug(name) == suite)
+    known = sample_pairs(case, count)
     found = measure(solver, known.source, known.target, known.truth, known.distance)
     return found, {}
 
 
 def _on_pairs(solver: Solver, file: str, count: int) -> Measured:
     """Pairs of a file; for a model that was trained on it, those that were held out."""
-    from geonet.evaluation import measure, truth_of
+    from geonet.evaluation import measure, reference_solution
     from geonet.solvers.neural.model import load_model
     from geonet.training.user_data import read_own
 
@@ -122,7 +122,7 @@ def _on_pairs(solver: Solver, file: str, count: int) -> Measured:
     own = read_own(Path(file), floor)
     held_out = trained_on is not None and Path(trained_on) == Path(file).resolve()
     source, target = own.test_pairs(count) if held_out else own.pairs(count)
-    truth = truth_of(source, target)
+    truth = reference_solution(source, target)
     return measure(solver, source, target, truth.frames, truth.distance), truth.solvers
 
 
@@ -164,15 +164,15 @@ def export(
     """
     from geonet._format import format_number
     from geonet.cli.output import print_json, print_table, working
-    from geonet.onnx import export_onnx, metadata
+    from geonet.onnx import export, read_metadata
 
     with working(f"exporting {model} and comparing it with torch"):
-        files = export_onnx(model, output)
+        files = export(model, output)
     found = [
         {
             "file": str(file),
             "bytes": file.stat().st_size,
-            "largest_difference": float(metadata(file)["largest_difference"]),
+            "largest_difference": float(read_metadata(file)["largest_difference"]),
         }
         for file in files
     ]

@@ -10,14 +10,14 @@ import torch
 from geonet._progress import report_progress
 from geonet.density import Density
 from geonet.paths import BatchedGeodesic, Geodesic
-from geonet.solvers.base import Solver, one_by_one
+from geonet.solvers.base import MenuEntry, Solver, SolverInfo, solve_sequential
 from geonet.solvers.bures import Bures
-from geonet.solvers.neural.pretrained import shipped_class
+from geonet.solvers.neural.pretrained import pretrained_solver
 from geonet.solvers.newton.solver import Midpoint
 from geonet.solvers.quantile import Quantile
 
 if TYPE_CHECKING:
-    from geonet.solvers.neural.transport.path import MidpointGeodesic
+    from geonet.solvers.neural.transport.path import CosineGeodesic
 
 ATOMS = 1000  # cells with mass up to which the linear program is quick
 SPARSE = 0.25  # of neighbours of cells with mass: where fewer have mass too, these are atoms
@@ -54,13 +54,16 @@ class Auto(Solver):
             far, and the report says that it has not converged. None for no limit.
     """
 
-    name = "auto"
-    summary = (
-        "1D to 3D, the default: quantile in 1D, else the fastest that can be trusted with the pair"
+    info = SolverInfo(
+        name="auto",
+        summary="1D to 3D, the default: chooses the fastest reliable solver for the pair",
+        family="automatic",
+        dimensions=(1, 2, 3),
+        provides=("density", "distance"),
+        differentiable=("distance",),
+        tolerance="share of the mass that is not balanced at t = ½",
+        menu=MenuEntry("Automatic"),
     )
-    dimensions = (1, 2, 3)
-    gives = ("distance",)  # what every one of them gives
-    differentiable = ("distance",)
 
     learned: bool = True
     tolerance: float = Midpoint.tolerance
@@ -72,25 +75,25 @@ class Auto(Solver):
     def _solve(self, source: Density, target: Density) -> Geodesic:
         if source.grid.dimension == 1:
             return Quantile()(source, target)
-        if not source.leading:
+        if not source.batch_shape:
             return self._solve_pair(source, target)
         special = [_special(*pair) for pair in zip(source, target, strict=True)]
         if any(special):
-            return one_by_one(lambda i: self._solve_pair(source[i], target[i]), len(source))
+            return solve_sequential(lambda i: self._solve_pair(source[i], target[i]), len(source))
         if not self.learned or source.grid.dimension == 2:
             return self._midpoint(source, target)
         path = _transport(source, target)
         if bool(path.trusted.all()):
             return path
         foreign = torch.nonzero(~path.trusted).flatten().tolist()
-        solved = self._midpoint(source.chosen(foreign), target.chosen(foreign))
+        solved = self._midpoint(source.take(foreign), target.take(foreign))
         assert isinstance(solved, BatchedGeodesic)
         paths = dict(zip(foreign, solved.paths, strict=True))
         return BatchedGeodesic([paths.get(i) or path[i] for i in range(len(source))])
 
     def _solve_pair(self, source: Density, target: Density) -> Geodesic:
         if (solver := _special(source, target)) is not None:
-            report_progress(f"auto: {solver.name}")
+            report_progress(f"auto: {solver.info.name}")
             return solver(source, target)
         if self.learned and source.grid.dimension == 3:
             path = _transport(source, target)
@@ -129,10 +132,10 @@ def _is_atoms(density: Density) -> bool:
     return count <= ATOMS and touching < SPARSE * count * full.ndim
 
 
-def _transport(source: Density, target: Density) -> MidpointGeodesic:
+def _transport(source: Density, target: Density) -> CosineGeodesic:
     """What the network for 3D alone answers."""
-    solver = shipped_class("transport-3d")
-    report_progress(f"auto: asking {solver.name}")
+    solver = pretrained_solver("transport-3d")
+    report_progress(f"auto: asking {solver.info.name}")
     return solver(corrections=0)(source, target)  # pyright: ignore
 
 

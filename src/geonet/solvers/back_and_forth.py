@@ -31,9 +31,9 @@ from geonet._utils import user_stacklevel
 from geonet.density import Density
 from geonet.errors import ConvergenceWarning, SolverError
 from geonet.grid import Grid, unit_box
-from geonet.numerics.c_transform import centres, nodes, push, transform
+from geonet.numerics.c_transform import cell_centres, cell_faces, push_cells, transform
 from geonet.paths import Geodesic
-from geonet.solvers.base import Solver
+from geonet.solvers.base import MenuEntry, Solver, SolverInfo
 
 # ---- Paths that push both ends along maps: those of Kantorovich potentials known at the cells.
 #
@@ -45,7 +45,7 @@ from geonet.solvers.base import Solver
 PARTS = 2  # of a cell along each axis, where one of the potentials is found for the distance
 
 
-class PushedGeodesic(Geodesic):
+class MapGeodesic(Geodesic):
     """Both ends, pushed towards each other: (1−t)·(T_t)#μ_0 + t·(T⁻¹_{1−t})#μ_1.
 
     T_t(x) = x + t(T(x) − x), and likewise backwards. So mass and both ends are exact. Where the
@@ -62,17 +62,17 @@ class PushedGeodesic(Geodesic):
         source: Density,
         target: Density,
         solver: str,
-        notes: dict[str, Any],
+        info: dict[str, Any],
         psi: Tensor,
         phi: Tensor,
     ):
-        super().__init__(source, target, solver, notes)
+        super().__init__(source, target, solver, info)
         self._unit = unit_box(source.grid)
         self._psi, self._phi = psi, phi  # (*grid.shape), at source and target
 
     def _distance(self) -> Tensor:
         """By the dual value; see `dual_squares`."""
-        return self._unit.from_velocity(self._squares[1].clamp(min=0).sqrt())
+        return self._unit.from_length(self._squares[1].clamp(min=0).sqrt())
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         frames = [torch.lerp(*self._both(t, grid), t) for t in times.tolist()]
@@ -86,11 +86,11 @@ class PushedGeodesic(Geodesic):
         end = (start + step).clamp(torch.zeros_like(sides), sides)
         return self._unit.from_points(torch.lerp(start, end, times[:, None, None]))
 
-    def _checks(self) -> dict[str, Tensor]:
+    def _diagnostics(self) -> dict[str, Tensor]:
         forward, backward = self._both(0.5, self.grid)
         unknown = torch.tensor(math.nan, dtype=torch.float64)
         return {
-            "distance_lower_bound": self._unit.from_velocity(self._squares[0].clamp(min=0).sqrt()),
+            "distance_lower_bound": self._unit.from_length(self._squares[0].clamp(min=0).sqrt()),
             "distance_upper_bound": unknown,
             "mismatch": (forward - backward).abs().sum() * self.grid.cell_volume,
         }
@@ -98,7 +98,8 @@ class PushedGeodesic(Geodesic):
     def _both(self, t: float, grid: Grid) -> tuple[Tensor, Tensor]:
         """What either end becomes at time t, (*grid.shape) each."""
         first, second = (
-            pushed(cell_masses(end), t * step, self._unit.cells, grid.shape) / grid.cell_volume
+            push_forward(cell_masses(end), t * step, self._unit.cells, grid.shape)
+            / grid.cell_volume
             for end, t, step in zip(
                 (self.source, self.target), (t, 1 - t), self._displacements, strict=True
             )
@@ -115,8 +116,8 @@ class PushedGeodesic(Geodesic):
         """W2² at least, and W2² as estimated, in the unit box; the larger of both directions."""
         first, second = cell_masses(self.source), cell_masses(self.target)
         both = (
-            dual_squares(first, second, self._phi, self._unit.cells),
-            dual_squares(second, first, self._psi, self._unit.cells),
+            dual_estimates(first, second, self._phi, self._unit.cells),
+            dual_estimates(second, first, self._psi, self._unit.cells),
         )
         return torch.maximum(both[0][0], both[1][0]), torch.maximum(both[0][1], both[1][1])
 
@@ -124,9 +125,9 @@ class PushedGeodesic(Geodesic):
         return {"psi": self._psi.numpy(), "phi": self._phi.numpy()}
 
     @classmethod
-    def _from_state(cls, source, target, solver, notes, state) -> PushedGeodesic:
+    def _from_state(cls, source, target, solver, info, state) -> MapGeodesic:
         potentials = (torch.from_numpy(state[key]) for key in ("psi", "phi"))
-        return cls(source, target, solver, notes, *potentials)
+        return cls(source, target, solver, info, *potentials)
 
 
 def cell_masses(density: Density) -> Tensor:
@@ -165,7 +166,7 @@ def _continued(values: Tensor, axis: int) -> Tensor:
     return torch.cat([first, values, final], axis)
 
 
-def pushed(mass: Tensor, step: Tensor, cells: Grid, shape: tuple[int, ...]) -> Tensor:
+def push_forward(mass: Tensor, step: Tensor, cells: Grid, shape: tuple[int, ...]) -> Tensor:
     """Masses (*shape) of the cells of the same box after their corners went by `step`."""
     edges = torch.meshgrid(*cells.edges(), indexing="ij")
     corners = [
@@ -174,14 +175,14 @@ def pushed(mass: Tensor, step: Tensor, cells: Grid, shape: tuple[int, ...]) -> T
             edges, step, cells.lower, shape, cells.lengths, strict=True
         )
     ]
-    return push(mass, torch.stack(corners), shape)
+    return push_cells(mass, torch.stack(corners), shape)
 
 
 def _between_corners(field: Tensor, points: Tensor, cells: Grid) -> Tensor:
     """A field (d, *(shape + 1)) at corners, multilinear between them, at points (N, d): (N, d)."""
     spacing = torch.tensor(cells.spacing, dtype=torch.float64)
     most = torch.tensor(cells.shape) - 1
-    place = (points - cells.corner("lower")) / spacing
+    place = (points - cells.lower_tensor) / spacing
     low = torch.minimum(place.long().clamp(min=0), most)
     share = (place - low).clamp(0, 1)
     found = torch.zeros_like(points)
@@ -195,7 +196,9 @@ def _between_corners(field: Tensor, points: Tensor, cells: Grid) -> Tensor:
 # ---- the distance
 
 
-def dual_squares(first: Tensor, second: Tensor, phi: Tensor, cells: Grid) -> tuple[Tensor, Tensor]:
+def dual_estimates(
+    first: Tensor, second: Tensor, phi: Tensor, cells: Grid
+) -> tuple[Tensor, Tensor]:
     """W2² at least, and W2² as estimated, by a potential φ at the centres of the second's cells.
 
     Both are for densities that are constant in each cell, with masses `first` and `second`, and not
@@ -212,8 +215,8 @@ def dual_squares(first: Tensor, second: Tensor, phi: Tensor, cells: Grid) -> tup
     has a mean over a cell that is higher by (h² − δ²φ)/24 an axis, δ² being the second difference,
     which is at most h². For equal ends the estimate is zero to rounding.
     """
-    fine, wide = nodes(cells, PARTS), centres(cells, beyond=1)
-    psi = transform(torch.where(second > 0, -phi, torch.inf), centres(cells), fine, 0.5)
+    fine, wide = cell_faces(cells, PARTS), cell_centres(cells, beyond=1)
+    psi = transform(torch.where(second > 0, -phi, torch.inf), cell_centres(cells), fine, 0.5)
     phi = transform(torch.where(_corners_of(first > 0), -psi, torch.inf), fine, wide, 0.5)
     squares = sum(h**2 for h in cells.spacing)
     mean, curvature = phi, torch.zeros_like(second)
@@ -299,10 +302,16 @@ class BackAndForth(Solver):
         max_iterations: the most iterations; each climbs twice.
     """
 
-    name = "back-and-forth"
-    summary = "1D to 3D, any densities, a quick W2 with a lower bound; noisy densities in between"
-    dimensions = (1, 2, 3)
-    gives = ("distance", "trajectories")
+    info = SolverInfo(
+        name="back-and-forth",
+        summary="1D to 3D, any densities, quick W2 with a lower bound; noisy densities in between",
+        family="dual ascent",
+        dimensions=(1, 2, 3),
+        provides=("density", "distance", "trajectories"),
+        tolerance="relative change of W2 over three iterations",
+        more_iterations="a larger max_iterations",
+        menu=MenuEntry("Back-and-forth method", dimensions=(2,)),
+    )
 
     tolerance: float = 1e-3
     max_iterations: int = 200
@@ -314,7 +323,7 @@ class BackAndForth(Solver):
                 "both must be positive."
             )
 
-    def _solve_pair(self, source: Density, target: Density) -> PushedGeodesic:
+    def _solve_pair(self, source: Density, target: Density) -> MapGeodesic:
         ascent = _Ascent(cell_masses(source), cell_masses(target), unit_box(source.grid).cells)
         iterations, change = 0, math.inf
         while change > self.tolerance and iterations < self.max_iterations:
@@ -331,8 +340,8 @@ class BackAndForth(Solver):
                 ConvergenceWarning,
                 stacklevel=user_stacklevel(),
             )
-        notes = {"iterations": iterations, "relative change": change, "converged": converged}
-        return PushedGeodesic(source, target, self.name, notes, *ascent.best)
+        info = {"iterations": iterations, "relative change": change, "converged": converged}
+        return MapGeodesic(source, target, self.name, info, *ascent.best)
 
 
 class _Ascent:
@@ -373,7 +382,7 @@ class _Ascent:
         self, first: Tensor, second: Tensor, psi: Tensor, phi: Tensor
     ) -> tuple[Tensor, Tensor]:
         """A step along φ's gradient, second − T#first, and the c-transforms: ψ and φ."""
-        moved = pushed(first, displacement(psi, self._cells), self._cells, self._cells.shape)
+        moved = push_forward(first, displacement(psi, self._cells), self._cells, self._cells.shape)
         missing = (second - moved) / self._cells.cell_volume
         direction, slope = self._preconditioned(missing)
         psi = self._conjugate(phi + self._step * direction)
@@ -395,7 +404,7 @@ class _Ascent:
         return torch.from_numpy(fft.idctn(answer, norm="ortho", overwrite_x=True)), slope
 
     def _conjugate(self, potential: Tensor) -> Tensor:
-        return transform(-potential, centres(self._cells), weight=0.5)
+        return transform(-potential, cell_centres(self._cells), weight=0.5)
 
     def _adapt(self, gain: float) -> None:
         """The rule of Armijo and Goldstein."""

@@ -1,143 +1,194 @@
-"""What every solver is: two densities in, a geodesic out."""
+"""The interface of solvers: two densities in, a geodesic out, and metadata about the method."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
-from geonet._advice import either, setting
 from geonet._progress import report_progress
 from geonet._threads import limit_threads, map_in_threads
-from geonet._validation import short_repr
-from geonet.density import Density, check_density
-from geonet.errors import GeonetError, GridError, SolverError
+from geonet.density import Density
+from geonet.errors import DensityError, GeonetError, GridError, SolverError
 from geonet.mixture import End, GaussianMixture
-from geonet.numerics.autograd import wanted
+from geonet.numerics.autograd import requires_grad
 from geonet.paths import BatchedGeodesic, Geodesic
 
-EVERY_ANSWER = ("density", "distance", "velocity", "potential", "trajectories")
+ALL_QUANTITIES = ("density", "distance", "velocity", "potential", "trajectories")
+
+
+@dataclass(frozen=True)
+class MenuEntry:
+    """A solver in the menu of the web page.
+
+    Attributes:
+        label: text of the entry.
+        dimensions: dimensions in which the page offers the solver.
+        max_cells: largest number of cells along an axis; None for the limit of the page.
+        epsilon: smallest, default and largest value of the slider for `epsilon` in the unit box;
+            None for solvers without one.
+    """
+
+    label: str
+    dimensions: tuple[int, ...] = (1, 2)
+    max_cells: int | None = None
+    epsilon: tuple[float, float, float] | None = None
+
+
+@dataclass(frozen=True)
+class SolverInfo:
+    """Metadata of a solver: the only place that describes it to listings, reports and menus.
+
+    Attributes:
+        name: name in the registry.
+        summary: one line for `geonet solvers`.
+        family: kind of method: "exact", "closed form", "Newton", "dual ascent", "entropic",
+            "neural", "baseline" or "automatic".
+        dimensions: dimensions of the densities it takes; None for any.
+        provides: quantities that its paths can compute.
+        differentiable: quantities that autograd differentiates with respect to the densities at
+            the ends; all others are detached.
+        exact: whether the distance is exact for the discrete problem that it solves.
+        transports: False for paths that blend the ends and move no mass.
+        guarantee: known property of the frames between the ends, for paths without an error
+            estimate.
+        tolerance: meaning of the option `tolerance`; None for solvers without one.
+        more_iterations: remedy if the solver stops early, such as "a larger max_iterations".
+        less_blur: remedy for blurred frames, such as "a smaller epsilon".
+        menu: entry in the menu of the web page; None if the page does not offer the solver.
+    """
+
+    name: str
+    summary: str
+    family: str
+    dimensions: tuple[int, ...] | None = None
+    provides: tuple[str, ...] = ALL_QUANTITIES
+    differentiable: tuple[str, ...] = ()
+    exact: bool = False
+    transports: bool = True
+    guarantee: str | None = None
+    tolerance: str | None = None
+    more_iterations: str | None = None
+    less_blur: str | None = None
+    menu: MenuEntry | None = None
+
+    def takes(self, dimension: int) -> bool:
+        """Return whether the solver takes densities of this dimension."""
+        return self.dimensions is None or dimension in self.dimensions
 
 
 class Solver(ABC):
-    """Maps two densities on one grid to the geodesic between them.
+    """A map from two densities on one grid to the geodesic between them.
 
-    A solver is a frozen dataclass: its fields are its options. Calling it checks the pair and then
-    runs `_solve`, or `_solve_pair` pair by pair where the method has no batched form.
-
-    Attributes:
-        name: the name in the registry.
-        summary: one line for `geonet solvers`.
-        dimensions: the dimensions it takes; None for any.
-        gives: what its geodesics can answer beside `density`.
-        differentiable: which answers autograd can follow back to the densities at the ends; all
-            others are detached.
+    A solver is a frozen dataclass whose fields are its options, with an `info`. Calling it checks
+    the pair and runs `_solve`, which by default runs `_solve_pair` for each pair of a batch.
     """
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    dimensions: ClassVar[tuple[int, ...] | None]
-    gives: ClassVar[tuple[str, ...]] = ("distance", "velocity", "potential", "trajectories")
-    differentiable: ClassVar[tuple[str, ...]] = ()
+    info: ClassVar[SolverInfo]
+
+    @property
+    def name(self) -> str:
+        """Name in the registry."""
+        return self.info.name
 
     def __call__(self, source: Density, target: Density) -> Geodesic:
-        """The geodesic from `source` to `target`; a batch of both gives a batch of paths."""
+        """Return the geodesic from `source` to `target`; batches give a batch of paths."""
         self._check(source, target)
-        if not (self.differentiable and wanted(source, target)):
+        if not (self.info.differentiable and requires_grad(source, target)):
             source, target = source.detach(), target.detach()
         with limit_threads(source.tensor.numel()):
             return self._solve(source, target)
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
-        """Solve a checked pair or batch; by default pair by pair."""
-        if not source.leading:
+        """Solve a checked pair or batch; by default one pair after the other."""
+        if not source.batch_shape:
             return self._solve_pair(source, target)
-        return one_by_one(lambda i: self._solve_pair(source[i], target[i]), len(source))
+        return solve_sequential(lambda i: self._solve_pair(source[i], target[i]), len(source))
 
     @abstractmethod
     def _solve_pair(self, source: Density, target: Density) -> Geodesic:
         """Solve one checked pair."""
 
     def _check(self, source: Density, target: Density) -> None:
+        """Raise an error unless source and target are pairs that this solver takes."""
         check_pair(source, target)
         d = source.grid.dimension
-        if self.dimensions is not None and d not in self.dimensions:
-            takes = " and ".join(f"{k}D" for k in self.dimensions)
+        if not self.info.takes(d):
+            dimensions = " and ".join(f"{k}D" for k in self.info.dimensions or ())
             raise SolverError(
-                f"The solver {self.name!r} takes {takes} densities, these are {d}D; "
-                f"choose another ({either('geonet.list_solvers() lists', 'geonet solvers lists')} "
-                f"them) or {setting('solver', 'auto')}."
+                f"The solver {self.name!r} takes {dimensions} densities, these are {d}D; choose "
+                "solver='auto' or another one (geonet.list_solvers() or `geonet solvers`)."
             )
 
 
 class MixtureSolver(Solver):
-    """A solver that takes Gaussian mixtures without a grid as well."""
+    """A solver that also takes Gaussian mixtures without a grid."""
 
     def __call__(self, source: End, target: End) -> Geodesic:
-        """The geodesic between two densities, or between two mixtures on R^d."""
+        """Return the geodesic between two densities, or between two mixtures on R^d."""
         if isinstance(source, Density) and isinstance(target, Density):
             return super().__call__(source, target)
         if not (isinstance(source, GaussianMixture) and isinstance(target, GaussianMixture)):
             raise SolverError(
-                f"The ends are {short_repr(source)} and {short_repr(target)}; "
-                "give both Gaussians on a grid, or both without."
+                f"The ends are of type {type(source).__name__} and {type(target).__name__}; "
+                "give two densities or two Gaussian mixtures."
             )
-        if not wanted(source, target):
+        if not requires_grad(source, target):
             source, target = source.detach(), target.detach()
         return self._solve_mixtures(source, target)
 
     @abstractmethod
     def _solve_mixtures(self, source: GaussianMixture, target: GaussianMixture) -> Geodesic:
-        """Solve a pair, or a batch, of mixtures that have no grid."""
+        """Solve a pair, or a batch, of mixtures without a grid."""
 
 
 def check_pair(source: Density, target: Density) -> None:
-    """Refuse ends that do not make a pair, or a batch of pairs, on one grid."""
-    check_density(source, "source")
-    check_density(target, "target")
-    if not source.grid.same_box(target.grid):
-        raise GridError(
-            f"Source and target lie on different boxes: {source.grid} and {target.grid}; "
-            + either("put both on one box.", "give files with one box: lower and upper.")
-        )
-    if source.grid.shape != target.grid.shape:
-        raise GridError(
-            f"Source and target lie on different grids: {source.grid} and {target.grid}; "
-            "use density.resample(grid) to bring one to the other's."
-        )
-    if source.leading != target.leading or len(source.leading) > 1:
+    """Raise an error unless both ends are densities on one grid with the same batch size."""
+    for name, end in (("source", source), ("target", target)):
+        if not isinstance(end, Density):
+            raise DensityError(
+                f"{name} is of type {type(end).__name__}; give geonet.Density(values, grid)."
+            )
+    first, second = source.grid, target.grid
+    if first != second and (first.shape != second.shape or not first.same_box(second)):
+        remedy = "both need the same lower and upper corners."
+        if first.same_box(second):
+            remedy = "use density.resample(grid) for one of them."
+        raise GridError(f"Source and target lie on different grids: {first} and {second}; {remedy}")
+    if source.batch_shape != target.batch_shape or len(source.batch_shape) > 1:
         raise SolverError(
-            f"Source has leading axes {source.leading} and target {target.leading}; "
+            f"Source has batch shape {source.batch_shape} and target {target.batch_shape}; "
             "give two single densities or two batches of the same length."
         )
 
 
-def some_at_once(solve: Callable[[int], Geodesic], count: int, cells: int) -> BatchedGeodesic:
-    """`one_by_one` for compiled loops, which let other threads run: several pairs at a time.
+def solve_threaded(solve: Callable[[int], Geodesic], count: int, cells: int) -> BatchedGeodesic:
+    """Solve pairs in several threads, for solvers whose compiled loops release the GIL.
 
     Args:
-        solve: the path of the pair with this number.
-        count: of pairs.
-        cells: of a pair; where they are many, all threads work on one pair.
+        solve: function of the index of a pair that returns its path.
+        count: number of pairs.
+        cells: cells of one pair; large pairs are solved one after the other with all threads.
     """
-    return _stacked(map_in_threads(solve, count, cells), count)
+    return _collect(map_in_threads(solve, count, cells), count)
 
 
-def one_by_one(solve: Callable[[int], Geodesic], count: int) -> BatchedGeodesic:
-    """The paths of a batch, by a function of the pair's number."""
-    return _stacked(map(solve, range(count)), count)
+def solve_sequential(solve: Callable[[int], Geodesic], count: int) -> BatchedGeodesic:
+    """Solve pairs one after the other; `solve` takes the index of a pair."""
+    return _collect(map(solve, range(count)), count)
 
 
-def _stacked(paths: Iterator[Geodesic], count: int) -> BatchedGeodesic:
-    """Paths as they come; errors name the pair."""
-    found: list[Geodesic] = []
+def _collect(results: Iterator[Geodesic], count: int) -> BatchedGeodesic:
+    """Collect paths, report progress, and add the index of the pair to errors."""
+    paths: list[Geodesic] = []
     report_progress(f"pair 1 of {count}")
     try:
-        for path in paths:
-            found.append(path)
-            if len(found) < count:
-                report_progress(f"pair {len(found) + 1} of {count}")
+        for path in results:
+            paths.append(path)
+            if len(paths) < count:
+                report_progress(f"pair {len(paths) + 1} of {count}")
     except GeonetError as error:
-        error.args = (f"Pair {len(found)} of the batch: {error}",)
+        error.args = (f"Pair {len(paths)} of the batch: {error}",)
         raise
-    return BatchedGeodesic(found)
+    return BatchedGeodesic(paths)

@@ -13,9 +13,9 @@ from geonet.density import Density
 from geonet.errors import GridError, InputError, SolverError
 from geonet.grid import Grid
 from geonet.mixture import End, GaussianMixture
-from geonet.numerics.autograd import first_order, root
+from geonet.numerics.autograd import once_differentiable, safe_sqrt
 from geonet.paths import Geodesic
-from geonet.solvers.base import EVERY_ANSWER, MixtureSolver
+from geonet.solvers.base import ALL_QUANTITIES, MixtureSolver, SolverInfo
 
 # ---- Paths between Gaussians, any dimension, closed form (Bures–Wasserstein geometry).
 #
@@ -29,8 +29,8 @@ class BuresGeodesic(Geodesic):
 
     kind = "bures"
 
-    def __init__(self, source: Density, target: Density, solver: str, notes: dict):
-        super().__init__(source, target, solver, notes)
+    def __init__(self, source: Density, target: Density, solver: str, info: dict):
+        super().__init__(source, target, solver, info)
         first, second = gaussian_of(source), gaussian_of(target)
         self._mean, self._shift = first.means[..., 0, :], (second.means - first.means)[..., 0, :]
         self._covariance = first.covariances[..., 0, :, :]
@@ -53,7 +53,7 @@ class BuresGeodesic(Geodesic):
             covariance = (covariance + covariance.transpose(-1, -2)) / 2
             mean = self._mean + t * self._shift
             gaussian = GaussianMixture(mean[..., None, :], covariance[..., None, :, :])
-            frames.append(gaussian.on(grid).tensor)
+            frames.append(gaussian.to_density(grid).tensor)
         return torch.stack(frames, dim=len(self.batch))
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
@@ -93,8 +93,8 @@ class BuresGeodesic(Geodesic):
         return self._mean.shape[-1]
 
     @classmethod
-    def _from_state(cls, source, target, solver, notes, state) -> BuresGeodesic:
-        return cls(source, target, solver, notes)
+    def _from_state(cls, source, target, solver, info, state) -> BuresGeodesic:
+        return cls(source, target, solver, info)
 
 
 class GridlessBuresGeodesic(BuresGeodesic):
@@ -110,7 +110,7 @@ class GridlessBuresGeodesic(BuresGeodesic):
         raise InputError("These Gaussians have no grid of their own; give grid=...")
 
     @property
-    def _cells(self) -> int:
+    def _n_cells(self) -> int:
         return 0
 
     def _pair(self, k: int) -> GridlessBuresGeodesic:
@@ -144,9 +144,9 @@ def gaussian_distance(shift: Tensor, source: Tensor, target: Tensor) -> Tensor:
     Takes singular covariances too.
     """
     half = _power(source, 0.5)
-    cross = root(torch.linalg.eigvalsh(half @ target @ half)).sum(-1)
+    cross = safe_sqrt(torch.linalg.eigvalsh(half @ target @ half)).sum(-1)
     traces = (source + target).diagonal(dim1=-2, dim2=-1).sum(-1)
-    return root((shift**2).sum(-1) + traces - 2 * cross)
+    return safe_sqrt((shift**2).sum(-1) + traces - 2 * cross)
 
 
 def _power(matrix: Tensor, exponent: float) -> Tensor:
@@ -178,7 +178,7 @@ class _Power(torch.autograd.Function):
         return power
 
     @staticmethod
-    @first_order
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
         values, vectors = ctx.saved_tensors
         p, (row, column) = ctx.exponent, (values[..., :, None], values[..., None, :])
@@ -214,10 +214,14 @@ class Bures(MixtureSolver):
     the box, while the distance is that of the Gaussians on all of R^d; leave some room in the box.
     """
 
-    name = "bures"
-    summary = "any dimension, Gaussians only, closed form"
-    dimensions = None
-    differentiable = EVERY_ANSWER  # in the Gaussians' parameters
+    info = SolverInfo(
+        name="bures",
+        summary="any dimension, Gaussians only, closed form",
+        family="closed form",
+        differentiable=ALL_QUANTITIES,  # with respect to means and covariances
+        exact=True,
+        guarantee="the path is exact for Gaussians on all of R^d",
+    )
 
     def _check(self, source: Density, target: Density) -> None:
         _check_gaussians(source, target)
@@ -226,8 +230,8 @@ class Bures(MixtureSolver):
     def _solve(self, source: Density, target: Density) -> BuresGeodesic:
         # The path is that on R^d, so say what the box cuts off.
         cut = 1 - torch.minimum(source.mass, target.mass)
-        notes = {"mass outside the box": cut.clamp(min=0).tolist()}
-        return BuresGeodesic(source, target, self.name, notes)
+        info = {"mass outside the box": cut.clamp(min=0).tolist()}
+        return BuresGeodesic(source, target, self.name, info)
 
     _solve_pair = _solve
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from geonet.density import Density
 from geonet.grid import Grid
 from geonet.paths import Geodesic
-from geonet.solvers.base import Solver
+from geonet.solvers.base import MenuEntry, Solver, SolverInfo
 
 # ---- The mixture (1−t)·μ_0 + t·μ_1.
 
@@ -29,8 +29,8 @@ class LinearPath(Geodesic):
         return torch.lerp(first.unsqueeze(axis), second.unsqueeze(axis), t)
 
     @classmethod
-    def _from_state(cls, source, target, solver, notes, state) -> LinearPath:
-        return cls(source, target, solver, notes)
+    def _from_state(cls, source, target, solver, info, state) -> LinearPath:
+        return cls(source, target, solver, info)
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,15 @@ class Linear(Solver):
     dimension and solves batches at once. It is wrong as soon as mass has to move.
     """
 
-    name = "linear"
-    summary = "any dimension, the mixture (1−t)μ0 + tμ1: the floor every method must beat"
-    dimensions = None
-    gives = ()
-    differentiable = ("density",)
+    info = SolverInfo(
+        name="linear",
+        summary="any dimension, the mixture (1 − t)μ0 + tμ1 without transport: a baseline",
+        family="baseline",
+        provides=("density",),
+        differentiable=("density",),
+        transports=False,
+        menu=MenuEntry("No transport: one density fades into the other"),
+    )
 
     def _solve(self, source: Density, target: Density) -> LinearPath:
         return LinearPath(source, target, self.name, {})

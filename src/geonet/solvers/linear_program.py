@@ -26,7 +26,7 @@ from geonet.grid import Grid, unit_box
 from geonet.numerics.autograd import with_dual_gradient
 from geonet.paths import Geodesic
 from geonet.samples import deposit
-from geonet.solvers.base import Solver
+from geonet.solvers.base import Solver, SolverInfo
 
 # ---- Paths given by a transport plan between cells.
 #
@@ -47,14 +47,14 @@ class PlanGeodesic(Geodesic):
         source: Density,
         target: Density,
         solver: str,
-        notes: dict[str, Any],
+        info: dict[str, Any],
         start: Tensor,
         end: Tensor,
         mass: Tensor,
         cells: Grid,
         dual: Tensor | None = None,
     ):
-        super().__init__(source, target, solver, notes)
+        super().__init__(source, target, solver, info)
         self.start, self.end, self.mass, self.cells = start, end, mass, cells
         self._dual = dual  # ψ at the plan's end points, (P,)
 
@@ -82,7 +82,7 @@ class PlanGeodesic(Geodesic):
         ]
         return torch.stack(frames)
 
-    def _checks(self) -> dict[str, Tensor]:
+    def _diagnostics(self) -> dict[str, Tensor]:
         """Boxes of coarser cells than the grid's are the blur."""
         if self.cells == self.grid:
             return {}
@@ -97,10 +97,10 @@ class PlanGeodesic(Geodesic):
         }
 
     @classmethod
-    def _from_state(cls, source, target, solver, notes, state) -> PlanGeodesic:
+    def _from_state(cls, source, target, solver, info, state) -> PlanGeodesic:
         start, end, mass = (torch.from_numpy(state[key]) for key in ("start", "end", "mass"))
         cells = source.grid.with_shape(state["cells"].tolist())
-        return cls(source, target, solver, notes, start, end, mass, cells)
+        return cls(source, target, solver, info, start, end, mass, cells)
 
 
 def _conjugate(points: Tensor, others: Tensor, dual: Tensor) -> Tensor:
@@ -140,11 +140,16 @@ class LinearProgram(Solver):
             densities only; it makes no cost matrix, so `max_cells` does not limit it.
     """
 
-    name = "linear-program"
-    summary = "any dimension, any densities, exact discrete distance; grainy in between"
-    dimensions = None
-    gives = ("distance",)
-    differentiable = ("distance",)
+    info = SolverInfo(
+        name="linear-program",
+        summary="any dimension, any densities, exact discrete distance; grainy in between",
+        family="exact",
+        provides=("density", "distance"),
+        differentiable=("distance",),
+        exact=True,
+        more_iterations="a larger max_iterations",
+        less_blur="a larger max_cells",
+    )
 
     max_cells: int = 48 * 48
     coarsen: bool = False
@@ -177,10 +182,10 @@ class LinearProgram(Solver):
         grid = source.grid if sorts else self._affordable_grid(source, target)
         fixed = source.detach().resample(grid), target.detach().resample(grid)
         start, end, mass, dual = self._plan(*fixed)
-        notes: dict[str, Any] = {"plan entries": len(mass)}
+        info: dict[str, Any] = {"plan entries": len(mass)}
         if grid != source.grid:
-            notes["solved on"] = str(grid)
-        return PlanGeodesic(source, target, self.name, notes, start, end, mass, grid, dual)
+            info["solved on"] = str(grid)
+        return PlanGeodesic(source, target, self.name, info, start, end, mass, grid, dual)
 
     def _affordable_grid(self, source: Density, target: Density) -> Grid:
         """The finest grid on which both ends have at most `max_cells` non-empty cells."""

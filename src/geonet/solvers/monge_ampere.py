@@ -31,12 +31,12 @@ from geonet._progress import report_progress
 from geonet.density import Density
 from geonet.errors import ConvergenceError, DensityError, SolverError
 from geonet.grid import Grid
-from geonet.numerics.autograd import first_order, wanted, with_dual_gradient
-from geonet.numerics.characteristics import Characteristics, Origin
+from geonet.numerics.autograd import once_differentiable, requires_grad, with_dual_gradient
+from geonet.numerics.characteristics import Characteristics, Preimage
 from geonet.numerics.cosine import CosineSeries
 from geonet.numerics.interpolation import CubicSpline
 from geonet.paths import Geodesic
-from geonet.solvers.base import EVERY_ANSWER, Solver
+from geonet.solvers.base import ALL_QUANTITIES, Solver, SolverInfo
 
 # ---- A geodesic given by its potential at t = 0: everything else follows along straight lines.
 #
@@ -56,10 +56,10 @@ class PotentialGeodesic(Geodesic):
         source: Density,
         target: Density,
         solver: str,
-        notes: dict[str, Any],
+        info: dict[str, Any],
         series: CosineSeries,
     ):
-        super().__init__(source, target, solver, notes)
+        super().__init__(source, target, solver, info)
         self.series = series
         self.characteristics = Characteristics(series)
         self._source_at, self._target_at = (positive_interpolant(end) for end in (source, target))
@@ -88,23 +88,23 @@ class PotentialGeodesic(Geodesic):
         along = self._along(times, points)
         return torch.stack([o.value + 0.5 * t * (o.gradient**2).sum(-1) for t, o in along])
 
-    def _along(self, times: Tensor, points: Tensor) -> list[tuple[float, Origin]]:
-        origins = self.characteristics.origins(times, points)
+    def _along(self, times: Tensor, points: Tensor) -> list[tuple[float, Preimage]]:
+        origins = self.characteristics.trace_back(times, points)
         return list(zip(times.tolist(), origins, strict=True))
 
     def _state(self) -> dict[str, np.ndarray]:
         return {"coefficients": self.series.coefficients.detach().numpy()}
 
     @classmethod
-    def _from_state(cls, source, target, solver, notes, state) -> PotentialGeodesic:
+    def _from_state(cls, source, target, solver, info, state) -> PotentialGeodesic:
         series = CosineSeries(torch.from_numpy(state["coefficients"]), source.grid)
-        return cls(source, target, solver, notes, series)
+        return cls(source, target, solver, info, series)
 
 
 def positive_interpolant(density: Density) -> Callable[[Tensor], Tensor]:
     """Values of a positive density at points (N, d): its formula, or exp of a spline of log."""
     # Values may be varied apart from the formula, which is then not what is asked about.
-    varied = wanted(density) and not (density.mixture and wanted(density.mixture))
+    varied = requires_grad(density) and not (density.mixture and requires_grad(density.mixture))
     if density.mixture is not None and not varied:
         return density.at
     spline = CubicSpline(density.tensor.to(torch.float64).log(), density.grid)
@@ -144,10 +144,15 @@ class MongeAmpere(Solver):
         max_iterations: the most Newton steps on each grid.
     """
 
-    name = "monge-ampere"
-    summary = "1D to 3D boxes, smooth positive densities, high accuracy; the truth in 2D"
-    dimensions = (1, 2, 3)
-    differentiable = EVERY_ANSWER
+    info = SolverInfo(
+        name="monge-ampere",
+        summary="1D to 3D boxes, smooth positive densities, high accuracy; the truth in 2D",
+        family="Newton",
+        dimensions=(1, 2, 3),
+        differentiable=ALL_QUANTITIES,
+        guarantee="the residual of the Monge–Ampère equation is below the tolerance",
+        tolerance="largest residual ∫|μ_1(T)·det DT − μ_0| dx, a share of the mass",
+    )
 
     tolerance: float = 1e-3
     floor: float = 0.0
@@ -174,19 +179,19 @@ class MongeAmpere(Solver):
         between = _residual_between(fixed[0], fixed[1], series)
         if not (residual <= self.tolerance and between <= BETWEEN * self.tolerance):
             raise _not_converged(max(residual, between / BETWEEN), self.tolerance)
-        notes = {
+        info = {
             "residual": residual,
             "residual between cells": between,
             "Newton steps": iterations,
         }
         if self.floor:
-            notes["floor"] = self.floor
-        path = PotentialGeodesic(fixed[0], fixed[1], self.name, notes, series)
+            info["floor"] = self.floor
+        path = PotentialGeodesic(fixed[0], fixed[1], self.name, info, series)
         path.density(1.0)  # where the map is most singular: fails here or nowhere
-        if not wanted(*mixed):
+        if not requires_grad(*mixed):
             return path
         series = _attached(series.padded(source.grid.shape), problems[-1], _Problem(*mixed))
-        return PotentialGeodesic(mixed[0], mixed[1], self.name, notes, series)
+        return PotentialGeodesic(mixed[0], mixed[1], self.name, info, series)
 
 
 def _not_converged(residual: float, tolerance: float) -> ConvergenceError:
@@ -361,7 +366,7 @@ class _NewtonStep(torch.autograd.Function):
         return torch.zeros_like(defect)
 
     @staticmethod
-    @first_order
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
         return ctx.at.adjoint(upstream[0]), None
 

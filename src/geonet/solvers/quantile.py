@@ -17,7 +17,7 @@ from geonet.density import Density
 from geonet.grid import Grid
 from geonet.numerics.autograd import with_dual_gradient
 from geonet.paths import Geodesic
-from geonet.solvers.base import EVERY_ANSWER, Solver
+from geonet.solvers.base import ALL_QUANTITIES, Solver, SolverInfo
 
 # ---- 1D paths by quantile functions, exact for piecewise-constant densities.
 #
@@ -127,7 +127,7 @@ class QuantileGeodesic(Geodesic):
         return value.masked_fill(below, 0.0).masked_fill(above, 1.0)
 
     @classmethod
-    def _from_state(cls, source, target, solver, notes, state) -> QuantileGeodesic:
+    def _from_state(cls, source, target, solver, info, state) -> QuantileGeodesic:
         return cls(source, target, solver)
 
 
@@ -203,10 +203,15 @@ class Quantile(Solver):
     In 1D nothing beats it. The other solvers take 1D densities so that they can be studied.
     """
 
-    name = "quantile"
-    summary = "1D, exact for piecewise-constant densities, O(n); the truth in 1D"
-    dimensions = (1,)
-    differentiable = EVERY_ANSWER
+    info = SolverInfo(
+        name="quantile",
+        summary="1D, exact for piecewise-constant densities, O(n); the truth in 1D",
+        family="closed form",
+        dimensions=(1,),
+        differentiable=ALL_QUANTITIES,
+        exact=True,
+        guarantee="the path is exact for densities that are constant in each cell",
+    )
 
     def _solve(self, source: Density, target: Density) -> QuantileGeodesic:
         return QuantileGeodesic(source, target, self.name)

@@ -1,29 +1,26 @@
-"""All solvers by name. Adding one is adding a line; shipped models have a table of their own."""
+"""All solvers by name, with their options; modules are imported when a solver is first used."""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-from collections.abc import Callable
+import inspect
+import re
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from geonet._utils import import_object
-from geonet._validation import check_instance, short_repr
 from geonet.errors import SolverError
-from geonet.solvers.catalogue import Card, Option, card_at, card_of
-from geonet.solvers.neural.pretrained import SHIPPED, class_of_form, shipped_card, shipped_class
+from geonet.solvers.base import Solver, SolverInfo
+from geonet.solvers.neural.pretrained import PRETRAINED_MODELS, pretrained_solver, solver_for_form
 
-if TYPE_CHECKING:
-    from geonet.solvers.base import Solver
-
-# Modules are imported when a solver is first asked for: POT alone takes longer than most solves.
-_REGISTRY: dict[str, str] = {
+_LOCATIONS: dict[str, str] = {
     "auto": "geonet.solvers.auto:Auto",
     "quantile": "geonet.solvers.quantile:Quantile",
     "midpoint": "geonet.solvers.newton.solver:Midpoint",
@@ -35,154 +32,198 @@ _REGISTRY: dict[str, str] = {
     "linear": "geonet.solvers.linear:Linear",
 }
 
-SUFFIX = ".safetensors"  # of a model's file
-
 
 def register(name: str, location: str) -> None:
-    """Add a solver under `name`; location is 'module:Class'."""
-    if not isinstance(name, str) or not name:
-        raise SolverError(f"name is {short_repr(name)}; give the name of the solver, a string.")
-    if not isinstance(location, str) or ":" not in location:
-        raise SolverError(f"The location {short_repr(location)} is not 'module:Class'; give both.")
-    if name in solver_names():
+    """Add a solver to the registry.
+
+    Args:
+        name: name of the solver.
+        location: "module:Class"; the module is imported when the solver is first used.
+    """
+    if not name:
+        raise SolverError("The name of the solver is empty; give a string.")
+    if ":" not in location:
+        raise SolverError(f"The location {location!r} is not of the form 'module:Class'.")
+    if name in list_solver_names():
         raise SolverError(f"A solver named {name!r} exists already; choose another name.")
-    _REGISTRY[name] = location
+    _LOCATIONS[name] = location
 
 
-def solver_names() -> list[str]:
-    """All names; those of other packages come last."""
-    ours = dict.fromkeys((*_REGISTRY, *SHIPPED))
-    return [*ours, *(name for name in _others() if name not in ours)]
+def list_solver_names() -> list[str]:
+    """Return all names; entry points of other packages come last."""
+    return list(dict.fromkeys((*_LOCATIONS, *PRETRAINED_MODELS, *_find_plugins())))
 
 
-def solver_classes() -> dict[str, type[Solver]]:
-    """Every solver's class by name, but for those of other packages that cannot be loaded."""
+def load_solver_classes() -> dict[str, type[Solver]]:
+    """Return every solver class by name; plugins that cannot be imported are left out."""
     classes = {}
-    for name in solver_names():
-        with suppress(SolverError):  # raised when that solver is asked for
-            classes[name] = solver_class(name)
+    for name in list_solver_names():
+        with suppress(SolverError):
+            classes[name] = load_solver_class(name)
     return classes
 
 
-def solver_card(name: str) -> Card:
-    """What is to be known of a solver, or of a model's file; ours are not imported for it."""
-    if name in SHIPPED:
-        return shipped_card(name)
-    if name in _REGISTRY and _REGISTRY[name].startswith("geonet."):
-        return card_at(_REGISTRY[name])
-    if not name.endswith(SUFFIX):
-        return card_of(solver_class(name))._replace(name=name)
-    card = card_of(_class_of_file(Path(name)))
-    return card._replace(options=tuple(o for o in card.options if o.name != "file"))
-
-
-def solver_cards() -> list[Card]:
-    """Every solver's card, but for those of other packages that cannot be loaded."""
-    cards = []
-    for name in solver_names():
-        with suppress(SolverError):  # raised when that solver is asked for
-            cards.append(solver_card(name))
-    return cards
-
-
-def solver_class(name: str) -> type[Solver]:
-    """The class behind a name."""
-    if name in SHIPPED:
-        return shipped_class(name)
-    if name in _REGISTRY:
-        return _loaded(name, _REGISTRY[name], lambda: import_object(_REGISTRY[name]))
-    if name in _others():
-        point = _others()[name]
-        return _loaded(name, point.value, point.load)
-    names = solver_names()
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+def load_solver_class(name: str) -> type[Solver]:
+    """Return the class of a registered solver, or of a model file (*.safetensors)."""
+    if name in _LOCATIONS:
+        return _import_class(name, _LOCATIONS[name])
+    if name in PRETRAINED_MODELS:
+        return pretrained_solver(name)
+    if name.endswith(".safetensors"):
+        return _load_model_class(Path(name))
+    if name in _find_plugins():
+        return _import_class(name, _find_plugins()[name].value)
+    names = list_solver_names()
+    close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(names)}."
     raise SolverError(f"There is no solver {name!r}; {hint}")
 
 
-@cache  # reading them takes as long as many a solve
-def _others() -> dict[str, EntryPoint]:
-    """The solvers of other packages: their entry points in the group "geonet.solvers"."""
+def find_info(name: str) -> SolverInfo:
+    """Return the metadata of a solver; a minimal record for names that are not registered."""
+    try:
+        return load_solver_class(name).info
+    except SolverError:  # a path of a model file, or of a plugin that is not installed
+        return SolverInfo(name, summary="", family="unknown")
+
+
+@cache  # reading the installed entry points takes as long as a small solve
+def _find_plugins() -> dict[str, EntryPoint]:
+    """Return the entry points of other packages in the group "geonet.solvers"."""
     return {point.name: point for point in entry_points(group="geonet.solvers")}
 
 
-def _loaded(name: str, location: str, load: Callable[[], Any]) -> type[Solver]:
-    """A solver's class; what another package does wrong is a `SolverError`."""
-    from geonet.solvers.base import Solver
-
+@cache
+def _import_class(name: str, location: str) -> type[Solver]:
+    """Import a solver class; every failure becomes a `SolverError`."""
     try:
-        found = load()
-        if not (isinstance(found, type) and issubclass(found, Solver)):
-            raise TypeError("it is no subclass of geonet.Solver")
+        cls = import_object(location)
+        if not (isinstance(cls, type) and issubclass(cls, Solver)):
+            raise TypeError("it is not a subclass of geonet.Solver")
     except Exception as error:
         raise SolverError(
-            f"The solver {name!r} of another package, {location}, cannot be loaded: "
-            f"{error}; mend or remove that package."
+            f"The solver {name!r} cannot be imported from {location}: {error}; "
+            "repair or uninstall the package that provides it."
         ) from error
-    return found
+    return cls
 
 
-def _class_of_file(file: Path) -> type[Solver]:
-    """The solver for a model file; for an unknown form one whose reading says what is wrong."""
+def _load_model_class(file: Path) -> type[Solver]:
+    """Return the solver class for a model file; reading a file of unknown form fails later."""
     from geonet.solvers.neural.model import FORMS, kind_of
     from geonet.solvers.neural.solver import NetworkSolver
 
     form = kind_of(file)
-    return class_of_form(form) if form in FORMS else NetworkSolver
+    return solver_for_form(form) if form in FORMS else NetworkSolver
 
 
-def import_all() -> None:
-    """Import every solver, which registers the kinds of path, and known maps, which need none."""
-    solver_classes()
-    import_module("geonet.evaluation")
+def import_all_solvers() -> None:
+    """Import every module with a path class, so that saved paths of all kinds can be loaded."""
+    load_solver_classes()
+    import_module("geonet.evaluation")  # known maps have a path class without a solver
 
 
 def make_solver(name: str | Path, **options: Any) -> Solver:
-    """A solver by name or by a trained model's file, with its options as keywords."""
-    name = str(name) if isinstance(name, Path) else name
-    remedy = "give a name from geonet.list_solvers(), a model's file (*.safetensors) or a Solver"
-    check_instance(name, str, "solver", remedy, SolverError)
-    if name.endswith(SUFFIX):
-        cls = _class_of_file(Path(name))
-        options = {"file": name, **options}
-    else:
-        cls = solver_class(name)
-    hints = _hints(cls)
-    names = {field.name for field in fields(cls)}  # pyright: ignore[reportArgumentType]
-    unknown = [key for key in options if key not in names]
-    if unknown:
-        known = _options(cls)
-        close = difflib.get_close_matches(unknown[0], known, n=1)
-        hint = f"did you mean {close[0]!r}? It" if close else "it"
-        takes = ", ".join(map(str, known.values())) or "none"
+    """Return a solver by name or by model file, with its options as keywords."""
+    if not isinstance(name, str | Path):
         raise SolverError(
-            f"The solver {name!r} has no option {unknown[0]!r}; {hint} takes {takes}."
+            f"solver is of type {type(name).__name__}; give a name from geonet.list_solvers(), "
+            "a model file (*.safetensors) or a Solver."
         )
-    for option, value in options.items():
-        wanted = get_args(hints[option]) or (hints[option],)
-        if not any(_fits(value, kind) for kind in wanted):
-            about = _options(cls)[option]
+    name = str(name)
+    cls = load_solver_class(name)
+    if options:
+        _check_options(cls, name, options)
+    return cls(**{"file": name} | options if name.endswith(".safetensors") else options)
+
+
+def _check_options(cls: type[Solver], name: str, values: dict[str, Any]) -> None:
+    """Raise SolverError for options that the solver does not have, or of a wrong type."""
+    options = {option.name: option for option in list_options(cls)}
+    for key, value in values.items():
+        if key not in options:
+            close = difflib.get_close_matches(key, options, n=1)
+            hint = f"did you mean {close[0]!r}? It" if close else "it"
+            takes = ", ".join(map(str, options.values())) or "none"
+            raise SolverError(f"The solver {name!r} has no option {key!r}; {hint} takes {takes}.")
+        kind = _get_hints(cls)[key]
+        if not any(_is_instance(value, one) for one in get_args(kind) or (kind,)):
+            option = options[key]
             raise SolverError(
-                f"The option {option} of {name!r} is {value!r}; it takes {about.takes}: "
-                f"{about.meaning}."
+                f"The option {key} of {name!r} is {value!r}; it takes {option.type}: {option.help}."
             )
-    return cls(**options)
 
 
-@cache  # reading them takes as long as a small network
-def _hints(cls: type[Solver]) -> dict[str, Any]:
+@cache  # evaluating annotations takes as long as a small network
+def _get_hints(cls: type[Solver]) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
-def _options(cls: type[Solver]) -> dict[str, Option]:
-    """What a solver takes, for what is said of a mistake."""
-    return {option.name: option for option in card_of(cls).options}
-
-
-def _fits(value: Any, kind: type) -> bool:
-    """isinstance, but a whole number is a number, and true is neither."""
+def _is_instance(value: Any, kind: type) -> bool:
+    """Like isinstance, but integers are numbers, and booleans are not."""
     if isinstance(value, bool):
         return kind is bool
     if kind in (int, float):
         return isinstance(value, Integral if kind is int else Real)
     return isinstance(value, kind)
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a solver.
+
+    Attributes:
+        name: keyword of the option.
+        type: accepted types in plain language.
+        default: default value; `dataclasses.MISSING` if there is none.
+        help: description in the docstring of the solver.
+    """
+
+    name: str
+    type: str
+    default: Any
+    help: str
+
+    def __str__(self) -> str:
+        if self.default is dataclasses.MISSING:
+            return f"{self.name} ({self.type})"
+        return f"{self.name} ({self.type}, by default {self.default_text})"
+
+    @property
+    def default_text(self) -> str:
+        """The default as `--option` takes it; a dash if there is none."""
+        if self.default is dataclasses.MISSING:
+            return "–"
+        return self.default if isinstance(self.default, str) else repr(self.default).lower()
+
+
+def list_options(cls: type[Solver]) -> tuple[Option, ...]:
+    """Return the options of a solver: its fields, explained by its docstring and its bases'."""
+    types = {
+        "int": "a whole number",
+        "float": "a number",
+        "bool": "true or false",
+        "str": "a name",
+        "Tensor": "an array",
+        "None": "none",
+    }
+    helps: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        helps |= split_docstring(base.__dict__.get("__doc__"))[1]
+    options = []
+    for field in dataclasses.fields(cls):  # pyright: ignore[reportArgumentType]
+        annotation = getattr(field.type, "__name__", str(field.type))
+        kinds = [types.get(kind.strip(), kind.strip()) for kind in annotation.split("|")]
+        default = field.default
+        if field.name == "file" and isinstance(default, str):
+            default = Path(default).name
+        about = helps.get(field.name, "").rstrip(".")
+        options.append(Option(field.name, " or ".join(kinds), default, about))
+    return tuple(options)
+
+
+def split_docstring(docstring: str | None) -> tuple[str, dict[str, str]]:
+    """Return the text before the section "Attributes:", and its entries by name."""
+    text, _, section = inspect.cleandoc(docstring or "").partition("\nAttributes:")
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    return text.strip(), {name: " ".join(about.split()) for name, about in entries}

@@ -29,13 +29,13 @@ from geonet.density import Density
 from geonet.errors import ConvergenceError, SolverError
 from geonet.grid import Grid, UnitBox, unit_box
 from geonet.numerics.autograd import with_dual_gradient
-from geonet.numerics.heat_kernel import RESOLVED, Flow, carried_factors, heat_flow
+from geonet.numerics.heat_kernel import MIN_VARIANCE, Flow, heat_flow, propagate_factors
 from geonet.numerics.interpolation import CubicSpline, resample
 from geonet.numerics.ode import runge_kutta
-from geonet.numerics.splines import interpolated
+from geonet.numerics.splines import interpolate_centres
 from geonet.paths import Geodesic, Times
 from geonet.report import moment_bounds
-from geonet.solvers.base import Solver
+from geonet.solvers.base import MenuEntry, Solver, SolverInfo
 from geonet.solvers.newton.bounds import SLACK, lower_bound, upper_bound
 
 # ---- Legendre transforms for the squared distance, over the cells of a grid.
@@ -109,12 +109,12 @@ class SchrodingerBridge(Geodesic):
         source: Density,
         target: Density,
         solver: str,
-        notes: dict[str, Any],
+        info: dict[str, Any],
         epsilon: float,
         log_f: Tensor,
         log_g: Tensor,
     ):
-        super().__init__(source, target, solver, notes)
+        super().__init__(source, target, solver, info)
         self.epsilon = epsilon
         self._log_f = log_f  # of f_0, (*grid.shape)
         self._log_g = log_g  # of g_1
@@ -134,7 +134,7 @@ class SchrodingerBridge(Geodesic):
 
         Where there is much noise u is almost flat, and the moments alone bound W2 better.
         """
-        lower = self._unit.from_velocity(self._lower_bound / (1 - SLACK))
+        lower = self._unit.from_length(self._lower_bound / (1 - SLACK))
         distance = torch.tensor(lower, dtype=torch.float64)
         dual = with_dual_gradient(distance, self.source, self.target, self._kantorovich)
         return torch.maximum(dual, moment_bounds(self.source, self.target)[0])
@@ -155,7 +155,7 @@ class SchrodingerBridge(Geodesic):
     @cached_property
     def _splines(self) -> Tensor:
         """The same in the unit cube, in quadratic splines."""
-        return interpolated(self._unit.to_potential(self._halfway))
+        return interpolate_centres(self._unit.to_potential(self._halfway))
 
     @cached_property
     def _lower_bound(self) -> float:
@@ -172,11 +172,11 @@ class SchrodingerBridge(Geodesic):
         )
         return first, second
 
-    def _checks(self) -> dict[str, Tensor]:
+    def _diagnostics(self) -> dict[str, Tensor]:
         lower = self._lower_bound
         mended = upper_bound(self._splines, *self._unit_ends(), self._unit.sides, lower)
         both = torch.tensor([lower, mended], dtype=torch.float64)
-        lower, mended = self._unit.from_velocity(both)
+        lower, mended = self._unit.from_length(both)
         upper, distance = torch.minimum(mended, self.transport_cost), self._distance()
         return {
             "distance_lower_bound": lower,
@@ -242,7 +242,7 @@ class SchrodingerBridge(Geodesic):
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
         """Runge–Kutta in s ∈ [0, 1], t = sin²(πs/2): near sharp edges v grows as sqrt(ε/t)."""
         clock = torch.asin(times.sqrt()) * (2 / math.pi)
-        lower, upper = self.grid.corner("lower"), self.grid.corner("upper")
+        lower, upper = self.grid.lower_tensor, self.grid.upper_tensor
 
         def speed(s: float) -> Flow:
             field = self._velocity_potential(min(math.sin(math.pi * s / 2) ** 2, 1.0))
@@ -277,8 +277,8 @@ class SchrodingerBridge(Geodesic):
     def _factors(self, t: float) -> tuple[Tensor, Tensor]:
         """Logarithms of f_t and g_t on the grid."""
         if t <= 0.5:
-            return carried_factors(self._log_f, self._log_g, self.grid, self.epsilon, t)
-        log_g, log_f = carried_factors(self._log_g, self._log_f, self.grid, self.epsilon, 1 - t)
+            return propagate_factors(self._log_f, self._log_g, self.grid, self.epsilon, t)
+        log_g, log_f = propagate_factors(self._log_g, self._log_f, self.grid, self.epsilon, 1 - t)
         return log_f, log_g
 
     def _state(self) -> dict[str, np.ndarray]:
@@ -289,9 +289,9 @@ class SchrodingerBridge(Geodesic):
         }
 
     @classmethod
-    def _from_state(cls, source, target, solver, notes, state) -> SchrodingerBridge:
+    def _from_state(cls, source, target, solver, info, state) -> SchrodingerBridge:
         logs = (torch.from_numpy(state[key]) for key in ("log_f", "log_g"))
-        return cls(source, target, solver, notes, float(state["epsilon"]), *logs)
+        return cls(source, target, solver, info, float(state["epsilon"]), *logs)
 
 
 def _masses(density: Density) -> Tensor:
@@ -372,10 +372,19 @@ class Schrodinger(Solver):
         max_iterations: the most iterations of Sinkhorn's method.
     """
 
-    name = "schrodinger"
-    summary = "1D to 3D, the entropic bridge with noise epsilon: takes holes, islands and jumps"
-    dimensions = (1, 2, 3)
-    differentiable = ("distance",)
+    info = SolverInfo(
+        name="schrodinger",
+        summary="1D to 3D, the entropic bridge with noise epsilon: takes holes, islands and jumps",
+        family="entropic",
+        dimensions=(1, 2, 3),
+        differentiable=("distance",),
+        guarantee="the path is the exact bridge with noise, not the geodesic",
+        tolerance="L1 error at both ends, a share of the mass",
+        less_blur="a smaller epsilon",
+        menu=MenuEntry(
+            "With noise: the Schrödinger bridge", max_cells=128, epsilon=(5e-4, 2e-3, 0.05)
+        ),
+    )
 
     epsilon: float | None = None
     tolerance: float = 1e-7
@@ -413,16 +422,16 @@ class Schrodinger(Solver):
         per_cell = -math.log(source.grid.cell_volume / source.grid.volume) / 2
         log_f, log_g = log_f + shift + per_cell, log_g - shift + per_cell
         log_g = log_g - math.log(source.grid.volume)
-        notes = {"epsilon": epsilon, "iterations": iterations, "marginal error": error}
-        usual = DEFAULT_EPSILON * source.grid.longest**2
+        info = {"epsilon": epsilon, "iterations": iterations, "marginal error": error}
+        usual = DEFAULT_EPSILON * source.grid.max_side**2
         if self.epsilon is None and epsilon > usual:
-            notes["epsilon raised from"] = usual
-        return SchrodingerBridge(source, target, self.name, notes, epsilon, log_f, log_g)
+            info["epsilon raised from"] = usual
+        return SchrodingerBridge(source, target, self.name, info, epsilon, log_f, log_g)
 
     def _resolved_epsilon(self, grid: Grid) -> float:
-        least = least_epsilon(grid)
+        least = min_epsilon(grid)
         if self.epsilon is None:
-            return max(DEFAULT_EPSILON * grid.longest**2, least)
+            return max(DEFAULT_EPSILON * grid.max_side**2, least)
         if self.epsilon < least * (1 - 1e-9):
             rounded = (
                 format_number(least),
@@ -438,9 +447,9 @@ class Schrodinger(Solver):
         return float(self.epsilon)
 
 
-def least_epsilon(grid: Grid) -> float:
+def min_epsilon(grid: Grid) -> float:
     """The least ε that a grid resolves: the noise of the whole path is a cell's width."""
-    return RESOLVED * max(grid.spacing) ** 2 / 2
+    return MIN_VARIANCE * max(grid.spacing) ** 2 / 2
 
 
 # ---- the two factors at time 0 and 1: Sinkhorn

@@ -22,17 +22,17 @@ from geonet.density import Density
 from geonet.errors import FileError
 from geonet.grid import Grid, unit_box
 from geonet.metrics import l1
-from geonet.numerics.autograd import wanted
+from geonet.numerics.autograd import requires_grad
 from geonet.paths import Geodesic
 from geonet.solvers.neural.layers import (
     BranchTrunkSettings,
     DeepONet,
-    all_sensed,
-    cartesian,
-    scaled,
+    read_sensors,
+    combine_cartesian,
+    standardize,
 )
 from geonet.solvers.neural.losses import Batch, Loss, LossSettings, Terms
-from geonet.solvers.neural.model import CACHED_MODELS, BasisModel, Header, ModelSettings, doubled
+from geonet.solvers.neural.model import CACHED_MODELS, BasisModel, Header, ModelSettings, to_float64
 
 CACHED_BYTES = 2**28  # of the bases on grids that a model keeps
 UNUSUAL = 4.0  # standard deviations
@@ -61,10 +61,10 @@ class DeepONetModel(BasisModel):
 
     def coefficients(self, source: Tensor, target: Tensor) -> tuple[Tensor, ...]:
         """Unit-box densities at the sensors, (B, m) each, to (B, functions) of each quantity."""
-        ends = scaled(source, target)
+        ends = standardize(source, target)
         return tuple(network.coefficients(*ends) for network in self.networks)
 
-    def basis_at(self, points: Tensor, times: Tensor | None = None) -> tuple[Tensor, ...]:
+    def evaluate_basis(self, points: Tensor, times: Tensor | None = None) -> tuple[Tensor, ...]:
         """The functions of each quantity at points (N, d) and times (N,), (N, functions) each."""
         assert times is not None
         rows = torch.cat([points, times[:, None]], dim=1)
@@ -75,7 +75,7 @@ class DensityNet(DeepONetModel):
     """C alone, of the path between two densities, in the unit box."""
 
     Settings = DeepONetSettings
-    gives = ()
+    provides = ("density",)
     quantities = basis_outputs = ("density",)
     formula = "C(x, t) = density_coefficients @ density.T is the density relative to uniform"
     needs_exact_paths = True
@@ -84,13 +84,13 @@ class DensityNet(DeepONetModel):
         super().__init__(settings)
         self.density = DeepONet(settings, int(settings.swap_symmetry == "density"), 1.0)
 
-    def objective(self, settings: LossSettings, box: Grid) -> SupervisedObjective:
+    def objective(self, settings: LossSettings, box: Grid) -> SupervisedLoss:
         """The squared error."""
-        return SupervisedObjective(self)
+        return SupervisedLoss(self)
 
     def path(self, source: Density, target: Density, name: str, header: Header) -> DeepONetPath:
         """C of a pair or a batch."""
-        return DeepONetPath(source, target, name, *answer(self, source, target, header))
+        return DeepONetPath(source, target, name, *predict(self, source, target, header))
 
     @classmethod
     def check_training(cls, settings, loss, *, scheme, family, floor, compiled) -> None:
@@ -108,7 +108,7 @@ class DensityNet(DeepONetModel):
         require(scheme == "cartesian", 'a DeepONet takes sampling.scheme = "cartesian" only.')
 
 
-class SupervisedObjective(Loss):
+class SupervisedLoss(Loss):
     """Without physics: error = mean (C(x, t) − μ_t(x))², with μ_t of the exact path."""
 
     def __init__(self, model: DensityNet):
@@ -118,16 +118,16 @@ class SupervisedObjective(Loss):
 
     def forward(self, batch: Batch) -> Terms:
         """The mean over all pairs at all points."""
-        assert batch.known is not None
+        assert batch.exact_density is not None
         (coefficients,) = self.model.coefficients(batch.source, batch.target)
-        (basis,) = self.model.basis_at(batch.points, batch.times)
-        return {"error": ((cartesian(coefficients, basis) - batch.known) ** 2).mean()}
+        (basis,) = self.model.evaluate_basis(batch.points, batch.times)
+        return {"error": ((combine_cartesian(coefficients, basis) - batch.exact_density) ** 2).mean()}
 
 
 # ---- the path
 
 
-class Bases:
+class BasisCache:
     """A model with its basis on the grids and at the times that it was asked for lately.
 
     Attributes:
@@ -143,8 +143,8 @@ class Bases:
 
     def coefficients(self, source: Density, target: Density) -> tuple[Tensor, ...]:
         """Coefficients (B, functions) of C, and of H, for a batch of pairs."""
-        with torch.set_grad_enabled(wanted(source, target)):  # in them, not in the weights
-            ends = all_sensed([source, target], self.model.settings.sensors, self.dtype)
+        with torch.set_grad_enabled(requires_grad(source, target)):  # in them, not in the weights
+            ends = read_sensors([source, target], self.model.settings.sensors, self.dtype)
             return self.model.coefficients(*ends)
 
     @torch.inference_mode(False)  # what is kept may be needed for gradients later
@@ -165,20 +165,20 @@ class Bases:
 
 
 @lru_cache(CACHED_MODELS)
-def bases_of(model: DeepONetModel, epsilon: float) -> Bases:
+def get_basis_cache(model: DeepONetModel, epsilon: float) -> BasisCache:
     """One for each model that is open: it keeps its bases."""
-    return Bases(model, epsilon)
+    return BasisCache(model, epsilon)
 
 
-def answer(
+def predict(
     model: DeepONetModel, source: Density, target: Density, header: Header
-) -> tuple[Bases, tuple[Tensor, ...], MeasuredErrors | None]:
+) -> tuple[BasisCache, tuple[Tensor, ...], MeasuredErrors | None]:
     """What a path is made of: bases, coefficients, and the model's own errors, if it was tested."""
-    model = doubled(model) if wanted(source, target) else model
+    model = to_float64(model) if requires_grad(source, target) else model
     epsilon = float(header.get("epsilon", 0.0))
     in_training = any(weight.requires_grad for weight in model.parameters())
-    bases = Bases(model, epsilon) if in_training else bases_of(model, epsilon)
-    return bases, bases.coefficients(source, target), measured_errors(header)
+    bases = BasisCache(model, epsilon) if in_training else get_basis_cache(model, epsilon)
+    return bases, bases.coefficients(source, target), read_measured_errors(header)
 
 
 # "mean" and "sd" of the L1 errors at the quarters, in %, if it was tested; "slope", if it was
@@ -186,12 +186,12 @@ def answer(
 MeasuredErrors = dict[str, Sequence[float]]
 
 
-def all_finite(numbers: Sequence[float]) -> bool:
+def _all_finite(numbers: Sequence[float]) -> bool:
     """Whether there are numbers, and no others."""
     return len(numbers) > 0 and all(map(math.isfinite, numbers))
 
 
-def measured_errors(header: Header) -> MeasuredErrors | None:
+def read_measured_errors(header: Header) -> MeasuredErrors | None:
     """What the tests of a model measured, if it was tested."""
     try:
         measured = header.get("measured", {})
@@ -200,7 +200,7 @@ def measured_errors(header: Header) -> MeasuredErrors | None:
             errors |= {key: [float(number) for number in tested[key]] for key in ("mean", "sd")}
         if (calibration := measured.get("calibration")) is not None:
             errors["slope"] = [float(calibration["slope"])]
-        if not all(map(all_finite, errors.values())):
+        if not all(map(_all_finite, errors.values())):
             raise ValueError("no errors")
         return errors or None
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
@@ -219,12 +219,12 @@ class DeepONetPath(Geodesic):
         source: Density,
         target: Density,
         solver: str,
-        bases: Bases,
+        bases: BasisCache,
         coefficients: tuple[Tensor, ...],
         tested: MeasuredErrors | None = None,
-        notes: dict[str, Any] | None = None,
+        info: dict[str, Any] | None = None,
     ):
-        super().__init__(source, target, solver, notes or {})
+        super().__init__(source, target, solver, info or {})
         self.bases = bases
         self.coefficients = coefficients
         self.tested = tested
@@ -232,18 +232,18 @@ class DeepONetPath(Geodesic):
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         """C on the grid; as the network has it, so mass and sign are only nearly right."""
         frames = [
-            cartesian(self.coefficients[0], self.bases.on_grid(grid, t)) for t in times.tolist()
+            combine_cartesian(self.coefficients[0], self.bases.on_grid(grid, t)) for t in times.tolist()
         ]
         values = unit_box(grid).from_density(torch.stack(frames, dim=1))
         return values.reshape(*self.batch, len(times), *grid.shape)
 
-    def _checks(self) -> dict[str, Tensor]:
+    def _diagnostics(self) -> dict[str, Tensor]:
         """Whether both ends, which are known, come out as well as in the model's own tests.
 
         That is, with an L1 error within `UNUSUAL` standard deviations of the mean there.
         """
         checks = {}
-        if (epsilon := self.notes.get("epsilon")) is not None:  # of a model with noise
+        if (epsilon := self.info.get("epsilon")) is not None:  # of a model with noise
             checks["blur"] = torch.full(self.batch, (epsilon / 2) ** 0.5, dtype=torch.float64)
         if self.tested is None or "mean" not in self.tested:
             return checks
@@ -255,8 +255,8 @@ class DeepONetPath(Geodesic):
 
     def _pair(self, k: int) -> DeepONetPath:
         own = tuple(part[k : k + 1] for part in self.coefficients)
-        ends, notes = (self.source[k], self.target[k]), self._notes_of(k)
-        return type(self)(*ends, self.solver, self.bases, own, self.tested, notes)
+        ends, info = (self.source[k], self.target[k]), self._pair_info(k)
+        return type(self)(*ends, self.solver, self.bases, own, self.tested, info)
 
     def _state(self) -> dict[str, np.ndarray]:
         """Coefficients and trunks: what is needed at any (x, t)."""
@@ -278,12 +278,12 @@ class DeepONetPath(Geodesic):
         }
 
     @classmethod
-    def _from_state(cls, source, target, solver, notes, state):
-        from geonet.solvers.neural.model import build
+    def _from_state(cls, source, target, solver, info, state):
+        from geonet.solvers.neural.model import build_model
 
         header = json.loads(str(state["header"]))
         table = {"kind": cls.kind, **header["architecture"]}
-        model = build(from_table(ModelSettings, table), seed=0)
+        model = build_model(from_table(ModelSettings, table), seed=0)
         weights = {
             name.removeprefix("weights/"): torch.from_numpy(value)
             for name, value in state.items()
@@ -291,5 +291,5 @@ class DeepONetPath(Geodesic):
         }
         model.load_state_dict(weights, strict=False)  # the branches have done their work
         coefficients = tuple(torch.from_numpy(state[name]) for name in cls.parts)
-        bases = Bases(model.eval().requires_grad_(False), header["epsilon"])  # pyright: ignore[reportArgumentType]
-        return cls(source, target, solver, bases, coefficients, header.get("tested"), notes)
+        bases = BasisCache(model.eval().requires_grad_(False), header["epsilon"])  # pyright: ignore[reportArgumentType]
+        return cls(source, target, solver, bases, coefficients, header.get("tested"), info)

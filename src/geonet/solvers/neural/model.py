@@ -38,7 +38,7 @@ from geonet.solvers.neural.losses import Loss, LossSettings
 # ---- The settings of networks: what has to be known to build them.
 
 
-LARGEST = 1 << 20  # of any width or count; a larger value is probably a typing error
+MAX_SIZE = 1 << 20  # of any width or count; a larger value is probably a typing error
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Trunk:
 
     def __post_init__(self) -> None:
         _check_size(self.network, self.width, self.depth)
-        require(0 < self.modes <= LARGEST, f"modes is {self.modes}; give 1 to {LARGEST}.")
+        require(0 < self.modes <= MAX_SIZE, f"modes is {self.modes}; give 1 to {MAX_SIZE}.")
         require(self.sigma > 0, f"sigma is {self.sigma}; give a positive number.")
 
 
@@ -88,7 +88,7 @@ class Trunk:
 class ModelSettings:
     """What the settings of every model form share.
 
-    A table in a file names its form by `kind`; `geonet._toml.from_table` asks `of_kind` for it.
+    A table in a file names its form by `kind`; `geonet._toml.from_table` asks `classes_by_kind` for it.
 
     Attributes:
         kind: the name of the form.
@@ -105,20 +105,20 @@ class ModelSettings:
         require(2 <= self.sensors <= 4096, f"sensors is {self.sensors}; give 2 to 4096.")
 
     @classmethod
-    def of_kind(cls) -> dict[str, type[Any]]:
+    def classes_by_kind(cls) -> dict[str, type[Any]]:
         """The settings of every form by its kind; the first is the default."""
 
-        return {kind: form_of(kind).Settings for kind in FORMS}
+        return {kind: model_class(kind).Settings for kind in FORMS}
 
 
 def _check_size(network: str, width: int, depth: int) -> None:
     least = 2 if network == "mlp" else 3  # below, gates or stacks would be empty
-    require(0 < width <= LARGEST, f"width is {width}; give 1 to {LARGEST}.")
+    require(0 < width <= MAX_SIZE, f"width is {width}; give 1 to {MAX_SIZE}.")
     require(least <= depth <= 100, f"depth is {depth}; give {least} to 100 layers to {network}.")
 
 
 Header = dict[str, Any]  # what is known of a trained model beside its weights
-ANSWERS = ("distance", "velocity", "potential", "trajectories")
+ANSWERS = ("density", "distance", "velocity", "potential", "trajectories")
 CACHED_MODELS = 8
 M = TypeVar("M", bound="Model")
 
@@ -129,21 +129,21 @@ class Model(Module, ABC):
     Attributes:
         Settings: the class of its settings.
         settings: its own.
-        gives: what its paths can answer beside the density.
+        provides: quantities that its paths can compute.
         typical: how many sample densities `prepare` is given.
-        compares_ends: whether the objective needs the ends at places of their own.
+        needs_endpoint_loss: whether the objective needs the ends at places of their own.
         needs_exact_paths: whether the objective compares with exact paths.
-        sees_means: whether its sensors read means over their cells, not values at their centres.
+        uses_cell_means: whether its sensors read means over their cells, not values at their centres.
         later: how the names of tensors begin that files of earlier versions lack; zero there.
     """
 
     Settings: ClassVar[type[ModelSettings]]
     settings: Any  # an instance of Settings
-    gives: ClassVar[tuple[str, ...]] = ANSWERS
+    provides: ClassVar[tuple[str, ...]] = ANSWERS
     typical: ClassVar[int] = 0
-    compares_ends: ClassVar[bool] = False
+    needs_endpoint_loss: ClassVar[bool] = False
     needs_exact_paths: ClassVar[bool] = False
-    sees_means: ClassVar[bool] = False
+    uses_cell_means: ClassVar[bool] = False
     later: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, settings: Any):
@@ -195,26 +195,26 @@ class BasisModel(Model):
     Attributes:
         quantities: what the coefficients belong to: "density", "potential" or both.
         formula: how coefficients and basis make the answer, for users of exported files.
-        basis_outputs: what `basis_at` gives.
-        timeless: whether `basis_at` takes points alone.
+        basis_outputs: what `evaluate_basis` gives.
+        is_time_independent: whether `evaluate_basis` takes points alone.
     """
 
     quantities: ClassVar[tuple[str, ...]]
     formula: ClassVar[str]
     basis_outputs: ClassVar[tuple[str, ...]]
-    timeless: ClassVar[bool] = False
+    is_time_independent: ClassVar[bool] = False
 
     @abstractmethod
     def coefficients(self, source: Tensor, target: Tensor) -> tuple[Tensor, ...]:
         """Unit-box densities at the sensors, (B, m) each, to (B, functions) of each quantity."""
 
     @abstractmethod
-    def basis_at(self, points: Tensor, times: Tensor | None = None) -> tuple[Tensor, ...]:
+    def evaluate_basis(self, points: Tensor, times: Tensor | None = None) -> tuple[Tensor, ...]:
         """The functions at points (N, d) of the unit box and times (N,): `basis_outputs`."""
 
 
 @lru_cache(CACHED_MODELS)
-def doubled(model: M) -> M:
+def to_float64(model: M) -> M:
     """A model in double precision, for gradients."""
     return deepcopy(model).double()
 
@@ -230,17 +230,17 @@ FORMS = {
 }
 
 
-def form_of(kind: str) -> type[Model]:
+def model_class(kind: str) -> type[Model]:
     """The class of all models of a kind."""
     return import_object(FORMS[kind])
 
 
 def untrained(settings: ModelSettings) -> Model:
     """The model that the settings describe, with weights from torch's global generator."""
-    return form_of(settings.kind)(settings)
+    return model_class(settings.kind)(settings)
 
 
-def build(settings: ModelSettings, seed: int) -> Model:
+def build_model(settings: ModelSettings, seed: int) -> Model:
     """A model with random weights, the same for the same seed; torch's stream stays as it was."""
     with fork_rng(seed):
         return untrained(settings)
@@ -285,7 +285,7 @@ def load_model(file: Path) -> tuple[Model, Header]:
     with torch.device("meta"):  # shapes only: a header cannot ask for more memory than its file has
         model = untrained(settings)
     header["file"] = str(file)
-    return filled(model, tensors, file, model.later), header
+    return load_weights(model, tensors, file, model.later), header
 
 
 def _architecture(header: Header) -> object:
@@ -294,7 +294,7 @@ def _architecture(header: Header) -> object:
     return {"kind": header["kind"], **table} if isinstance(table, dict) else table
 
 
-def filled(
+def load_weights(
     model: M_MODEL_FILE, tensors: dict[str, Tensor], file: Path, later: tuple[str, ...] = ()
 ) -> M_MODEL_FILE:
     """A model with the weights that are in a file, for good; those that do not fit are refused.
@@ -315,7 +315,7 @@ def filled(
     return model.eval().requires_grad_(False)
 
 
-def kind_of(file: Path) -> str:
+def read_kind(file: Path) -> str:
     """The kind of model in a file, from its header alone, unchecked."""
     with wrap_read_errors(file, "a geonet model"), safe_open(file, "pt") as archive:
         header = json.loads((archive.metadata() or {}).get("geonet", "{}"))
@@ -365,7 +365,7 @@ def _digest(tensors: dict[str, Tensor], text: str) -> str:
 PRETRAINED = Path(__file__).with_name("pretrained_models")
 
 
-def opened(file: Path, dimension: int, form: str | None = None) -> tuple[Model, Header]:
+def load_cached(file: Path, dimension: int, form: str | None = None) -> tuple[Model, Header]:
     """The model in a file and its header; one of another form or dimension is refused."""
     try:
         state = file.stat()

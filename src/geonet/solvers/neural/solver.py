@@ -12,10 +12,10 @@ from geonet.density import Density
 from geonet.errors import SolverError
 from geonet.grid import unit_box
 from geonet.paths import Geodesic
-from geonet.solvers.base import EVERY_ANSWER, Solver, some_at_once
-from geonet.solvers.neural.cascade import CascadeNet, guesses_of
-from geonet.solvers.neural.model import opened
-from geonet.solvers.newton.iteration import Newton, Start
+from geonet.solvers.base import ALL_QUANTITIES, Solver, SolverInfo, solve_threaded
+from geonet.solvers.neural.cascade import CascadeNet, predict
+from geonet.solvers.neural.model import load_cached
+from geonet.solvers.newton.iteration import InitialGuess, MultilevelNewton
 from geonet.solvers.newton.solver import Midpoint
 
 
@@ -27,20 +27,23 @@ class NetworkSolver(Solver):
         file: the model, as `geonet train` writes it.
     """
 
-    name = "network"
-    summary = "a trained model from a file that `geonet train` wrote"
-    dimensions = (1, 2, 3)
-    differentiable = EVERY_ANSWER
+    info = SolverInfo(
+        name="network",
+        summary="a trained model from a file that `geonet train` wrote",
+        family="neural",
+        dimensions=(1, 2, 3),
+        differentiable=ALL_QUANTITIES,
+    )
     form: ClassVar[str | None] = None  # that the model must have; None for any
 
     file: str
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
-        model, header = opened(Path(self.file), source.grid.dimension, self.form)
+        model, header = load_cached(Path(self.file), source.grid.dimension, self.form)
         name = header.get("name", Path(self.file).stem)
         report_progress(f"asking {name}")
-        path = model.path(source, target, self.name, header)
-        path.notes["model"] = name
+        path = model.build_path(source, target, self.name, header)
+        path.info["model"] = name
         return path
 
     _solve_pair = _solve
@@ -64,9 +67,15 @@ class CascadeSolver(NetworkSolver):
         tolerance: of the residual, a share of the mass, at which no step follows.
     """
 
-    name = form = "cascade"
-    summary = "a cascade model from a file that `geonet train` wrote"
-    dimensions = (2, 3)
+    info = SolverInfo(
+        name="cascade",
+        summary="a cascade model from a file that `geonet train` wrote",
+        family="neural",
+        dimensions=(2, 3),
+        differentiable=ALL_QUANTITIES,
+        tolerance="share of the mass that is not balanced at t = ½",
+    )
+    form = "cascade"
 
     corrections: int = 3
     tolerance: float = Midpoint.tolerance
@@ -77,24 +86,26 @@ class CascadeSolver(NetworkSolver):
         Midpoint(tolerance=self.tolerance)  # which checks it
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
-        model, header = opened(Path(self.file), source.grid.dimension, self.form)
+        model, header = load_cached(Path(self.file), source.grid.dimension, self.form)
         assert isinstance(model, CascadeNet)
         name = header.get("name", Path(self.file).stem)
         report_progress(f"asking {name}")
-        starts = guesses_of(model, source.detach(), target.detach())
-        if not source.leading:
+        starts = predict(model, source.detach(), target.detach())
+        if not source.batch_shape:
             return self._corrected(source, target, starts[0], name)
         solve = lambda k: self._corrected(source[k], target[k], starts[k], name)  # noqa: E731
-        return some_at_once(solve, len(source), source.grid.size)
+        return solve_threaded(solve, len(source), source.grid.size)
 
     _solve_pair = _solve
 
-    def _corrected(self, source: Density, target: Density, start: Start, name: str) -> Geodesic:
+    def _corrected(
+        self, source: Density, target: Density, start: InitialGuess, name: str
+    ) -> Geodesic:
         box, threads = unit_box(source.grid), threads_for(source.grid.size)
         first, second = (box.to_density(end.tensor.detach()) for end in (source, target))
-        newton = Newton(self.tolerance, self.corrections, threads=threads)
+        newton = MultilevelNewton(self.tolerance, self.corrections, threads=threads)
         found = newton.polished(first, second, box.sides, start)
         path = Midpoint(tolerance=self.tolerance).path_of(source, target, found)
         path.solver = self.name
-        path.notes["model"] = name
+        path.info["model"] = name
         return path

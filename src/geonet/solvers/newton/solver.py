@@ -18,9 +18,9 @@ from geonet.density import Density
 from geonet.errors import ConvergenceWarning, SolverError
 from geonet.grid import unit_box
 from geonet.paths import Geodesic
-from geonet.solvers.base import EVERY_ANSWER, Solver, some_at_once
-from geonet.solvers.newton.iteration import STEPS, Found, Newton, Start
-from geonet.solvers.newton.path import SplineGeodesic
+from geonet.solvers.base import ALL_QUANTITIES, MenuEntry, Solver, SolverInfo, solve_threaded
+from geonet.solvers.newton.iteration import STEPS, InitialGuess, MultilevelNewton, NewtonResult
+from geonet.solvers.newton.path import MidpointGeodesic
 
 STARTS = ("zero", "network")
 
@@ -53,10 +53,15 @@ class Midpoint(Solver):
             the report then calls not converged. None for no limit: the same answer every time.
     """
 
-    name = "midpoint"
-    summary = "1D to 3D, any two densities: zeros, shapes, noise; sharp frames, milliseconds"
-    dimensions = (1, 2, 3)
-    differentiable = EVERY_ANSWER
+    info = SolverInfo(
+        name="midpoint",
+        summary="1D to 3D, any two densities: zeros, shapes, noise; sharp frames, milliseconds",
+        family="Newton",
+        dimensions=(1, 2, 3),
+        differentiable=ALL_QUANTITIES,
+        tolerance="share of the mass that is not balanced at t = ½",
+        menu=MenuEntry("Newton's method, without a network", dimensions=(2,)),
+    )
 
     tolerance: float = 2e-3
     start: str | Tensor = "zero"
@@ -79,27 +84,29 @@ class Midpoint(Solver):
             )
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
-        if not source.leading:
+        if not source.batch_shape:
             return self._solve_pair(source, target)
         starts, count = self._starts(source, target), len(source)
         solve = lambda i: self.found(source[i], target[i], starts(i), warn=False)  # noqa: E731
-        paths = some_at_once(solve, count, source.grid.size)
-        missed = [k for k, path in enumerate(paths.paths) if not path.notes["converged"]]
+        paths = solve_threaded(solve, count, source.grid.size)
+        missed = [k for k, path in enumerate(paths.paths) if not path.info["converged"]]
         if missed:
             _warn(f"Pairs {', '.join(map(str, missed[:5]))} of {count}", self.tolerance)
         return paths
 
-    def _solve_pair(self, source: Density, target: Density) -> SplineGeodesic:
+    def _solve_pair(self, source: Density, target: Density) -> MidpointGeodesic:
         return self.found(source, target, self._starts(source, target)(0), warn=True)
 
-    def _starts(self, source: Density, target: Density) -> Callable[[int], Tensor | Start | None]:
+    def _starts(
+        self, source: Density, target: Density
+    ) -> Callable[[int], Tensor | InitialGuess | None]:
         """The potential to begin with, by the pair's number."""
         if isinstance(self.start, str) and self.start == "zero":
             return lambda i: None
         if isinstance(self.start, str):
-            from geonet.solvers.neural.transport.solver import network_potentials
+            from geonet.solvers.neural.transport.solver import initial_potentials
 
-            guesses = network_potentials(source.detach(), target.detach())
+            guesses = initial_potentials(source.detach(), target.detach())
             return lambda i: guesses[i]
         given = torch.as_tensor(self.start, dtype=torch.float64)
         if given.ndim != source.grid.dimension or not bool(torch.isfinite(given).all()):
@@ -110,21 +117,27 @@ class Midpoint(Solver):
         return lambda i: given
 
     def found(
-        self, source: Density, target: Density, start: Tensor | Start | None, warn: bool = False
-    ) -> SplineGeodesic:
+        self,
+        source: Density,
+        target: Density,
+        start: Tensor | InitialGuess | None,
+        warn: bool = False,
+    ) -> MidpointGeodesic:
         """The path of a checked pair from a potential, (*any cells), or from zero."""
         box = unit_box(source.grid)
         first, second = (box.to_density(end.tensor.detach()) for end in (source, target))
         threads = threads_for(source.grid.size)
-        newton = Newton(self.tolerance, self.max_steps, self.refine, threads, self.time_limit)
+        newton = MultilevelNewton(
+            self.tolerance, self.max_steps, self.refine, threads, self.time_limit
+        )
         found = newton.solved(first, second, box.sides, start)
         if warn and not found.converged:
             _warn("The pair", self.tolerance, found.residual)
         return self.path_of(source, target, found)
 
-    def path_of(self, source: Density, target: Density, found: Found) -> SplineGeodesic:
-        """The path of what Newton's method found, with notes on how it went."""
-        notes: dict[str, Any] = {
+    def path_of(self, source: Density, target: Density, found: NewtonResult) -> MidpointGeodesic:
+        """The path of what Newton's method found, with info on how it went."""
+        info: dict[str, Any] = {
             "residual": found.residual,
             "converged": found.converged,
             "cells": list(found.coefficients.shape),
@@ -132,11 +145,11 @@ class Midpoint(Solver):
             "multigrid steps": [steps for _, _, steps in found.steps],
         }
         if isinstance(self.start, str) and self.start != "zero":
-            notes["start"] = self.start
+            info["start"] = self.start
         if found.late:
-            notes["stopped after"] = f"time_limit, {format_seconds(self.time_limit or 0)}"
+            info["stopped after"] = f"time_limit, {format_seconds(self.time_limit or 0)}"
         c = found.coefficients - found.coefficients.mean()  # the constant is free
-        return SplineGeodesic(source, target, self.name, notes, c, found.residual, found.totals)
+        return MidpointGeodesic(source, target, self.name, info, c, found.residual, found.totals)
 
 
 def _warn(which: str, tolerance: float, residual: float = math.nan) -> None:
