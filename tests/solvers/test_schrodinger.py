@@ -12,7 +12,7 @@ from geonet.errors import ConvergenceError, SolverError
 from geonet.metrics import mass_error
 from geonet.mixture import mixtures_1d, mixtures_2d
 from geonet.numerics.heat_kernel import HeatKernel, _log_kernel
-from geonet.report import moment_bounds
+from geonet.solvers.bures import moment_bounds
 from geonet.solvers.schrodinger import squared_distance_transform
 
 LINE = Grid(100, 0, 10)
@@ -39,7 +39,7 @@ class GaussianBridge:
 
     def ends(self, grid):
         pairs = ((self.m0, self.S0), (self.m1, self.S1))
-        return tuple(GaussianMixture(m[None], S[None]).on(grid) for m, S in pairs)
+        return tuple(GaussianMixture(m[None], S[None]).to_density(grid) for m, S in pairs)
 
     def mean(self, t):
         return torch.lerp(self.m0, self.m1, t)
@@ -116,7 +116,7 @@ def bridge(source, target, **options):
 @pytest.fixture(scope="module")
 def mixtures():
     pair = mixtures_1d(2, torch.Generator().manual_seed(0))
-    return pair[0].on(LINE), pair[1].on(LINE)
+    return pair[0].to_density(LINE), pair[1].to_density(LINE)
 
 
 @pytest.fixture(scope="module")
@@ -229,12 +229,12 @@ def test_both_ends_are_met_on_the_line(mixtures, epsilon):
     ends = answer.density((0.0, 1.0)).tensor
     assert l1(ends[0], mixtures[0].tensor, LINE) < 1e-6
     assert l1(ends[1], mixtures[1].tensor, LINE) < 1e-6
-    assert answer.notes["marginal error"] < 1e-7
+    assert answer.info["marginal error"] < 1e-7
 
 
 def test_both_ends_are_met_on_the_square():
     pair = mixtures_2d(2, torch.Generator().manual_seed(1))
-    source, target = pair[0].on(SQUARE), pair[1].on(SQUARE)
+    source, target = pair[0].to_density(SQUARE), pair[1].to_density(SQUARE)
     ends = bridge(source, target).density((0.0, 1.0)).tensor
     assert l1(ends[0], source.tensor, SQUARE) < 1e-6
     assert l1(ends[1], target.tensor, SQUARE) < 1e-6
@@ -270,7 +270,7 @@ def test_density_obeys_both_continuity_equations(path):
 def test_velocity_is_drift_plus_the_osmotic_part(path):
     t, dx = 0.3, 1e-3
     x = torch.linspace(3, 7, 9, dtype=torch.float64)
-    log_density = Density.as_computed(path.density(t).tensor.log(), LINE)
+    log_density = Density.from_unnormalized(path.density(t).tensor.log(), LINE)
     osmotic = path.epsilon * (log_density.at(x + dx) - log_density.at(x - dx)) / (2 * dx)
     difference = (path.velocity(t, x) - path.drift(t, x))[:, 0]
     torch.testing.assert_close(difference, osmotic, atol=1e-4, rtol=0)
@@ -386,14 +386,14 @@ def test_batch_is_one_by_one(path, mixtures):
     torch.testing.assert_close(answer.density(0.5).tensor[0], path.density(0.5).tensor)
     x = torch.linspace(2, 8, 5)
     assert answer.velocity((0.1, 0.9), x).shape == (2, 2, 5, 1)
-    assert answer.notes["epsilon"] == [0.1, 0.1]
+    assert answer.info["epsilon"] == [0.1, 0.1]
 
 
 def test_save_and_load(tmp_path):
     values = torch.tensor([0.0, 0, 1, 2, 1, 0, 0, 0, 0.5, 0.5])
     answer = bridge(Density(values, Grid(10)), Density(values.flip(0), Grid(10)))
     again = geonet.load(answer.save(tmp_path / "bridge.npz"))
-    assert again.notes == answer.notes
+    assert again.info == answer.info
     x = torch.linspace(0.1, 0.9, 5)
     torch.testing.assert_close(again.density(TIMES).tensor, answer.density(TIMES).tensor)
     torch.testing.assert_close(again.velocity(0.3, x), answer.velocity(0.3, x))
@@ -416,7 +416,7 @@ def test_distance_is_within_its_bounds_and_near_that_of_midpoint(kind, epsilon):
 
 
 def test_distance_under_much_noise_is_at_least_that_of_the_moments():
-    ends = [GaussianMixture.isotropic([[x]], [0.5]).on(LINE) for x in (3.0, 6.0)]
+    ends = [GaussianMixture.isotropic([[x]], [0.5]).to_density(LINE) for x in (3.0, 6.0)]
     path = bridge(*ends, epsilon=500.0)
     report, moments = path.report, float(moment_bounds(*ends)[0])
     assert float(path.distance) == pytest.approx(moments) == pytest.approx(3.0, rel=1e-3)

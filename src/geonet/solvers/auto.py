@@ -1,4 +1,4 @@
-"""The default: the fastest solver that can be trusted with the pair at hand."""
+"""The default solver: a choice of the fastest reliable method for the pair."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 
 from geonet._progress import report_progress
 from geonet.density import Density
+from geonet.errors import SolverError
 from geonet.paths import BatchedGeodesic, Geodesic
 from geonet.solvers.base import MenuEntry, Solver, SolverInfo, solve_sequential
 from geonet.solvers.bures import Bures
@@ -19,39 +20,32 @@ from geonet.solvers.quantile import Quantile
 if TYPE_CHECKING:
     from geonet.solvers.neural.transport.path import CosineGeodesic
 
-ATOMS = 1000  # cells with mass up to which the linear program is quick
-SPARSE = 0.25  # of neighbours of cells with mass: where fewer have mass too, these are atoms
-CUT_OFF = 1e-3  # share of a Gaussian outside the box up to which its closed form is the answer
-
 
 @dataclass(frozen=True)
 class Auto(Solver):
-    """Chooses the fastest solver that can be trusted with the pair.
+    """Choice of the fastest reliable solver for the pair.
 
-    In 1D that is `quantile`. In 2D and 3D it takes the first of these that fits:
+    In 1D this is `quantile`. In 2D and 3D it is the first of these that fits:
 
-    - `bures`, for Gaussians that are given by their formulas;
-    - `linear-program`, for atoms: at most 1,000 cells with mass, most of which stand alone;
-    - `transport-3d`, if both ends agree on the density halfway as well as they do for pairs like
-      those of its training;
-    - `midpoint`, for everything else: zeros, shapes, textures, noise. In 2D it begins with the
-      potential of `universal-2d`, which is asked once for all pairs of a batch, and takes as many
-      steps of Newton's method as are left to do.
+    - `bures`, for Gaussians that are given by means and covariances;
+    - `linear-program`, for atoms: at most 1,000 cells with mass, most of them isolated;
+    - `transport-3d`, if both ends agree on the density halfway as well as for its training pairs;
+    - `midpoint`, for everything else: zeros, shapes, textures, noise. In 2D it starts from the
+      potential of the network `universal-2d`, which is evaluated once for all pairs of a batch.
 
-    `path.solver` and the report name the solver that answered. Only densities and the distance are
-    promised, because every one of these solvers gives them. Choose a solver by name if you need
-    velocities. It does not take more than three dimensions.
+    All of them provide density, distance, velocity, potential and trajectories. `path.solver` and
+    the report name the solver that was chosen. Densities have at most three dimensions.
 
-    None of its attempts is open-ended: a network answers once, the linear program has at most a
-    million entries, and `midpoint` takes at most 20 steps for each of seven blurs on each of its
-    grids. On large grids these can still take minutes; `time_limit` ends them. It tells what it
-    tries while it works (`geonet.listening`).
+    Each attempt is bounded: a network is evaluated once, the linear program has at most a million
+    entries, and `midpoint` takes at most 20 steps for each of seven blurs on each of its grids. On
+    large grids this can still take minutes; `time_limit` ends it. `geonet.progress_callback` shows
+    the current attempt.
 
     Attributes:
-        learned: whether trained models may answer.
-        tolerance: the tolerance of `midpoint`.
-        time_limit: seconds for each pair after which `midpoint` answers with the best potential so
-            far, and the report says that it has not converged. None for no limit.
+        learned: whether trained models may be used.
+        tolerance: the tolerance of `midpoint`, a share of the mass.
+        time_limit: seconds for each pair after which `midpoint` returns its best potential so far,
+            which the report marks as not converged. None for no limit.
     """
 
     info = SolverInfo(
@@ -59,8 +53,7 @@ class Auto(Solver):
         summary="1D to 3D, the default: chooses the fastest reliable solver for the pair",
         family="automatic",
         dimensions=(1, 2, 3),
-        provides=("density", "distance"),
-        differentiable=("distance",),
+        differentiable=("distance",),  # by every solver that it may choose
         tolerance="share of the mass that is not balanced at t = ½",
         menu=MenuEntry("Automatic"),
     )
@@ -70,80 +63,88 @@ class Auto(Solver):
     time_limit: float | None = None
 
     def __post_init__(self) -> None:
-        self._by_midpoint()  # which checks its options: not only where it answers
+        if not 0 < self.tolerance < 1:
+            raise SolverError(
+                f"tolerance is {self.tolerance:g}; give a share of the mass in (0, 1)."
+            )
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise SolverError(f"time_limit is {self.time_limit:g}; give seconds above 0.")
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
         if source.grid.dimension == 1:
-            return Quantile()(source, target)
+            return Quantile()._solve(source, target)
         if not source.batch_shape:
             return self._solve_pair(source, target)
-        special = [_special(*pair) for pair in zip(source, target, strict=True)]
-        if any(special):
-            return solve_sequential(lambda i: self._solve_pair(source[i], target[i]), len(source))
+        pairs = list(zip(source, target, strict=True))
+        if any(_find_special_solver(*pair) for pair in pairs):
+            return solve_sequential(lambda i: self._solve_pair(*pairs[i]), len(pairs))
         if not self.learned or source.grid.dimension == 2:
-            return self._midpoint(source, target)
-        path = _transport(source, target)
+            return self._solve_newton(source, target)
+        path = _evaluate_network(source, target)
         if bool(path.trusted.all()):
             return path
-        foreign = torch.nonzero(~path.trusted).flatten().tolist()
-        solved = self._midpoint(source.take(foreign), target.take(foreign))
-        assert isinstance(solved, BatchedGeodesic)
-        paths = dict(zip(foreign, solved.paths, strict=True))
-        return BatchedGeodesic([paths.get(i) or path[i] for i in range(len(source))])
+        rejected = torch.nonzero(~path.trusted).flatten().tolist()
+        solutions = self._solve_newton(source.take(rejected), target.take(rejected))
+        replacements = dict(zip(rejected, solutions, strict=True))
+        return BatchedGeodesic([replacements.get(i) or path[i] for i in range(len(source))])
 
     def _solve_pair(self, source: Density, target: Density) -> Geodesic:
-        if (solver := _special(source, target)) is not None:
-            report_progress(f"auto: {solver.info.name}")
-            return solver(source, target)
+        if (solver := _find_special_solver(source, target)) is not None:
+            report_progress(f"auto: {solver.name}")
+            return solver._solve(source, target)
         if self.learned and source.grid.dimension == 3:
-            path = _transport(source, target)
+            path = _evaluate_network(source, target)
             if bool(path.trusted.all()):
                 return path
-        return self._midpoint(source, target)
+        return self._solve_newton(source, target)
 
-    def _midpoint(self, source: Density, target: Density) -> Geodesic:
+    def _solve_newton(self, source: Density, target: Density) -> Geodesic:
         report_progress("auto: midpoint")
         start = "network" if self.learned and source.grid.dimension == 2 else "zero"
-        return self._by_midpoint(start)(source, target)
-
-    def _by_midpoint(self, start: str = "zero") -> Midpoint:
-        return Midpoint(tolerance=self.tolerance, start=start, time_limit=self.time_limit)
+        solver = Midpoint(tolerance=self.tolerance, start=start, time_limit=self.time_limit)
+        return solver._solve(source, target)
 
 
-def _special(source: Density, target: Density) -> Solver | None:
-    """The solver for pairs of a kind that has its own."""
+def _find_special_solver(source: Density, target: Density) -> Solver | None:
+    """Return the solver for a pair of Gaussians or of atoms; None for other pairs."""
     if _is_gaussian(source) and _is_gaussian(target):
         return Bures()
-    if _is_atoms(source) and _is_atoms(target):
-        from geonet.solvers.linear_program import LinearProgram  # POT takes a second or two
+    if _is_sparse(source) and _is_sparse(target):
+        from geonet.solvers.linear_program import LinearProgram
 
         return LinearProgram()
     return None
 
 
-def _is_atoms(density: Density) -> bool:
-    """Whether its mass stands in few cells, most of them alone: a path should not blur these."""
-    full = density.tensor > 0
-    count = int(full.sum())
-    touching = sum(
-        int((full.narrow(axis, 1, n - 1) & full.narrow(axis, 0, n - 1)).sum())
-        for axis, n in enumerate(full.shape)
-    )
-    return count <= ATOMS and touching < SPARSE * count * full.ndim
-
-
-def _transport(source: Density, target: Density) -> CosineGeodesic:
-    """What the network for 3D alone answers."""
-    solver = pretrained_solver("transport-3d")
-    report_progress(f"auto: asking {solver.info.name}")
-    return solver(corrections=0)(source, target)  # pyright: ignore
-
-
-def _is_gaussian(density: Density) -> bool:
-    """Whether it is one Gaussian, known by its formula, that lies in the box."""
+def _is_gaussian(density: Density, cut_off: float = 1e-3) -> bool:
+    """Return whether the density is one Gaussian with at most `cut_off` outside the box."""
     mixture = density.mixture
     return (
         mixture is not None
         and mixture.components == 1
-        and float(density.mass.detach()) > 1 - CUT_OFF
+        and float(density.mass_tensor.detach()) > 1 - cut_off
     )
+
+
+def _is_sparse(density: Density, max_atoms: int = 1000, max_neighbours: float = 0.25) -> bool:
+    """Return whether the mass lies in few cells, most of them isolated, that must not be blurred.
+
+    Args:
+        density: a single density.
+        max_atoms: cells with mass up to which the linear program is quick.
+        max_neighbours: largest share of neighbours of these cells that have mass, too.
+    """
+    has_mass = density.tensor > 0
+    count = int(has_mass.sum())
+    neighbours = sum(
+        int((has_mass.narrow(axis, 1, n - 1) & has_mass.narrow(axis, 0, n - 1)).sum())
+        for axis, n in enumerate(has_mass.shape)
+    )
+    return count <= max_atoms and neighbours < max_neighbours * count * has_mass.ndim
+
+
+def _evaluate_network(source: Density, target: Density) -> CosineGeodesic:
+    """Return the path of the 3D network without Newton steps."""
+    solver = pretrained_solver("transport-3d")(corrections=0)  # pyright: ignore[reportCallIssue]
+    report_progress(f"auto: evaluating {solver.name}")
+    return solver._solve(source, target)  # pyright: ignore[reportReturnType]

@@ -1,10 +1,17 @@
-"""Any densities: the exact optimal plan between cell centres, by POT.
+"""Exact optimal transport between cell centres, by POT, for densities of any kind and dimension.
 
-The network simplex finds it in any dimension; in 1D POT can also sort (`emd_1d`).
+The plan moves mass w_ij along a straight line from x_i to y_j. At time t this mass fills a box of
+one cell's size around (1−t)x_i + t·y_j, and every output cell receives the mass of its overlap with
+the box. The distance is exact for the discrete problem; the densities in between show the lattice.
 
-Mass w_ij travels straight from cell i to cell j. At time t it fills a box of one cell's size around
-(1−t)x_i + t·y_j, and every output cell takes the share of the box that lies in it. The distance is
-exact for the discrete problem; the densities in between carry the lattice's grain.
+The dual variables are the Kantorovich potentials at the atoms, −u_0(x_i) and u_1(y_j). The Hopf–Lax
+formula extends them to all points and times:
+
+    u_t(x) = max_j u_1(y_j) − |x − y_j|²/(2(1−t))   for t < ½,      v_t(x) = (y_j − x)/(1−t),
+    u_t(x) = min_i u_0(x_i) + |x − x_i|²/(2t)       for t ≥ ½,      v_t(x) = (x − x_i)/t,
+
+where j and i attain the maximum and the minimum. At an atom on its way from x_i to y_j the velocity
+is y_j − x_i.
 """
 
 from __future__ import annotations
@@ -13,11 +20,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import ot
 import torch
 from torch import Tensor
 
-from geonet._advice import argument, either, setting
 from geonet._progress import report_progress
 from geonet._utils import suppress_warnings
 from geonet.density import Density
@@ -28,125 +33,38 @@ from geonet.paths import Geodesic
 from geonet.samples import deposit
 from geonet.solvers.base import Solver, SolverInfo
 
-# ---- Paths given by a transport plan between cells.
-#
-# Mass w_ij travels straight from cell i to cell j. At time t it fills a box of one cell's size around
-# (1−t)x_i + t·y_j, and every output cell takes the share of the box that lies in it.
-
-
-DISTANCES = 2**22  # held at a time
-
-
-class PlanGeodesic(Geodesic):
-    """Boxes of mass moving straight. `cells` is the grid whose cell the boxes have the size of."""
-
-    kind = "plan"
-
-    def __init__(
-        self,
-        source: Density,
-        target: Density,
-        solver: str,
-        info: dict[str, Any],
-        start: Tensor,
-        end: Tensor,
-        mass: Tensor,
-        cells: Grid,
-        dual: Tensor | None = None,
-    ):
-        super().__init__(source, target, solver, info)
-        self.start, self.end, self.mass, self.cells = start, end, mass, cells
-        self._dual = dual  # ψ at the plan's end points, (P,)
-
-    def _distance(self) -> Tensor:
-        distance = (self.mass * ((self.end - self.start) ** 2).sum(-1)).sum().sqrt()
-        ends = self.source.resample(self.cells), self.target.resample(self.cells)
-        return with_dual_gradient(distance, *ends, self._kantorovich)
-
-    def _kantorovich(self) -> tuple[Tensor, Tensor]:
-        """φ is the least of ½|x − y|² − ψ(y) over the plan's end points, ψ likewise of φ.
-
-        So cells without mass have what it would cost to put some there.
-        """
-        assert self._dual is not None
-        points = self.cells.points().reshape(-1, self._dimension)
-        first = _conjugate(points, self.end, self._dual)
-        at_starts = _conjugate(self.start, self.end, self._dual)
-        second = _conjugate(points, self.start, at_starts)
-        return first.reshape(self.cells.shape), second.reshape(self.cells.shape)
-
-    def _density(self, times: Tensor, grid: Grid) -> Tensor:
-        frames = [
-            deposit(torch.lerp(self.start, self.end, float(t)), self.mass, self.cells.spacing, grid)
-            for t in times
-        ]
-        return torch.stack(frames)
-
-    def _diagnostics(self) -> dict[str, Tensor]:
-        """Boxes of coarser cells than the grid's are the blur."""
-        if self.cells == self.grid:
-            return {}
-        return {"blur": torch.tensor(max(self.cells.spacing), dtype=torch.float64)}
-
-    def _state(self) -> dict[str, np.ndarray]:
-        return {
-            "start": self.start.numpy(),
-            "end": self.end.numpy(),
-            "mass": self.mass.numpy(),
-            "cells": np.array(self.cells.shape),
-        }
-
-    @classmethod
-    def _from_state(cls, source, target, solver, info, state) -> PlanGeodesic:
-        start, end, mass = (torch.from_numpy(state[key]) for key in ("start", "end", "mass"))
-        cells = source.grid.with_shape(state["cells"].tolist())
-        return cls(source, target, solver, info, start, end, mass, cells)
-
-
-def _conjugate(points: Tensor, others: Tensor, dual: Tensor) -> Tensor:
-    """min_j ½|x − y_j|² − ψ_j at points x (N, d), for y (M, d) and ψ (M,): (N,)."""
-    rows = max(1, DISTANCES // len(others))
-    parts = [(_distances(some, others) ** 2 / 2 - dual).amin(1) for some in points.split(rows)]
-    return torch.cat(parts)
-
-
-def _distances(points: Tensor, others: Tensor) -> Tensor:
-    """(n, m); by differences, since squares would lose the digits of boxes far from zero."""
-    return torch.cdist(points, others, compute_mode="donot_use_mm_for_euclid_dist")
-
-
-METHODS = ("emd", "emd_1d")
+Plan = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
 class LinearProgram(Solver):
-    """Finds the exact optimal plan between the cell centres, by POT's network simplex.
+    """Exact optimal plan between the cell centres, by POT's network simplex.
 
     It takes any densities in any dimension. Mass travels straight from cell to cell. On its way it
     fills a box of one cell's size, and every cell of the output takes its share, so the mass is
-    exact.
+    exact. Velocity and potential follow from the dual variables by the Hopf–Lax formula.
 
     Size limits it: the cost matrix has the square of the number of non-empty cells. Above
-    `max_cells` it refuses, or solves on a coarser grid with `coarsen=True`. The densities between
-    the ends are grainy, on fine grids too. Atoms on a lattice make the distance a little too large:
-    W2² by a share of the cell size squared.
+    `max_cells` it raises `SolverError`, or solves on a coarser grid with `coarsen=True`. The
+    densities between the ends are grainy, on fine grids too. Atoms on a lattice make the distance
+    a little too large: W2² by a fraction of the cell size squared.
 
     Attributes:
         max_cells: non-empty cells that either end may have; the cost matrix has the square of it.
-        coarsen: whether a larger problem is solved on the finest coarser grid that fits instead of
-            being refused; the report then says so.
-        max_iterations: the most iterations of the network simplex.
+        coarsen: whether a larger problem is solved on the finest coarser grid that fits; the report
+            then names this grid.
+        max_iterations: limit on the iterations of the network simplex.
         method: POT's function; "emd" is the network simplex, "emd_1d" sorts. The latter takes 1D
-            densities only; it makes no cost matrix, so `max_cells` does not limit it.
+            densities only; it needs no cost matrix, so `max_cells` does not limit it.
     """
 
     info = SolverInfo(
         name="linear-program",
         summary="any dimension, any densities, exact discrete distance; grainy in between",
         family="exact",
-        provides=("density", "distance"),
         differentiable=("distance",),
         exact=True,
+        guarantee="the distance is exact for point masses at the cell centres",
         more_iterations="a larger max_iterations",
         less_blur="a larger max_cells",
     )
@@ -162,70 +80,72 @@ class LinearProgram(Solver):
                 f"max_cells is {self.max_cells} and max_iterations {self.max_iterations}; "
                 "both must be positive, and iterations below 2^31."
             )
-        if self.method not in METHODS:
-            raise SolverError(
-                f"The solver {self.name!r} has no method {self.method!r}; "
-                f"choose from {', '.join(METHODS)}."
-            )
+        if self.method not in ("emd", "emd_1d"):
+            raise SolverError(f"method is {self.method!r}; choose 'emd' or 'emd_1d'.")
 
     def _check(self, source: Density, target: Density) -> None:
         super()._check(source, target)
-        d = source.grid.dimension
-        if self.method == "emd_1d" and d != 1:
+        if self.method == "emd_1d" and source.grid.dimension != 1:
             raise SolverError(
-                f"The method 'emd_1d' takes 1D densities, these are {d}D; "
-                f"give {setting('method', 'emd')}."
+                f"The method 'emd_1d' takes 1D densities, these are {source.grid.dimension}D; "
+                "give method='emd'."
             )
 
     def _solve_pair(self, source: Density, target: Density) -> PlanGeodesic:
-        sorts = self.method == "emd_1d"
-        grid = source.grid if sorts else self._affordable_grid(source, target)
-        fixed = source.detach().resample(grid), target.detach().resample(grid)
-        start, end, mass, dual = self._plan(*fixed)
+        grid = source.grid if self.method == "emd_1d" else self._choose_grid(source, target)
+        start, end, mass, potential = self._plan(
+            source.detach().resample(grid), target.detach().resample(grid)
+        )
         info: dict[str, Any] = {"plan entries": len(mass)}
         if grid != source.grid:
             info["solved on"] = str(grid)
-        return PlanGeodesic(source, target, self.name, info, start, end, mass, grid, dual)
+        return PlanGeodesic(source, target, self.name, info, start, end, mass, potential, grid)
 
-    def _affordable_grid(self, source: Density, target: Density) -> Grid:
-        """The finest grid on which both ends have at most `max_cells` non-empty cells."""
+    def _choose_grid(self, source: Density, target: Density) -> Grid:
+        """Return the finest grid on which both ends have at most `max_cells` non-empty cells."""
         grid = source.grid
-        while (occupied := max(_occupied(end.resample(grid)) for end in (source, target))) > (
+        while (count := max(_count_atoms(end.resample(grid)) for end in (source, target))) > (
             self.max_cells
         ):
-            shrink = (self.max_cells / occupied) ** (1 / grid.dimension)
+            shrink = (self.max_cells / count) ** (1 / grid.dimension)
             coarser = grid.with_shape([max(2, min(n - 1, int(n * shrink))) for n in grid.shape])
             if not self.coarsen or coarser == grid:
                 raise SolverError(
-                    f"{occupied:,} non-empty cells are more than linear-program's max_cells, "
-                    f"{self.max_cells:,}; "
-                    + either("resample to a coarser grid", "give a smaller --resolution")
-                    + f", raise {argument('max_cells')} (memory grows with its square) or give "
-                    f"{setting('coarsen', True)}."
+                    f"{count:,} non-empty cells are more than max_cells = {self.max_cells:,} of "
+                    "linear-program; resample to a coarser grid, raise max_cells (memory grows "
+                    "with its square) or set coarsen=True."
                 )
             grid = coarser
         return grid
 
     def _plan(self, source: Density, target: Density) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Start and end points (P, d) and masses (P,) of the plan's entries, and ψ at the ends."""
-        (x, a), (y, b) = _atoms(source), _atoms(target)
+        """Return start and end points (P, d), masses (P,) and u_1 at the end points (P,)."""
+        (x, a), (y, b) = _extract_atoms(source), _extract_atoms(target)
         # In a unit box at zero: POT's tolerances are absolute, and ot.dist expands the square.
         unit = unit_box(source.grid)
-        plan = _sorted_plan if self.method == "emd_1d" else self._simplex_plan
-        first, second = (unit.to_points(end).numpy() for end in (x, y))
+        first, second = unit.to_points(x).numpy(), unit.to_points(y).numpy()
+        plan = _sort if self.method == "emd_1d" else self._run_simplex
         rows, columns, mass, dual = map(torch.from_numpy, plan(first, second, a, b))
         return x[rows], y[columns], mass, unit.from_potential(0.5 * dual[columns])
 
-    def _simplex_plan(
-        self, x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Rows, columns and masses (P,) of the plan from atoms x (N, d), a (N,) to y, b (M,).
+    def _run_simplex(self, x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray) -> Plan:
+        """Solve the linear program.
 
-        And the dual variables (M,) of y.
+        Args:
+            x: source atoms, (N, d).
+            y: target atoms, (M, d).
+            a: masses of the source atoms, (N,).
+            b: masses of the target atoms, (M,).
+
+        Returns:
+            Rows, columns and masses of the entries of the plan, (P,) each, and the dual variables
+            of y, (M,).
         """
-        report_progress(f"linear-program: from {len(x):,} to {len(y):,} cells, in one piece")
+        import ot  # takes a second
+
+        report_progress(f"linear-program: {len(x):,} to {len(y):,} cells, without progress lines")
         cost = ot.dist(x, y, metric="sqeuclidean")
-        with suppress_warnings():  # POT warns where it stops early; that is an error below
+        with suppress_warnings():  # POT warns if it stops early; this is an error below
             plan, log = ot.emd(a, b, cost, numItermax=self.max_iterations, log=True)
         if log["warning"] is not None:
             raise ConvergenceError(
@@ -237,32 +157,149 @@ class LinearProgram(Solver):
         return rows, columns, plan[rows, columns], log["v"]
 
 
-def _sorted_plan(
-    x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Rows, columns and masses (P,) of the plan from atoms x (N, 1), a (N,) to y, b (M,).
+def _sort(x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray) -> Plan:
+    """Solve the 1D problem by sorting; arguments and results as for `_run_simplex`.
 
-    And dual variables (M,) of y: along the plan, whose entries go up from left to right, φ + ψ is
-    the cost of both x_i with y_j and x_i with y_{j+1} wherever j goes up.
+    Entries of the plan are monotone. If column j is followed by j + 1, the dual constraints of x_i
+    with y_j and of x_i with y_{j+1} are both set to equality.
     """
+    import ot  # takes a second
+
     plan: Any = ot.emd_1d(x, y, a, b, metric="sqeuclidean", dense=False)
-    filled = plan.data > 0  # levels of both that rounding alone tells apart carry nothing
+    filled = plan.data > 0  # rounding of equal levels leaves entries without mass
     rows, columns = plan.row[filled], plan.col[filled]
     from_x, to_y = x[rows[:-1], 0], y[columns, 0]
-    rises = (to_y[1:] - from_x) ** 2 - (to_y[:-1] - from_x) ** 2
+    increments = (to_y[1:] - from_x) ** 2 - (to_y[:-1] - from_x) ** 2
     dual = np.zeros(len(y))
-    dual[columns] = np.concatenate([[0.0], rises.cumsum()])
+    dual[columns] = np.concatenate([[0.0], increments.cumsum()])
     return rows, columns, plan.data[filled], dual
 
 
-def _occupied(density: Density) -> int:
+def _count_atoms(density: Density) -> int:
     return int((density.tensor > 0).sum())
 
 
-def _atoms(density: Density) -> tuple[Tensor, np.ndarray]:
-    """Centres (P, d) and masses (P,) of the non-empty cells; the masses sum to one exactly."""
+def _extract_atoms(density: Density) -> tuple[Tensor, np.ndarray]:
+    """Return centres (P, d) and masses (P,) of the non-empty cells; the masses sum to one."""
     mass = density.tensor.to(torch.float64).reshape(-1)
     points = density.grid.points().reshape(-1, density.grid.dimension)
     filled = mass > 0
     mass = mass[filled] / mass[filled].sum()
     return points[filled], mass.numpy()
+
+
+class PlanGeodesic(Geodesic):
+    """Boxes of mass that move straight, with potentials by the Hopf–Lax formula.
+
+    Attributes:
+        start: start points of the entries of the plan, (P, d).
+        end: end points, (P, d).
+        mass: masses, (P,).
+        cells: grid whose cells have the size of the boxes.
+    """
+
+    kind = "plan"
+
+    def __init__(
+        self,
+        source: Density,
+        target: Density,
+        solver: str,
+        info: dict[str, Any],
+        start: Tensor,
+        end: Tensor,
+        mass: Tensor,
+        potential: Tensor,
+        cells: Grid,
+    ):
+        super().__init__(source, target, solver, info)
+        self.start, self.end, self.mass, self.cells = start, end, mass, cells
+        self._end_potential = potential  # u_1 at the end points, (P,)
+        self._start_potential = self._potential(torch.zeros(1), start)[0]
+
+    def _distance(self) -> Tensor:
+        distance = (self.mass * ((self.end - self.start) ** 2).sum(-1)).sum().sqrt()
+        ends = self.source.resample(self.cells), self.target.resample(self.cells)
+        return with_dual_gradient(distance, *ends, self._kantorovich)
+
+    def _kantorovich(self) -> tuple[Tensor, Tensor]:
+        """Return −u_0 and u_1 at the cells, also at empty ones: the cost of adding mass there."""
+        points = self.cells.points().reshape(-1, self._dimension)
+        first, second = self._potential(torch.tensor([0.0, 1.0]), points)
+        return -first.reshape(self.cells.shape), second.reshape(self.cells.shape)
+
+    def _density(self, times: Tensor, grid: Grid) -> Tensor:
+        frames = [
+            deposit(torch.lerp(self.start, self.end, float(t)), self.mass, self.cells.spacing, grid)
+            for t in times
+        ]
+        return torch.stack(frames)
+
+    def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
+        frames = []
+        for t in times.tolist():
+            atoms, elapsed = (self.end, t - 1) if t < 0.5 else (self.start, t)
+            positions = torch.lerp(self.start, self.end, t)
+            parts = [
+                (some - atoms[self._select_entries(t, some, positions)]) / elapsed
+                for some in self._split(points)
+            ]
+            frames.append(torch.cat(parts))
+        return torch.stack(frames)
+
+    def _select_entries(self, t: float, points: Tensor, positions: Tensor) -> Tensor:
+        """Return the entries of the plan that attain u_t at points (N, d): (N,).
+
+        Degenerate plans have ties at the ends of the path, also with entries that carry no mass
+        from there; among ties, the entry is chosen whose mass is nearest to the point.
+        """
+        candidates = self._candidates(t, points)
+        best = candidates.amax(1, keepdim=True) if t < 0.5 else candidates.amin(1, keepdim=True)
+        tolerance = 1e-9 * max(self.grid.lengths) ** 2  # accuracy of the dual variables
+        is_tied = (candidates - best).abs() <= tolerance
+        return _distances(points, positions).masked_fill(~is_tied, torch.inf).argmin(1)
+
+    def _potential(self, times: Tensor, points: Tensor) -> Tensor:
+        frames = []
+        for t in times.tolist():
+            parts = [self._candidates(t, some) for some in self._split(points)]
+            best = [part.amax(1) if t < 0.5 else part.amin(1) for part in parts]
+            frames.append(torch.cat(best))
+        return torch.stack(frames)
+
+    def _candidates(self, t: float, points: Tensor) -> Tensor:
+        """Return the terms of the Hopf–Lax formula at points (N, d), (N, P)."""
+        if t < 0.5:
+            return self._end_potential - _distances(points, self.end) ** 2 / (2 * (1 - t))
+        return self._start_potential + _distances(points, self.start) ** 2 / (2 * t)
+
+    def _split(self, points: Tensor, entries: int = 2**22) -> tuple[Tensor, ...]:
+        """Split points such that at most `entries` distances are in memory."""
+        return points.split(max(1, entries // len(self.mass)))
+
+    def _diagnostics(self) -> dict[str, Tensor]:
+        """Return the blur: boxes of coarser cells than the grid's."""
+        if self.cells == self.grid:
+            return {}
+        return {"blur": torch.tensor(max(self.cells.spacing), dtype=torch.float64)}
+
+    def _state(self) -> dict[str, np.ndarray]:
+        return {
+            "start": self.start.numpy(),
+            "end": self.end.numpy(),
+            "mass": self.mass.numpy(),
+            "potential": self._end_potential.numpy(),
+            "cells": np.array(self.cells.shape),
+        }
+
+    @classmethod
+    def _from_state(cls, source, target, solver, info, state) -> PlanGeodesic:
+        keys = ("start", "end", "mass", "potential")
+        start, end, mass, potential = (torch.from_numpy(state[key]) for key in keys)
+        cells = source.grid.with_shape(state["cells"].tolist())
+        return cls(source, target, solver, info, start, end, mass, potential, cells)
+
+
+def _distances(points: Tensor, others: Tensor) -> Tensor:
+    """Return distances (N, M) by differences: squares would lose digits far from the origin."""
+    return torch.cdist(points, others, compute_mode="donot_use_mm_for_euclid_dist")

@@ -110,10 +110,10 @@ def _import_class(name: str, location: str) -> type[Solver]:
 
 def _load_model_class(file: Path) -> type[Solver]:
     """Return the solver class for a model file; reading a file of unknown form fails later."""
-    from geonet.solvers.neural.model import FORMS, kind_of
+    from geonet.solvers.neural.model import FORMS, read_kind
     from geonet.solvers.neural.solver import NetworkSolver
 
-    form = kind_of(file)
+    form = read_kind(file)
     return solver_for_form(form) if form in FORMS else NetworkSolver
 
 

@@ -34,8 +34,8 @@ from geonet.numerics.interpolation import CubicSpline, resample
 from geonet.numerics.ode import runge_kutta
 from geonet.numerics.splines import interpolate_centres
 from geonet.paths import Geodesic, Times
-from geonet.report import moment_bounds
 from geonet.solvers.base import MenuEntry, Solver, SolverInfo
+from geonet.solvers.bures import moment_bounds
 from geonet.solvers.newton.bounds import SLACK, lower_bound, upper_bound
 
 # ---- Legendre transforms for the squared distance, over the cells of a grid.
