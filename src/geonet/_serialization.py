@@ -16,7 +16,7 @@ from geonet.density import MASSES, Density, Mass
 from geonet.errors import FileError, InputError
 from geonet.grid import Grid
 from geonet.mixture import GaussianMixture
-from geonet.paths import ENDS, Geodesic, Times, check_times
+from geonet.paths import Geodesic, Times, check_times
 
 FORMAT = 1  # of saved geodesics; a reader refuses what it does not know
 
@@ -34,18 +34,20 @@ def save_geodesic(path: Geodesic, file: Path, times: Times, grid: Grid | None, m
         "format": FORMAT,
         "kind": path.kind,
         "solver": path.solver,
-        "notes": path.notes,
-        "drawn": path.grid.drawn,
+        "info": path.info,
+        "orientation": path.grid.orientation,
     }
     arrays = {
         "times": moments.numpy(),
         "density": frames.numpy(mass),
-        "mass": (frames.mass if mass == "given" else torch.ones_like(frames.mass)).numpy(),
+        "mass": (
+            frames.mass_tensor if mass == "given" else torch.ones_like(frames.mass_tensor)
+        ).numpy(),
         "lower": np.array(frames.grid.lower),
         "upper": np.array(frames.grid.upper),
         "geonet": np.array(json.dumps(header)),
     }
-    for end in ENDS:
+    for end in ("source", "target"):
         arrays |= _density_arrays(end, getattr(path, end))
     arrays |= {f"state/{key}": value for key, value in path._state().items()}
     arrays["sha256"] = np.array(_digest(arrays))
@@ -76,14 +78,13 @@ def _rebuild(file: Path, arrays: dict[str, np.ndarray]) -> Geodesic:
         )
     if str(arrays.get("sha256")) != _digest(arrays):
         raise FileError(f"{file} was changed after it was written; save the geodesic again.")
-    drawn = header.get("drawn", "plane")  # as all were before there was a choice
-    box = (arrays["lower"].tolist(), arrays["upper"].tolist(), drawn)
-    source, target = (_density_from(arrays, end, box) for end in ENDS)
+    box = (arrays["lower"].tolist(), arrays["upper"].tolist(), header["orientation"])
+    source, target = (_density_from(arrays, end, box) for end in ("source", "target"))
     state = {
         k.removeprefix("state/"): _aligned(v) for k, v in arrays.items() if k.startswith("state/")
     }
     kind = Geodesic.kinds[header["kind"]]
-    return kind._from_state(source, target, header["solver"], header["notes"], state)
+    return kind._from_state(source, target, header["solver"], header["info"], state)
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
@@ -105,9 +106,9 @@ def _digest(arrays: dict[str, np.ndarray]) -> str:
 
 
 def _density_arrays(name: str, density: Density) -> dict[str, np.ndarray]:
-    arrays = {name: density.numpy(), f"{name}/mass": density.mass.detach().numpy()}
+    arrays = {name: density.numpy(), f"{name}/mass": density.mass_tensor.detach().numpy()}
     if density.mixture is not None:
-        parts = density.mixture.parts().items()
+        parts = density.mixture.parameters().items()
         arrays |= {f"{name}/{key}": value.detach().numpy() for key, value in parts}
     return arrays
 
@@ -116,7 +117,7 @@ def _density_from(arrays: dict[str, np.ndarray], name: str, box) -> Density:
     values, d = arrays[name], len(box[0])
     density = Density(values, Grid(values.shape[values.ndim - d :], *box))
     density.tensor = torch.from_numpy(_aligned(values))  # checked; normalising would round again
-    density.mass = torch.from_numpy(_aligned(arrays[f"{name}/mass"]))
+    density.mass_tensor = torch.from_numpy(_aligned(arrays[f"{name}/mass"]))
     if f"{name}/means" in arrays:
         parts = ("means", "covariances", "weights")
         density.mixture = GaussianMixture(*(arrays[f"{name}/{key}"] for key in parts))

@@ -1,184 +1,186 @@
-"""A probability density on a grid: what goes into a solver."""
+"""Probability densities on a grid."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, DTypeLike
 from torch import Tensor
 
-from geonet._advice import either
 from geonet._utils import import_object
-from geonet._validation import (
-    as_number,
-    check_choice,
-    check_index,
-    check_instance,
-    is_number,
-    short_repr,
-)
+from geonet._validation import as_number, check_choice, check_index, check_instance, short_repr
 from geonet.errors import DensityError, GridError
 from geonet.grid import Grid, check_grid
-from geonet.numerics.interpolation import CubicSpline, blurred, resample
+from geonet.numerics.interpolation import CubicSpline, gaussian_blur, resample
 
 if TYPE_CHECKING:
-    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
     from geonet.mixture import GaussianMixture
 
-
-# ---- The value that marks cells without data.
-
-
-def check_nodata(nodata: float | None) -> None:
-    """Refuse what is not a number."""
-    if nodata is not None:
-        as_number(nodata, "nodata", "give the number that marks cells without data")
-
-
-def without_data(values: np.ndarray | Tensor, nodata: float) -> np.ndarray | Tensor:
-    """Where an array of numbers says that there are no data, of the same shape."""
-    missing: Any = values != values if math.isnan(nodata) else values == float(nodata)
-    return missing
-
-
-LEADING_AXES = 2  # at most (batch, times) before the axes of the grid
-# What a package above this one does with a density, by location: imports point down.
-PLOT, LOOK = "geonet.plotting.figures:plot_density", "geonet.plotting.style:Look"
-
+# A torch tensor for a user of torch; else a NumPy array, or a float in place of a 0-d array.
+Array = Any
 Mass = Literal["one", "given"]
-MASSES = ("one", "given")
+MASSES = get_args(Mass)
+Missing = Literal["raise", "exclude"] | float
 
 
 class Density:
     """Values at the cell centres of a grid, checked and normalised to mass one.
 
+    Arrays come back in the type that was given: NumPy for NumPy and lists, torch for torch.
+    `tensor` is always the torch tensor behind `values`.
+
     Args:
-        values: (batch?, times?, *grid.shape), non-negative, of any mass. A masked cell of a NumPy
-            masked array has no data and counts as empty.
+        values: (batch?, times?, *grid.shape), non-negative, of any mass.
         grid: where the values live.
-        nodata: the value of cells without data, which count as empty as well; NaN may be one.
+        missing: treatment of cells without a value (NaN, `nodata`, masked in a NumPy masked array):
+            "raise" an error, "exclude" them, which leaves them empty, or fill them with a number.
+        nodata: a number that marks cells without a value, such as -9999.
 
     Attributes:
-        values: (batch?, times?, *grid.shape), non-negative, Σ values · cell volume = 1.
         grid: where the values live.
-        mass: the mass that was given, (batch?, times?), float64: values · mass is the input again.
-        mixture: the Gaussian mixture that gave the values (see `GaussianMixture.on`), or None;
-            points off the grid are then evaluated exactly instead of interpolated.
+        tensor: the values as a torch tensor.
+        is_torch: whether results are torch tensors.
+        mass_tensor: the mass that was given, (batch?, times?), a float64 tensor.
+        mixture: the Gaussian mixture that gave the values (see `GaussianMixture.to_density`), or
+            None; points off the grid are then evaluated exactly instead of interpolated.
     """
 
-    def __init__(self, values: ArrayLike | Tensor, grid: Grid, nodata: float | None = None):
-        tensor = _filled(values, nodata)
+    tensor: Tensor
+    grid: Grid
+    mass_tensor: Tensor
+    mixture: GaussianMixture | None
+    is_torch: bool
+
+    def __init__(
+        self,
+        values: ArrayLike | Tensor,
+        grid: Grid,
+        missing: Missing = "raise",
+        nodata: float | None = None,
+    ):
+        tensor = _fill_missing(values, missing, nodata)
         _check_shape(tensor, grid)
         _check_values(tensor)
-        normalised, mass = _normalise(tensor, grid)
-        self._set(normalised, grid, mass, None)
+        self.tensor, self.mass_tensor = _normalise(tensor, grid)
+        self.grid = grid
+        self.mixture = None
+        self.is_torch = isinstance(values, Tensor)
 
     @classmethod
-    def as_computed(cls, values: Tensor, grid: Grid, mass: Tensor | None = None) -> Density:
-        """A solver's answer as it is, neither checked nor normalised: its errors stay visible.
+    def from_unnormalized(
+        cls, values: Tensor, grid: Grid, mass: Tensor | None = None, is_torch: bool = True
+    ) -> Density:
+        """Return a density of computed values, neither checked nor normalised.
+
+        The errors of a solver stay visible that way.
 
         Args:
             values: (batch?, times?, *grid.shape), of mass one but for errors.
             grid: where they live.
-            mass: the given mass that they stand for, (batch?, times?); one by default.
+            mass: the mass in the user's units, (batch?, times?); one by default.
+            is_torch: whether results are torch tensors.
         """
         if mass is None:
-            leading = values.shape[: values.ndim - grid.dimension]
-            mass = torch.ones(leading, dtype=torch.float64)
-        return cls._of(values, grid, mass, None)
+            batch_shape = values.shape[: values.ndim - grid.dimension]
+            mass = torch.ones(batch_shape, dtype=torch.float64)
+        return cls._unchecked(values, grid, mass, None, is_torch)
 
     @classmethod
-    def _of(
-        cls, values: Tensor, grid: Grid, mass: Tensor, mixture: GaussianMixture | None
+    def _unchecked(
+        cls,
+        values: Tensor,
+        grid: Grid,
+        mass: Tensor,
+        mixture: GaussianMixture | None,
+        is_torch: bool,
     ) -> Density:
-        """A density from parts that are known to fit."""
         density = cls.__new__(cls)
-        density._set(values, grid, mass, mixture)
+        density.tensor, density.grid, density.mass_tensor = values, grid, mass
+        density.mixture, density.is_torch = mixture, is_torch
         return density
 
-    def _set(
-        self, values: Tensor, grid: Grid, mass: Tensor, mixture: GaussianMixture | None
-    ) -> None:
-        self.tensor, self.grid, self.mass, self.mixture = values, grid, mass, mixture
+    @property
+    def values(self) -> Array:
+        """The values, (batch?, times?, *grid.shape), with Σ values · cell volume = 1."""
+        return to_user_array(self.tensor, self.is_torch)
 
     @property
-    def values(self) -> Tensor:
-        """The values, (batch?, times?, *grid.shape)."""
-        return self.tensor
+    def mass(self) -> Array:
+        """The mass that was given, (batch?, times?), float64: values · mass is the input again."""
+        return to_user_array(self.mass_tensor, self.is_torch)
 
     @property
-    def leading(self) -> tuple[int, ...]:
+    def batch_shape(self) -> tuple[int, ...]:
         """Sizes of the axes before the grid's: (), (batch,), (times,) or (batch, times)."""
         return tuple(self.tensor.shape[: self.tensor.ndim - self.grid.dimension])
 
     def numpy(self, mass: Mass = "one") -> np.ndarray:
-        """The values as a NumPy array: of mass one, or of the mass that was given.
+        """Return the values as a NumPy array.
 
         Args:
-            mass: "one" gives `values`, "given" gives `values` · `mass`, in the units that went in.
+            mass: "one" gives `values`, "given" gives `values` · `mass`, in the user's units.
         """
         check_choice(mass, MASSES, "mass")
         values = self.tensor.detach().cpu()
         if mass == "given":
             spread = (..., *(None,) * self.grid.dimension)
-            values = (values.double() * self.mass.detach()[spread]).to(values.dtype)
+            values = (values.double() * self.mass_tensor.detach()[spread]).to(values.dtype)
         return values.numpy()
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
-        """np.asarray(density) gives its values, of mass one."""
+        """Return the values of mass one, for np.asarray(density)."""
         if copy is None:  # NumPy 1 does not know this argument
             return np.asarray(self.numpy(), dtype=dtype)
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
-    def at(self, points: ArrayLike | Tensor) -> Tensor:
-        """Values (batch?, times?, ...) at points (..., d).
+    def at(self, points: ArrayLike | Tensor) -> Array:
+        """Return the values (batch?, times?, ...) at points (..., d).
 
-        Cubic between the cells of the box; exact and anywhere for mixtures.
+        They are cubic between the cells of the box; exact and anywhere for mixtures.
         """
-        where = as_points(points, self.grid.dimension)
-        flat = where.reshape(-1, self.grid.dimension)
-        if self.mixture is not None:
-            values = self.mixture.pdf(flat) / self.mass[..., None]
-        else:
-            values = CubicSpline(self.tensor, self.grid)(inside(flat, self.grid))
-        return values.reshape((*self.leading, *where.shape[:-1]))
+        points = as_points(points, self.grid.dimension)
+        values = self._at(points.reshape(-1, self.grid.dimension))
+        values = values.reshape((*self.batch_shape, *points.shape[:-1]))
+        return to_user_array(values, self.is_torch)
 
     def resample(self, grid: Grid) -> Density:
-        """The density on other cells of the same box; the mass of every region is kept exactly."""
+        """Return the density on other cells of the same box; the mass of every region is kept."""
         check_grid(grid)
         if grid == self.grid:
             return self
-        return Density._of(resample(self.tensor, self.grid, grid), grid, self.mass, None)
+        return self._with_values(resample(self.tensor, self.grid, grid), grid)
 
     def detach(self) -> Density:
-        """The same density, out of reach of autograd."""
+        """Return the density detached from the autograd graph."""
         mixture = None if self.mixture is None else self.mixture.detach()
         if not self.tensor.requires_grad and mixture is self.mixture:
             return self
-        return Density._of(self.tensor.detach(), self.grid, self.mass.detach(), mixture)
+        mass = self.mass_tensor.detach()
+        return Density._unchecked(self.tensor.detach(), self.grid, mass, mixture, self.is_torch)
 
     def with_floor(self, fraction: float) -> Density:
-        """(1 − fraction)·μ + fraction·uniform: the explicit way to make a density positive."""
-        if not is_number(fraction) or not 0 <= fraction < 1:
-            raise DensityError(
-                f"floor is {short_repr(fraction)}; give a share of the mass, a number in [0, 1)."
-            )
+        """Return (1 − fraction)·μ + fraction·uniform, which is positive everywhere."""
+        fraction = as_number(fraction, "floor", "give a share of the mass in [0, 1)")
+        if not 0 <= fraction < 1:
+            raise DensityError(f"floor is {fraction:g}; give a share of the mass in [0, 1).")
         if fraction == 0:
             return self
         mixed = (1 - fraction) * self.tensor + fraction / self.grid.volume
-        return Density._of(mixed, self.grid, self.mass, None)
+        return self._with_values(mixed, self.grid)
 
-    def blurred(self, cells: float) -> Density:
-        """The density after a Gaussian blur, whose standard deviation is so many cells.
+    def gaussian_blur(self, cells: float) -> Density:
+        """Return the density after a Gaussian blur with reflecting walls, which keeps the mass.
 
-        The walls reflect, so the mass stays. For counts and noise, whose detail of the size of a
-        cell means nothing.
+        It suits counts and noise, whose detail of the size of a cell has no meaning.
+
+        Args:
+            cells: standard deviation of the blur, in cells.
         """
         width = as_number(cells, "cells", "give the standard deviation of the blur, in cells")
         most = max(self.grid.shape) / 4
@@ -188,72 +190,72 @@ class Density:
             return self
         values = self.tensor
         for axis in range(-self.grid.dimension, 0):
-            values = blurred(values.movedim(axis, -1), width).movedim(-1, axis)
-        return Density._of(values, self.grid, self.mass, None)
+            values = gaussian_blur(values.movedim(axis, -1), width).movedim(-1, axis)
+        return self._with_values(values, self.grid)
 
-    def mean(self) -> Tensor:
-        """Centre of mass, (batch?, times?, d), float64."""
-        return self._weights() @ self._centres()
+    def mean(self) -> Array:
+        """Return the centre of mass, (batch?, times?, d), float64."""
+        return to_user_array(self._mean(), self.is_torch)
 
-    def covariance(self) -> Tensor:
-        """Covariance matrix, (batch?, times?, d, d), float64."""
-        centred = self._centres() - self.mean()[..., None, :]
-        return (centred * self._weights()[..., None]).transpose(-1, -2) @ centred
+    def covariance(self) -> Array:
+        """Return the covariance matrix, (batch?, times?, d, d), float64."""
+        return to_user_array(self._covariance(), self.is_torch)
 
-    def plot(
-        self,
-        *,
-        cmap: str | Colormap = "magma",
-        norm: str = "linear",
-        vmin: float | None = None,
-        vmax: float | None = None,
-        mass: Mass = "one",
-    ) -> Figure:
-        """A figure of one density: a curve in 1D, an image in 2D, projections in 3D.
+    def plot(self, **style: Any) -> Figure:
+        """Return a figure of one density: a curve in 1D, an image in 2D, projections in 3D.
 
         Args:
-            cmap: a colour map of matplotlib, or its name.
-            norm: how colours follow values: "linear", "sqrt" or "log".
-            vmin: the value of the first colour; zero by default, or 1e-4 of `vmax` for "log".
-            vmax: the value of the last colour; the highest by default.
-            mass: of the values: "one", or "given" for the units that went in, those of `vmin` and
-                `vmax` too.
+            **style: colours and units, see `geonet.plotting.Style`.
         """
-        return import_object(PLOT)(self, import_object(LOOK)(cmap, norm, vmin, vmax, mass))
+        figure = import_object("geonet.plotting.figures:plot_density")
+        return figure(self, import_object("geonet.plotting.style:Style")(**style))
 
-    def __getitem__(self, index: int) -> Density:
-        """One density of a batch."""
-        if not self.leading:
-            raise DensityError(
-                "This density has no batch axis, it is a single one; use it without an index."
-            )
-        check_index(index, len(self))
-        mixture = None if self.mixture is None else self.mixture[index]
-        return Density._of(self.tensor[index], self.grid, self.mass[index], mixture)
-
-    def chosen(self, which: Sequence[int]) -> Density:
-        """Some densities of a batch, as a batch; of values alone, not of formulas."""
-        check_instance(
-            which, Sequence, "which", f"give a list of numbers from 0 to {len(self) - 1}"
-        )
-        index = list(which)
+    def take(self, indices: Sequence[int]) -> Density:
+        """Return some densities of a batch as a batch of values, without their mixtures."""
+        check_instance(indices, Sequence, "indices", "give a list of integers")
+        index = list(indices)
         for k in index or [None]:
             check_index(k, len(self))
-        return Density._of(self.tensor[index], self.grid, self.mass[index], None)
+        mass = self.mass_tensor[index]
+        return Density._unchecked(self.tensor[index], self.grid, mass, None, self.is_torch)
+
+    def __getitem__(self, index: int) -> Density:
+        """Return one density of a batch."""
+        check_index(index, len(self))
+        mixture = None if self.mixture is None else self.mixture[index]
+        mass = self.mass_tensor[index]
+        return Density._unchecked(self.tensor[index], self.grid, mass, mixture, self.is_torch)
 
     def __len__(self) -> int:
-        if not self.leading:
+        if not self.batch_shape:
             raise DensityError(
-                "This density has no batch axis, it is a single one; give values (n, *grid.shape)."
+                "This density has no batch axis; use it without an index, or give values "
+                "(n, *grid.shape)."
             )
-        return self.leading[0]
+        return self.batch_shape[0]
 
     def __iter__(self) -> Iterator[Density]:
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
-        leading = f"{tuple(self.leading)} of " if self.leading else ""
-        return f"Density({leading}{self.grid}, {self.tensor.dtype})"
+        batch = f"{self.batch_shape} of " if self.batch_shape else ""
+        return f"Density({batch}{self.grid}, {self.tensor.dtype})"
+
+    def _at(self, points: Tensor) -> Tensor:
+        """Return the values (batch?, times?, N) at points (N, d)."""
+        if self.mixture is not None:
+            return self.mixture._pdf(points) / self.mass_tensor[..., None]
+        return CubicSpline(self.tensor, self.grid)(clip_to_box(points, self.grid))
+
+    def _with_values(self, values: Tensor, grid: Grid) -> Density:
+        return Density._unchecked(values, grid, self.mass_tensor, None, self.is_torch)
+
+    def _mean(self) -> Tensor:
+        return self._weights() @ self._centres()
+
+    def _covariance(self) -> Tensor:
+        centred = self._centres() - self._mean()[..., None, :]
+        return (centred * self._weights()[..., None]).transpose(-1, -2) @ centred
 
     def _weights(self) -> Tensor:
         values = self.tensor.to(torch.float64)
@@ -264,14 +266,22 @@ class Density:
 
 
 def check_density(density: Density, name: str = "density") -> None:
-    """Refuse what is not a density."""
+    """Raise DensityError if `density` is not a `Density`."""
     check_instance(density, Density, name, "give a geonet.Density(values, grid)", DensityError)
 
 
-def as_tensor(values: ArrayLike | Tensor) -> Tensor:
-    """NumPy, list or torch in, floating torch out; float32 and float64 are kept.
+def to_user_array(tensor: Tensor, is_torch: bool) -> Array:
+    """Return a result as the tensor itself, or as a NumPy array (a float if it is 0-d)."""
+    if is_torch:
+        return tensor
+    tensor = tensor.detach()
+    return tensor.numpy() if tensor.ndim else tensor.item()
 
-    Masked entries are refused: NumPy would drop the mask without a word.
+
+def as_tensor(values: ArrayLike | Tensor) -> Tensor:
+    """Return numbers as a floating torch tensor; float32 and float64 are kept.
+
+    Masked entries raise: NumPy would drop the mask silently.
     """
     if not isinstance(values, Tensor):
         _check_unmasked(values)
@@ -280,45 +290,42 @@ def as_tensor(values: ArrayLike | Tensor) -> Tensor:
         except ValueError as error:  # rows of different lengths
             raise DensityError(f"Values are not an array ({error}); give equal rows.") from error
         if array.dtype.kind not in "biuf":
-            if not array.ndim:
-                raise DensityError(
-                    f"{short_repr(values)} is not a number; give real ones, alone or in a list or array."
-                )
             raise DensityError(
-                f"Values of type {array.dtype} are not numbers; give an array of real numbers."
+                f"{short_repr(values)} has the type {array.dtype}; give real numbers."
             )
-        single = array.dtype.kind == "f" and array.dtype.itemsize == 4
-        # astype copies: the caller may go on writing into its array
-        with np.errstate(invalid="ignore", over="ignore"):  # a later check finds what is not finite
-            values = torch.from_numpy(array.astype(np.float32 if single else np.float64, order="C"))
+        is_single = array.dtype.kind == "f" and array.dtype.itemsize == 4
+        # astype copies: the caller may write into its array later
+        with np.errstate(invalid="ignore", over="ignore"):  # values are checked later
+            array = array.astype(np.float32 if is_single else np.float64, order="C")
+        values = torch.from_numpy(array)
     if values.is_complex():
-        raise DensityError("Values are complex; give an array of real numbers.")
+        raise DensityError("Values are complex; give real numbers.")
     if values.dtype not in (torch.float32, torch.float64):
         values = values.to(torch.float64)
     return values
 
 
 def as_points(points: ArrayLike | Tensor, dimension: int) -> Tensor:
-    """Points as a float64 tensor (..., d); in 1D a number or (n,) is taken as (..., 1)."""
+    """Return points as a float64 tensor (..., d); in 1D a number or (n,) becomes (..., 1)."""
     tensor = as_tensor(points).to(torch.float64)
     if dimension == 1 and (tensor.ndim < 2 or tensor.shape[-1] != 1):
         tensor = tensor[..., None]
     if tensor.numel() == 0:
         raise GridError("There are no points; give at least one.")
     if tensor.ndim == 0 or tensor.shape[-1] != dimension:
-        turned = tensor.ndim == 2 and len(tensor) == dimension
+        is_transposed = tensor.ndim == 2 and len(tensor) == dimension
         raise GridError(
             f"Points of shape {tuple(tensor.shape)} do not lie in {dimension}D; "
-            f"give an array (..., {dimension}){', as points.T is' if turned else ''}."
+            f"give an array (..., {dimension}){', such as points.T' if is_transposed else ''}."
         )
     if not bool(torch.isfinite(tensor).all()):
         raise GridError("Points contain NaN or infinite coordinates; remove them first.")
     return tensor
 
 
-def inside(points: Tensor, grid: Grid) -> Tensor:
-    """Points outside the box are refused; those that rounding put there go to its face."""
-    lower, upper = grid.corner("lower"), grid.corner("upper")
+def clip_to_box(points: Tensor, grid: Grid) -> Tensor:
+    """Return points moved onto the box if rounding put them outside; raise if they are farther."""
+    lower, upper = grid.lower_tensor, grid.upper_tensor
     slack = 1e-9 * (upper - lower)
     outside = ((points < lower - slack) | (points > upper + slack)).any(-1)
     if bool(outside.any()):
@@ -329,17 +336,52 @@ def inside(points: Tensor, grid: Grid) -> Tensor:
     return points.clamp(lower, upper)
 
 
-def _filled(values: ArrayLike | Tensor, nodata: float | None) -> Tensor:
-    """The values, with zero in cells without data."""
+def check_nodata(nodata: float | None) -> None:
+    """Raise InputError if `nodata` is neither None nor a number."""
+    if nodata is not None:
+        as_number(nodata, "nodata", "give the number that marks cells without a value")
+
+
+def nodata_mask(values: np.ndarray | Tensor, nodata: float) -> np.ndarray | Tensor:
+    """Return the mask of the cells that hold the marker `nodata`, of the shape of the values."""
+    mask: Any = values != values if math.isnan(nodata) else values == float(nodata)
+    return mask
+
+
+def _fill_missing(values: ArrayLike | Tensor, missing: Missing, nodata: float | None) -> Tensor:
+    """Return the values as a tensor in which cells without a value are filled.
+
+    NaN stays if `missing` is "raise": the check of all values reports it.
+    """
     check_nodata(nodata)
-    if isinstance(values, np.ma.MaskedArray):
-        values = values.filled(0)
-    tensor = as_tensor(values)
-    if nodata is None:
-        return tensor
-    # compared in the caller's own type, in which -9999.9 may be rounded
-    given = values if isinstance(values, np.ndarray | Tensor) else tensor
-    return torch.where(torch.as_tensor(without_data(given, nodata)), 0.0, tensor)
+    fill = _fill_value(missing)
+    mask = np.ma.getmask(values)
+    tensor = as_tensor(np.ma.getdata(values) if mask is not np.ma.nomask else values)
+    is_missing = torch.as_tensor(mask)
+    if nodata is not None:
+        # compared in the caller's own type, in which -9999.9 may be rounded
+        given = values if isinstance(values, np.ndarray | Tensor) else tensor
+        is_missing = is_missing | torch.as_tensor(np.ma.getdata(nodata_mask(given, nodata)))
+    if fill is not None:
+        is_missing = is_missing | torch.isnan(tensor)
+    count = int(is_missing.sum())
+    if count and fill is None:
+        raise DensityError(
+            f"{count} of {tensor.numel()} cells have no value; give missing='exclude' to leave "
+            "them empty, or a number to fill them with."
+        )
+    return torch.where(is_missing, fill or 0.0, tensor) if count else tensor
+
+
+def _fill_value(missing: Missing) -> float | None:
+    """Return the number for cells without a value, or None if they raise."""
+    if isinstance(missing, str):
+        check_choice(missing, ("raise", "exclude"), "missing")
+        return None if missing == "raise" else 0.0
+    number = as_number(missing, "missing", "give 'raise', 'exclude' or a number")
+    if not 0 <= number < math.inf:
+        raise DensityError(f"missing is {number:g}; give a finite number, at least 0.")
+    return number
 
 
 def _check_unmasked(values: ArrayLike) -> None:
@@ -347,47 +389,42 @@ def _check_unmasked(values: ArrayLike) -> None:
     masked = sum(int(np.ma.count_masked(part)) for part in parts if np.ma.isMaskedArray(part))
     if masked:
         raise DensityError(
-            f"{masked} numbers are masked, and only the values of one density or batch may be; "
+            f"{masked} numbers are masked, which only the values of a Density may be; "
             "remove them, or join masked arrays with np.ma.stack."
         )
 
 
 def _normalise(values: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-    """Values of mass one, and the mass; through values of peak one, whose sums cannot overflow."""
+    """Return values of mass one, and the mass; values of peak one keep the sums from overflow."""
     spread = (..., *(None,) * grid.dimension)
     axes = tuple(range(-grid.dimension, 0))
     peak = values.detach().to(torch.float64).amax(axes)  # it cancels, so no gradient is lost
     if bool((peak <= 0).any()):
         raise DensityError(
-            f"{_which(peak <= 0)} zero everywhere, so there is no mass to transport; "
+            f"{_name_first(peak <= 0)} zero everywhere, so there is no mass to transport; "
             "give at least one positive value."
         )
     scaled = values.to(torch.float64) / peak[spread]
-    share = _integral(scaled, grid)
+    share = scaled.sum(dim=axes) * grid.cell_volume
     mass, normalised = peak * share, (scaled / share[spread]).to(values.dtype)
-    bad = ~(_in_range(mass) & _in_range(normalised.amax(axes)))
-    if bool(bad.any()):
+    is_bad = ~(_is_normal(mass) & _is_normal(normalised.amax(axes)))
+    if bool(is_bad.any()):
         raise DensityError(
-            f"{_which(bad)} beyond the range of {str(values.dtype).removeprefix('torch.')}; "
+            f"{_name_first(is_bad)} beyond the range of {values.dtype}; "
             "use other units for the values or for the box."
         )
     return normalised, mass
 
 
-def _in_range(values: Tensor) -> Tensor:
-    """Whether values keep all their digits; subnormal values do not."""
+def _is_normal(values: Tensor) -> Tensor:
+    """Return a mask of finite values that keep all their digits; subnormal values do not."""
     return (values >= torch.finfo(values.dtype).tiny) & torch.isfinite(values)
-
-
-def _integral(values: Tensor, grid: Grid) -> Tensor:
-    axes = tuple(range(-grid.dimension, 0))
-    return values.sum(dim=axes) * grid.cell_volume
 
 
 def _check_shape(values: Tensor, grid: Grid) -> None:
     check_grid(grid)
     d = grid.dimension
-    if not d <= values.ndim <= d + LEADING_AXES:
+    if not d <= values.ndim <= d + 2:  # at most (batch, times) in front
         raise DensityError(
             f"Values have {values.ndim} axes but the grid has {d}; "
             f"give {d} axes, or one more in front for a batch."
@@ -402,20 +439,18 @@ def _check_shape(values: Tensor, grid: Grid) -> None:
 
 
 def _check_values(values: Tensor) -> None:
-    total, empty = values.numel(), 'fill them, or give nodata=float("nan") to count them as empty'
-    marked = either("nodata, the value of cells without data", "--nodata VALUE")
-    for bad, name, remedy in (
-        (torch.isnan(values), "NaN", empty),
+    for is_bad, name, remedy in (
+        (torch.isnan(values), "NaN", "fill them, or give missing='exclude' to leave them empty"),
         (torch.isinf(values), "infinite", "fill or remove them first"),
-        (values < 0, "negative", f"clip them at zero if they are noise, or give {marked}"),
+        (values < 0, "negative", "clip them at zero if they are noise; nodata marks missing cells"),
     ):
-        count = int(bad.sum())
+        count = int(is_bad.sum())
         if count:
-            raise DensityError(f"{count} of {total} values are {name}; {remedy}.")
+            raise DensityError(f"{count} of {values.numel()} values are {name}; {remedy}.")
 
 
-def _which(bad: Tensor) -> str:
-    if bad.ndim == 0:
+def _name_first(is_bad: Tensor) -> str:
+    if is_bad.ndim == 0:
         return "The density is"
-    first = torch.nonzero(bad)[0].tolist()
+    first = torch.nonzero(is_bad)[0].tolist()
     return f"Density {first[0] if len(first) == 1 else tuple(first)} of the batch is"

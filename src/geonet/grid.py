@@ -18,7 +18,7 @@ from geonet.errors import GeonetError, GridError
 ROUNDING = 1e-13  # of a coordinate: narrower cells cannot be told apart
 LEAST = 1e-290  # of a coordinate: below, numbers have fewer digits
 SCALAR = (int, float, np.integer, np.floating)
-Drawn = Literal["image", "plane"]
+Orientation = Literal["image", "plane"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Grid:
         shape: number of cells along each axis, (n_1, ..., n_d).
         lower: lower corner of the box.
         upper: upper corner of the box.
-        drawn: how pictures show two of its axes. "image": the first down and the second to the
+        orientation: how pictures show two of its axes. "image": the first down and the second to the
             right, as `imshow` shows an array. "plane": the first to the right and the second
             upwards, as a scatter plot shows x and y. Grids that differ in this alone are equal.
     """
@@ -39,14 +39,14 @@ class Grid:
     shape: tuple[int, ...]
     lower: tuple[float, ...]
     upper: tuple[float, ...]
-    drawn: Drawn = field(default="image", compare=False)
+    orientation: Orientation = field(default="image", compare=False)
 
     def __init__(
         self,
         shape: int | Sequence[int],
         lower: float | Sequence[float] = 0.0,
         upper: float | Sequence[float] = 1.0,
-        drawn: Drawn = "image",
+        orientation: Orientation = "image",
     ):
         cells = _cell_counts(shape)
         low, high = (
@@ -64,11 +64,11 @@ class Grid:
                     f"The cells along axis {axis} are narrower than rounding there: {cells[axis]} "
                     f"on [{a:g}, {b:g}]; give fewer cells or a box nearer to zero."
                 )
-        check_choice(drawn, get_args(Drawn), "drawn", GridError)
+        check_choice(orientation, get_args(Orientation), "orientation", GridError)
         object.__setattr__(self, "shape", cells)
         object.__setattr__(self, "lower", low)
         object.__setattr__(self, "upper", high)
-        object.__setattr__(self, "drawn", drawn)
+        object.__setattr__(self, "orientation", orientation)
 
     @cached_property
     def dimension(self) -> int:
@@ -86,7 +86,7 @@ class Grid:
         return tuple(b - a for a, b in zip(self.lower, self.upper, strict=True))
 
     @cached_property
-    def longest(self) -> float:
+    def max_side(self) -> float:
         """The longest side of the box."""
         return max(self.lengths)
 
@@ -123,16 +123,21 @@ class Grid:
         """Cell centres, (*shape, d), float64."""
         return torch.stack(torch.meshgrid(*self.axes(), indexing="ij"), dim=-1)
 
-    def corner(self, which: str) -> Tensor:
-        """The `lower` or `upper` corner as a tensor (d,), float64."""
-        check_choice(which, ("lower", "upper"), "which", GridError)
-        return torch.tensor(getattr(self, which), dtype=torch.float64)
+    @property
+    def lower_tensor(self) -> Tensor:
+        """The lower corner as a tensor (d,), float64."""
+        return torch.tensor(self.lower, dtype=torch.float64)
+
+    @property
+    def upper_tensor(self) -> Tensor:
+        """The upper corner as a tensor (d,), float64."""
+        return torch.tensor(self.upper, dtype=torch.float64)
 
     def with_shape(self, shape: int | Sequence[int]) -> Grid:
         """The same box with other cells; one number serves every axis."""
         if isinstance(shape, SCALAR):
             shape = _cell_counts(shape) * self.dimension
-        return Grid(shape, self.lower, self.upper, self.drawn)
+        return Grid(shape, self.lower, self.upper, self.orientation)
 
     def same_box(self, other: Grid) -> bool:
         """Whether the two grids cover the same box, up to rounding."""
@@ -208,7 +213,7 @@ class UnitBox:
 
     def __init__(self, grid: Grid):
         self.grid = grid
-        self.length = grid.longest
+        self.length = grid.max_side
         self.sides = tuple(side / self.length for side in grid.lengths)
 
     @property
@@ -224,11 +229,11 @@ class UnitBox:
 
     def to_points(self, points: Tensor) -> Tensor:
         """Points (..., d) of the box, as points of the cube."""
-        return (points - self.grid.corner("lower")) / self.length
+        return (points - self.grid.lower_tensor) / self.length
 
     def from_points(self, points: Tensor) -> Tensor:
         """Points (..., d) of the cube, as points of the box."""
-        return self.grid.corner("lower") + self.length * points
+        return self.grid.lower_tensor + self.length * points
 
     def to_density(self, values: Tensor) -> Tensor:
         """Densities relative to uniform on the cube; float64 has room for any box."""
@@ -238,7 +243,7 @@ class UnitBox:
         """Densities on the box, float64."""
         return values.double() / self.length**self.grid.dimension
 
-    def from_velocity(self, values: Number) -> Number:
+    def from_length(self, values: Number) -> Number:
         """Velocities, and distances, in the units of the box."""
         return values * self.length
 

@@ -17,7 +17,7 @@ from geonet._advice import either
 from geonet._files import PACKED, open_npz, read_npy, wrap_read_errors
 from geonet._utils import suppress_warnings
 from geonet._validation import check_choice, check_flag
-from geonet.density import Density, as_tensor, check_nodata, without_data
+from geonet.density import Density, Missing, as_tensor, check_nodata, nodata_mask
 from geonet.errors import FileError, InputError
 from geonet.grid import Grid, check_grid
 from geonet.samples import Outside, from_samples
@@ -72,7 +72,7 @@ def _grey_and_opacity(
     if image.mode[0] in "IF":  # 16-bit or 32-bit integers, or floats: one channel, no alpha
         levels = as_tensor(np.asarray(image)).double().numpy()
         if nodata is not None:
-            levels = np.ma.masked_array(levels, without_data(np.asarray(image), nodata))
+            levels = np.ma.masked_array(levels, nodata_mask(np.asarray(image), nodata))
         white = 1.0 if image.mode == "F" else 65535.0
         brightest = 0.0 if np.ma.getmaskarray(levels).all() else levels.max()
         return levels / max(white, brightest), 1.0
@@ -86,7 +86,7 @@ def _grey_and_opacity(
                 f"nodata is {nodata:g} and a pixel of 8 bits is a whole number from 0 to 255; "
                 "give the value of pixels without data."
             )
-        grey = np.ma.masked_array(grey, without_data(channels[..., :3], nodata).all(-1))
+        grey = np.ma.masked_array(grey, nodata_mask(channels[..., :3], nodata).all(-1))
     return grey / (255 * sum(LUMA)), channels[..., 3] / 255
 
 
@@ -101,12 +101,12 @@ Kind = Literal["points", "values"]
 KINDS: tuple[Kind, Kind] = ("points", "values")
 
 
-def opened(file: Path, invert: bool = False, nodata: float | None = None) -> Contents:
+def parse_file(file: Path, invert: bool = False, nodata: float | None = None) -> FileContents:
     """The numbers of a file, by its suffix, before they are a density."""
     check_nodata(nodata)
     suffix = file.suffix.lower()
     if suffix in IMAGE_SUFFIXES:
-        return Contents(file, image_values(file, invert, nodata), ("values",))
+        return FileContents(file, image_values(file, invert, nodata), ("values",))
     if suffix == ".npy":
         return _checked(_unnamed(file, _npy_array(file)), nodata)
     if suffix == ".npz":
@@ -120,7 +120,7 @@ def opened(file: Path, invert: bool = False, nodata: float | None = None) -> Con
 
 
 @dataclass(frozen=True)
-class Contents:
+class FileContents:
     """The numbers of a file, before they are a density.
 
     Attributes:
@@ -150,7 +150,7 @@ class Contents:
         shape = self.numbers.shape
         return None if len(shape) == 2 and shape[0] > shape[1] > 1 else "values"
 
-    def told(self, kind: Kind | None) -> Contents:
+    def told(self, kind: Kind | None) -> FileContents:
         """The same, when somebody says what the numbers are."""
         if kind is None:
             return self
@@ -166,13 +166,18 @@ class Contents:
             "points or the values of cells"
         )
 
-    def density(self, grid: Grid | None = None, outside: Outside = "error") -> Density:
-        """The density of the values, or of the points counted on a grid."""
+    def density(
+        self,
+        grid: Grid | None = None,
+        outside: Outside = "raise",
+        missing: Missing = "raise",
+    ) -> Density:
+        """Return the density of the values, or of the points counted on a grid."""
         try:
             if self.kind == "points":
                 return self._counted(grid, outside)
             values = self.values()
-            return Density(values, grid or _default_grid(values.shape, self.box))
+            return Density(values, grid or _default_grid(values.shape, self.box), missing)
         except FileError:
             raise
         except InputError as error:
@@ -214,7 +219,9 @@ class Contents:
                 f"{self.file} has points in {points.shape[-1]}D but the grid is "
                 f"{grid.dimension}D; give a grid with one axis per coordinate."
             )
-        return from_samples(points, grid, weights, outside)
+        return from_samples(
+            points.numpy(), grid, weights if weights is None else weights.numpy(), outside
+        )
 
 
 def check_kind_of_file(kind: str | None) -> None:
@@ -223,7 +230,7 @@ def check_kind_of_file(kind: str | None) -> None:
         check_choice(kind, KINDS, "kind")
 
 
-def _checked(contents: Contents, nodata: float | None) -> Contents:
+def _checked(contents: FileContents, nodata: float | None) -> FileContents:
     """Real numbers, with a mask over those that stand for no data."""
     numbers = contents.numbers
     if numbers.dtype.kind not in "biuf":
@@ -232,7 +239,7 @@ def _checked(contents: Contents, nodata: float | None) -> Contents:
         )
     if nodata is None:
         return contents
-    return replace(contents, numbers=np.ma.masked_array(numbers, without_data(numbers, nodata)))
+    return replace(contents, numbers=np.ma.masked_array(numbers, nodata_mask(numbers, nodata)))
 
 
 def _default_grid(shape: tuple[int, ...], box: tuple[Corner, Corner] | None) -> Grid:
@@ -250,7 +257,7 @@ def _npy_array(file: Path) -> np.ndarray:
         return _without_pickle(file, lambda: read_npy(stream, file.stat().st_size))
 
 
-def _npz_contents(file: Path) -> Contents:
+def _npz_contents(file: Path) -> FileContents:
     """The array `values` or the only one, with the box where its corners are given."""
     with open_npz(file, "an npz archive") as archive:
         names = list(archive)
@@ -270,14 +277,14 @@ def _npz_contents(file: Path) -> Contents:
         box = None
         if "lower" in names:
             box = _corner(archive["lower"]), _corner(archive["upper"])
-        return Contents(file, values, ("values",), box=box)
+        return FileContents(file, values, ("values",), box=box)
 
 
-def _unnamed(file: Path, numbers: np.ndarray) -> Contents:
+def _unnamed(file: Path, numbers: np.ndarray) -> FileContents:
     """Numbers that do not say what they are; points are (n,) or (n, d)."""
     shape = numbers.shape
     points = len(shape) == 1 or (len(shape) == 2 and 1 <= shape[1] <= len(COORDINATES))
-    return Contents(file, numbers, KINDS if points else ("values",))
+    return FileContents(file, numbers, KINDS if points else ("values",))
 
 
 def _corner(corner: np.ndarray) -> Corner:
@@ -302,7 +309,7 @@ def _without_pickle(file: Path, load: Callable[[], np.ndarray]) -> np.ndarray:
 # ---- tables and clouds
 
 
-def _csv_contents(file: Path) -> Contents:
+def _csv_contents(file: Path) -> FileContents:
     names, lines = _csv_lines(file)
     if names is None:
         return _unnamed(file, _csv_numbers(file, lines))
@@ -319,7 +326,7 @@ def _csv_contents(file: Path) -> Contents:
             f"{file} names {len(names)} columns but has {table.shape[-1]}; "
             "give every row as many numbers as the header has names."
         )
-    return Contents(file, table, ("points",), tuple(names))
+    return FileContents(file, table, ("points",), tuple(names))
 
 
 def _csv_lines(file: Path) -> tuple[list[str] | None, list[str]]:
@@ -380,7 +387,10 @@ def _is_number(cell: str) -> bool:
 
 
 def from_image(
-    file: str | os.PathLike[str], invert: bool = False, nodata: float | None = None
+    file: str | os.PathLike[str],
+    invert: bool = False,
+    missing: Missing = "raise",
+    nodata: float | None = None,
 ) -> Density:
     """The brightness of an image as a density; the longest side of its box has length 1.
 
@@ -390,21 +400,25 @@ def from_image(
     Args:
         file: PNG, JPEG, GIF, BMP, TIFF, WEBP or PPM, with 8 or 16 bits per channel.
         invert: whether dark pixels hold the mass instead of bright ones.
-        nodata: the value of pixels without data, as it is in the file: 0 to 255 with 8 bits, and
-            in a colour image that of all three colours. They count as empty.
+        missing: treatment of pixels without data, see `Density`.
+        nodata: the value that marks pixels without data, in the units of the file: 0 to 255 with
+            8 bits, and in a colour image the value of all three colours.
     """
     path = _named(file, "from_image")
     check_flag(invert, "invert")
     check_nodata(nodata)
-    return Contents(path, image_values(path, invert, nodata), ("values",)).density()
+    return FileContents(path, image_values(path, invert, nodata), ("values",)).density(
+        missing=missing
+    )
 
 
 def read(
     file: str | os.PathLike[str],
     grid: Grid | None = None,
     kind: Kind | None = None,
+    missing: Missing = "raise",
     nodata: float | None = None,
-    outside: Outside = "error",
+    outside: Outside = "raise",
 ) -> Density:
     """A density from a file, by its suffix. Every failure is a `FileError` that names the file.
 
@@ -423,19 +437,19 @@ def read(
         grid: where the values live; by default the file's box or, if it has none, a box with
             longest side 1.
         kind: "values" of cells, or "points", a row for each and a column for each coordinate.
-        nodata: the value of cells without data, which count as empty; NaN may be one. For images
-            see `from_image`.
-        outside: what to do with points outside the grid's box: "error" or "drop".
+        missing: treatment of cells without a value (NaN or `nodata`), see `Density`.
+        nodata: the number that marks cells without a value. For images see `from_image`.
+        outside: treatment of points outside the grid's box: "raise" an error, or "drop" them.
     """
     if grid is not None:
         check_grid(grid)
     check_kind_of_file(kind)
-    contents = opened(_named(file, "read"), nodata=nodata).told(kind)
+    contents = parse_file(_named(file, "read"), nodata=nodata).told(kind)
     if contents.kind is None:
         raise FileError(f'{contents.doubt()}; give kind="points" or kind="values".')
     if nodata is not None and contents.kind == "points":
         raise FileError(f"{contents.file} holds points, and nodata is for cells; leave it out.")
-    return contents.density(grid, outside)
+    return contents.density(grid, outside, missing)
 
 
 def read_points(
@@ -446,7 +460,7 @@ def read_points(
     With `kind="points"` also from one without header, or from an array (n, d) in an npy.
     """
     check_kind_of_file(kind)
-    contents = opened(_named(file, "read_points")).told(kind)
+    contents = parse_file(_named(file, "read_points")).told(kind)
     if contents.kind != "points":
         raise FileError(
             f"{contents.file} has no header, so it may be a table of values; begin a cloud with a "

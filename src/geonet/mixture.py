@@ -11,7 +11,7 @@ from torch import Tensor
 
 from geonet._utils import check_generator
 from geonet._validation import check_count, check_index
-from geonet.density import Density, as_points, as_tensor
+from geonet.density import Array, Density, as_points, as_tensor, to_user_array
 from geonet.errors import DensityError
 from geonet.grid import Grid, check_grid
 
@@ -31,6 +31,7 @@ class GaussianMixture:
         covariances: ArrayLike | Tensor,
         weights: ArrayLike | Tensor | None = None,
     ):
+        self.is_torch = any(isinstance(given, Tensor) for given in (means, covariances, weights))
         self.means = as_tensor(means).to(torch.float64, copy=True)  # the caller may go on writing
         self.covariances = as_tensor(covariances).to(torch.float64, copy=True)
         *leading, k, d = self.means.shape if self.means.ndim in (2, 3) else (0, 0, 0)
@@ -67,6 +68,7 @@ class GaussianMixture:
         weights: ArrayLike | Tensor | None = None,
     ) -> GaussianMixture:
         """Round components: means (batch?, k, d), deviations (batch?, k) or one for all."""
+        is_torch = any(isinstance(given, Tensor) for given in (means, std, weights))
         means = as_tensor(means).to(torch.float64)
         std = as_tensor(std).to(torch.float64)
         if means.ndim not in (2, 3):
@@ -83,7 +85,10 @@ class GaussianMixture:
                 "Standard deviations must be positive and finite; leave out components without any."
             )
         std = std.expand(means.shape[:-1])
-        return cls(means, torch.diag_embed(std[..., None].expand(means.shape) ** 2), weights)
+        covariances = torch.diag_embed(std[..., None].expand(means.shape) ** 2)
+        mixture = cls(means, covariances, weights)
+        mixture.is_torch = is_torch
+        return mixture
 
     @property
     def dimension(self) -> int:
@@ -95,51 +100,63 @@ class GaussianMixture:
         """k, the number of Gaussians."""
         return self.means.shape[-2]
 
-    def pdf(self, points: ArrayLike | Tensor) -> Tensor:
-        """The density on R^d at points (..., d): (batch?, ...)."""
-        where = as_points(points, self.dimension)
-        flat = where.reshape(-1, self.dimension)
+    def pdf(self, points: ArrayLike | Tensor) -> Array:
+        """Return the density on R^d at points (..., d): (batch?, ...)."""
+        return to_user_array(self._pdf(as_points(points, self.dimension)), self.is_torch)
+
+    def to_density(self, grid: Grid) -> Density:
+        """Return the values at the cell centres, renormalised on the box.
+
+        The density keeps the mixture, and evaluates it at points off the grid.
+        """
+        check_grid(grid)
+        density = Density(self._pdf(grid.points()), grid)
+        density.mixture, density.is_torch = self, self.is_torch
+        return density
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Array:
+        """Return `n` independent points, (batch?, n, d)."""
+        check_count(n, 1, "n")
+        check_generator(generator)
+        flat = self.weights.reshape(-1, self.components)
+        component = torch.multinomial(flat, n, replacement=True, generator=generator)  # (B, n)
+        means = self.means.reshape(-1, self.components, self.dimension)
+        factor = self._factor.reshape(-1, self.components, self.dimension, self.dimension)
+        rows = torch.arange(len(flat))[:, None]
+        noise = torch.randn(
+            *component.shape, self.dimension, 1, dtype=torch.float64, generator=generator
+        )
+        points = means[rows, component] + (factor[rows, component] @ noise).squeeze(-1)
+        points = points.reshape(*self.means.shape[:-2], n, self.dimension)
+        return to_user_array(points, self.is_torch)
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Return means, covariances and weights by name, the arguments of `GaussianMixture`."""
+        return {"means": self.means, "covariances": self.covariances, "weights": self.weights}
+
+    def detach(self) -> GaussianMixture:
+        """Return the mixture detached from the autograd graph."""
+        if not any(value.requires_grad for value in self.parameters().values()):
+            return self
+        return self._like(*(value.detach() for value in self.parameters().values()))
+
+    def _pdf(self, points: Tensor) -> Tensor:
+        flat = points.reshape(-1, self.dimension)
         total = torch.zeros(*self.means.shape[:-2], len(flat), dtype=torch.float64)
-        for k in range(self.components):  # one at a time, so memory stays that of the answer
+        for k in range(self.components):  # one at a time, to save memory
             offset = (flat - self.means[..., k, None, :]).transpose(-1, -2)
             factor = self._factor[..., k, :, :]
             whitened = torch.linalg.solve_triangular(factor, offset, upper=False)
             scale = factor.diagonal(dim1=-2, dim2=-1).prod(-1) * math.tau ** (self.dimension / 2)
             height = (self.weights[..., k] / scale)[..., None]
             total += height * torch.exp(-0.5 * whitened.square().sum(-2))
-        return total.reshape(*self.means.shape[:-2], *where.shape[:-1])
+        return total.reshape(*self.means.shape[:-2], *points.shape[:-1])
 
-    def on(self, grid: Grid) -> Density:
-        """The mixture at the cell centres, renormalised on the box; remembers its formula."""
-        check_grid(grid)
-        density = Density(self.pdf(grid.points()), grid)
-        density.mixture = self
-        return density
-
-    def parts(self) -> dict[str, Tensor]:
-        """Means, covariances and weights, from which the mixture can be made again."""
-        return {"means": self.means, "covariances": self.covariances, "weights": self.weights}
-
-    def detach(self) -> GaussianMixture:
-        """The same mixture, out of reach of autograd."""
-        if not any(part.requires_grad for part in self.parts().values()):
-            return self
-        return GaussianMixture(*(part.detach() for part in self.parts().values()))
-
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """`n` independent points, (batch?, n, d)."""
-        check_count(n, 1, "n")
-        check_generator(generator)
-        flat = self.weights.reshape(-1, self.components)
-        chosen = torch.multinomial(flat, n, replacement=True, generator=generator)  # (B, n)
-        means = self.means.reshape(-1, self.components, self.dimension)
-        factor = self._factor.reshape(-1, self.components, self.dimension, self.dimension)
-        rows = torch.arange(len(flat))[:, None]
-        noise = torch.randn(
-            *chosen.shape, self.dimension, 1, dtype=torch.float64, generator=generator
-        )
-        points = means[rows, chosen] + (factor[rows, chosen] @ noise).squeeze(-1)
-        return points.reshape(*self.means.shape[:-2], n, self.dimension)
+    def _like(self, means: Tensor, covariances: Tensor, weights: Tensor) -> GaussianMixture:
+        """Return a mixture of other parameters whose results have the same array type."""
+        mixture = GaussianMixture(means, covariances, weights)
+        mixture.is_torch = self.is_torch
+        return mixture
 
     def __getitem__(self, index: int) -> GaussianMixture:
         """One mixture of a batch."""
@@ -148,7 +165,7 @@ class GaussianMixture:
                 "This mixture has no batch axis, it is a single one; use it without an index."
             )
         check_index(index, len(self))
-        return GaussianMixture(self.means[index], self.covariances[index], self.weights[index])
+        return self._like(self.means[index], self.covariances[index], self.weights[index])
 
     def __len__(self) -> int:
         if self.means.ndim == 2:
@@ -175,10 +192,10 @@ End = Density | GaussianMixture  # what a path may start from
 
 
 BOX_1D = Grid(100, 0.0, 10.0)
-BOX_2D = Grid((64, 64), 0.0, 5.0, drawn="plane")
-BOX_3D = Grid((24, 24, 24), 0.0, 5.0, drawn="plane")
+BOX_2D = Grid((64, 64), 0.0, 5.0, orientation="plane")
+BOX_3D = Grid((24, 24, 24), 0.0, 5.0, orientation="plane")
 # Bins of particles in [−7, 7]², placed on [0, 5]².
-BOX_CLOUDS = Grid((25, 25), 0.0, 5.0, drawn="plane")
+BOX_CLOUDS = Grid((25, 25), 0.0, 5.0, orientation="plane")
 REACH_CLOUDS = 7.0
 PARTICLES = 3000  # in a cloud
 
@@ -220,7 +237,7 @@ def mixtures_3d(
     return _anisotropic(3, count, generator, narrow, wide)
 
 
-def clouds(count: int, generator: torch.Generator) -> GaussianMixture:
+def cloud_mixtures(count: int, generator: torch.Generator) -> GaussianMixture:
     """`count` mixtures on [0, 5]², from which clouds of particles are drawn: 3 equal components.
 
     On [−7, 7]², where the paper has its particles, means are U[−3, 3]² and standard deviations

@@ -22,7 +22,7 @@ from geonet.grid import Grid, check_grid
 # ---- From densities to particles, by sampling and by rounding; and back, by counting.
 
 
-def sampled(density: Density, count: int, generator: torch.Generator) -> Tensor:
+def sample_particles(density: Density, count: int, generator: torch.Generator) -> Tensor:
     """`count` particles drawn from a density, uniform in their cells, (count, d), float64."""
     masses, grid = _masses(density, count), density.grid
     check_generator(generator)
@@ -32,7 +32,7 @@ def sampled(density: Density, count: int, generator: torch.Generator) -> Tensor:
     return centres + inside * torch.tensor(grid.spacing, dtype=torch.float64)
 
 
-def rounded(density: Density, count: int) -> Tensor:
+def quantize(density: Density, count: int) -> Tensor:
     """About `count` particles at the cells' centres, each as often as its rounded share, (n, d).
 
     This is the paper's simplest way; it does not compensate for rounding.
@@ -44,6 +44,7 @@ def rounded(density: Density, count: int) -> Tensor:
 def histogram(particles: ArrayLike | Tensor, grid: Grid) -> Density:
     """Shares of particles (..., n, d) in the cells; those outside the box count at its faces."""
     check_grid(grid)
+    is_torch = isinstance(particles, Tensor)
     particles = as_tensor(particles).to(torch.float64)
     if particles.ndim < 2 or particles.shape[-1] != grid.dimension:
         raise GridError(
@@ -56,11 +57,13 @@ def histogram(particles: ArrayLike | Tensor, grid: Grid) -> Density:
         raise DensityError("Some particles are nowhere (NaN or infinite); leave them out.")
     clouds = particles.reshape(-1, *particles.shape[-2:])
     each = torch.ones(particles.shape[-2], dtype=torch.float64)
-    counts = torch.stack([counted(cloud, each, grid) for cloud in clouds])
-    return Density(counts.reshape(*particles.shape[:-2], *grid.shape), grid)
+    counts = torch.stack([count_in_cells(cloud, each, grid) for cloud in clouds])
+    density = Density(counts.reshape(*particles.shape[:-2], *grid.shape), grid)
+    density.is_torch = is_torch
+    return density
 
 
-def counted(points: Tensor, weights: Tensor, grid: Grid) -> Tensor:
+def count_in_cells(points: Tensor, weights: Tensor, grid: Grid) -> Tensor:
     """The weight (n,) of the points (n, d) in each cell, (*grid.shape), float64.
 
     Points outside the box count at its faces. Differentiable in the weights; a point that moves
@@ -72,7 +75,7 @@ def counted(points: Tensor, weights: Tensor, grid: Grid) -> Tensor:
             "use geonet.from_samples with kernel='linear', or points.detach()."
         )
     spacing = torch.tensor(grid.spacing, dtype=torch.float64)
-    cells = ((points - grid.corner("lower")) / spacing).floor().long()
+    cells = ((points - grid.lower_tensor) / spacing).floor().long()
     index = torch.zeros(len(points), dtype=torch.long)
     for i, n in enumerate(grid.shape):
         index = index * n + cells[:, i].clamp(0, n - 1)
@@ -109,12 +112,12 @@ def _masses(density: Density, count: int) -> Tensor:
     """Of the cells of a single density, for so many particles."""
     check_density(density)
     check_count(count, 1, "count")
-    if density.leading:
+    if density.batch_shape:
         raise DensityError(f"This is {density!r}; give a single density, such as density[0].")
     return density.tensor.to(torch.float64).clamp(min=0).reshape(-1) * density.grid.cell_volume
 
 
-Outside = Literal["error", "drop"]
+Outside = Literal["raise", "drop"]
 
 
 def from_function(function: Callable[[Tensor], ArrayLike | Tensor], grid: Grid) -> Density:
@@ -131,11 +134,10 @@ def from_function(function: Callable[[Tensor], ArrayLike | Tensor], grid: Grid) 
             f"function is {short_repr(function)}; give a function of points, "
             "or geonet.Density(values, grid) for values."
         )
-    given = function(grid.points())
-    values = given if isinstance(given, np.ma.MaskedArray) else as_tensor(given)
-    if tuple(values.shape) != grid.shape:
+    values = function(grid.points())
+    if tuple(np.shape(values)) != grid.shape:
         raise DensityError(
-            f"The function gave values of shape {tuple(values.shape)} for points of shape "
+            f"The function gave values of shape {tuple(np.shape(values))} for points of shape "
             f"{(*grid.shape, grid.dimension)}; it must give one value per point, {grid.shape}."
         )
     return Density(values, grid)
@@ -145,7 +147,7 @@ def from_samples(
     points: ArrayLike | Tensor,
     grid: Grid,
     weights: ArrayLike | Tensor | None = None,
-    outside: Outside = "error",
+    outside: Outside = "raise",
     kernel: Literal["cell", "linear"] = "cell",
 ) -> Density:
     """The histogram of a point cloud: each cell gets the weight of the points in it.
@@ -156,12 +158,12 @@ def from_samples(
         points: (n, d); in 1D also (n,).
         grid: the cells. A point on the upper face of the box belongs to the last cell.
         weights: (n,), non-negative; every point counts the same if not given.
-        outside: what to do with points outside the box: "error" or "drop".
+        outside: treatment of points outside the box: "raise" an error, or "drop" them.
         kernel: "cell" gives the weight of a point to its cell. "linear" shares it between the
             nearest cell centres (cloud-in-cell); beyond the outermost centres it stays in the
             outermost cell.
     """
-    check_choice(outside, ("error", "drop"), "outside")
+    check_choice(outside, ("raise", "drop"), "outside")
     check_choice(kernel, ("cell", "linear"), "kernel")
     check_grid(grid)
     where = as_points(points, grid.dimension)
@@ -169,13 +171,16 @@ def from_samples(
         raise InputError(f"Samples have shape {tuple(where.shape)}; give one cloud, (n, d).")
     where = where.reshape(-1, grid.dimension)
     amounts = _check_weights(weights, len(where))
-    lower, upper = grid.corner("lower"), grid.corner("upper")
+    lower, upper = grid.lower_tensor, grid.upper_tensor
     inside = ((where >= lower) & (where <= upper)).all(-1)
     _check_inside(int(inside.sum()), len(where), grid, outside)
     where, amounts = where[inside], amounts[inside]
     if kernel == "cell":
-        return Density(counted(where, amounts, grid), grid)
-    return Density(deposit(where, amounts, grid.spacing, grid) * grid.cell_volume, grid)
+        density = Density(count_in_cells(where, amounts, grid), grid)
+    else:
+        density = Density(deposit(where, amounts, grid.spacing, grid) * grid.cell_volume, grid)
+    density.is_torch = isinstance(points, Tensor) or isinstance(weights, Tensor)
+    return density
 
 
 def _check_weights(weights: ArrayLike | Tensor | None, count: int) -> Tensor:
@@ -196,7 +201,7 @@ def _check_weights(weights: ArrayLike | Tensor | None, count: int) -> Tensor:
 
 
 def _check_inside(inside: int, count: int, grid: Grid, outside: str) -> None:
-    if outside == "error" and inside < count:
+    if outside == "raise" and inside < count:
         raise DensityError(
             f"{count - inside} of {count} points lie outside the box of {grid}; "
             "give a larger box, or "
