@@ -1,8 +1,8 @@
-"""Values between grid points, and values on another grid.
+"""Interpolation of gridded values.
 
 `CubicSpline` interpolates smoothly: fourth order for smooth functions, up to the faces of the box.
-`resample` moves cell averages to other cells and keeps the mass of every region exactly; `blurred`
-blurs them.
+`resample` transfers cell averages to another grid and conserves the mass of every region exactly.
+`gaussian_blur` smooths along an axis.
 """
 
 from __future__ import annotations
@@ -15,28 +15,25 @@ from torch import Tensor
 from geonet.errors import GridError
 from geonet.grid import Grid
 
-POLE = math.sqrt(3) - 2  # of the cubic B-spline's inverse filter
-REACH = 32  # |POLE|^32 < 1e-18: the filter's tail is below rounding
-TAILS = 4.0  # standard deviations of a blur that are not cut off
-GHOSTS = 2  # coefficients beyond each face that an evaluation may touch
+GHOSTS = 2  # B-spline coefficients beyond each face
 
 
 class CubicSpline:
-    """The interpolating cubic B-spline s(x) = Σ_k c_k β³((x − x_k)/h) of gridded values, d-fold.
+    """Interpolating cubic B-spline s(x) = Σ_k c_k β³((x − x_k)/h) of gridded values.
 
     s is twice continuously differentiable, s(x_k) = values_k, and |s − f| = O(h⁴) everywhere in the
-    box for f ∈ C⁴: beyond the faces the values are continued by cubic polynomials. It can be
-    differentiated (by autograd) in the values and in the points. Like every cubic interpolation it
-    may overshoot where the values jump.
+    box for f ∈ C⁴: beyond the faces the values are extrapolated by cubic polynomials. Autograd
+    differentiates it in the values and in the points. Like every cubic interpolation it may
+    overshoot near jumps.
 
     Args:
         values: (*leading, *grid.shape).
-        grid: where the values live.
+        grid: the grid of the values.
     """
 
     def __init__(self, values: Tensor, grid: Grid):
         self.grid = grid
-        self.leading = tuple(values.shape[: values.ndim - grid.dimension])
+        self.batch_shape = tuple(values.shape[: values.ndim - grid.dimension])
         coefficients = values.reshape(-1, *grid.shape)
         for axis in range(1, grid.dimension + 1):
             coefficients = spline_filter(coefficients.movedim(axis, -1)).movedim(-1, axis)
@@ -44,15 +41,15 @@ class CubicSpline:
         self._coefficients = coefficients.reshape(len(coefficients), -1)  # (B, C), C = Π padded
 
     def __call__(self, points: Tensor) -> Tensor:
-        """Values (*leading, N) at points (N, d), or at points (*leading, N, d) of each its own.
+        """Return values (*leading, N) at points (N, d), or at separate points (*leading, N, d).
 
-        Points outside the box are moved to its nearest face.
+        Points outside the box are moved to the nearest face.
         """
         index, weights, _ = self._taps(points)
         return self._contract(index, _outer(weights), points)
 
     def value_and_gradient(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Values (*leading, N) and gradients (*leading, N, d)."""
+        """Return values (*leading, N) and gradients (*leading, N, d)."""
         index, weights, slopes = self._taps(points)
         value = self._contract(index, _outer(weights), points)
         gradient = [
@@ -62,7 +59,7 @@ class CubicSpline:
         return value, torch.stack(gradient, dim=-1)
 
     def _taps(self, points: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Flat indices (P, N, 4^d) of the coefficients, weights and slopes (P, N, 4) per axis."""
+        """Return flat indices (P, N, 4^d) of coefficients; weights, slopes (P, N, 4) per axis."""
         grid, d = self.grid, self.grid.dimension
         points = points.reshape(math.prod(points.shape[:-2]), points.shape[-2], d)
         index = torch.zeros(*points.shape[:-1], 1, dtype=torch.long)
@@ -80,12 +77,12 @@ class CubicSpline:
         return index, weights, slopes
 
     def _contract(self, index: Tensor, weights: Tensor, points: Tensor) -> Tensor:
-        """Σ_taps weight · coefficient, (*leading, N).
+        """Return Σ_taps weight · coefficient, (*leading, N).
 
-        `embedding_bag` gathers and sums in one pass; indexing would hold all taps at once.
+        `embedding_bag` gathers and sums in one pass; indexing would store all taps at once.
         """
         table = self._coefficients.T  # (C, B): one row serves all densities
-        if points.ndim > 2:  # each density has its own points: rows of a table of width one
+        if points.ndim > 2:  # separate points for each density: a table of width one
             batch, cells = self._coefficients.shape
             index = index + cells * torch.arange(batch)[:, None, None]
             table = self._coefficients.reshape(-1, 1)
@@ -96,19 +93,19 @@ class CubicSpline:
             per_sample_weights=weights.to(table.dtype).reshape(-1, taps),
             mode="sum",
         )
-        return summed.T.reshape(*self.leading, points.shape[-2])
+        return summed.T.reshape(*self.batch_shape, points.shape[-2])
 
 
 def resample(values: Tensor, source: Grid, target: Grid) -> Tensor:
-    """Cell averages (..., *source.shape) on other cells, (..., *target.shape).
+    """Transfer cell averages (..., *source.shape) to another grid on the same box.
 
-    The density is taken as constant in each cell; its cumulative mass along each axis is read off
-    at the new edges, so every new cell holds exactly the mass that lies in it.
+    The density is constant in each cell. Differences of its cumulative mass at the new edges give
+    (..., *target.shape), so every new cell contains exactly the mass that lies in it.
     """
     if not source.same_box(target):
         raise GridError(
             f"Cannot resample from {source} to {target}: the boxes differ; "
-            "give a grid on the same box."
+            "pass a grid on the same box."
         )
     d = source.dimension
     for i in range(d):
@@ -127,36 +124,38 @@ def resample(values: Tensor, source: Grid, target: Grid) -> Tensor:
 
 
 def spline_filter(values: Tensor) -> Tensor:
-    """B-spline coefficients along the last axis: (..., n) to (..., n + 2·GHOSTS).
+    """Return B-spline coefficients along the last axis: (..., n) to (..., n + 2·GHOSTS).
 
-    Inverts (c_{k−1} + 4c_k + c_{k+1})/6 = s_k by its two-sided exponential impulse response.
+    (c_{k−1} + 4c_k + c_{k+1})/6 = s_k is inverted by its two-sided exponential impulse response.
     """
-    n, pad = values.shape[-1], REACH + GHOSTS
+    pole = math.sqrt(3) - 2
+    reach = 32  # |pole|^32 < 1e-18: the tail of the response is below rounding
+    n, pad = values.shape[-1], reach + GHOSTS
     order = min(4, n)
     outward = _extrapolation(pad, order).to(values.dtype)
     left = (values[..., :order] @ outward.T).flip(-1)
     right = values[..., -order:].flip(-1) @ outward.T
     padded = torch.cat([left, values, right], dim=-1)
-    offsets = torch.arange(-REACH, REACH + 1, dtype=values.dtype).abs()
-    response = POLE**offsets * (-6 * POLE / (1 - POLE**2))
+    offsets = torch.arange(-reach, reach + 1, dtype=values.dtype).abs()
+    response = pole**offsets * (-6 * pole / (1 - pole**2))
     rows = padded.reshape(-1, 1, padded.shape[-1])
     filtered = torch.nn.functional.conv1d(rows, response[None, None])
     return filtered.reshape(*values.shape[:-1], n + 2 * GHOSTS)
 
 
 def _extrapolation(count: int, order: int) -> Tensor:
-    """(count, order): the polynomial through nodes 0..order−1, evaluated at −1, −2, ..., −count."""
+    """Return (count, order): the polynomial through nodes 0..order−1 at −1, −2, ..., −count."""
     nodes = torch.arange(order, dtype=torch.float64)
-    where = -torch.arange(1, count + 1, dtype=torch.float64)
+    points = -torch.arange(1, count + 1, dtype=torch.float64)
     columns = []
     for k in range(order):
         others = nodes[nodes != k]
-        columns.append(((where[:, None] - others) / (k - others)).prod(-1))
+        columns.append(((points[:, None] - others) / (k - others)).prod(-1))
     return torch.stack(columns, dim=-1)
 
 
 def _cubic_weights(s: Tensor) -> tuple[Tensor, Tensor]:
-    """The four B-spline weights at offset s ∈ [0, 1] into a cell, and their derivatives."""
+    """Return the four B-spline weights at offset s ∈ [0, 1] in a cell, and their derivatives."""
     r = 1 - s
     weights = torch.stack([r**3, 4 - 6 * s**2 + 3 * s**3, 4 - 6 * r**2 + 3 * r**3, s**3], -1) / 6
     slopes = torch.stack([-(r**2), 3 * s**2 - 4 * s, 4 * r - 3 * r**2, s**2], -1) / 2
@@ -164,18 +163,24 @@ def _cubic_weights(s: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _outer(weights: list[Tensor]) -> Tensor:
-    """Products of one weight per axis, (P, N, 4^d), in the order of the flat indices."""
+    """Return products of one weight per axis, (P, N, 4^d), in the order of the flat indices."""
     product = weights[0]
     for w in weights[1:]:
         product = (product[..., :, None] * w[..., None, :]).flatten(-2)
     return product
 
 
-def blurred(values: Tensor, width: float) -> Tensor:
-    """A Gaussian blur along the last axis, `width` cells wide, between walls that reflect."""
-    count, reach = values.shape[-1], math.ceil(TAILS * width)
+def gaussian_blur(values: Tensor, width: float, truncate: float = 4.0) -> Tensor:
+    """Blur along the last axis by a Gaussian, with reflecting walls.
+
+    Args:
+        values: (..., n).
+        width: standard deviation, in cells.
+        truncate: half the width of the kernel, in standard deviations.
+    """
+    count, reach = values.shape[-1], math.ceil(truncate * width)
     offsets = torch.arange(-reach, reach + 1, dtype=values.dtype)
     kernel = torch.exp(-0.5 * (offsets / width) ** 2)
-    places = torch.arange(-reach, count + reach) % (2 * count)
-    mirrored = torch.minimum(places, 2 * count - 1 - places)
-    return values[..., mirrored].unfold(-1, len(kernel), 1) @ (kernel / kernel.sum())
+    index = torch.arange(-reach, count + reach) % (2 * count)
+    reflected = torch.minimum(index, 2 * count - 1 - index)
+    return values[..., reflected].unfold(-1, len(kernel), 1) @ (kernel / kernel.sum())

@@ -1,4 +1,4 @@
-"""Particles carried by a velocity field."""
+"""Runge–Kutta integration of particles in a velocity field."""
 
 from __future__ import annotations
 
@@ -8,47 +8,56 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-Flow = Callable[[Tensor], Tensor]  # positions to velocities, at one time
+VelocityField = Callable[[Tensor], Tensor]  # points to velocities, at one time
 
 
 def runge_kutta(
-    speed: Callable[[float], Flow], where: Tensor, start: float, end: float, steps: int
+    field: Callable[[float], VelocityField], points: Tensor, start: float, end: float, steps: int
 ) -> Tensor:
-    """Classical fourth order from start to end, in `steps` per unit; speed(s) is the field at s."""
+    """Integrate from `start` to `end` by the classical fourth-order method.
+
+    Args:
+        field: field(s) is the velocity field at time s.
+        points: positions at `start`, (..., d).
+        start: first time.
+        end: last time.
+        steps: number of steps per unit of time.
+    """
     count = math.ceil((end - start) * steps)
     step = (end - start) / max(count, 1)
-    at_end = speed(start)
+    last = field(start)
     for k in range(count):
-        at_start, halfway, at_end = (
-            at_end,
-            speed(start + (k + 0.5) * step),
-            speed(start + (k + 1) * step),
-        )
-        first = at_start(where)
-        second = halfway(where + step / 2 * first)
-        third = halfway(where + step / 2 * second)
-        fourth = at_end(where + step * third)
-        where = where + step / 6 * (first + 2 * second + 2 * third + fourth)
-    return where
+        first, middle, last = last, field(start + (k + 0.5) * step), field(start + (k + 1) * step)
+        k1 = first(points)
+        k2 = middle(points + step / 2 * k1)
+        k3 = middle(points + step / 2 * k2)
+        k4 = last(points + step * k3)
+        points = points + step / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+    return points
 
 
-def carried(
+def integrate_particles(
     flow: Callable[[Tensor, float], Tensor],
-    where: Tensor,
+    points: Tensor,
     times: Tensor,
     steps: int,
     bounds: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Particles (..., N, d) from t = 0 at times (T,) in any order: (T, ..., N, d).
+    """Return the positions of particles at all times, (T, ..., N, d).
 
-    flow(x, t) is the velocity there. Particles do not leave the box of the `bounds`.
+    Args:
+        flow: flow(x, t) is the velocity.
+        points: positions at t = 0, (..., N, d).
+        times: (T,), in any order.
+        steps: number of steps per unit of time.
+        bounds: lower and upper corner of a box that the particles do not leave.
     """
 
-    def inside(x: Tensor) -> Tensor:
+    def clip(x: Tensor) -> Tensor:
         return x if bounds is None else x.clamp(*bounds)
 
-    found, now = {}, 0.0
-    for t in sorted(set(times.tolist())):  # one way through serves all times
-        where = inside(runge_kutta(lambda s: lambda x: flow(inside(x), s), where, now, t, steps))
-        found[t], now = where, t
-    return torch.stack([found[t] for t in times.tolist()])
+    positions, now = {}, 0.0
+    for t in sorted(set(times.tolist())):  # one integration serves all times
+        points = clip(runge_kutta(lambda s: lambda x: flow(clip(x), s), points, now, t, steps))
+        positions[t], now = points, t
+    return torch.stack([positions[t] for t in times.tolist()])

@@ -2,7 +2,8 @@
 
     d = 1: [a]      d = 2: [a11, a12, a22]      d = 3: [a11, a12, a13, a22, a23, a33]
 
-Written out entry by entry: there are hundreds of thousands of them, and LAPACK takes each alone.
+The formulas are written out entry by entry: for hundreds of thousands of matrices this is much
+faster than LAPACK, which processes them one by one.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ Packed = Tensor | Sequence[Tensor]
 
 
 def determinant(a: Packed, s: float | Tensor) -> Tensor:
-    """det(I + sA), (...)."""
-    return characteristic(invariants(a), s)
+    """Return det(I + sA), (...)."""
+    return characteristic_polynomial(invariants(a), s)
 
 
 def invariants(a: Packed) -> list[Tensor]:
-    """The trace, the sum of the principal 2 × 2 minors and the determinant, as far as d goes."""
+    """Return the first d of: trace, sum of principal 2 × 2 minors, determinant.
+
+    For d = 2 the minor is the determinant.
+    """
     if len(a) == 1:
         return [a[0]]
     if len(a) == 3:
@@ -31,8 +35,8 @@ def invariants(a: Packed) -> list[Tensor]:
     return [a[0] + a[3] + a[5], minors, _determinant3(a)]
 
 
-def characteristic(invariants: list[Tensor], s: float | Tensor) -> Tensor:
-    """det(I + sA) = 1 + s·trace + s²·minors + s³·determinant."""
+def characteristic_polynomial(invariants: list[Tensor], s: float | Tensor) -> Tensor:
+    """Return det(I + sA) = 1 + s·trace + s²·minors + s³·determinant."""
     *rest, value = invariants
     for lower in reversed(rest):
         value = lower + s * value
@@ -40,7 +44,7 @@ def characteristic(invariants: list[Tensor], s: float | Tensor) -> Tensor:
 
 
 def inverse(a: Packed, s: float | Tensor) -> list[Tensor]:
-    """(I + sA)⁻¹, packed, by Cramer's rule."""
+    """Return (I + sA)⁻¹, packed, by Cramer's rule."""
     det = determinant(a, s)
     if len(a) == 1:
         return [1 / det]
@@ -60,36 +64,36 @@ def inverse(a: Packed, s: float | Tensor) -> list[Tensor]:
     return [entry / det for entry in adjugate]
 
 
-def solved(a: Packed, s: float | Tensor, right: Packed) -> list[Tensor]:
-    """(I + sA)⁻¹·right, d of (...): what Newton's method takes for y + s∇u(y) = x, with A = D²u."""
-    return product(inverse(a, s), right)
+def solve(a: Packed, s: float | Tensor, right: Packed) -> list[Tensor]:
+    """Return (I + sA)⁻¹·right, d tensors (...): the Newton step for y + s∇u(y) = x if A = D²u."""
+    return multiply(inverse(a, s), right)
 
 
-def product(a: Packed, right: Packed) -> list[Tensor]:
-    """A·right, d of (...)."""
+def multiply(a: Packed, right: Packed) -> list[Tensor]:
+    """Return A·right, d tensors (...)."""
     rows = []
-    for first, *others in _places(len(right)):
+    for first, *others in _indices(len(right)):
         row = a[first] * right[0]
-        for place, entry in zip(others, right[1:], strict=True):
-            row = torch.addcmul(row, a[place], entry)
+        for index, entry in zip(others, right[1:], strict=True):
+            row = torch.addcmul(row, a[index], entry)
         rows.append(row)
     return rows
 
 
-def entries(matrix: Tensor) -> list[Tensor]:
-    """Matrices (..., d, d), packed."""
+def pack(matrix: Tensor) -> list[Tensor]:
+    """Return the upper triangles of matrices (..., d, d)."""
     d = matrix.shape[-1]
     return [matrix[..., i, j] for i in range(d) for j in range(i, d)]
 
 
-def unpacked(a: Packed, d: int) -> Tensor:
-    """The whole matrices, (..., d, d)."""
-    rows = [torch.stack([a[k] for k in places], -1) for places in _places(d)]
+def unpack(a: Packed, d: int) -> Tensor:
+    """Return the full matrices, (..., d, d)."""
+    rows = [torch.stack([a[k] for k in row], -1) for row in _indices(d)]
     return torch.stack(rows, -2)
 
 
 def spectral_radius(a: Packed) -> Tensor:
-    """The largest absolute value of an eigenvalue, (...)."""
+    """Return the largest absolute value of an eigenvalue, (...)."""
     if len(a) == 1:
         return a[0].abs()
     if len(a) == 3:
@@ -114,6 +118,6 @@ def _determinant3(a: Packed) -> Tensor:
     )
 
 
-def _places(d: int) -> list[list[int]]:
-    """Where the entry (i, j) is."""
+def _indices(d: int) -> list[list[int]]:
+    """Return the packed index of every entry (i, j)."""
     return {1: [[0]], 2: [[0, 1], [1, 2]], 3: [[0, 1, 2], [1, 3, 4], [2, 4, 5]]}[d]
