@@ -85,20 +85,20 @@ def compare(
     python -m benchmarks compare --suite 1d --solvers quantile,transport-1d
     """
     from benchmarks.figures import save_figures
-    from benchmarks.run import benchmark, planned
-    from benchmarks.tables import tables
+    from benchmarks.run import run_benchmark, make_plan
+    from benchmarks.tables import make_tables
 
     try:
-        plan = planned(suite or [], [name for name in solvers.split(",") if name], quick)
+        plan = make_plan(suite or [], [name for name in solvers.split(",") if name], quick)
         start, folder = perf_counter(), ensure_dir(out)
         before = _read_previous(folder, quick) if update else None
-        result = benchmark(plan, lambda line: typer.echo(line, err=True))
+        result = run_benchmark(plan, lambda line: typer.echo(line, err=True))
     except GeonetError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from error
     result = result if before is None else result.with_the_rest_of(before)
     files = [result.save(folder), *save_figures(result, folder)]
-    for table in tables(result):
+    for table in make_tables(result):
         typer.echo(f"\n{table.title}")
         print_table(table.texts(), list(table.columns))
     typer.echo(f"\n{', '.join(map(str, files))}; {format_seconds(perf_counter() - start)}")

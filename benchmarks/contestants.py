@@ -17,7 +17,7 @@ SHORT = {"epsilon": "ε"}
 
 
 @dataclass(frozen=True)
-class Entrant:
+class Contestant:
     """A solver with options.
 
     Attributes:
@@ -39,33 +39,33 @@ class Entrant:
     location: str | None = None
 
 
-def _swept(
+def _sweep(
     solver: str, dimension: int, *settings: dict[str, Any], quick: Sequence[int] = (0,)
-) -> list[Entrant]:
+) -> list[Contestant]:
     """A classical solver with each of some settings; `quick` has the numbers of quick ones."""
     return [
-        labelled(solver, (dimension,), options, k in quick) for k, options in enumerate(settings)
+        make_labelled(solver, (dimension,), options, k in quick) for k, options in enumerate(settings)
     ]
 
 
-def labelled(
+def make_labelled(
     solver: str, dimensions: tuple[int, ...], options: dict[str, Any], quick: bool = False
-) -> Entrant:
+) -> Contestant:
     """A classical solver whose label tells its options."""
     told = [v if isinstance(v, str) else f"{SHORT.get(k, k)} {v:g}" for k, v in options.items()]
-    return Entrant(", ".join([solver, *told]), solver, dimensions, "classical", options, quick)
+    return Contestant(", ".join([solver, *told]), solver, dimensions, "classical", options, quick)
 
 
 LEARNED_1D = [
-    Entrant(name, name, (1,), "learned", quick=True)
+    Contestant(name, name, (1,), "learned", quick=True)
     for name in ("transport-1d", "geonet-1d", "deeponet-1d")
 ]
 CLASSICAL_1D = [
-    Entrant("quantile", "quantile", (1,), quick=True),
-    Entrant("monge-ampere", "monge-ampere", (1,), quick=True),
-    *_swept("linear-program", 1, {"method": "emd"}, {"method": "emd_1d"}, quick=(1,)),
-    *_swept("schrodinger", 1, *({"epsilon": e, "tolerance": 1e-3} for e in (0.01, 0.1))),
-    *_swept(
+    Contestant("quantile", "quantile", (1,), quick=True),
+    Contestant("monge-ampere", "monge-ampere", (1,), quick=True),
+    *_sweep("linear-program", 1, {"method": "emd"}, {"method": "emd_1d"}, quick=(1,)),
+    *_sweep("schrodinger", 1, *({"epsilon": e, "tolerance": 1e-3} for e in (0.01, 0.1))),
+    *_sweep(
         "barycenter",
         1,
         {"reg": 6e-4},  # the paper's
@@ -76,22 +76,22 @@ CLASSICAL_1D = [
         {"reg": 6e-4, "method": "sinkhorn_log"},
         quick=(0, 1),
     ),
-    *_swept("debiased-barycenter", 1, {"method": "sinkhorn"}, {"method": "sinkhorn_log"}),
-    *_swept("ott-barycenter", 1, *({"epsilon": 6e-4, "tolerance": tol} for tol in (1e-2, 1e-4))),
-    Entrant("linear", "linear", (1,), quick=True),
-    Entrant("auto", "auto", (1,)),  # which is `quantile`
+    *_sweep("debiased-barycenter", 1, {"method": "sinkhorn"}, {"method": "sinkhorn_log"}),
+    *_sweep("ott-barycenter", 1, *({"epsilon": 6e-4, "tolerance": tol} for tol in (1e-2, 1e-4))),
+    Contestant("linear", "linear", (1,), quick=True),
+    Contestant("auto", "auto", (1,)),  # which is `quantile`
 ]
 LEARNED_2D = [
-    Entrant("transport-2d", "transport-2d", (2,), "learned", quick=True),
-    Entrant("transport-2d, network alone", "transport-2d", (2,), "learned", {"corrections": 0}),
-    Entrant("geonet-2d", "geonet-2d", (2,), "learned", quick=True),
-    Entrant("universal-2d", "universal-2d", (2,), "learned", quick=True),
-    Entrant("auto", "auto", (2,), "learned", quick=True),  # which asks `universal-2d` first
+    Contestant("transport-2d", "transport-2d", (2,), "learned", quick=True),
+    Contestant("transport-2d, network alone", "transport-2d", (2,), "learned", {"corrections": 0}),
+    Contestant("geonet-2d", "geonet-2d", (2,), "learned", quick=True),
+    Contestant("universal-2d", "universal-2d", (2,), "learned", quick=True),
+    Contestant("auto", "auto", (2,), "learned", quick=True),  # which asks `universal-2d` first
 ]
 CLASSICAL_2D = [
-    Entrant("monge-ampere", "monge-ampere", (2,), quick=True),
-    Entrant("linear-program, at most 48²", "linear-program", (2,), options={"coarsen": True}),
-    *_swept(  # in units of the box, [0, 5]²
+    Contestant("monge-ampere", "monge-ampere", (2,), quick=True),
+    Contestant("linear-program, at most 48²", "linear-program", (2,), options={"coarsen": True}),
+    *_sweep(  # in units of the box, [0, 5]²
         "schrodinger",
         2,
         {"epsilon": 0.004, "tolerance": 1e-3},
@@ -102,7 +102,7 @@ CLASSICAL_2D = [
         {"epsilon": 0.05, "tolerance": 1e-2},
         quick=(1, 3),
     ),
-    *_swept(
+    *_sweep(
         "barycenter",
         2,
         {"reg": 4e-3},  # the paper's
@@ -114,7 +114,7 @@ CLASSICAL_2D = [
         {"reg": 4e-3, "method": "sinkhorn_log"},
         quick=(0, 1),
     ),
-    *_swept(
+    *_sweep(
         "debiased-barycenter",
         2,
         *(
@@ -123,7 +123,7 @@ CLASSICAL_2D = [
         ),
         {"method": "sinkhorn_log", "reg": 4e-3},
     ),
-    *_swept(
+    *_sweep(
         "ott-barycenter",
         2,
         *(
@@ -131,57 +131,57 @@ CLASSICAL_2D = [
             for tolerance, epsilon in product((1e-2, 1e-4), (4e-3, 2e-3))
         ),
     ),
-    Entrant("linear", "linear", (2,), quick=True),
+    Contestant("linear", "linear", (2,), quick=True),
 ]
 PER_PAIR = [
-    Entrant(name, name, (1, 2), "per-pair") for name in ("pinn", "flow-matching", "rectified-flow")
+    Contestant(name, name, (1, 2), "per-pair") for name in ("pinn", "flow-matching", "rectified-flow")
 ]
-ENTRANTS = (*LEARNED_1D, *CLASSICAL_1D, *LEARNED_2D, *CLASSICAL_2D, *PER_PAIR)
+CONTESTANTS = (*LEARNED_1D, *CLASSICAL_1D, *LEARNED_2D, *CLASSICAL_2D, *PER_PAIR)
 
 
-def entrants(solvers: Sequence[str], quick: bool) -> list[Entrant]:
+def select_contestants(solvers: Sequence[str], quick: bool) -> list[Contestant]:
     """All of them, or those of the named solvers.
 
     A solver that is not among them takes part with its default options, and so does a model's file.
     """
     if not solvers:
-        return [entrant for entrant in ENTRANTS if entrant.quick or not quick]
+        return [entrant for entrant in CONTESTANTS if entrant.quick or not quick]
     chosen = []
     for name in dict.fromkeys(solvers):
-        own = [entrant for entrant in ENTRANTS if entrant.solver == name] or [by_default(name)]
+        own = [entrant for entrant in CONTESTANTS if entrant.solver == name] or [make_default(name)]
         chosen += [entrant for entrant in own if entrant.quick or not quick] or own
     return chosen
 
 
-def by_default(name: str) -> Entrant:
+def make_default(name: str) -> Contestant:
     """A solver that anyone has added, with its default options."""
     if name.endswith(".safetensors"):
         make_solver(name)  # which refuses what is no model
-        return Entrant(name, str(Path(name).resolve()), None, "learned")
+        return Contestant(name, str(Path(name).resolve()), None, "learned")
     cls = load_solver_class(name)
     learned = any(option.name == "file" for option in fields(cls))  # type: ignore[arg-type]
     kind: Kind = "learned" if learned else "classical"
     location = f"{cls.__module__}:{cls.__qualname__}"
-    return Entrant(name, name, cls.info.dimensions, kind, location=location)
+    return Contestant(name, name, cls.info.dimensions, kind, location=location)
 
 
-def made(entrant: Entrant) -> Solver:
+def build_solver(entrant: Contestant) -> Solver:
     """The solver itself, registered first where this process does not know it."""
     if entrant.location is not None and entrant.solver not in list_solver_names():
         register(entrant.solver, entrant.location)
     return make_solver(entrant.solver, **entrant.options)
 
 
-def taking_part(chosen: Sequence[Entrant], dimension: int) -> list[Entrant]:
+def filter_by_dimension(chosen: Sequence[Contestant], dimension: int) -> list[Contestant]:
     """Those for densities of a dimension."""
     return [e for e in chosen if e.dimensions is None or dimension in e.dimensions]
 
 
-def check_all_take_part(chosen: Sequence[Entrant], dimensions: Sequence[int]) -> None:
+def check_participation(chosen: Sequence[Contestant], dimensions: Sequence[int]) -> None:
     """Refuse a solver that none of the chosen suites has a use for."""
     for solver in dict.fromkeys(entrant.solver for entrant in chosen):
         own = [entrant for entrant in chosen if entrant.solver == solver]
-        if not any(taking_part(own, dimension) for dimension in dimensions):
+        if not any(filter_by_dimension(own, dimension) for dimension in dimensions):
             suites = " and ".join(f"{d}D" for d in dimensions) or "no"
             raise InputError(
                 f"The solver {solver!r} takes no part in the chosen suites, which have {suites} "

@@ -16,14 +16,14 @@ from benchmarks.records import (
     Benchmark,
     Curve,
     Measurement,
-    break_even,
-    equal_error,
-    in_setting,
-    pareto,
+    compute_break_even,
+    find_equal_error,
+    select_setting,
+    find_pareto_front,
 )
 from benchmarks.results import save_figure
 from benchmarks.suites import SUITES, TIMES
-from benchmarks.tables import named
+from benchmarks.tables import describe_setting
 from geonet._files import atomic_write
 from geonet.plotting import FAINT, INK, despine
 
@@ -58,7 +58,7 @@ Draw = Callable[
 ]  # gives the title, if it drew anything
 
 
-def figures(found: Benchmark) -> dict[str, Figure]:
+def make_figures(found: Benchmark) -> dict[str, Figure]:
     """All for which there is something to draw, by name."""
     rows = [row for row in found.settings if row.solver != "auto"]  # which is another's answer
     drawn = {
@@ -75,7 +75,7 @@ def figures(found: Benchmark) -> dict[str, Figure]:
 def save_figures(found: Benchmark, folder: Path) -> list[Path]:
     """Write benchmark-NAME.png for each."""
     files = []
-    for name, figure in figures(found).items():
+    for name, figure in make_figures(found).items():
         files.append(folder / f"benchmark-{name}.png")
         with atomic_write(files[-1]) as temporary:
             save_figure(figure, temporary)
@@ -146,11 +146,11 @@ def _legend(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
 
 def _draw_front(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
     """Error over time at the reference size, a point for each row, and the front."""
-    own = in_setting(rows, suite, SUITES[suite].reference)
+    own = select_setting(rows, suite, SUITES[suite].reference)
     if not own:
         return None
-    front = pareto(own)
-    x, y = [1e3 * row.seconds for row in front], [_shown(row) for row in front]
+    front = find_pareto_front(own)
+    x, y = [1e3 * row.seconds for row in front], [_clip_to_floor(row) for row in front]
     # nothing is below this line or left of it
     axis.step([*x, 1e3 * own[-1].seconds], [*y, y[-1]], where="post", color=FAINT, lw=1.2, zorder=0)
     for solver in dict.fromkeys(row.solver for row in own):
@@ -158,7 +158,7 @@ def _draw_front(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | No
         colour, marker = _style(solver)
         axis.scatter(
             [1e3 * row.seconds for row in points],
-            [_shown(row) for row in points],
+            [_clip_to_floor(row) for row in points],
             c=colour,
             marker=marker,
             s=44,
@@ -172,14 +172,14 @@ def _draw_front(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | No
     low, high = axis.get_ylim()
     axis.set_ylim(low / (high / low) ** 0.1, high)
     _label_front(axis, front)
-    return f"{named(suite, SUITES[suite].reference)}, one pair, {TIMES} times"
+    return f"{describe_setting(suite, SUITES[suite].reference)}, one pair, {TIMES} times"
 
 
 def _label_front(axis: Axes, front: Sequence[Measurement]) -> None:
     """Names below and left of the points, where nothing else is; lower if one is in the way."""
     before_x, before_y = -np.inf, np.inf
     for row in front:
-        place = (1e3 * row.seconds, _shown(row))
+        place = (1e3 * row.seconds, _clip_to_floor(row))
         x, y = axis.transAxes.inverted().transform(axis.transData.transform(place)) * PANEL
         in_the_way = x - LETTER * len(row.label) < before_x
         lower = min(y - 4, before_y - LINE) if in_the_way else y - 4
@@ -214,7 +214,7 @@ def _draw_sizes(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | No
     ticks = sorted({row.cells for row in base})
     axis.set_xticks(ticks, [str(n) for n in ticks])
     axis.minorticks_off()
-    return f"{named(suite)}, one pair, {TIMES} times"
+    return f"{describe_setting(suite)}, one pair, {TIMES} times"
 
 
 def _draw_runtime(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
@@ -238,18 +238,18 @@ def _draw_runtime(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | 
             axis.errorbar(cells, ms[:, 0], spread, label=label, capsize=2, c=colour, ls=line)
             drawn += 1
     axis.set(xlabel="cells per side", ylabel="ms per pair")
-    return f"{named(suite)}, one pair, {TIMES} times" if drawn > 1 else None
+    return f"{describe_setting(suite)}, one pair, {TIMES} times" if drawn > 1 else None
 
 
 def _draw_break_even(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
     """Seconds for n pairs: trained first, or solved classically at the same error."""
     learned = [
         (row, equal, pairs)
-        for row in in_setting(rows, suite, SUITES[suite].reference)
+        for row in select_setting(rows, suite, SUITES[suite].reference)
         if row.kind == "learned"
         and not row.options
-        and (equal := equal_error(rows, row)) is not None
-        and (pairs := break_even(row, equal)) is not None
+        and (equal := find_equal_error(rows, row)) is not None
+        and (pairs := compute_break_even(row, equal)) is not None
     ]
     n = np.logspace(0, max((np.log10(pairs) for *_, pairs in learned), default=0) + 1.5, 60)
     for k, (row, equal, pairs) in enumerate(learned):
@@ -270,7 +270,7 @@ def _draw_break_even(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str
             color=colour,
         )
     axis.set(xscale="log", yscale="log", xlabel="pairs", ylabel="seconds, training included")
-    return named(suite, SUITES[suite].reference) if learned else None
+    return describe_setting(suite, SUITES[suite].reference) if learned else None
 
 
 def _scaling(curves: Sequence[Curve]) -> Figure | None:
@@ -284,7 +284,7 @@ def _scaling(curves: Sequence[Curve]) -> Figure | None:
             marker = "s" if curve.solver.endswith("-1d") else "o"
             label = f"{curve.solver}, slope {curve.slope:.2f}"
             ms = [1e3 * seconds for seconds in curve.seconds]
-            axis.plot(curve.tensor, ms, marker + "-", c=colour, ms=4, lw=1, label=label)
+            axis.plot(curve.values, ms, marker + "-", c=colour, ms=4, lw=1, label=label)
         axis.set(xscale="log", yscale="log", xlabel=name, ylabel="ms per call")
         axis.xaxis.set_minor_formatter(NullFormatter())
         _finish(axis)
@@ -292,7 +292,7 @@ def _scaling(curves: Sequence[Curve]) -> Figure | None:
     return figure
 
 
-def _shown(row: Measurement) -> float:
+def _clip_to_floor(row: Measurement) -> float:
     """The error where it is drawn."""
     return max(row.l1_percent, FLOOR)
 

@@ -12,14 +12,14 @@ from benchmarks.records import (
     LIMIT,
     Benchmark,
     Measurement,
-    break_even,
-    equal_error,
-    in_setting,
+    compute_break_even,
+    find_equal_error,
+    select_setting,
     read_benchmark,
 )
-from benchmarks.results import digits
+from benchmarks.results import format_digits
 from benchmarks.suites import SUITES
-from benchmarks.tables import equal_errors, left_out, loads, ranking, scaling, sizes
+from benchmarks.tables import make_equal_error_table, make_skipped_table, make_loads_table, make_ranking, make_scaling_table, make_sizes_table
 
 RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images"
 PAGE, README = ROOT / "docs" / "benchmark.md", ROOT / "README.md"
@@ -34,7 +34,7 @@ PICTURES = {
 ANY_PLACES = ("any", "any-trust", "any-kinds", "any-out")
 
 
-def read(results: Path = RESULTS) -> Benchmark:
+def read_results(results: Path = RESULTS) -> Benchmark:
     """The results of a full run of all suites."""
     found = read_benchmark(results)
     if found.quick:
@@ -44,7 +44,7 @@ def read(results: Path = RESULTS) -> Benchmark:
         for name in SUITES
         if not any(
             r.label == f"transport-{name}"
-            for r in in_setting(found.settings, name, reference(name))
+            for r in select_setting(found.settings, name, reference_cells(name))
         )
     ]
     if missing or not found.scaling:
@@ -52,60 +52,60 @@ def read(results: Path = RESULTS) -> Benchmark:
     return found
 
 
-def sections(found: Benchmark) -> dict[str, str]:
+def format_sections(found: Benchmark) -> dict[str, str]:
     """What the page has between its markers."""
     rows = found.settings
-    return any_sections(found) | {
+    return format_any_sections(found) | {
         "machine": ", ".join(
             f"{name.replace('_', ' ')} {value or 'none'}" for name, value in found.machine.items()
         ),
-        "front": _picture("pareto"),
-        "2d": _join(remark(rows, "2d"), ranking(rows, "2d").markdown()),
-        "1d": _join(remark(rows, "1d"), ranking(rows, "1d").markdown()),
-        "sizes": _join(_picture("resolution"), *(sizes(rows, s).markdown() for s in ("2d", "1d"))),
-        "loads": _join(*(loads(rows, suite).markdown() for suite in ("2d", "1d"))),
-        "equal-error": _join(equal_errors(rows).markdown(), _picture("break-even")),
-        "paper": _picture("runtime"),
-        "scaling": _join(scaling(found).markdown(), _picture("scaling")),
-        "left-out": left_out(found.skipped).markdown(),
+        "front": _format_picture("pareto"),
+        "2d": _join(write_remark(rows, "2d"), make_ranking(rows, "2d").markdown()),
+        "1d": _join(write_remark(rows, "1d"), make_ranking(rows, "1d").markdown()),
+        "sizes": _join(_format_picture("resolution"), *(make_sizes_table(rows, s).markdown() for s in ("2d", "1d"))),
+        "loads": _join(*(make_loads_table(rows, suite).markdown() for suite in ("2d", "1d"))),
+        "equal-error": _join(make_equal_error_table(rows).markdown(), _format_picture("break-even")),
+        "paper": _format_picture("runtime"),
+        "scaling": _join(make_scaling_table(found).markdown(), _format_picture("scaling")),
+        "left-out": make_skipped_table(found.skipped).markdown(),
     }
 
 
-def any_sections(found: Benchmark) -> dict[str, str]:
+def format_any_sections(found: Benchmark) -> dict[str, str]:
     """The suite `any`, in its places, which are empty before it is measured."""
     pairs = found.any
     if pairs is None:
         return dict.fromkeys(ANY_PLACES, "")
     return {
-        "any": _join(any_pair.overview(pairs).markdown(), _picture("any")),
-        "any-trust": _join(any_pair.remark(pairs), any_pair.trust(pairs).markdown()),
-        "any-kinds": _join(*(any_pair.kinds(pairs, n).markdown() for n in pairs.finer)),
-        "any-out": any_pair.unanswered(pairs.unanswered).markdown(),
+        "any": _join(any_pair.make_overview(pairs).markdown(), _format_picture("any")),
+        "any-trust": _join(any_pair.write_remark(pairs), any_pair.make_trust_table(pairs).markdown()),
+        "any-kinds": _join(*(any_pair.make_kinds_table(pairs, n).markdown() for n in pairs.finer)),
+        "any-out": any_pair.make_unanswered_table(pairs.unanswered).markdown(),
     }
 
 
-def remark(rows: Sequence[Measurement], suite: str) -> str:
+def write_remark(rows: Sequence[Measurement], suite: str) -> str:
     """The fastest solvers below the limit, learned and classical, and whether training pays."""
-    dimension, cells = SUITES[suite].dimension, reference(suite)
-    own = [row for row in in_setting(rows, suite, cells) if row.solver != "auto"]
+    dimension, cells = SUITES[suite].dimension, reference_cells(suite)
+    own = [row for row in select_setting(rows, suite, cells) if row.solver != "auto"]
     good = [row for row in own if row.l1_percent <= LIMIT]
     if not good:
         return f"In {dimension}D no solver has an error below {LIMIT:g} %."
-    text = f"The fastest {dimension}D solver with an error below {LIMIT:g} % is {_named(good[0])}."
+    text = f"The fastest {dimension}D solver with an error below {LIMIT:g} % is {_describe(good[0])}."
     rival = next((row for row in good if row.kind != good[0].kind), None)
     if rival is not None:
-        ratio = digits(rival.seconds / good[0].seconds)
-        text += f" The fastest {rival.kind} one is {_named(rival)}; it takes {ratio} times as long."
+        ratio = format_digits(rival.seconds / good[0].seconds)
+        text += f" The fastest {rival.kind} one is {_describe(rival)}; it takes {ratio} times as long."
     learned = next((row for row in own if row.label == f"transport-{dimension}d"), None)
-    return text if learned is None else f"{text} {_pays(rows, learned)}"
+    return text if learned is None else f"{text} {_write_break_even(rows, learned)}"
 
 
-def _pays(rows: Sequence[Measurement], learned: Measurement) -> str:
-    equal = equal_error(rows, learned)
+def _write_break_even(rows: Sequence[Measurement], learned: Measurement) -> str:
+    equal = find_equal_error(rows, learned)
     if equal is None:
         return f"No classical solver is as accurate as `{learned.label}`."
-    ratio = digits(equal.seconds / learned.seconds)
-    pairs = break_even(learned, equal)
+    ratio = format_digits(equal.seconds / learned.seconds)
+    pairs = compute_break_even(learned, equal)
     text = f"The fastest classical solver that is as accurate as `{learned.label}` is"
     text += f" `{equal.label}`; it takes {ratio} times as long."
     never = f" Training `{learned.label}` never pays."
@@ -113,21 +113,21 @@ def _pays(rows: Sequence[Measurement], learned: Measurement) -> str:
     return text + (never if pairs is None else pays)
 
 
-def readme_any(found: Benchmark) -> str:
+def format_readme(found: Benchmark) -> str:
     """Any pair: a line for each solver."""
-    return "" if found.any is None else any_pair.overview(found.any).markdown()
+    return "" if found.any is None else any_pair.make_overview(found.any).markdown()
 
 
-def reference(suite: str) -> int:
+def reference_cells(suite: str) -> int:
     """The size that the tables are about."""
     return SUITES[suite].reference
 
 
-def _named(row: Measurement) -> str:
-    return f"`{row.label}` ({digits(1e3 * row.seconds)} ms, {digits(row.l1_percent)} %)"
+def _describe(row: Measurement) -> str:
+    return f"`{row.label}` ({format_digits(1e3 * row.seconds)} ms, {format_digits(row.l1_percent)} %)"
 
 
-def _picture(name: str) -> str:
+def _format_picture(name: str) -> str:
     return f"![{PICTURES[name]}](images/benchmark-{name}.png)"
 
 
@@ -137,17 +137,17 @@ def _join(*parts: str) -> str:
 
 def main() -> None:
     """Update the page with its pictures, then README."""
-    result = read()
+    result = read_results()
     note = format_note(result.provenance, "make benchmark")
     pairs = result.any
     any_note = note if pairs is None else format_note(pairs.provenance, "make benchmark")
-    for name, text in sections(result).items():
+    for name, text in format_sections(result).items():
         notes = {"machine": ""}.get(name, any_note if name in ANY_PLACES else note)
         replace_section(PAGE, name, f"{text}\n\n{notes}".rstrip())
     for name in PICTURES if pairs is not None else [n for n in PICTURES if n != "any"]:
         file = f"benchmark-{name}.png"
         shutil.copyfile(RESULTS / file, IMAGES / file)
-    replace_section(README, "any", f"{readme_any(result)}\n\n{any_note}")
+    replace_section(README, "any", f"{format_readme(result)}\n\n{any_note}")
 
 
 if __name__ == "__main__":

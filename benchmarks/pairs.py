@@ -424,7 +424,7 @@ def _known_map(cells: int, seed: int = 3, strength: float = 0.6) -> tuple[Frame,
 
     def frame(t: float) -> Tensor:
         times, points = torch.tensor([t], dtype=torch.float64), _gauss_points(cells)
-        origin = lines.origins(times, points)[0]
+        origin = lines.trace_back(times, points)[0]
         return _gauss_means(_floored(origin.point) / origin.determinant(t), cells)
 
     fine = 128  # cells for the integral of |∇u|² over the source
@@ -479,7 +479,7 @@ def _floored(points: Tensor) -> Tensor:
     """The same mixture at points (N, 2), (N,)."""
     spreads = torch.from_numpy(LUMPS[:, 2])
     lumps = GaussianMixture.isotropic(LUMPS[:, :2], spreads, SHARES)
-    return float(SHARES.sum()) * lumps.pdf(points) + FLOOR
+    return float(SHARES.sum()) * lumps._pdf(points) + FLOOR
 
 
 def _gauss_points(cells: int) -> Tensor:

@@ -18,7 +18,7 @@ Given = TypeVar("Given")
 Found = TypeVar("Found")
 
 
-def in_new_process(function: Callable[[Given], Found], given: Given) -> Found:
+def run_in_process(function: Callable[[Given], Found], given: Given) -> Found:
     """function(given), all picklable; whatever it raises is a `SolverError` here."""
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -38,7 +38,7 @@ def in_new_process(function: Callable[[Given], Found], given: Given) -> Found:
     return answer
 
 
-def told(error: Exception) -> str:
+def format_error(error: Exception) -> str:
     """An error in one line: geonet's own speak for themselves."""
     text = " ".join(str(error).split())
     return text if isinstance(error, GeonetError) else f"{type(error).__name__}: {text}"
@@ -50,4 +50,4 @@ def _run(sender: Connection, function: Callable[[Any], Any], given: Any) -> None
     try:
         sender.send((function(given), None))
     except Exception as error:
-        sender.send((None, told(error)))
+        sender.send((None, format_error(error)))

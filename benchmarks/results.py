@@ -29,7 +29,7 @@ from geonet.numerics.kernels import library_name
 PACKAGES = ("torch", "numpy", "scipy", "POT", "jax", "ott-jax")
 
 
-def machine() -> dict[str, Any]:
+def read_machine() -> dict[str, Any]:
     """Processor, memory, system and versions; None for what is not there or not known."""
     return {
         "cpu": _processor(),
@@ -95,7 +95,7 @@ class Provenance:
 
 def record_provenance() -> Provenance:
     """Return the provenance of a measurement that starts now."""
-    return Provenance(_read_commit(), datetime.now(UTC).date().isoformat(), machine())
+    return Provenance(_read_commit(), datetime.now(UTC).date().isoformat(), read_machine())
 
 
 def _read_commit() -> str | None:
@@ -140,13 +140,13 @@ class Table:
 
     def texts(self) -> list[list[str]]:
         """The rows as they are printed."""
-        return [[written(cell) for cell in row] for row in self.rows]
+        return [[format_cell(cell) for cell in row] for row in self.rows]
 
     def markdown(self) -> str:
         """The table with its title above."""
         lines = [f"**{self.title}**\n"] if self.title else []
-        lines += [_line(self.columns), _line(["---"] * len(self.columns))]
-        return "\n".join([*lines, *(_line(row) for row in self.texts())])
+        lines += [_format_row(self.columns), _format_row(["---"] * len(self.columns))]
+        return "\n".join([*lines, *(_format_row(row) for row in self.texts())])
 
 
 @dataclass(frozen=True)
@@ -211,16 +211,16 @@ def save_figure(figure: Figure, file: Path) -> None:
         image.convert("RGB").quantize(256).save(file, optimize=True)
 
 
-def written(cell: Cell) -> str:
+def format_cell(cell: Cell) -> str:
     """A cell as text: three digits."""
     if cell is None:
         return "–"
     if isinstance(cell, Spread):
-        return f"{digits(cell.mean)} ± {digits(cell.sd)}"
-    return cell if isinstance(cell, str) else digits(cell)
+        return f"{format_digits(cell.mean)} ± {format_digits(cell.sd)}"
+    return cell if isinstance(cell, str) else format_digits(cell)
 
 
-def digits(number: float) -> str:
+def format_digits(number: float) -> str:
     """Three significant digits, at most three behind the point."""
     size = abs(float(f"{number:.3g}"))  # as it is shown: 9.996 is 10.0
     if isinstance(number, int) or size >= 100:
@@ -228,25 +228,25 @@ def digits(number: float) -> str:
     return f"{number:.1f}" if size >= 10 else f"{number:.2f}" if size >= 1 else f"{number:.3f}"
 
 
-def spreads(errors: Tensor, scale: float = 100.0) -> list[Cell]:
+def make_spreads(errors: Tensor, scale: float = 100.0) -> list[Cell]:
     """Mean and standard deviation over the pairs at each time, from (pairs, times)."""
     errors = scale * errors.double()
     deviations = errors.std(0) if len(errors) > 1 else 0 * errors[0]
     return [Spread(m, s) for m, s in zip(errors.mean(0).tolist(), deviations.tolist(), strict=True)]
 
 
-def means(errors: Tensor, scale: float = 100.0) -> list[Cell]:
+def make_means(errors: Tensor, scale: float = 100.0) -> list[Cell]:
     """Means over the pairs at each time, from (pairs, times)."""
     return list((scale * errors.double()).mean(0).tolist())
 
 
-def _line(cells: Sequence[str]) -> str:
+def _format_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
 def describe_machine() -> str:
     """Return one line on the machine: architecture, threads and versions."""
-    facts = machine()
+    facts = read_machine()
     return (
         f"{facts['cpu']}, {facts['threads']} threads, Python {facts['python']}, "
         f"torch {facts['torch']}"

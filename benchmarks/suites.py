@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.any_pair.suite import ANY
-from benchmarks.records import Curve, slope
-from benchmarks.timing import calls_within
+from benchmarks.records import Curve, fit_slope
+from benchmarks.timing import repeat_within
 from geonet.density import Density
 from geonet.errors import InputError
 from geonet.evaluation import SEED, TestSet, ReferencePairs, sample_pairs
@@ -141,7 +141,7 @@ def check_suites(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names)) or list(NAMES)
 
 
-def suite_of(name: str, quick: bool) -> Suite:
+def get_suite(name: str, quick: bool) -> Suite:
     """A suite, in full or as a check."""
     return SUITES[name].quickly(QUICK_CELLS[name]) if quick else SUITES[name]
 
@@ -198,7 +198,7 @@ LADDERS = (
 )
 
 
-def curves(ladder: Ladder) -> list[Curve]:
+def measure_curves(ladder: Ladder) -> list[Curve]:
     """Seconds along the three axes."""
     warnings.simplefilter("ignore")
     solver = make_solver(ladder.solver)
@@ -212,7 +212,7 @@ def curves(ladder: Ladder) -> list[Curve]:
             first, second = first[0], second[0]
         given = Density(first, ladder.grid), Density(second, ladder.grid)
         moments = Call(ladder.grid.shape[0], times=times).moments()
-        calls = calls_within(
+        calls = repeat_within(
             ladder.budget, ladder.repeats, lambda k: solver(*given).density(moments, grid)
         )
         return median(calls.warm)
@@ -229,4 +229,4 @@ def curves(ladder: Ladder) -> list[Curve]:
 
 def _curve(solver: str, axis: str, along: dict[int, float]) -> Curve:
     values, seconds = list(along), list(along.values())
-    return Curve(solver, axis, values, seconds, slope(values, seconds))
+    return Curve(solver, axis, values, seconds, fit_slope(values, seconds))

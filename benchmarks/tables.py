@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.any_pair.tables import any_tables
+from benchmarks.any_pair.tables import make_any_tables
 from benchmarks.records import (
     LIMIT,
     Benchmark,
     Measurement,
     Skipped,
-    break_even,
-    equal_error,
-    in_setting,
-    pareto,
+    compute_break_even,
+    find_equal_error,
+    select_setting,
+    find_pareto_front,
 )
-from benchmarks.results import Cell, Table, digits
+from benchmarks.results import Cell, Table, format_digits
 from benchmarks.suites import SUITES, TIMES
 
 ON_FRONT = "●"
 
 
-def tables(found: Benchmark) -> list[Table]:
+def make_tables(found: Benchmark) -> list[Table]:
     """All that have rows: any pair, 1D and 2D, what these say, then what they left out."""
     suites = [name for name in SUITES if any(row.suite == name for row in found.settings)]
-    made = [make(found.settings, name) for name in suites for make in (ranking, sizes, loads)]
-    made += [equal_errors(found.settings), scaling(found), left_out(found.skipped)]
-    return [*any_tables(found.any), *(table for table in made if table.rows)]
+    made = [make(found.settings, name) for name in suites for make in (make_ranking, make_sizes_table, make_loads_table)]
+    made += [make_equal_error_table(found.settings), make_scaling_table(found), make_skipped_table(found.skipped)]
+    return [*make_any_tables(found.any), *(table for table in made if table.rows)]
 
 
-def ranking(rows: Sequence[Measurement], suite: str) -> Table:
+def make_ranking(rows: Sequence[Measurement], suite: str) -> Table:
     """Error and time at the reference size, one pair, the fastest first."""
     cells = SUITES[suite].reference
-    own = in_setting(rows, suite, cells)
-    front = pareto(row for row in own if row.solver != "auto")  # which is another's answer
+    own = select_setting(rows, suite, cells)
+    front = find_pareto_front(row for row in own if row.solver != "auto")  # which is another's answer
     columns = (
         "solver",
         "front",
@@ -55,7 +55,7 @@ def ranking(rows: Sequence[Measurement], suite: str) -> Table:
             row.w2_percent,
             1e3 * row.seconds,
             "–".join(
-                digits(1e3 * seconds)
+                format_digits(1e3 * seconds)
                 for seconds in (
                     row.seconds_per_pair.low_quartile,
                     row.seconds_per_pair.high_quartile,
@@ -70,12 +70,12 @@ def ranking(rows: Sequence[Measurement], suite: str) -> Table:
         for row in own
     ]
     title = (
-        f"{named(suite, cells)}, one pair, {TIMES} times; {ON_FRONT}: no other is better in both"
+        f"{describe_setting(suite, cells)}, one pair, {TIMES} times; {ON_FRONT}: no other is better in both"
     )
     return Table(title, columns, lines)
 
 
-def sizes(rows: Sequence[Measurement], suite: str) -> Table:
+def make_sizes_table(rows: Sequence[Measurement], suite: str) -> Table:
     """Milliseconds of one pair on every grid."""
     own = [row for row in rows if (row.suite, row.pairs, row.times) == (suite, 1, TIMES)]
     cells = sorted({row.cells for row in own})
@@ -83,27 +83,27 @@ def sizes(rows: Sequence[Measurement], suite: str) -> Table:
     labels = dict.fromkeys(row.label for row in own)
     lines: list[list[Cell]] = [
         [label, *(found.get((label, n)) for n in cells)]
-        for label in sorted(labels, key=lambda label: _latest(found, label, cells))
+        for label in sorted(labels, key=lambda label: _sort_key(found, label, cells))
     ]
-    title = f"{named(suite)}, one pair, {TIMES} times, ms per pair"
+    title = f"{describe_setting(suite)}, one pair, {TIMES} times, ms per pair"
     return Table(title, ("cells per side", *map(str, cells)), lines if len(cells) > 1 else [])
 
 
-def loads(rows: Sequence[Measurement], suite: str) -> Table:
+def make_loads_table(rows: Sequence[Measurement], suite: str) -> Table:
     """Milliseconds per pair for other numbers of times, and in a batch."""
     cells = SUITES[suite].reference
     own = [row for row in rows if (row.suite, row.cells) == (suite, cells)]
     kinds = sorted({(row.pairs, row.times) for row in own})
     found = {(row.label, (row.pairs, row.times)): 1e3 * row.seconds for row in own}
-    labels = [row.label for row in in_setting(own, suite, cells)]
+    labels = [row.label for row in select_setting(own, suite, cells)]
     lines: list[list[Cell]] = [
         [label, *(found.get((label, kind)) for kind in kinds)] for label in labels
     ]
-    columns = ("solver", *(_load(*kind) for kind in kinds))
-    return Table(f"{named(suite, cells)}, ms per pair", columns, lines if len(kinds) > 1 else [])
+    columns = ("solver", *(_describe_load(*kind) for kind in kinds))
+    return Table(f"{describe_setting(suite, cells)}, ms per pair", columns, lines if len(kinds) > 1 else [])
 
 
-def equal_errors(rows: Sequence[Measurement]) -> Table:
+def make_equal_error_table(rows: Sequence[Measurement]) -> Table:
     """Learned solvers against the fastest classical one that is as accurate, and when they pay."""
     columns = (
         "learned",
@@ -121,37 +121,37 @@ def equal_errors(rows: Sequence[Measurement]) -> Table:
     for row in rows:
         reference = row.cells == SUITES[row.suite].reference and row.times == TIMES
         if row.kind == "learned" and reference:
-            lines.append(_against(row, equal_error(rows, row), equal_error(rows, row, LIMIT)))
+            lines.append(_compare(row, find_equal_error(rows, row), find_equal_error(rows, row, LIMIT)))
     return Table("Speed at equal error", columns, lines)
 
 
-def _against(row: Measurement, equal: Measurement | None, below: Measurement | None) -> list[Cell]:
+def _compare(row: Measurement, equal: Measurement | None, below: Measurement | None) -> list[Cell]:
     """A line of `equal_errors`."""
-    name = f"{row.label}, {named(row.suite, row.cells)}, {_load(row.pairs, row.times)}"
+    name = f"{row.label}, {describe_setting(row.suite, row.cells)}, {_describe_load(row.pairs, row.times)}"
     line: list[Cell] = [name, row.l1_percent, 1e3 * row.seconds]
     if equal is None:
         line += ["none"] + [None] * 2
     else:
         line += [equal.label, 1e3 * equal.seconds, equal.seconds / row.seconds]
-    line += [row.training_seconds, _pays(row, equal)]
+    line += [row.training_seconds, _format_break_even(row, equal)]
     return line + ([None] * 2 if below is None else [below.label, below.seconds / row.seconds])
 
 
-def _pays(row: Measurement, equal: Measurement | None) -> Cell:
+def _format_break_even(row: Measurement, equal: Measurement | None) -> Cell:
     if row.training_seconds is None or equal is None:
         return None
-    pairs = break_even(row, equal)
+    pairs = compute_break_even(row, equal)
     return "never" if pairs is None else round(pairs)
 
 
-def scaling(found: Benchmark) -> Table:
+def make_scaling_table(found: Benchmark) -> Table:
     """How fast the cost grows, by the slope of log against log."""
     lines: list[list[Cell]] = [
         [
             curve.solver,
             curve.axis,
-            f"{curve.tensor[0]}–{curve.tensor[-1]}",
-            f"{digits(1e3 * curve.seconds[0])}–{digits(1e3 * curve.seconds[-1])}",
+            f"{curve.values[0]}–{curve.values[-1]}",
+            f"{format_digits(1e3 * curve.seconds[0])}–{format_digits(1e3 * curve.seconds[-1])}",
             f"{curve.slope:.2f}",
         ]
         for curve in found.scaling
@@ -160,30 +160,30 @@ def scaling(found: Benchmark) -> Table:
     return Table("Cost against size", columns, lines)
 
 
-def left_out(skipped: Sequence[Skipped]) -> Table:
+def make_skipped_table(skipped: Sequence[Skipped]) -> Table:
     """What was not measured, and why; settings with one reason in one line."""
     grouped: dict[tuple[str, str, str], list[Skipped]] = {}
     for one in skipped:
         grouped.setdefault((one.suite, one.label, one.reason), []).append(one)
     lines: list[list[Cell]] = [
-        [label, suite, "; ".join(_setting(one) for one in own), reason]
+        [label, suite, "; ".join(_describe_skipped(one) for one in own), reason]
         for (suite, label, reason), own in grouped.items()
     ]
     return Table("Not measured", ("solver", "suite", "settings", "why"), lines)
 
 
-def _setting(one: Skipped) -> str:
-    extra = f" ({_load(one.pairs, one.times)})" if (one.pairs, one.times) != (1, TIMES) else ""
+def _describe_skipped(one: Skipped) -> str:
+    extra = f" ({_describe_load(one.pairs, one.times)})" if (one.pairs, one.times) != (1, TIMES) else ""
     return f"{one.cells}{extra}"
 
 
-def _latest(found: dict[tuple[str, int], float], label: str, cells: list[int]) -> tuple:
+def _sort_key(found: dict[tuple[str, int], float], label: str, cells: list[int]) -> tuple:
     """Orders by how many grids a solver came through, then by its time on the last of them."""
     own = [found[label, n] for n in cells if (label, n) in found]
     return -len(own), own[-1]
 
 
-def named(suite: str, cells: int | None = None) -> str:
+def describe_setting(suite: str, cells: int | None = None) -> str:
     """Dimension and grid in words."""
     dimension = SUITES[suite].dimension
     if cells is None:
@@ -191,6 +191,6 @@ def named(suite: str, cells: int | None = None) -> str:
     return f"{dimension}D, {cells}{'²' if dimension == 2 else ''} cells"
 
 
-def _load(pairs: int, times: int) -> str:
+def _describe_load(pairs: int, times: int) -> str:
     moments = f"{times} times" if times > 1 else "1 time"
     return moments if pairs == 1 else f"{moments}, batch of {pairs}"

@@ -33,7 +33,7 @@ class Calls:
     memory_mb: float | None
 
 
-def calls_within(
+def repeat_within(
     budget: float,
     repeats: int,
     call: Callable[[int], Answer],
@@ -46,17 +46,17 @@ def calls_within(
     answer.
     """
     reset = _reset_peak()
-    first = _timed(call, 0, seen)
-    memory = None if reset is None else max(_resident("VmHWM") - reset, 0.0)
+    first = _time_call(call, 0, seen)
+    memory = None if reset is None else max(_read_memory("VmHWM") - reset, 0.0)
     if first > HOPELESS * budget:
         return Calls(first, [first], memory)
     warm: list[float] = []
     while len(warm) < repeats and (not warm or sum(warm) + max(warm) <= budget):
-        warm.append(_timed(call, len(warm), seen))
+        warm.append(_time_call(call, len(warm), seen))
     return Calls(first, warm, memory)
 
 
-def _timed(call: Callable[[int], Answer], k: int, seen: Callable[[int, Answer], None]) -> float:
+def _time_call(call: Callable[[int], Answer], k: int, seen: Callable[[int, Answer], None]) -> float:
     began = perf_counter()
     answer = call(k)
     seconds = perf_counter() - began
@@ -71,12 +71,12 @@ def _reset_peak() -> float | None:
         ctypes.CDLL(None).malloc_trim(0)
     try:
         Path("/proc/self/clear_refs").write_text("5")
-        return _resident("VmRSS")
+        return _read_memory("VmRSS")
     except OSError:
         return None
 
 
-def _resident(key: str) -> float:
+def _read_memory(key: str) -> float:
     """A line of /proc/self/status, in megabytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(f"{key}:"))

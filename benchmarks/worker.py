@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.contestants import Entrant, made
-from benchmarks.process import told
+from benchmarks.contestants import Contestant, build_solver
+from benchmarks.process import format_error
 from benchmarks.records import Measurement, Seconds, Skipped
 from benchmarks.suites import Call, PairsFile, Suite
-from benchmarks.timing import Calls, calls_within
+from benchmarks.timing import Calls, repeat_within
 from geonet.density import Density
 from geonet.errors import GeonetError, SolverError, UnavailableError
 from geonet.evaluation import ReferencePairs
-from geonet.metrics import l1
+from geonet.metrics import l1_tensor
 from geonet.paths import Geodesic
 from geonet.solvers.base import Solver
 
@@ -56,7 +56,7 @@ FULL, QUICK = Limits(10.0, 16, 16), Limits(4.0, 5, 4)
 class Job:
     """What a process is told: who, what, and where the pairs are, by the number of cells."""
 
-    entrant: Entrant
+    entrant: Contestant
     suite: Suite
     files: dict[int, Path]
     limits: Limits
@@ -82,7 +82,7 @@ class Job:
         }
 
 
-def measured(job: Job) -> tuple[list[Measurement], list[Skipped]]:
+def measure_solver(job: Job) -> tuple[list[Measurement], list[Skipped]]:
     """The calls that were measured, and those that were not."""
     warnings.simplefilter("ignore")  # of what stopped early; its error shows it
     return Worker(job).run()
@@ -102,11 +102,11 @@ class Errors:
         if k in self.l1:
             return
         path, frames = answer
-        self.l1[k] = 100 * l1(frames, self.pairs.truth[k])
+        self.l1[k] = 100 * l1_tensor(frames, self.pairs.truth[k])
         if not bool(torch.isfinite(self.l1[k]).all()):
             raise SolverError("The densities are not finite; give the solver other options.")
         try:
-            off = float(path.distance.detach() / self.pairs.distance[k] - 1)
+            off = float(path._distance() / self.pairs.distance[k] - 1)
         except UnavailableError:
             return
         if math.isfinite(off):
@@ -148,7 +148,7 @@ class Worker:
                     rows.append(self._row(asked))
                     continue
                 except Exception as error:  # one solver's failure must not cost the others' rows
-                    reason = told(error)
+                    reason = format_error(error)
                     if asked.is_base:
                         self.refused[asked.cells] = reason
                         self._judge(asked, perf_counter() - self.began)
@@ -205,7 +205,7 @@ class Worker:
                 errors.see(k, answer)
 
         _ = self._solver  # made before the clock of the first call
-        calls = calls_within(limits.budget, limits.repeats, call, see)
+        calls = repeat_within(limits.budget, limits.repeats, call, see)
         if asked.is_base:
             self.errors[asked.cells] = errors.summary()
         return calls, str(dtypes[0]).removeprefix("torch.")
@@ -213,7 +213,7 @@ class Worker:
     @cached_property
     def _solver(self) -> Solver:
         began = perf_counter()
-        solver = made(self.job.entrant)
+        solver = build_solver(self.job.entrant)
         self.making = perf_counter() - began
         return solver
 

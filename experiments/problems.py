@@ -11,7 +11,7 @@ from experiments.autoencoder import SHIPPED, as_rows, code_densities, load_autoe
 from experiments.mnist import as_densities, mnist
 from geonet.density import Density
 from geonet.grid import Grid
-from geonet.mixture import BOX_CLOUDS, PARTICLES, GaussianMixture, cell_masses, clouds
+from geonet.mixture import BOX_CLOUDS, PARTICLES, GaussianMixture, cell_masses, cloud_mixtures
 from geonet.numerics.interpolation import CubicSpline
 from geonet.solvers.neural.losses import DensityFunction, DensityFunctions
 from geonet.training.problems import Mixtures
@@ -37,7 +37,7 @@ class Clouds(Mixtures):
     """
 
     def __init__(self) -> None:
-        super().__init__(clouds, BOX_CLOUDS)
+        super().__init__(cloud_mixtures, BOX_CLOUDS)
 
     def draw(self, count: int, generator: torch.Generator) -> DensityFunctions:
         """New mixtures with new particles; both ends are independent."""

@@ -27,7 +27,8 @@ from geonet.metrics import l1
 from geonet.paths import QUARTERS
 from geonet.solvers.neural.cascade import CascadeNet
 from geonet.solvers.neural.deeponet import DeepONetModel
-from geonet.solvers.neural.model import PRETRAINED, Model, load_model, save_model
+from geonet.solvers.neural.model import Model, load_model, save_model
+from geonet.solvers.neural.pretrained import pretrained_file
 from geonet.solvers.neural.transport.certificate import Calibration, fit_calibration
 from geonet.solvers.neural.transport.network import TransportNet, predict_potential
 from geonet.solvers.neural.transport.path import CosineGeodesic
@@ -178,16 +179,15 @@ def main(folder: Path, remark: str) -> None:
     header["machine"], header["remark"] = describe_machine(), remark
     header["history"], header["validations"] = thinned(log, "terms"), thinned(log, "validation")
     name = header["name"]
-    PRETRAINED.mkdir(exist_ok=True)
     weights = sum(p.numel() for p in model.parameters())
     if isinstance(model, DeepONetModel):
         for network in model.networks:
             network.half()
-    file = save_model(PRETRAINED / f"{name}.safetensors", model, header)
+    file = save_model(pretrained_file(name), model, header)
     if file.stat().st_size > LARGEST:
         file.unlink()
         raise SystemExit(f"{file} would have more than {LARGEST:,} bytes; train a smaller model.")
-    with atomic_write(PRETRAINED / f"{name}.md") as temporary:
+    with atomic_write(file.with_suffix(".md")) as temporary:
         temporary.write_text(card(header, weights), encoding="utf-8")
     plot_losses(header, ROOT / "docs" / "images" / f"{name}-loss.png")
     print(card(header, weights))

@@ -16,16 +16,16 @@ from benchmarks.any_pair.records import Answer, AnyPairs, Unanswered
 from benchmarks.any_pair.suite import (
     ANY,
     AnySuite,
-    Known,
+    KnownPath,
     Pair,
     ReferenceJob,
     References,
-    between,
+    take_interior,
     read_pairs,
-    solved_references,
+    solve_references,
 )
-from benchmarks.contestants import Entrant, made
-from benchmarks.process import in_new_process, told
+from benchmarks.contestants import Contestant, build_solver
+from benchmarks.process import run_in_process, format_error
 from benchmarks.results import record_provenance
 from geonet.density import Density
 from geonet.errors import GeonetError, SolverError, UnavailableError
@@ -49,7 +49,7 @@ class AnyJob:
     Files and references are by the number of cells of the pairs.
     """
 
-    entrant: Entrant
+    entrant: Contestant
     suite: AnySuite
     files: dict[int, Path]
     references: dict[int, References]
@@ -64,13 +64,13 @@ class AnyJob:
         return [], [self.unanswered(cells, pair, reason) for cells, pair in each]
 
 
-def measured(job: AnyJob) -> Found:
+def measure_solver(job: AnyJob) -> Found:
     """The pairs that were measured, and those that were not."""
     warnings.simplefilter("ignore")  # of what stopped early; its error shows it
     try:
-        solver = made(job.entrant)
+        solver = build_solver(job.entrant)
     except Exception as error:  # it is not registered, or its package is not installed
-        return job.all_unanswered(told(error))
+        return job.all_unanswered(format_error(error))
     return Worker(job, solver).run()
 
 
@@ -113,7 +113,7 @@ class Worker:
                     answer = self._answer(cells, pair, ends)
                     self.answers.append(answer)
                 except Exception as error:  # one pair's failure must not cost the others' rows
-                    reason = told(error)
+                    reason = format_error(error)
                 # The report is not what is timed, and does not count either.
                 seconds = answer.seconds * answer.repeats if answer else perf_counter() - began
                 spent += seconds
@@ -124,10 +124,10 @@ class Worker:
 
     def _answer(self, cells: int, pair: Pair, ends: Ends) -> Answer:
         known = self.job.references[cells][pair]
-        if not isinstance(known, Known):
+        if not isinstance(known, KnownPath):
             raise SolverError(f"There is no reference: {known}")
         path, frames, times = self._timed(ends)
-        errors = (100 * block_l1(between(frames), known.density()).double()).tolist()
+        errors = (100 * block_l1(take_interior(frames), known.density())).tolist()
         if not all(map(math.isfinite, errors)):
             raise SolverError("The densities are not finite; give the solver other options.")
         entrant = self.job.entrant
@@ -140,9 +140,9 @@ class Worker:
             seconds=median(times),
             repeats=len(times),
             reference=known.reference.distance,
-            w2_percent=_off(path, known.reference.distance),
+            w2_percent=_compare_distance(path, known.reference.distance),
             l1_percent=errors,
-            **_reported(path),
+            **_read_report(path),
         )
 
     def _timed(self, ends: Ends) -> tuple[Geodesic, Density, list[float]]:
@@ -160,16 +160,16 @@ class Worker:
         return path, path.density(QUARTERS)
 
 
-def _off(path: Geodesic, reference: float) -> float | None:
+def _compare_distance(path: Geodesic, reference: float) -> float | None:
     """By how many percent W2 differs; None if the path gives none."""
     try:
-        off = 100 * (float(path.distance.detach()) / reference - 1)
+        off = 100 * (float(path.distance) / reference - 1)
     except UnavailableError:
         return None
     return off if math.isfinite(off) else None
 
 
-def _reported(path: Geodesic) -> dict[str, Any]:
+def _read_report(path: Geodesic) -> dict[str, Any]:
     """What the path says of itself."""
     report = path.report
     estimate = report.error_estimate
@@ -179,49 +179,49 @@ def _reported(path: Geodesic) -> dict[str, Any]:
     }
 
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 MODULES = (__name__,)  # where its measurement begins, see `geonet.evaluation.sources`
 
 
-def any_pairs(suite: AnySuite, own: Sequence[Entrant], tell: Tell = lambda line: None) -> AnyPairs:
+def run_any_pairs(suite: AnySuite, own: Sequence[Contestant], tell: Log = lambda line: None) -> AnyPairs:
     """Measure; `tell` is given a line when a grid of references or a solver is done."""
     stamped = record_provenance()
-    fine = _references(suite, tell)
+    fine = _solve_references(suite, tell)
     answers, unanswered = [], []
     with TemporaryDirectory() as folder:
         files = suite.write_pairs(Path(folder))
         for number, entrant in enumerate(own, 1):
             began = perf_counter()
-            found = _measured(AnyJob(entrant, suite, files, fine))
+            found = _measure(AnyJob(entrant, suite, files, fine))
             answers += found[0]
             unanswered += found[1]
             left = f", {len(found[1])} left out" if found[1] else ""
             done = f"{ANY} {number}/{len(own)} {entrant.label}: {len(found[0])} pairs{left}"
             tell(f"{done}, {perf_counter() - began:.0f} s")
-    known = [one for found in fine.values() for one in found.values() if isinstance(one, Known)]
+    known = [one for found in fine.values() for one in found.values() if isinstance(one, KnownPath)]
     references = [one.reference for one in known]
     return AnyPairs(stamped.machine, suite.finer, answers, references, unanswered, stamped)
 
 
-def _references(suite: AnySuite, tell: Tell) -> dict[int, References]:
+def _solve_references(suite: AnySuite, tell: Log) -> dict[int, References]:
     """The references by the cells of their pairs."""
     found: dict[int, References] = {}
     for cells, finer in suite.finer.items():
         began = perf_counter()
         known: References = {}
         try:
-            known = in_new_process(solved_references, ReferenceJob(suite, cells))
+            known = run_in_process(solve_references, ReferenceJob(suite, cells))
         except GeonetError as error:  # of the process itself
             known.update(dict.fromkeys(suite.each(), str(error)))
         found[cells] = known
-        count = sum(isinstance(one, Known) for one in known.values())
+        count = sum(isinstance(one, KnownPath) for one in known.values())
         done = f"{ANY}: {count} of {len(known)} references of {cells}² cells on {finer}²"
         tell(f"{done}, {perf_counter() - began:.0f} s")
     return found
 
 
-def _measured(job: AnyJob) -> Found:
+def _measure(job: AnyJob) -> Found:
     try:
-        return in_new_process(measured, job)
+        return run_in_process(measure_solver, job)
     except GeonetError as error:  # of the process itself: solvers' are among the unanswered
         return job.all_unanswered(str(error))

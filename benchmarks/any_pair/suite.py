@@ -13,12 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.any_pair.records import Reference
-from benchmarks.contestants import Entrant, by_default, labelled
+from benchmarks.contestants import Contestant, make_default, make_labelled
 from benchmarks.pairs import KINDS, PAIRS, draw
-from benchmarks.process import told
+from benchmarks.process import format_error
 from geonet.density import Density
 from geonet.grid import Grid
-from geonet.metrics import BLOCKS
 from geonet.paths import QUARTERS
 from geonet.solvers.base import Solver
 from geonet.solvers.registry import make_solver
@@ -88,27 +87,27 @@ def read_pairs(file: Path, cells: int) -> dict[Pair, tuple[Density, Density]]:
 
 # ---- who takes part, each in one setting
 
-ENTRANTS = (
-    Entrant("auto", "auto", (2,), "learned", quick=True),
-    Entrant("universal-2d", "universal-2d", (2,), "learned", quick=True),
-    Entrant("universal-2d, network alone", "universal-2d", (2,), "learned", {"corrections": 0}),
-    Entrant("midpoint", "midpoint", (2,), quick=True),
-    Entrant("back-and-forth", "back-and-forth", (2,), quick=True),
-    labelled("schrodinger", (2,), {"epsilon": 3e-4, "tolerance": 1e-3}, quick=True),
+CONTESTANTS = (
+    Contestant("auto", "auto", (2,), "learned", quick=True),
+    Contestant("universal-2d", "universal-2d", (2,), "learned", quick=True),
+    Contestant("universal-2d, network alone", "universal-2d", (2,), "learned", {"corrections": 0}),
+    Contestant("midpoint", "midpoint", (2,), quick=True),
+    Contestant("back-and-forth", "back-and-forth", (2,), quick=True),
+    make_labelled("schrodinger", (2,), {"epsilon": 3e-4, "tolerance": 1e-3}, quick=True),
     # Of five settings tried on three pairs of the suite; OTT's is the same, untried.
-    labelled("debiased-barycenter", (2,), {"method": "sinkhorn", "reg": 4e-3, "tolerance": 1e-3}),
-    labelled("ott-barycenter", (2,), {"epsilon": 4e-3, "tolerance": 1e-3}),
-    Entrant("linear-program, at most 48²", "linear-program", (2,), options={"coarsen": True}),
+    make_labelled("debiased-barycenter", (2,), {"method": "sinkhorn", "reg": 4e-3, "tolerance": 1e-3}),
+    make_labelled("ott-barycenter", (2,), {"epsilon": 4e-3, "tolerance": 1e-3}),
+    Contestant("linear-program, at most 48²", "linear-program", (2,), options={"coarsen": True}),
 )
 
 
-def any_entrants(solvers: Sequence[str], quick: bool) -> list[Entrant]:
+def select_any_contestants(solvers: Sequence[str], quick: bool) -> list[Contestant]:
     """All of them, or those of the named solvers; others take part with their default options."""
     if not solvers:
-        return [entrant for entrant in ENTRANTS if entrant.quick or not quick]
-    chosen: list[Entrant] = []
+        return [entrant for entrant in CONTESTANTS if entrant.quick or not quick]
+    chosen: list[Contestant] = []
     for name in dict.fromkeys(solvers):
-        own = [entrant for entrant in ENTRANTS if entrant.solver == name] or [by_default(name)]
+        own = [entrant for entrant in CONTESTANTS if entrant.solver == name] or [make_default(name)]
         chosen += [e for e in own if e.dimensions is None or DIMENSION in e.dimensions]
     return chosen
 
@@ -118,7 +117,7 @@ def any_entrants(solvers: Sequence[str], quick: bool) -> list[Entrant]:
 # Densities are constant in their cells, so that this is the same pair, solved more finely.
 
 
-COARSE = Grid((BLOCKS, BLOCKS))
+COARSE = Grid((16, 16))  # the blocks of `block_l1`
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ class ReferenceJob:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownPath:
     """A reference with its frames.
 
     Attributes:
@@ -146,26 +145,26 @@ class Known:
         return Density.from_unnormalized(torch.from_numpy(self.frames), COARSE)
 
 
-References = dict[Pair, Known | str]  # with the reason where there is none
+References = dict[Pair, KnownPath | str]  # with the reason where there is none
 
 
-def solved_references(job: ReferenceJob) -> References:
+def solve_references(job: ReferenceJob) -> References:
     """The references of all pairs of one size."""
     warnings.simplefilter("ignore")
     try:
         solver = make_solver(job.suite.reference)
     except Exception as error:
-        return dict.fromkeys(job.suite.each(), told(error))
+        return dict.fromkeys(job.suite.each(), format_error(error))
     found: References = {}
     for kind, k in job.suite.each():
         try:
-            found[kind, k] = _known(solver, kind, k, job.cells, job.suite.finer[job.cells])
+            found[kind, k] = _solve_finer(solver, kind, k, job.cells, job.suite.finer[job.cells])
         except Exception as error:  # one pair's failure must not cost the others' references
-            found[kind, k] = told(error)
+            found[kind, k] = format_error(error)
     return found
 
 
-def _known(solver: Solver, kind: str, k: int, cells: int, finer: int) -> Known:
+def _solve_finer(solver: Solver, kind: str, k: int, cells: int, finer: int) -> KnownPath:
     """On `finer` cells along each axis instead of `cells`."""
     grid = Grid((finer, finer))
     source, target = (end.resample(grid) for end in draw(kind, cells, k))
@@ -173,11 +172,11 @@ def _known(solver: Solver, kind: str, k: int, cells: int, finer: int) -> Known:
     path = solver(source, target)
     frames = path.density(QUARTERS)
     seconds = perf_counter() - began
-    blocks = between(frames).resample(COARSE).tensor.detach().double()
+    blocks = take_interior(frames).resample(COARSE).tensor.detach().double()
     reference = Reference(cells, finer, kind, k, float(path.distance), seconds)
-    return Known(reference, blocks.numpy())
+    return KnownPath(reference, blocks.numpy())
 
 
-def between(frames: Density) -> Density:
+def take_interior(frames: Density) -> Density:
     """The frames at t = ¼, ½, ¾ of those at the quarters, (3, n, n)."""
     return Density.from_unnormalized(frames.tensor[1:-1], frames.grid)

@@ -11,32 +11,32 @@ from benchmarks.results import Cell, Table
 NOTHING = "–"  # no miss
 
 
-def any_tables(found: AnyPairs | None) -> list[Table]:
+def make_any_tables(found: AnyPairs | None) -> list[Table]:
     """All that have rows."""
     if found is None:
         return []
-    made = [overview(found), *(kinds(found, cells) for cells in found.finer)]
-    made += [trust(found), unanswered(found.unanswered)]
+    made = [make_overview(found), *(make_kinds_table(found, cells) for cells in found.finer)]
+    made += [make_trust_table(found), make_unanswered_table(found.unanswered)]
     return [table for table in made if table.rows]
 
 
-def overview(found: AnyPairs) -> Table:
+def make_overview(found: AnyPairs) -> Table:
     """A line for each solver: medians over all pairs, by the number of cells."""
     columns = ["solver"]
     for cells in found.finer:
         columns += [f"{cells}²: W2, %", "frames, %", "ms"]
     lines: list[list[Cell]] = []
-    for label in _labels(found.answers):
+    for label in _list_labels(found.answers):
         line: list[Cell] = [label]
         for cells in found.finer:
-            own = _own(found.answers, label, cells)
-            line += [_distance(own), _middle(row.frame_percent for row in own), _ms(own)]
-        lines.append([*line, " · ".join(_answered(found, label, cells) for cells in found.finer)])
+            own = _select(found.answers, label, cells)
+            line += [_median_distance(own), _median(row.frame_percent for row in own), _median_ms(own)]
+        lines.append([*line, " · ".join(_count_answered(found, label, cells) for cells in found.finer)])
     title = "Any pair: medians over the pairs that were answered"
     return Table(title, [*columns, "answered"], lines)
 
 
-def kinds(found: AnyPairs, cells: int) -> Table:
+def make_kinds_table(found: AnyPairs, cells: int) -> Table:
     """A line for each kind and solver on one grid: medians over its pairs, and shares of them."""
     columns = (
         *("kind", "solver", "W2, %", "L1 at ¼, %", "½", "¾", "ms"),
@@ -46,15 +46,15 @@ def kinds(found: AnyPairs, cells: int) -> Table:
     rows = [row for row in found.answers if row.cells == cells]
     lines: list[list[Cell]] = []
     for kind in dict.fromkeys(row.kind for row in rows):
-        for label in _labels(rows):
+        for label in _list_labels(rows):
             own = [row for row in rows if (row.kind, row.label) == (kind, label)]
             if own:
-                lines.append([kind, label, *_judged(own)])
+                lines.append([kind, label, *_summarise(own)])
     title = f"{cells}² cells, against {found.finer[cells]}², kind by kind"
     return Table(title, columns, lines)
 
 
-def trust(found: AnyPairs) -> Table:
+def make_trust_table(found: AnyPairs) -> Table:
     """A line for each solver and grid: shares of all pairs, bounds, and whether misses were told.
 
     A miss is a frame that is off by more than 1 %; it is flagged where the report expected at least
@@ -66,11 +66,11 @@ def trust(found: AnyPairs) -> Table:
         *("outside by at most, %", "misses flagged"),
     )
     lines: list[list[Cell]] = []
-    for label in _labels(found.answers):
+    for label in _list_labels(found.answers):
         for cells in found.finer:
-            own = _own(found.answers, label, cells)
+            own = _select(found.answers, label, cells)
             if own:
-                close, width, inside, flagged = _shares(own)
+                close, width, inside, flagged = _count_shares(own)
                 off = [abs(row.w2_percent) for row in own if row.w2_percent is not None]
                 worst = [max(off, default=None), max(row.frame_percent for row in own)]
                 outside = max(row.outside_percent for row in own)
@@ -78,7 +78,7 @@ def trust(found: AnyPairs) -> Table:
     return Table("What can be relied on", columns, lines)
 
 
-def unanswered(rows: Sequence[Unanswered]) -> Table:
+def make_unanswered_table(rows: Sequence[Unanswered]) -> Table:
     """What was not measured: for each solver and grid how many pairs of which kind, and why."""
     grouped: dict[tuple[str, int, str], list[Unanswered]] = {}
     for row in rows:  # reasons with other numbers are one
@@ -92,13 +92,13 @@ def unanswered(rows: Sequence[Unanswered]) -> Table:
     return Table("Pairs that were not measured", ("solver", "cells", "pairs", "why"), lines)
 
 
-def remark(found: AnyPairs, label: str = "auto") -> str:
+def write_remark(found: AnyPairs, label: str = "auto") -> str:
     """What a solver keeps of its promises, grid by grid; empty where it was not measured."""
     sentences = []
     for cells in found.finer:
-        own = _own(found.answers, label, cells)
+        own = _select(found.answers, label, cells)
         if own:
-            close, _, inside, flagged = _shares(own)
+            close, _, inside, flagged = _count_shares(own)
             told = "" if flagged == NOTHING else f"; {flagged} misses were flagged"
             sentences.append(
                 f"On {cells}² cells, W2 of `{label}` is within {CLOSE_W2:g} % for {close[0]} pairs "
@@ -111,51 +111,51 @@ def remark(found: AnyPairs, label: str = "auto") -> str:
 # ---- cells of a line
 
 
-def _judged(own: Sequence[Answer]) -> list[Cell]:
+def _summarise(own: Sequence[Answer]) -> list[Cell]:
     """Errors, time and shares of some pairs."""
     quarters: list[Cell] = [median(row.l1_percent[q] for row in own) for q in range(3)]
-    close, width, inside, flagged = _shares(own)
-    return [_distance(own), *quarters, _ms(own), *close, width, inside, flagged]
+    close, width, inside, flagged = _count_shares(own)
+    return [_median_distance(own), *quarters, _median_ms(own), *close, width, inside, flagged]
 
 
-def _shares(own: Sequence[Answer]) -> tuple[list[Cell], Cell, Cell, Cell]:
+def _count_shares(own: Sequence[Answer]) -> tuple[list[Cell], Cell, Cell, Cell]:
     """Pairs with a close W2 and close frames; width of the bounds, W2 in them; flagged misses."""
-    close = [_of(row.has_close_distance for row in own), _of(row.has_close_frames for row in own)]
+    close = [_count(row.has_close_distance for row in own), _count(row.has_close_frames for row in own)]
     if all(row.w2_percent is None for row in own):
         close[0] = None
     missed = [row for row in own if not row.has_close_frames]
     width = median(row.bounds_percent for row in own)
-    inside = _of(row.outside_percent == 0 for row in own)
-    return close, width, inside, _of(row.is_flagged for row in missed) if missed else NOTHING
+    inside = _count(row.outside_percent == 0 for row in own)
+    return close, width, inside, _count(row.is_flagged for row in missed) if missed else NOTHING
 
 
-def _of(flags: Iterable[bool]) -> Cell:
+def _count(flags: Iterable[bool]) -> Cell:
     listed = list(flags)
     return f"{sum(listed)} of {len(listed)}"
 
 
-def _distance(own: Sequence[Answer]) -> Cell:
-    return _middle(abs(row.w2_percent) for row in own if row.w2_percent is not None)
+def _median_distance(own: Sequence[Answer]) -> Cell:
+    return _median(abs(row.w2_percent) for row in own if row.w2_percent is not None)
 
 
-def _ms(own: Sequence[Answer]) -> Cell:
-    return _middle(1e3 * row.seconds for row in own)
+def _median_ms(own: Sequence[Answer]) -> Cell:
+    return _median(1e3 * row.seconds for row in own)
 
 
-def _middle(values: Iterable[float]) -> float | None:
+def _median(values: Iterable[float]) -> float | None:
     listed = list(values)
     return median(listed) if listed else None
 
 
-def _answered(found: AnyPairs, label: str, cells: int) -> str:
-    answers = len(_own(found.answers, label, cells))
+def _count_answered(found: AnyPairs, label: str, cells: int) -> str:
+    answers = len(_select(found.answers, label, cells))
     missing = sum((row.label, row.cells) == (label, cells) for row in found.unanswered)
     return f"{answers} of {answers + missing}"
 
 
-def _labels(rows: Sequence[Answer]) -> list[str]:
+def _list_labels(rows: Sequence[Answer]) -> list[str]:
     return list(dict.fromkeys(row.label for row in rows))
 
 
-def _own(rows: Sequence[Answer], label: str, cells: int) -> list[Answer]:
+def _select(rows: Sequence[Answer], label: str, cells: int) -> list[Answer]:
     return [row for row in rows if (row.label, row.cells) == (label, cells)]

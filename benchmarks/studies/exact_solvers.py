@@ -118,7 +118,7 @@ def measured(solver: geonet.Solver, truths: list[Geodesic]) -> tuple[str, str, f
         path, middle = answer
         seconds.append(took)
         errors.append(float(l1(middle, truth.density(0.5))))
-        if "distance" in solver.gives:
+        if "distance" in solver.info.provides:
             distances.append(abs(float(path.distance / truth.distance) - 1))
     distance = format_share(sum(distances) / len(distances)) if distances else "–"
     error = format_share(sum(errors) / len(errors))

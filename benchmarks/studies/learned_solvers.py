@@ -73,7 +73,7 @@ def trust_table(dimension: int) -> str:
     rows: list[Cells] = []
     for name in (f"{dimension}D random", f"{dimension}D OOD"):
         known = sample_pairs(TEST_SETS[name], seed=TRUST_SEED)
-        path = known.solved(f"geonet-{dimension}d")
+        path = known.solve(f"geonet-{dimension}d")
         error = l1(path.density(QUARTERS), known.truth).amax(-1)
         report = path.report
         residuals = report.continuity, report.hamilton_jacobi

@@ -7,11 +7,16 @@ the docstrings. Run it by `make solvers` after a change to any of them; a test c
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import MISSING
 
 from benchmarks.pages import ROOT, format_table
 from geonet.solvers.base import Solver
-from geonet.solvers.catalogue import REQUIRED, card_of, parts
-from geonet.solvers.registry import solver_class, solver_names
+from geonet.solvers.registry import (
+    list_options,
+    list_solver_names,
+    load_solver_class,
+    split_docstring,
+)
 
 PAGE = ROOT / "docs" / "solvers.md"
 HEAD = """# Solvers
@@ -41,9 +46,9 @@ MORE = {
 
 def page() -> str:
     """The whole page."""
-    classes = {name: solver_class(name) for name in solver_names()}
+    classes = {name: load_solver_class(name) for name in list_solver_names()}
     rows = [
-        (f"[`{name}`](#{name})", cls.summary, ", ".join(cls.gives) or "–")
+        (f"[`{name}`](#{name})", cls.info.summary, ", ".join(cls.info.provides[1:]) or "–")
         for name, cls in classes.items()
     ]
     overview = format_table(("solver", "what it is", "gives, besides densities"), rows)
@@ -65,37 +70,37 @@ def section(name: str, cls: type[Solver]) -> str:
 
 def text_of(cls: type[Solver]) -> str:
     """The docstring without its list of attributes."""
-    return parts(cls.__dict__.get("__doc__"))[0]
+    return split_docstring(cls.__dict__.get("__doc__"))[0]
 
 
 def options_of(cls: type[Solver]) -> Iterator[tuple[str, str, str]]:
     """Name, default and meaning of every option."""
-    for option in card_of(cls).options:
-        yield f"`{option.name}`", _default(option.default), option.meaning.replace("|", r"\|")
+    for option in list_options(cls):
+        yield f"`{option.name}`", _default(option.default), option.help.replace("|", r"\|")
 
 
 def dimensions(cls: type[Solver]) -> str:
     """The dimensions in words: any dimension; 1D; 1D, 2D."""
-    if cls.dimensions is None:
+    if cls.info.dimensions is None:
         return "any dimension"
-    return ", ".join(f"{d}D" for d in cls.dimensions)
+    return ", ".join(f"{d}D" for d in cls.info.dimensions)
 
 
 def answers(cls: type[Solver]) -> str:
     """What its paths answer."""
-    return ", ".join(["density", *cls.gives])
+    return ", ".join(cls.info.provides)
 
 
 def gradients(cls: type[Solver]) -> str:
     """Which of these have gradients."""
-    if set(cls.differentiable) >= {"density", *cls.gives}:
+    if set(cls.info.differentiable) >= set(cls.info.provides):
         return "all of these"
-    return ", ".join(cls.differentiable) or "none of these"
+    return ", ".join(cls.info.differentiable) or "none of these"
 
 
 def _default(value: object) -> str:
     """A default as a user writes it."""
-    if value is REQUIRED:
+    if value is MISSING:
         return "–"
     return f'`"{value}"`' if isinstance(value, str) else f"`{value!r}`"
 

@@ -169,7 +169,7 @@ def measure(config: TrainingConfig, seconds: float, cases: dict[str, ReferencePa
     """Train a variant and look at its paths."""
     config, model = trained(config, seconds)
     found = {
-        name: model.path(known.source, known.target, "geonet", {}) for name, known in cases.items()
+        name: model.build_path(known.source, known.target, "geonet", {}) for name, known in cases.items()
     }
     inside, outside = (
         percent(l1(found[name].density(QUARTERS), known.truth)) for name, known in cases.items()
@@ -181,8 +181,8 @@ def measure(config: TrainingConfig, seconds: float, cases: dict[str, ReferencePa
         outside,
         *percent((path.distance / known.distance - 1)[:, None]),
         *percent((speed_at_ends(path) / known.distance - 1)[:, None]),
-        *percent(path.self_check.created[:, None]),
-        *percent(path.self_check.bent[:, None]),
+        *percent(path.residuals.continuity_residual[:, None]),
+        *percent(path.residuals.acceleration[:, None]),
     )
 
 

@@ -21,7 +21,7 @@ from benchmarks.results import record_provenance
 from benchmarks.timing import make_generator, measure_median
 from geonet import Density, Grid
 from geonet.mixture import BOX_3D, mixtures_3d
-from geonet.solvers.neural.cascade import CascadeNet, predict, build_network_path
+from geonet.solvers.neural.cascade import CascadeNet, predict
 from geonet.solvers.neural.model import PRETRAINED, load_cached
 from geonet.solvers.neural.transport.solver import transport_potentials
 from geonet.solvers.newton.iteration import InitialGuess
@@ -78,14 +78,14 @@ def row_of(kind: str, model: CascadeNet) -> tuple[Cells, float]:
         "universal": lambda s, t: predict(model, s, t)[0],
     }
     found = {name: [solved(pair, begin) for pair in pairs] for name, begin in starts.items()}
-    alone = [build_network_path(model, *pair, "universal-3d") for pair in pairs]
+    alone = [model.build_path(*pair, "universal-3d", {}) for pair in pairs]
     assert all(isinstance(path, MidpointGeodesic) for path in alone)
     known = [k for k, own in enumerate(found["zero"]) if own.path.info["converged"]]
     off = [alone[k].totals.distance / found["zero"][k].path.totals.distance - 1 for k in known]  # pyright: ignore
     texts = [format_share(median(map(abs, off))) if off else "–"]
     texts.append(format_share(median(path.residual for path in alone)))  # pyright: ignore
     texts.append(
-        f"{1e3 * measure_median(lambda: build_network_path(model, *pairs[0], 'universal-3d'), 5):.3g}"
+        f"{1e3 * measure_median(lambda: model.build_path(*pairs[0], 'universal-3d', {}), 5):.3g}"
     )
     for own in found.values():
         done = sum(one.path.info["converged"] for one in own)

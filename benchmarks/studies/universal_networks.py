@@ -14,7 +14,7 @@ from torch.nn.functional import hardswish
 
 from benchmarks.timing import make_generator
 from geonet.numerics.cosine import cell_centres_1d, cosine_transform, frequencies, solve_poisson, cosine_table
-from geonet.solvers.neural.cascade import STEEPEST, CascadeNet, CascadeSettings
+from geonet.solvers.neural.cascade import CONFIG, CascadeNet, CascadeSettings
 from geonet.solvers.neural.transport.network import ClassLinear, SymmetricMLP, parity_classes, coefficient_scale
 from geonet.solvers.neural.unet import INPUTS, Pointwise, ResidualBlocks, SymmetricUNet, make_inputs
 from geonet.solvers.newton.system import evaluate_residual
@@ -45,7 +45,7 @@ class Once(Module):
 def first_look(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Residual, weight and Poisson's solution at u = 0, (B, n, n) each, as a cascade sees them."""
     look = evaluate_residual(torch.zeros_like(source), source, target, torch.get_num_threads())
-    residual = look.residual.clamp(-STEEPEST, STEEPEST)
+    residual = look.residual.clamp(-CONFIG.max_residual, CONFIG.max_residual)
     return residual, look.weight, solve_poisson(residual)
 
 

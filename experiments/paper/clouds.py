@@ -18,16 +18,16 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from benchmarks.baselines.flow_matching import FlowSolver
-from benchmarks.results import Result, Table, digits, spreads
+from benchmarks.results import Result, Table, format_digits, make_spreads
 from experiments.paper import published_values as paper
 from experiments.paper.experiments import Conditions
 from geonet.density import Density
 from geonet.evaluation import SEED, TIME_LABELS
 from geonet.metrics import l1
-from geonet.mixture import BOX_CLOUDS, PARTICLES, GaussianMixture, clouds
+from geonet.mixture import BOX_CLOUDS, PARTICLES, GaussianMixture, cloud_mixtures
 from geonet.paths import QUARTERS
 from geonet.plotting import DENSITY_MAP
-from geonet.samples import histogram, rounded, sampled
+from geonet.samples import histogram, quantize, sample_particles
 from geonet.solvers.registry import make_solver
 
 PAIRS, FEW_PAIRS = 30, 8  # few for what is trained for every pair, or follows an ODE
@@ -62,7 +62,7 @@ class CloudPair:
 def cloud_pairs(count: int, seed: int = SEED) -> list[CloudPair]:
     """Clouds that no training saw."""
     generator = torch.Generator().manual_seed(seed)
-    mixtures = clouds(2 * count, generator)
+    mixtures = cloud_mixtures(2 * count, generator)
     ends = [_particles(mixtures, generator) for _ in range(2)]  # two samples of each
     first, second = ends
     return [
@@ -75,13 +75,13 @@ def table_3(conditions: Conditions) -> Result:
     pairs = cloud_pairs(conditions.count(PAIRS, 2))
     some = pairs[: conditions.count(FEW_PAIRS, 1)]
     rows = [[f"paper: {name}", *cells] for name, cells in paper.TABLE_3.items()]
-    rows.append(["truth of a second sample", *spreads(torch.stack([p.noise for p in pairs]))])
+    rows.append(["truth of a second sample", *make_spreads(torch.stack([p.noise for p in pairs]))])
     for label, method in _operators(conditions).items():
-        rows.append([label, *spreads(torch.stack([l1(method(p), p.truth) for p in pairs]))])
+        rows.append([label, *make_spreads(torch.stack([l1(method(p), p.truth) for p in pairs]))])
     network = conditions.solver("geonet-cloud")
     errors = [l1(_carried(p, network, both=False), p.truth) for p in some]
     rows.append(
-        [f"`geonet-cloud`, particles forth, {len(some)} pairs", *spreads(torch.stack(errors))]
+        [f"`geonet-cloud`, particles forth, {len(some)} pairs", *make_spreads(torch.stack(errors))]
     )
     seconds, flows = {}, {name: _flow(method, conditions) for name, method in FLOWS.items()}
     for name, flow in flows.items():
@@ -89,16 +89,16 @@ def table_3(conditions: Conditions) -> Result:
         began = perf_counter()
         errors = [l1(_carried_by_flow(p, flow), p.truth) for p in some]
         seconds[name] = (perf_counter() - began) / len(some)
-        rows.append([f"{name} (`{flow.name}`), {len(some)} pairs", *spreads(torch.stack(errors))])
+        rows.append([f"{name} (`{flow.name}`), {len(some)} pairs", *make_spreads(torch.stack(errors))])
     rows.append(
-        ["`linear`", *spreads(torch.stack([l1(_frames("linear")(p), p.truth) for p in pairs]))]
+        ["`linear`", *make_spreads(torch.stack([l1(_frames("linear")(p), p.truth) for p in pairs]))]
     )
     title = f"L1 in %, {len(pairs)} pairs of {PARTICLES} particles, 25×25 bins"
     pot = _against_pot(pairs, conditions)
     remarks = [
         f"CFM and RF were trained for each pair on its own: {flows['CFM'].steps} steps of Adam on "
         f"batches of {flows['CFM'].batch}, RF twice that (once more after one reflow), "
-        f"{digits(seconds['CFM'])} s and {digits(seconds['RF'])} s a pair.",
+        f"{format_digits(seconds['CFM'])} s and {format_digits(seconds['RF'])} s a pair.",
     ]
     remarks += _account(rows)
     return Result(
@@ -129,7 +129,7 @@ def _account(rows: list) -> list[str]:
     ours = named["`transport-cloud`, density"]
     inner = slice(1, 4)
     parts = ", ".join(
-        f"{digits(o.mean)} (paper {digits(p.mean)}, noise {digits(n.mean)})"
+        f"{format_digits(o.mean)} (paper {format_digits(p.mean)}, noise {format_digits(n.mean)})"
         for o, p, n in zip(ours[inner], theirs[inner], noise[inner], strict=True)
     )
     half = all(o.mean <= p.mean / 2 for o, p in zip(ours[inner], theirs[inner], strict=True))
@@ -144,9 +144,9 @@ def _against_pot(pairs: list[CloudPair], conditions: Conditions) -> Table:
     for name in ("geonet-cloud", "transport-cloud", "linear"):
         method = _frames(conditions.solver(name))
         errors = [l1(method(p), pot) for p, pot in zip(pairs, references, strict=True)]
-        rows.append([f"`{name}`", *spreads(torch.stack(errors))])
+        rows.append([f"`{name}`", *make_spreads(torch.stack(errors))])
     errors = [l1(pot, p.truth) for p, pot in zip(pairs, references, strict=True)]
-    rows.append(["POT to the truth", *spreads(torch.stack(errors))])
+    rows.append(["POT to the truth", *make_spreads(torch.stack(errors))])
     return Table(f"L1 to POT in %, {len(pairs)} pairs", ("", *TIME_LABELS), rows)
 
 
@@ -173,8 +173,8 @@ def point_clouds(conditions: Conditions) -> Result:
     generator = torch.Generator().manual_seed(SEED)
     starts = {
         "particles": pair.source,
-        "sampled": sampled(pair.ends[0], PARTICLES, generator),
-        "rounded": rounded(pair.ends[0], PARTICLES),
+        "sampled": sample_particles(pair.ends[0], PARTICLES, generator),
+        "rounded": quantize(pair.ends[0], PARTICLES),
     }
     ways = {name: path.trajectories(QUARTERS, points) for name, points in starts.items()}
     remark = (

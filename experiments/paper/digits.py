@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from benchmarks.results import Result, Table, means
+from benchmarks.results import Result, Table, make_means
 from experiments.autoencoder import Autoencoder, as_rows, code_densities, codes_of, load_autoencoder
 from experiments.mnist import as_densities, sample_digits
 from experiments.paper import published_values as paper
@@ -40,7 +40,7 @@ class CodePairs:
         (pairs, 5, 784).
         """
         t = torch.tensor(QUARTERS, dtype=torch.float64)
-        mass = torch.lerp(self.source.mass[:, None], self.target.mass[:, None], t)
+        mass = torch.lerp(self.source.mass_tensor[:, None], self.target.mass_tensor[:, None], t)
         codes = codes_of(frames.tensor.double(), mass)
         return self.autoencoder.decode(codes.float())
 
@@ -74,9 +74,9 @@ def mnist(conditions: Conditions) -> Result:
             frames = frames.density(QUARTERS)
             for reference, truth in references.items():
                 label = f"`{method}` to {reference}"
-                codes.append([label, *means(l1(frames, truth))])
+                codes.append([label, *make_means(l1(frames, truth))])
                 error = _picture_errors(pairs.images(frames), pairs.images(truth))
-                pictures.append([label, *means(error)])
+                pictures.append([label, *make_means(error)])
         count = len(pairs.source)
         tables.append(Table(f"Codes, {kind}, {count} pairs, L1 in %", ("", *TIME_LABELS), codes))
         tables.append(Table(f"Decoded images, {kind}, L1 in %", ("", *TIME_LABELS), pictures))
@@ -108,7 +108,7 @@ def _image_table(images: tuple[np.ndarray, np.ndarray], conditions: Conditions) 
                 f"`{name}`{', the network alone' if options else ''}",
                 float(100 * wrong.mean()),
                 float(100 * (path.distance / lower - 1).mean()),
-                *means(l1(path.density((0.0, 0.5, 1.0)), exact.density((0.0, 0.5, 1.0)))),
+                *make_means(l1(path.density((0.0, 0.5, 1.0)), exact.density((0.0, 0.5, 1.0)))),
             ]
         )
     columns = ("", "W2 to its, %", "W2 above its lower bound, %", "t = 0", "t = 0.5", "t = 1")
@@ -142,7 +142,7 @@ def mnist_figure(conditions: Conditions) -> Result:
     table = Table(
         "This pair of codes, L1 to exact truth in %",
         ("", *TIME_LABELS),
-        [["`geonet-mnist`", *means(l1(frames.density(QUARTERS), pairs.truth))]],
+        [["`geonet-mnist`", *make_means(l1(frames.density(QUARTERS), pairs.truth))]],
     )
     figure = _figure(pairs, frames.density([k / 40 for k in range(41)]), rows)
     return Result(

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments import MODELS
 from experiments.autoencoder import EPOCHS, train_autoencoder
 from experiments.mnist import mnist
 from geonet._utils import import_object
 from geonet.errors import FileError
+from geonet.solvers.neural.pretrained import pretrained_file
 from geonet.training.config import read_config
 from geonet.training.loop import CHECKPOINT, MODEL, train
 
@@ -40,9 +42,10 @@ class Conditions:
 
     def file(self, name: str) -> Path:
         """The file of a model, the shipped one or the one trained in its place."""
-        from geonet.solvers.neural.model import PRETRAINED
-
-        return Path(dict(self.trained).get(name, PRETRAINED / f"{name}.safetensors"))
+        if name in dict(self.trained):
+            return Path(dict(self.trained)[name])
+        file = MODELS / f"{name}.safetensors"
+        return file if file.exists() else pretrained_file(name)
 
 
 @dataclass(frozen=True)

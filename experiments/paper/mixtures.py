@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.results import Result, Table, means, spreads
+from benchmarks.results import Result, Table, make_means, make_spreads
 from experiments.paper import published_values as paper
 from experiments.paper.experiments import Conditions
 from geonet.density import Density
@@ -36,13 +36,13 @@ def table_2(conditions: Conditions) -> Result:
 
 def _errors(name: str, case: TestSet, pairs: ReferencePairs, conditions: Conditions) -> Table:
     d = case.grid.dimension
-    pot = pairs.frames("barycenter")
+    pot = pairs.solve_frames("barycenter")
     rows = [["paper: GeONet to POT", *paper.TABLE_2[name]]]
     for form in FORMS:
-        frames = pairs.frames(conditions.solver(f"{form}-{d}d"))
-        rows.append([f"`{form}-{d}d` to exact truth", *spreads(l1(frames, pairs.truth))])
-        rows.append([f"`{form}-{d}d` to POT", *spreads(l1(frames, pot))])
-    rows.append(["POT to exact truth", *spreads(l1(pot, pairs.truth))])
+        frames = pairs.solve_frames(conditions.solver(f"{form}-{d}d"))
+        rows.append([f"`{form}-{d}d` to exact truth", *make_spreads(l1(frames, pairs.truth))])
+        rows.append([f"`{form}-{d}d` to POT", *make_spreads(l1(frames, pot))])
+    rows.append(["POT to exact truth", *make_spreads(l1(pot, pairs.truth))])
     cells = "×".join(map(str, case.grid.shape))
     title = f"{name}, {cells} cells, {len(pairs.source)} pairs, L1 in %"
     return Table(title, ("", *TIME_LABELS), rows)
@@ -64,13 +64,13 @@ def metrics(conditions: Conditions) -> Result:
         ("2D sliced W1", sliced_w1, TEST_SETS["2D random"], 100 / BOX_2D.lengths[0]),
     ):
         pairs, d = sample_pairs(case, conditions.count(PAIRS, QUICK_PAIRS)), case.grid.dimension
-        references = {"exact truth": pairs.truth, "POT": pairs.frames("barycenter")}
+        references = {"exact truth": pairs.truth, "POT": pairs.solve_frames("barycenter")}
         rows = [["paper: GeONet to POT", *paper.METRICS[name]]]
         for form in FORMS:
-            frames = pairs.frames(conditions.solver(f"{form}-{d}d"))
+            frames = pairs.solve_frames(conditions.solver(f"{form}-{d}d"))
             for reference, against in references.items():
                 label = f"`{form}-{d}d` to {reference}"
-                rows.append([label, *means(metric(frames, against), scale)])
+                rows.append([label, *make_means(metric(frames, against), scale)])
         unit = "%" if "L2" in name else "% of the box's side"
         tables.append(Table(f"{name}, {unit}, {len(pairs.source)} pairs", ("", *TIME_LABELS), rows))
     remark = (
@@ -119,14 +119,14 @@ def super_resolution(conditions: Conditions) -> Result:
         case = TestSet(TEST_SETS[f"{d}D random"].family, (BOX_1D if d == 1 else BOX_2D).with_shape(coarse))
         counts = finer[: conditions.count(4, 3)]
         paths = {
-            form: sample_pairs(case, 1).solved(conditions.solver(f"{form}-{d}d")) for form in FORMS
+            form: sample_pairs(case, 1).solve(conditions.solver(f"{form}-{d}d")) for form in FORMS
         }
         rows = []
         for cells in counts:
             fine = sample_pairs(TestSet(case.family, case.grid.with_shape(cells)), 1)
             for form, path in paths.items():
                 frames = path.density(QUARTERS, fine.source.grid)
-                rows.append([f"{cells} cells, `{form}-{d}d`", *means(l1(frames, fine.truth))])
+                rows.append([f"{cells} cells, `{form}-{d}d`", *make_means(l1(frames, fine.truth))])
         title = f"{d}D, a pair given on {coarse} cells a side, L1 to exact truth in %"
         tables.append(Table(title, ("asked on", *TIME_LABELS), rows))
         strips[f"transport-{d}d"] = paths["transport"], list(counts)
@@ -148,13 +148,13 @@ def potentials(conditions: Conditions) -> Result:
         pairs = sample_pairs(TEST_SETS[f"{d}D random"], count)
         rows = []
         for form in FORMS:
-            path = pairs.solved(conditions.solver(f"{form}-{d}d"))
-            rows.append([f"`{form}-{d}d`", *_potential_errors(path, pairs.solved(exact))])
+            path = pairs.solve(conditions.solver(f"{form}-{d}d"))
+            rows.append([f"`{form}-{d}d`", *_potential_errors(path, pairs.solve(exact))])
         title = f"{d}D, error of the velocity ∇u where the mass is, % of its size, {count} pairs"
         tables.append(Table(title, ("", *TIME_LABELS), rows))
         axes = part.subplots(3, count, squeeze=False)
         for row, name in zip(axes, (exact, f"geonet-{d}d", f"transport-{d}d"), strict=True):
-            path = pairs.solved(conditions.solver(name))
+            path = pairs.solve(conditions.solver(name))
             for axis, k in zip(row, range(count), strict=True):
                 _draw_potential(axis, path, k)
             row[0].set_ylabel(name)
@@ -199,17 +199,17 @@ def _methods(exact: str, conditions: Conditions, d: int) -> dict[str, str]:
 
 def _paths(pairs: ReferencePairs, exact: str, conditions: Conditions) -> dict[str, Geodesic]:
     methods = _methods(exact, conditions, pairs.source.grid.dimension)
-    return {name: pairs.solved(solver) for name, solver in methods.items()}
+    return {name: pairs.solve(solver) for name, solver in methods.items()}
 
 
 def _examples(pairs: ReferencePairs, exact: str, conditions: Conditions) -> dict[str, Geodesic]:
     methods = _methods(exact, conditions, pairs.source.grid.dimension)
-    return {name: pairs.example(solver) for name, solver in methods.items()}
+    return {name: pairs.solve_first(solver) for name, solver in methods.items()}
 
 
 def _example_errors(pairs: ReferencePairs, paths: dict[str, Geodesic], name: str = "") -> Table:
     rows = [
-        [f"`{label}`", *means(l1(path.density(QUARTERS), pairs.truth))]
+        [f"`{label}`", *make_means(l1(path.density(QUARTERS), pairs.truth))]
         for label, path in paths.items()
         if label != "exact"
     ]

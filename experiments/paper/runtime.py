@@ -9,7 +9,7 @@ from time import perf_counter
 import torch
 from matplotlib.figure import Figure
 
-from benchmarks.results import Cell, Result, Spread, Table, digits
+from benchmarks.results import Cell, Result, Spread, Table, format_digits
 from experiments.paper.experiments import Conditions
 from geonet.density import Density
 from geonet.evaluation import SEED
@@ -95,7 +95,7 @@ def _ratios(found: dict[str, dict[int, Spread]], race: Race, columns: tuple[str,
     for name in (f"geonet-{race.dimension}d", f"transport-{race.dimension}d"):
         for against in list(found)[:2]:
             ratios = [
-                digits(a.mean / b.mean)
+                format_digits(a.mean / b.mean)
                 for a, b in zip(found[against].values(), found[name].values(), strict=True)
             ]
             rows.append([f"{against} / {name}", *ratios])

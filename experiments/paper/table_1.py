@@ -6,7 +6,7 @@ from time import perf_counter
 
 import torch
 
-from benchmarks.results import Cell, Result, Table, spreads
+from benchmarks.results import Cell, Result, Table, make_spreads
 from experiments.paper.experiments import Conditions
 from geonet.evaluation import TEST_SETS, PAIRS, TIME_LABELS, ReferencePairs, sample_pairs
 from geonet.metrics import l1
@@ -79,7 +79,7 @@ def _measured(name: str, pairs: ReferencePairs, conditions: Conditions) -> list[
     each = (perf_counter() - began) / count
     errors = torch.stack([l1(f, pairs.truth[k]) for k, f in enumerate(frames)])
     trained, _ = _header(name, conditions)
-    return [f"`{name}`", count, *spreads(errors), trained, 1000 * each]
+    return [f"`{name}`", count, *make_spreads(errors), trained, 1000 * each]
 
 
 def _header(name: str, conditions: Conditions) -> tuple[Cell, Header]:

@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 
 from benchmarks.any_pair.records import Answer, AnyPairs, Reference, Unanswered
-from benchmarks.contestants import ENTRANTS, taking_part
+from benchmarks.contestants import CONTESTANTS, filter_by_dimension
 from benchmarks.records import Benchmark, Curve, Measurement, Seconds, Skipped
 from benchmarks.suites import SUITES
 
@@ -92,7 +92,7 @@ def made_up() -> Benchmark:
     """A full run of all solvers; every solver without a batched form leaves the batch out."""
     rows, skipped = [], []
     for suite in SUITES.values():
-        for entrant in taking_part(ENTRANTS, suite.dimension):
+        for entrant in filter_by_dimension(CONTESTANTS, suite.dimension):
             for setting in suite.calls():
                 parts = {"suite": suite.name, "dimension": suite.dimension, **vars(setting)}
                 parts |= {"label": entrant.label, "solver": entrant.solver}

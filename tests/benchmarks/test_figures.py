@@ -4,7 +4,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.figures import _draw_front, figures, save_figures
+from benchmarks.figures import _draw_front, make_figures, save_figures
 from benchmarks.records import Benchmark
 
 NAMES = ["any", "pareto", "resolution", "runtime", "break-even", "scaling"]
@@ -17,7 +17,7 @@ def test_all_figures(made_up, tmp_path):
 
 
 def test_a_panel_for_each_dimension(made_up):
-    drawn = figures(made_up)
+    drawn = make_figures(made_up)
     for name in NAMES[1:5]:
         titles = [axis.get_title() for axis in drawn[name].axes]
         assert [title[:2] for title in titles] == ["1D", "2D"]
@@ -31,21 +31,21 @@ def test_a_panel_for_each_dimension(made_up):
 
 
 def test_any_pair_has_a_panel_for_each_grid(made_up):
-    figure = figures(made_up)["any"]
+    figure = make_figures(made_up)["any"]
     assert [axis.get_title() for axis in figure.axes] == ["64² cells", "128² cells"]
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["midpoint", "back-and-forth"]
 
 
 def test_only_what_was_measured_is_drawn(made_up, row):
-    assert figures(Benchmark({}, True)) == {}
-    assert list(figures(Benchmark({}, True, scaling=made_up.scaling))) == ["scaling"]
-    (panel,) = figures(Benchmark({}, True, [row()]))["pareto"].axes
+    assert make_figures(Benchmark({}, True)) == {}
+    assert list(make_figures(Benchmark({}, True, scaling=made_up.scaling))) == ["scaling"]
+    (panel,) = make_figures(Benchmark({}, True, [row()]))["pareto"].axes
     assert panel.get_title() == "2D, 64² cells, one pair, 5 times"
 
 
 def test_the_papers_figure_has_pot_stopped_early(made_up):
-    for axis, early in zip(figures(made_up)["runtime"].axes, ("0.5", "10"), strict=True):
+    for axis, early in zip(make_figures(made_up)["runtime"].axes, ("0.5", "10"), strict=True):
         labels = [text.get_text() for text in axis.get_legend().get_texts()]
         dimension = axis.get_title()[0]
         assert labels == [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import figures
+from benchmarks.figures import make_figures
 from benchmarks.records import Benchmark
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -74,7 +74,7 @@ def test_results_are_put_between_their_markers(page, made_up, monkeypatch, tmp_p
 
 
 def test_the_page_has_all_pictures(page, made_up):
-    assert list(figures(made_up)) == list(page.PICTURES)
+    assert list(make_figures(made_up)) == list(page.PICTURES)
 
 
 def test_results_that_do_not_belong_on_the_page(page, made_up, tmp_path):

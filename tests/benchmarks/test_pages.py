@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.results import Result
 from experiments.paper.experiments import EXPERIMENTS
-from geonet.solvers.registry import solver_class, solver_names
+from geonet.solvers.registry import load_solver_class, list_solver_names
 
 PAGES = Path(__file__).resolve().parents[2] / "studies" / "pages"
 
@@ -47,7 +47,7 @@ def test_training_variants(benchmark):
         branch=replace(config.model.branch, width=4),
         trunk=replace(config.model.trunk, width=4),
     )
-    cases = {name: module.pairs_of(module.CASES[name], 2) for name in ("1D random", "1D OOD")}
+    cases = {name: module.sample_pairs(module.TEST_SETS[name], 2) for name in ("1D random", "1D OOD")}
     found = module.measure(replace(config, model=model), 0.1, cases)
     assert found.steps > 0
     assert len(found.inside) == len(found.outside) == 5
@@ -79,8 +79,8 @@ LIMITS = {  # L1 in % at t = 0, ¼, ½, ¾, 1: an order of magnitude below the p
 def test_transport_accuracy(benchmark, label):
     """On other pairs than those of the documentation, fewer in 2D, where the truth takes time."""
     module = benchmark("transport_accuracy")
-    case = module.CASES[label]
-    pairs = module.pairs_of(case, 20 if case.grid.dimension == 1 else 4, seed=9_000)
+    case = module.TEST_SETS[label]
+    pairs = module.sample_pairs(case, 20 if case.grid.dimension == 1 else 4, seed=9_000)
     path = module.solver_for(pairs)(pairs.source, pairs.target)
     errors = 100 * module.l1(path.density(module.QUARTERS), pairs.truth).mean(0)
     assert all(e <= limit for e, limit in zip(errors.tolist(), LIMITS[label], strict=True))
@@ -110,7 +110,7 @@ def test_the_report_tells_failures(benchmark):
         assert alone.in_distribution is False
         assert (alone.error_estimate > 0.5) is ("chequer" not in name)
         report = geonet.geodesic(*pair, "transport-2d").report
-        assert report.in_distribution is False and report.notes["converged"] is True
+        assert report.in_distribution is False and report.info["converged"] is True
         assert report.error_estimate < 0.05
         assert report.distance_upper_bound < 1.02 * report.distance_lower_bound
 
@@ -167,9 +167,9 @@ def test_the_page_of_solvers_agrees_with_the_registry(benchmark):
     assert module.PAGE.read_text(encoding="utf-8") == module.page() + "\n", "run make solvers"
 
 
-@pytest.mark.parametrize("name", solver_names())
+@pytest.mark.parametrize("name", list_solver_names())
 def test_every_option_of_a_solver_is_explained(benchmark, name):
-    for option, _, meaning in benchmark("solver_list").options_of(solver_class(name)):
+    for option, _, meaning in benchmark("solver_list").options_of(load_solver_class(name)):
         assert meaning, f"{name} says nothing about {option}"
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.records import Benchmark, read_benchmark
-from benchmarks.results import Stamp, machine
+from benchmarks.results import Stamp, read_machine
 from geonet._files import ensure_dir
 from geonet.errors import FileError
 
@@ -101,7 +101,7 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 
 
 def test_the_machine_is_told():
-    found = machine()
+    found = read_machine()
     assert found["cpu"] and found["cores"] >= 1 and found["threads"] >= 1
     assert all(found[name] for name in ("os", "python", "torch", "numpy", "scipy", "POT"))
     assert {"jax", "ott-jax", "memory_gb"} <= found.keys()

@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from benchmarks.results import DPI, Result, Spread, Stamp, Table, digits, means, spreads, written
+from benchmarks.results import DPI, Result, Spread, Stamp, Table, format_digits, make_means, make_spreads, format_cell
 from geonet.errors import FileError
 
 
@@ -63,15 +63,15 @@ def drawn():
     ],
 )
 def test_numbers_have_three_digits(number, text):
-    assert digits(number) == text
-    assert written(number) == text
+    assert format_digits(number) == text
+    assert format_cell(number) == text
 
 
 @pytest.mark.parametrize(
     ("number", "text"), [(0.99961, "1.00"), (9.9961, "10.0"), (99.961, "100"), (-9.9961, "-10.0")]
 )
 def test_numbers_that_are_rounded_up_to_another_digit_have_three_too(number, text):
-    assert digits(number) == text
+    assert format_digits(number) == text
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_numbers_that_are_rounded_up_to_another_digit_have_three_too(number, tex
     ],
 )
 def test_cells_as_text(cell, text):
-    assert written(cell) == text
+    assert format_cell(cell) == text
 
 
 def test_a_table_in_markdown():
@@ -119,29 +119,29 @@ ERRORS = torch.tensor([[0.01, 0.5], [0.03, 0.5], [0.02, 0.8]])  # (pairs, times)
 
 
 def test_spreads_are_over_the_pairs():
-    first, second = spreads(ERRORS)
+    first, second = make_spreads(ERRORS)
     assert (first.mean, first.sd) == (pytest.approx(2), pytest.approx(1))
     assert (second.mean, second.sd) == (pytest.approx(60), pytest.approx(30 / 3**0.5))
-    assert spreads(ERRORS, 1.0)[0].mean == pytest.approx(0.02)
-    assert spreads(ERRORS, 1.0)[0].sd == pytest.approx(0.01)
+    assert make_spreads(ERRORS, 1.0)[0].mean == pytest.approx(0.02)
+    assert make_spreads(ERRORS, 1.0)[0].sd == pytest.approx(0.01)
 
 
 def test_one_pair_has_no_deviation():
-    assert spreads(torch.tensor([[0.25, 0.5]])) == [Spread(25.0, 0.0), Spread(50.0, 0.0)]
+    assert make_spreads(torch.tensor([[0.25, 0.5]])) == [Spread(25.0, 0.0), Spread(50.0, 0.0)]
 
 
 def test_means_are_over_the_pairs():
-    assert means(ERRORS) == pytest.approx([2, 60])
-    assert means(ERRORS, 1.0) == pytest.approx([0.02, 0.6])
+    assert make_means(ERRORS) == pytest.approx([2, 60])
+    assert make_means(ERRORS, 1.0) == pytest.approx([0.02, 0.6])
 
 
 def test_numbers_are_plain_and_double():
     """For JSON; a thousand equal float32 errors have no rounding error in their mean."""
     errors = torch.full((1000, 1), 0.1)
     exact = 100 * float(errors[0, 0])
-    assert means(errors) == [pytest.approx(exact, rel=1e-12)]
-    assert type(means(errors)[0]) is float
-    (spread,) = spreads(errors)
+    assert make_means(errors) == [pytest.approx(exact, rel=1e-12)]
+    assert type(make_means(errors)[0]) is float
+    (spread,) = make_spreads(errors)
     assert spread.mean == pytest.approx(exact, rel=1e-12) and spread.sd < 1e-10
     assert type(spread.mean) is type(spread.sd) is float
 

@@ -6,9 +6,9 @@ import os
 import pytest
 
 from benchmarks import run
-from benchmarks.any_pair.suite import ENTRANTS, SUITE
-from benchmarks.process import in_new_process
-from benchmarks.run import benchmark, planned
+from benchmarks.any_pair.suite import CONTESTANTS, SUITE
+from benchmarks.process import run_in_process
+from benchmarks.run import run_benchmark, make_plan
 from benchmarks.suites import SUITES, Suite
 from benchmarks.worker import FULL, QUICK, Limits
 from geonet.errors import InputError, SolverError
@@ -45,30 +45,30 @@ def here(monkeypatch):
 
 
 def test_all_is_planned():
-    plan = planned()
+    plan = make_plan()
     assert [suite.name for suite, _ in plan.parts] == ["1d", "2d"]
     assert [ladder.solver for ladder in plan.ladders] == ["transport-1d", "transport-2d"]
-    assert plan.any == (SUITE, list(ENTRANTS))
-    quick = planned(quick=True)
+    assert plan.any == (SUITE, list(CONTESTANTS))
+    quick = make_plan(quick=True)
     assert plan.limits == FULL and quick.limits == QUICK
     assert QUICK.budget < FULL.budget and 5 <= QUICK.repeats < FULL.repeats
     assert len(quick.parts[1][1]) < len(plan.parts[1][1])
     suite, own = quick.any
-    assert list(suite.finer) == [64] and suite.pairs == 1 and 0 < len(own) < len(ENTRANTS)
+    assert list(suite.finer) == [64] and suite.pairs == 1 and 0 < len(own) < len(CONTESTANTS)
 
 
 def test_what_is_named_is_planned():
-    plan = planned(["2d"], ["linear", "transport-2d"])
+    plan = make_plan(["2d"], ["linear", "transport-2d"])
     ((suite, own),) = plan.parts
     assert suite.name == "2d" and plan.ladders == [] and plan.any is None
     assert {entrant.solver for entrant in own} == {"linear", "transport-2d"}
-    plan = planned([], ["quantile"])
+    plan = make_plan([], ["quantile"])
     assert [suite.name for suite, _ in plan.parts] == ["1d"] and plan.ladders == []
     assert plan.any is None
-    plan = planned(["any"], ["linear", "schrodinger"])
+    plan = make_plan(["any"], ["linear", "schrodinger"])
     assert plan.parts == [] and plan.ladders == []
     assert [entrant.solver for entrant in plan.any[1]] == ["linear", "schrodinger"]
-    plan = planned(["scaling"], ["transport-2d"])
+    plan = make_plan(["scaling"], ["transport-2d"])
     assert plan.parts == [] and [ladder.solver for ladder in plan.ladders] == ["transport-2d"]
 
 
@@ -86,7 +86,7 @@ def test_what_is_named_is_planned():
 )
 def test_what_is_refused(suites, solvers, message):
     with pytest.raises(InputError, match=message):
-        planned(suites, solvers)
+        make_plan(suites, solvers)
 
 
 # ---- the run
@@ -95,7 +95,7 @@ def test_what_is_refused(suites, solvers, message):
 def test_a_run(tiny, here, monkeypatch):
     monkeypatch.setattr(run, "FULL", Limits(5.0, 2, 2))
     lines = []
-    found = benchmark(planned(["1d"], ["linear", "quantile", "schrodinger"]), lines.append)
+    found = run_benchmark(make_plan(["1d"], ["linear", "quantile", "schrodinger"]), lines.append)
     assert not found.quick and found.machine["torch"]
     assert found.stamp is not None and found.stamp.is_fresh(["benchmarks.run"])
     assert found.stamp.machine == found.machine
@@ -118,7 +118,7 @@ def test_a_process_of_its_own(tiny, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
     registry.register("mine", "solver_of_mine:Mine")
-    found = benchmark(planned(["1d"], ["mine"]))
+    found = run_benchmark(make_plan(["1d"], ["mine"]))
     assert found.skipped == []
     assert [(row.label, row.cells, row.pairs, row.times) for row in found.settings] == [
         ("mine", 20, 1, 5),
@@ -130,12 +130,12 @@ def test_a_process_of_its_own(tiny, monkeypatch, tmp_path):
 
 def test_a_process_that_dies():
     with pytest.raises(SolverError, match="Its process was killed"):
-        in_new_process(os._exit, 1)
+        run_in_process(os._exit, 1)
 
 
 def test_an_error_in_a_process():
     with pytest.raises(SolverError, match="ValueError: math domain error|expected a nonneg"):
-        in_new_process(math.sqrt, -1.0)
+        run_in_process(math.sqrt, -1.0)
 
 
 def test_what_a_dead_process_leaves_is_told(tiny, monkeypatch):
@@ -143,7 +143,7 @@ def test_what_a_dead_process_leaves_is_told(tiny, monkeypatch):
         raise SolverError("Its process was killed.")
 
     monkeypatch.setattr(run, "in_new_process", dies)
-    found = benchmark(planned(["1d", "scaling"], ["transport-1d", "linear"]))
+    found = run_benchmark(make_plan(["1d", "scaling"], ["transport-1d", "linear"]))
     assert found.settings == [] and found.scaling == []
     assert {one.reason for one in found.skipped} == {"Its process was killed."}
     assert [one.suite for one in found.skipped] == ["1d"] * 8 + ["scaling"]

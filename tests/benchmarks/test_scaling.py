@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import suites as scaling
-from benchmarks.suites import LADDERS, Ladder, curves
+from benchmarks.suites import LADDERS, Ladder, measure_curves
 from geonet.mixture import BOX_1D, mixtures_1d
 
 
@@ -35,7 +35,7 @@ def test_curves(monkeypatch):
     ladder = Ladder(
         "linear", mixtures_1d, BOX_1D.with_shape(20), (10, 20, 40), (1, 2, 4), (1, 2, 4)
     )
-    found = {curve.axis: curve for curve in curves(ladder)}
+    found = {curve.axis: curve for curve in measure_curves(ladder)}
     assert asked == [
         (1, 20),
         (5, 10),
@@ -56,5 +56,5 @@ def test_curves(monkeypatch):
 
 def test_curves_are_timed():
     ladder = replace(LADDERS[0], cells=(50, 100), times=(1, 2), pairs=(1, 2), repeats=1)
-    for curve in curves(replace(ladder, grid=BOX_1D)):
+    for curve in measure_curves(replace(ladder, grid=BOX_1D)):
         assert len(curve.seconds) == 2 and min(curve.seconds) > 0

@@ -11,10 +11,10 @@ from benchmarks.suites import (
     PairsFile,
     Suite,
     check_suites,
-    suite_of,
+    get_suite,
 )
 from geonet.errors import InputError
-from geonet.evaluation import Case, pairs_of
+from geonet.evaluation import TestSet, sample_pairs
 from geonet.mixture import BOX_1D, mixtures_1d
 from geonet.paths import QUARTERS
 
@@ -38,8 +38,8 @@ def test_only_the_reference_has_other_times_and_batches():
 
 
 def test_a_quick_suite_has_pairs_one_by_one_at_the_quarters():
-    assert suite_of("1d", quick=True).calls() == [Call(100), Call(200)]
-    assert suite_of("1d", quick=False) is SUITES["1d"]
+    assert get_suite("1d", quick=True).calls() == [Call(100), Call(200)]
+    assert get_suite("1d", quick=False) is SUITES["1d"]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_moments(times, moments):
 
 def test_pairs_are_those_of_the_reproduction(tmp_path):
     suite = Suite("1d", mixtures_1d, BOX_1D, (20, 30), 30, batches=(1, 3))
-    expected = pairs_of(Case(mixtures_1d, BOX_1D.with_shape(30)), 2)
+    expected = sample_pairs(TestSet(mixtures_1d, BOX_1D.with_shape(30)), 2)
     suite.write_pairs(30, 2, tmp_path / "pairs")
     file = PairsFile(tmp_path / "pairs", expected.source.grid)
     found = file.pairs()
@@ -60,7 +60,7 @@ def test_pairs_are_those_of_the_reproduction(tmp_path):
         assert getattr(found, name).mixture is None
     assert torch.equal(found.distance, expected.distance)
     first, second = file.batch(3)
-    assert first.leading == second.leading == (3,)
+    assert first.batch_shape == second.batch_shape == (3,)
     assert len(torch.cat([first.tensor, second.tensor]).unique(dim=0)) == 6
 
 

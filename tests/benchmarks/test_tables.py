@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from benchmarks.records import Benchmark, Skipped
-from benchmarks.tables import equal_errors, left_out, loads, ranking, scaling, sizes, tables
+from benchmarks.tables import make_equal_error_table, make_skipped_table, make_loads_table, make_ranking, make_scaling_table, make_sizes_table, make_tables
 
 
 def test_ranking_is_sorted_and_marks_the_front(row):
@@ -13,7 +13,7 @@ def test_ranking_is_sorted_and_marks_the_front(row):
         row(label="worse", seconds=3.0, l1_percent=1.0),
         row(label="auto", solver="auto", seconds=0.0001, l1_percent=0.01),
     ]
-    table = ranking(rows, "2d")
+    table = make_ranking(rows, "2d")
     assert table.title.startswith("2D, 64² cells, one pair, 5 times")
     assert [line[:5] for line in table.texts()] == [
         ["auto", "", "0.010", "–", "0.100"],
@@ -33,10 +33,10 @@ def test_sizes(row):
         row(label="c", cells=64, seconds=1.0),
         row(label="c", cells=64, times=20, seconds=9.0),
     ]
-    table = sizes(rows, "2d")
+    table = make_sizes_table(rows, "2d")
     assert table.columns == ("cells per side", "32", "64")
     assert table.texts() == [["c", "500", "1000"], ["a", "1000", "2000"], ["b", "–", "100"]]
-    assert sizes(rows[2:3], "2d").rows == []
+    assert make_sizes_table(rows[2:3], "2d").rows == []
 
 
 def test_loads(row):
@@ -46,7 +46,7 @@ def test_loads(row):
         row(label="a", pairs=64, seconds=0.0005),
         row(label="b", seconds=0.001),
     ]
-    table = loads(rows, "2d")
+    table = make_loads_table(rows, "2d")
     assert table.columns == ("solver", "1 time", "5 times", "5 times, batch of 64")
     assert table.texts() == [["b", "–", "1.00", "–"], ["a", "1.00", "2.00", "0.500"]]
 
@@ -57,14 +57,14 @@ def test_equal_errors(row):
     rough = row(label="rough", seconds=0.005, l1_percent=0.9)
     name = "net, 2D, 64² cells, 5 times"
     end = ["rough", "0.500"]
-    (line,) = equal_errors([net, exact, rough]).texts()
+    (line,) = make_equal_error_table([net, exact, rough]).texts()
     assert line == [name, "0.500", "10.0", "exact", "1010", "101", "100", "100", *end]
-    (line,) = equal_errors([net, rough]).texts()
+    (line,) = make_equal_error_table([net, rough]).texts()
     assert line == [name, "0.500", "10.0", "none", "–", "–", "100", "–", *end]
-    (line,) = equal_errors([net, replace(exact, seconds_per_pair=rough.seconds_per_pair)]).texts()
+    (line,) = make_equal_error_table([net, replace(exact, seconds_per_pair=rough.seconds_per_pair)]).texts()
     assert line[7] == "never"
     coarse = replace(net, cells=32)
-    assert equal_errors([coarse, exact]).rows == []
+    assert make_equal_error_table([coarse, exact]).rows == []
 
 
 def test_left_out_is_grouped_by_reason():
@@ -75,14 +75,14 @@ def test_left_out_is_grouped_by_reason():
         Skipped(*parts[0], 128, 1, 5, *parts[1], "too slow"),
         Skipped(*parts[0], 24, 1, 5, *parts[1], "too coarse"),
     ]
-    assert left_out(skipped).texts() == [
+    assert make_skipped_table(skipped).texts() == [
         ["some", "2d", "64; 64 (5 times, batch of 64); 128", "too slow"],
         ["some", "2d", "24", "too coarse"],
     ]
 
 
 def test_scaling(made_up):
-    assert scaling(made_up).texts()[0] == [
+    assert make_scaling_table(made_up).texts()[0] == [
         "transport-1d",
         "output points",
         "1–64",
@@ -92,7 +92,7 @@ def test_scaling(made_up):
 
 
 def test_all_tables_that_have_rows(made_up):
-    assert [table.title.split(",")[0] for table in tables(made_up)] == [
+    assert [table.title.split(",")[0] for table in make_tables(made_up)] == [
         "Any pair: medians over the pairs that were answered",
         "64² cells",
         "128² cells",
@@ -108,6 +108,6 @@ def test_all_tables_that_have_rows(made_up):
         "Cost against size",
         "Not measured",
     ]
-    for table in tables(made_up):
+    for table in make_tables(made_up):
         assert all(len(row) == len(table.columns) for row in table.rows)
-    assert tables(Benchmark({}, True)) == []
+    assert make_tables(Benchmark({}, True)) == []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import timing
-from benchmarks.timing import calls_within
+from benchmarks.timing import repeat_within
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def clock(monkeypatch):
 
 def test_repeats_that_fit(clock):
     call, made = clock(0.5, 0.1)
-    calls = calls_within(10, 5, call)
+    calls = repeat_within(10, 5, call)
     assert calls.first == pytest.approx(0.5)
     assert calls.warm == pytest.approx([0.1] * 5)
     assert made == [0, 0, 1, 2, 3, 4]
@@ -40,32 +40,32 @@ def test_repeats_that_fit(clock):
 )
 def test_repeats_that_do_not_all_fit(clock, seconds, repeats):
     call, made = clock(seconds)
-    assert calls_within(4, 5, call).warm == pytest.approx([seconds] * repeats)
+    assert repeat_within(4, 5, call).warm == pytest.approx([seconds] * repeats)
     assert len(made) == repeats + 1
 
 
 def test_a_call_that_is_far_too_long_is_not_repeated(clock):
     call, made = clock(12.1)
-    calls = calls_within(4, 5, call)
+    calls = repeat_within(4, 5, call)
     assert calls.warm == [calls.first] == pytest.approx([12.1])
     assert made == [0]
 
 
 def test_what_only_the_first_call_does_is_not_counted(clock):
     call, _ = clock(11.0, 0.1)  # compiling, say
-    assert calls_within(4, 5, call).warm == pytest.approx([0.1] * 5)
+    assert repeat_within(4, 5, call).warm == pytest.approx([0.1] * 5)
 
 
 def test_answers_are_seen_and_not_timed(clock):
     call, _ = clock(0.1)
     seen = []
-    calls_within(4, 2, call, lambda k, answer: seen.append((k, answer)))
+    repeat_within(4, 2, call, lambda k, answer: seen.append((k, answer)))
     assert seen == [(0, 0), (0, 0), (1, 1)]
 
 
 def test_memory_of_the_first_call():
     kept = []
-    calls = calls_within(4, 1, lambda k: kept.append(np.ones(2**22)) if not kept else None)
+    calls = repeat_within(4, 1, lambda k: kept.append(np.ones(2**22)) if not kept else None)
     if calls.memory_mb is None:
         pytest.skip("only Linux tells")
     assert 30 < calls.memory_mb < 60
@@ -76,4 +76,4 @@ def test_elsewhere_memory_is_not_known(monkeypatch):
         raise FileNotFoundError
 
     monkeypatch.setattr(timing.Path, "write_text", refuses)
-    assert calls_within(4, 1, lambda k: None).memory_mb is None
+    assert repeat_within(4, 1, lambda k: None).memory_mb is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from geonet.solvers.newton.iteration import Newton
+from geonet.solvers.newton.iteration import MultilevelNewton
 
 PAGES = Path(__file__).resolve().parents[2] / "studies" / "pages"
 LABELS = (
@@ -92,7 +92,7 @@ def test_errors_of_nothing_and_of_the_solution(module, pairs):
     assert nothing.unbalanced > 0.5
 
     def solved(source, target):
-        newton = Newton(module.TOLERANCE, refine=False)
+        newton = MultilevelNewton(module.TOLERANCE, refine=False)
         found = [
             newton.solved(a.double(), b.double(), (1.0, 1.0))
             for a, b in zip(source, target, strict=True)

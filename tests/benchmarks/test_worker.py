@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from benchmarks import worker
-from benchmarks.contestants import Entrant
+from benchmarks.contestants import Contestant
 from benchmarks.suites import Call, PairsFile, Suite
-from benchmarks.worker import Job, Limits, measured
+from benchmarks.worker import Job, Limits, measure_solver
 from geonet.errors import SolverError
-from geonet.evaluation import SEED, Case, pairs_of
+from geonet.evaluation import SEED, TestSet, sample_pairs
 from geonet.mixture import BOX_1D, mixtures_1d
 from geonet.solvers import registry
 from geonet.solvers.base import Solver
@@ -36,7 +36,7 @@ def files(tmp_path_factory):
 @pytest.fixture
 def job(files):
     def make(solver, limits=AMPLE, **parts):
-        return Job(Entrant(solver, solver, (1,), **parts), SUITE, files, limits)
+        return Job(Contestant(solver, solver, (1,), **parts), SUITE, files, limits)
 
     return make
 
@@ -65,7 +65,7 @@ class Changed(Linear):
 
 
 def test_rows(job):
-    rows, skipped = measured(job("quantile"))
+    rows, skipped = measure_solver(job("quantile"))
     assert skipped == []
     assert [Call(row.cells, row.pairs, row.times) for row in rows] == SETTINGS
     for row in rows:
@@ -87,19 +87,19 @@ def test_rows(job):
 
 def test_errors_are_those_of_the_solver(job):
     """On pairs drawn as those of the reproduction are."""
-    rows, _ = measured(job("linear"))
+    rows, _ = measure_solver(job("linear"))
     assert rows[0].w2_percent is None
     assert rows[0].l1_quarters[0] == pytest.approx(0, abs=1e-3)
     grid = BOX_1D.with_shape(40)
-    mixture = mixtures_1d(4, torch.Generator().manual_seed(SEED)).on(grid).tensor
-    truth = pairs_of(Case(mixtures_1d, grid), 2).truth.tensor[:, 2]
+    mixture = mixtures_1d(4, torch.Generator().manual_seed(SEED)).to_density(grid).tensor
+    truth = sample_pairs(TestSet(mixtures_1d, grid), 2).truth.tensor[:, 2]
     faded = (mixture[:2] + mixture[2:]) / 2
     expected = 100 * ((faded - truth).abs().sum(-1) / truth.sum(-1)).mean()
     assert rows[-1].l1_quarters[2] == pytest.approx(float(expected), rel=1e-6)
 
 
 def test_a_learned_one_tells_its_training(job):
-    rows, skipped = measured(job("transport-1d", kind="learned"))
+    rows, skipped = measure_solver(job("transport-1d", kind="learned"))
     assert skipped == []
     assert {row.training_seconds for row in rows} == {1404.0}
     assert {row.dtype for row in rows} == {"float32"}
@@ -107,13 +107,13 @@ def test_a_learned_one_tells_its_training(job):
 
 def test_one_that_is_trained_for_every_pair_is_measured_once(job, in_its_place):
     in_its_place(Linear())
-    rows, _ = measured(job("pinn", kind="per-pair"))
+    rows, _ = measure_solver(job("pinn", kind="per-pair"))
     assert [Call(row.cells, row.pairs, row.times) for row in rows] == [Call(30)]
 
 
 def test_a_refusal_is_a_reason(job, in_its_place):
     in_its_place(Changed(error=SolverError("Not this grid;\n take another."), cells=30))
-    rows, skipped = measured(job("some"))
+    rows, skipped = measure_solver(job("some"))
     assert [row.cells for row in rows] == [20, 40]
     assert [Call(s.cells, s.pairs, s.times) for s in skipped] == SETTINGS[1:4]
     assert {s.reason for s in skipped} == {"Not this grid; take another."}
@@ -130,13 +130,13 @@ def test_a_pair_that_fails_is_named(job, monkeypatch):
     grid = BOX_1D.with_shape(20)
     second = PairsFile(job("some").files[20], grid).pairs().source[1].tensor
     monkeypatch.setattr(LinearPath, "_density", fails)
-    _, skipped = measured(job("linear"))
+    _, skipped = measure_solver(job("linear"))
     assert [(s.cells, s.reason) for s in skipped] == [(20, "Pair 1 of 2: Not this pair.")]
 
 
 def test_an_error_that_is_not_ours_is_a_reason_too(job, in_its_place):
     in_its_place(Changed(error=ZeroDivisionError("by zero"), cells=40))
-    rows, skipped = measured(job("some"))
+    rows, skipped = measure_solver(job("some"))
     assert len(rows) == 4
     assert [s.reason for s in skipped] == ["ZeroDivisionError: by zero"]
 
@@ -146,13 +146,13 @@ def test_an_error_that_is_not_ours_is_a_reason_too(job, in_its_place):
     [({"no": 1}, "The solver 'linear' has no option 'no'"), ({"reg": 1}, "no option 'reg'")],
 )
 def test_options_that_it_does_not_take(job, options, message):
-    rows, skipped = measured(job("linear", options=options))
+    rows, skipped = measure_solver(job("linear", options=options))
     assert rows == [] and len(skipped) == 5
     assert all(message in s.reason for s in skipped)
 
 
 def test_a_solver_that_is_not_there(job):
-    rows, skipped = measured(job("no-such-solver"))
+    rows, skipped = measure_solver(job("no-such-solver"))
     assert rows == [] and "There is no solver 'no-such-solver'" in skipped[0].reason
 
 
@@ -161,14 +161,14 @@ def test_densities_that_are_not_finite(job, in_its_place, monkeypatch):
     monkeypatch.setattr(
         LinearPath, "_density", lambda self, t, g: torch.full((len(t), g.size), torch.nan)
     )
-    rows, skipped = measured(job("some"))
+    rows, skipped = measure_solver(job("some"))
     assert rows == []
     assert skipped[0].reason.startswith("The densities are not finite")
 
 
 def test_what_is_over_the_budget_is_not_tried_on_larger_grids(job, in_its_place):
     in_its_place(Changed(seconds=0.05))
-    rows, skipped = measured(job("some", Limits(0.03, 3, 2)))
+    rows, skipped = measure_solver(job("some", Limits(0.03, 3, 2)))
     assert [(row.cells, row.repeats) for row in rows] == [(20, 1)]
     assert [Call(s.cells, s.pairs, s.times) for s in skipped] == SETTINGS[1:]
     assert {s.reason for s in skipped} == {"one path on 20 cells a side takes about 0 s"}
@@ -176,27 +176,27 @@ def test_what_is_over_the_budget_is_not_tried_on_larger_grids(job, in_its_place)
 
 def test_a_failure_after_too_long_is_not_tried_on_larger_grids(job, in_its_place):
     in_its_place(Changed(0.05, SolverError("No."), 20))
-    rows, skipped = measured(job("some", Limits(0.03, 3, 2)))
+    rows, skipped = measure_solver(job("some", Limits(0.03, 3, 2)))
     assert rows == []
     assert [s.reason[:12] for s in skipped] == ["No.", *["one path on "] * 4]
 
 
 def test_pairs_one_by_one_that_are_over_the_budget(job, in_its_place):
     in_its_place(Changed(seconds=0.05))
-    rows, skipped = measured(job("some", Limits(0.12, 1, 2)))
+    rows, skipped = measure_solver(job("some", Limits(0.12, 1, 2)))
     assert [row.cells for row in rows] == [20, 30, 30, 40]
     assert [(s.pairs, s.reason) for s in skipped] == [(3, "3 pairs, one by one, take about 0 s")]
 
 
 def test_a_batched_form_is_always_tried(job, in_its_place):
     in_its_place(Quantile())
-    rows, _ = measured(job("some", Limits(1e-9, 1, 2)))
+    rows, _ = measure_solver(job("some", Limits(1e-9, 1, 2)))
     assert [row.cells for row in rows] == [20]  # over the budget, and so on
-    rows, _ = measured(job("some", Limits(10.0, 1, 2)))
+    rows, _ = measure_solver(job("some", Limits(10.0, 1, 2)))
     assert [row.pairs for row in rows] == [1, 1, 1, 3, 1]
 
 
 def test_another_processs_registration(job, monkeypatch):
     monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
-    rows, skipped = measured(job("mine", location="geonet.solvers.linear:Linear"))
+    rows, skipped = measure_solver(job("mine", location="geonet.solvers.linear:Linear"))
     assert len(rows) == 5 and skipped == []

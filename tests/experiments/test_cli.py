@@ -160,7 +160,7 @@ def test_models_are_trained_first(run, ran, monkeypatch, options, folder):
         trained.append((conditions, models, where, names(ran)))
         return Conditions(conditions.quick, (("first-model", "new.safetensors"),))
 
-    monkeypatch.setattr("experiments.paper.experiments.with_training", recorded)
+    monkeypatch.setattr("experiments.paper.experiments.train_models", recorded)
     assert run("reproduce", "first", *options).code == 0
     quick = "--quick" in options
     assert trained == [(Conditions(quick), ("first-model", "other-model"), Path(folder), [])]

@@ -5,10 +5,10 @@ import torch
 
 from experiments.problems import Clouds, sampled
 from geonet import Grid
-from geonet.mixture import BOX_CLOUDS, PARTICLES, cell_masses, clouds
-from geonet.solvers.neural.deeponet import Bases
+from geonet.mixture import BOX_CLOUDS, PARTICLES, cell_masses, cloud_mixtures
+from geonet.solvers.neural.deeponet import BasisCache
 from geonet.solvers.neural.geonet import GeONetSettings
-from geonet.solvers.neural.model import Branch, Trunk, build
+from geonet.solvers.neural.model import Branch, Trunk, build_model
 from geonet.training.problems import cartesian_batch, sensor_points, triples_batch
 
 COUNT = 6
@@ -56,17 +56,17 @@ def test_sensors_elsewhere_read_what_a_solver_reads():
     settings = GeONetSettings(
         dimension=2, sensors=9, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2)
     )
-    model, problem = build(settings, 0).requires_grad_(False), Clouds()
+    model, problem = build_model(settings, 0).requires_grad_(False), Clouds()
     ends = [problem.sensed(end, sensor_points(9, 2)) for end in problem.draw(3, seeded())]
     trained = model.coefficients(*ends)
-    solved = Bases(model).coefficients(*problem.densities(3, seeded()))
+    solved = BasisCache(model).coefficients(*problem.densities(3, seeded()))
     for a, b in zip(trained, solved, strict=True):
         assert torch.allclose(a, b, atol=1e-5)
 
 
 @pytest.mark.parametrize("end", [0, 1])
 def test_an_end_is_the_mixture_of_its_particles(ends, end, generator):
-    mixture = clouds(2 * COUNT, seeded())  # the draw begins with these
+    mixture = cloud_mixtures(2 * COUNT, seeded())  # the draw begins with these
     unit = torch.rand(200, 2, generator=generator)
     expected = 25 * mixture.pdf(in_box(unit)).chunk(2)[end]
     computed = ends[end](unit)
@@ -95,9 +95,9 @@ def test_an_end_has_mean_one():
 def test_counts_are_poisson_numbers():
     """Their mean is the mass of the cell, and so is their variance, in units of particles."""
     draws = 1_500
-    mixture = clouds(1, seeded())
+    mixture = cloud_mixtures(1, seeded())
     mixture = type(mixture)(
-        *(part.expand(draws, *part.shape[1:]) for part in mixture.parts().values())
+        *(part.expand(draws, *part.shape[1:]) for part in mixture.parameters().values())
     )
     expected = PARTICLES * cell_masses(mixture, BOX_CLOUDS)[0]
     densities = sampled(mixture, BOX_CLOUDS, seeded())
@@ -150,14 +150,14 @@ def test_a_batch_has_histograms_at_its_sensors_and_mixtures_at_its_places(paired
     problem = Clouds()
     if paired:
         batch = triples_batch(problem, CELLS, 4, seeded())
-        points, there = batch.places[:, None], slice(0, 1)
+        points, there = batch.endpoint_points[:, None], slice(0, 1)
     else:
         batch = cartesian_batch(problem, CELLS, 4, 5, 3, seeded())
-        points, there = batch.places, slice(None)
+        points, there = batch.endpoint_points, slice(None)
     for end, sensed, compared in zip(
         batch.ends,
         (batch.source, batch.target),
-        (batch.source_there, batch.target_there),
+        (batch.source_values, batch.target_values),
         strict=True,
     ):
         assert torch.allclose(sensed, end.histograms.flatten(1), atol=1e-4)

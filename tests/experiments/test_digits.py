@@ -84,7 +84,7 @@ def test_ends_are_splines_through_the_cells(grid):
     rows = rows_of(computed, densities)
     unit = torch.rand(30, grid.dimension, generator=seeded())
     lengths = torch.tensor(grid.lengths, dtype=torch.float64)
-    there = densities.at(grid.corner("lower") + unit.double() * lengths) * grid.volume
+    there = densities.at(grid.lower_tensor + unit.double() * lengths) * grid.volume
     assert torch.allclose(end(unit).double(), there[rows], atol=1e-4)
 
 
@@ -149,7 +149,7 @@ def test_codes_can_be_of_another_autoencoder(small_mnist, tmp_path):
 def test_densities_of_codes_lead_back_to_the_codes():
     codes = 18 * torch.rand(7, 32, generator=seeded()) - 9
     densities = code_densities(codes)
-    assert densities.grid == CODE_BOX and densities.leading == (7,)
+    assert densities.grid == CODE_BOX and densities.batch_shape == (7,)
     assert float(densities.tensor.min()) > 0
     back = codes_of(densities.tensor, densities.mass)
     assert back.shape == (7, 32)

@@ -34,14 +34,14 @@ from geonet import Density
 from geonet import evaluation as suites
 from geonet._toml import to_table
 from geonet.cli import main
-from geonet.evaluation import CASES, TIMES, pairs_of
+from geonet.evaluation import TEST_SETS, TIME_LABELS, sample_pairs
 from geonet.mixture import BOX_CLOUDS
-from geonet.mixture import clouds as cloud_mixtures
+from geonet.mixture import cloud_mixtures as cloud_mixtures
 from geonet.paths import QUARTERS
 from geonet.samples import histogram
 from geonet.solvers.neural.geonet import GeONetSettings
 from geonet.solvers.neural.model import Branch, Trunk, write_tensors
-from geonet.solvers.registry import make_solver, solver_names
+from geonet.solvers.registry import make_solver, list_solver_names
 from geonet.training.config import (
     ProblemSettings,
     SamplingSettings,
@@ -116,7 +116,7 @@ def test_every_model_can_be_trained(name):
     models = EXPERIMENTS[name].models
     assert models and len(set(models)) == len(models)
     assert set(models) <= configs | {"mnist-autoencoder"}
-    assert set(models) - {"mnist-autoencoder"} <= set(solver_names())
+    assert set(models) - {"mnist-autoencoder"} <= set(list_solver_names())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -127,12 +127,12 @@ def test_codes_are_learned_after_their_autoencoder(name):
 
 
 def test_the_papers_tables_have_five_times():
-    assert paper.TABLE_2.keys() == CASES.keys()
+    assert paper.TABLE_2.keys() == TEST_SETS.keys()
     assert paper.TABLE_3.keys() == {"GeONet", *clouds.FLOWS}
     for row in (*paper.TABLE_2.values(), *paper.TABLE_3.values()):
-        assert len(row) == len(TIMES) and all(isinstance(cell, Spread) for cell in row)
+        assert len(row) == len(TIME_LABELS) and all(isinstance(cell, Spread) for cell in row)
     for row in (*paper.MNIST.values(), *paper.METRICS.values()):
-        assert len(row) == len(TIMES) and all(cell > 0 for cell in row)
+        assert len(row) == len(TIME_LABELS) and all(cell > 0 for cell in row)
     kinds_of_pairs = ("identity", "random")
     assert paper.MNIST.keys() == {f"{a}, {b}" for a in ("codes", "images") for b in kinds_of_pairs}
     assert paper.FINAL_LOSS.keys() == paper.HOURS_ON_A_GPU.keys() == set(losses.MODELS)
@@ -299,15 +299,15 @@ def test_losses_are_those_of_models_trained_anew(tmp_path):
 )
 def test_under_the_paper_is_at_every_time(ours, under):
     theirs = ["paper", *(Spread(m, 0.1) for m in (2.0, 3.0, 4.0, 3.0, 2.0))]
-    table = Table("", TIMES, [theirs, ["ours", *(Spread(m, 9.0) for m in ours)]])
+    table = Table("", TIME_LABELS, [theirs, ["ours", *(Spread(m, 9.0) for m in ours)]])
     assert mixtures._under_paper(table) is under
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.1, 0.5])
 def test_errors_of_velocities_are_relative(factor):
     """To a velocity that is off by a factor everywhere."""
-    pairs = pairs_of(CASES["1D random"], 2)
-    exact = pairs.solved("quantile")
+    pairs = sample_pairs(TEST_SETS["1D random"], 2)
+    exact = pairs.solve("quantile")
     off = SimpleNamespace(
         grid=exact.grid, velocity=lambda times, points: factor * exact.velocity(times, points)
     )
@@ -320,7 +320,7 @@ def test_errors_of_velocities_are_relative(factor):
 
 def test_every_kind_has_its_properties():
     assert list(kinds.KINDS) == list(kinds.PROPERTIES)
-    assert set(kinds.KINDS) <= set(solver_names())
+    assert set(kinds.KINDS) <= set(list_solver_names())
     assert all(len(has) == 4 for has in kinds.PROPERTIES.values())
 
 

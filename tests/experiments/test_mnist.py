@@ -394,7 +394,7 @@ def test_the_script_gives_the_same_bytes_again(monkeypatch, tmp_path):
 def test_densities_are_what_from_image_reads(tmp_path):
     images = sample_digits().images[:5]
     densities = as_densities(images, blur=0, floor=0)
-    assert densities.leading == (5,)
+    assert densities.batch_shape == (5,)
     for k, image in enumerate(images):
         Image.fromarray(image).save(tmp_path / "digit.png")
         expected = geonet.from_image(tmp_path / "digit.png")

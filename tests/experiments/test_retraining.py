@@ -9,7 +9,7 @@ import torch
 from experiments.autoencoder import load_autoencoder
 from experiments.mnist import Digits, sample_digits
 from experiments.paper import experiments as module
-from experiments.paper.experiments import Conditions, with_training
+from experiments.paper.experiments import Conditions, train_models
 from geonet.errors import FileError
 from geonet.solvers.neural.model import load_model, read_tensors
 from geonet.solvers.registry import make_solver
@@ -78,7 +78,7 @@ def counted(monkeypatch):
 
 def test_a_quick_training_is_short_and_its_model_is_used():
     """Named by the config's name, not by its file's; not compiled, since that takes a minute."""
-    conditions = with_training(Conditions(quick=True), ("tiny-model",), Path("runs/quick"))
+    conditions = train_models(Conditions(quick=True), ("tiny-model",), Path("runs/quick"))
     file = Path("runs/quick/tiny-model/model.safetensors")
     assert conditions == Conditions(quick=True, trained=(("tiny-model", str(file)),))
     _, header = load_model(file)
@@ -97,7 +97,7 @@ def test_a_full_training_has_the_config_as_it_is(monkeypatch):
         return train(replace(config, steps=1, compile=False), folder, resume=resume)
 
     monkeypatch.setattr(f"{module.__name__}.train", stopped)
-    with_training(Conditions(), ("tiny-model",), Path("runs"))
+    train_models(Conditions(), ("tiny-model",), Path("runs"))
     ((config, folder, resume),) = seen
     assert (config.steps, config.compile) == (5000, True)
     assert (folder, resume) == (Path("runs/tiny-model"), False)
@@ -105,16 +105,16 @@ def test_a_full_training_has_the_config_as_it_is(monkeypatch):
 
 def test_a_second_run_goes_on_from_the_first(counted, monkeypatch):
     monkeypatch.setattr(module, "QUICK_STEPS", 4)
-    first = with_training(Conditions(quick=True), ("tiny-model",), Path("runs"))
+    first = train_models(Conditions(quick=True), ("tiny-model",), Path("runs"))
     before = Path("runs/tiny-model/model.safetensors").read_bytes()
-    assert with_training(Conditions(quick=True), ("tiny-model",), Path("runs")) == first
+    assert train_models(Conditions(quick=True), ("tiny-model",), Path("runs")) == first
     assert counted == [0, 4]  # nothing was left to do
     assert Path("runs/tiny-model/model.safetensors").read_bytes() == before
 
 
 def test_a_training_that_was_cut_goes_on(counted, monkeypatch):
     monkeypatch.setattr(module, "QUICK_STEPS", 6)
-    with_training(Conditions(quick=True), ("tiny-model",), Path("whole"))
+    train_models(Conditions(quick=True), ("tiny-model",), Path("whole"))
 
     def cut(config, folder, *, resume):
         outcome = train(config, folder, resume=resume, stop_at=4)
@@ -123,8 +123,8 @@ def test_a_training_that_was_cut_goes_on(counted, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(f"{module.__name__}.train", cut)
         with pytest.raises(KeyboardInterrupt):
-            with_training(Conditions(quick=True), ("tiny-model",), Path("runs"))
-    with_training(Conditions(quick=True), ("tiny-model",), Path("runs"))
+            train_models(Conditions(quick=True), ("tiny-model",), Path("runs"))
+    train_models(Conditions(quick=True), ("tiny-model",), Path("runs"))
     assert counted == [0, 4]
     parts, in_one = (
         read_tensors(Path(folder, "tiny-model", "checkpoint.safetensors"), "a checkpoint")[0]
@@ -136,7 +136,7 @@ def test_a_training_that_was_cut_goes_on(counted, monkeypatch):
 @pytest.mark.parametrize("models", [("unheard-of",), ("small",)])  # a name is no file's name
 def test_a_model_without_a_config(models):
     with pytest.raises(FileError) as error:
-        with_training(Conditions(quick=True), models, Path("runs"))
+        train_models(Conditions(quick=True), models, Path("runs"))
     assert str(error.value) == (
         f"No config in studies/configs/ is called {models[0]}; "
         "run --train in a clone of the repository."
@@ -148,7 +148,7 @@ def test_outside_a_clone(clone):
     (clone / "small.toml").unlink()
     clone.rmdir()
     with pytest.raises(FileError, match="No config in studies/configs/ is called tiny-model; run"):
-        with_training(Conditions(), ("tiny-model",), Path("runs"))
+        train_models(Conditions(), ("tiny-model",), Path("runs"))
 
 
 # ---- digits
@@ -172,7 +172,7 @@ def test_codes_are_learned_from_the_autoencoder_that_was_trained_before(
         TINY.replace("tiny-model", "tiny-codes").replace("mixtures-1d", "digit-codes")
     )
     models = ("mnist-autoencoder", "tiny-codes", "tiny-model")
-    conditions = with_training(Conditions(quick=True), models, Path("runs"))
+    conditions = train_models(Conditions(quick=True), models, Path("runs"))
     files = {name: f"runs/{name}/model.safetensors" for name in models}
     assert dict(conditions.trained) == files
     _, header = read_tensors(Path(files["mnist-autoencoder"]), "an autoencoder")
@@ -192,7 +192,7 @@ def test_a_full_autoencoder_is_measured_on_the_test_set(small_mnist, monkeypatch
         return file
 
     monkeypatch.setattr(f"{module.__name__}.train_autoencoder", recorded)
-    conditions = with_training(Conditions(), ("mnist-autoencoder",), Path("runs"))
+    conditions = train_models(Conditions(), ("mnist-autoencoder",), Path("runs"))
     ((images, unseen, file, epochs),) = seen
     assert images is small_mnist["train"].images and unseen is small_mnist["test"].images
     assert file.parent.is_dir() and epochs == 40

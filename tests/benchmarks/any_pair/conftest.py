@@ -27,7 +27,7 @@ class StubPath(LinearPath):
     def _distance(self):
         return torch.tensor(0.1 * (1 + self.off), dtype=torch.float64)
 
-    def _checks(self):
+    def _diagnostics(self):
         return {
             "distance_lower_bound": torch.tensor(0.09),
             "distance_upper_bound": torch.tensor(0.11),

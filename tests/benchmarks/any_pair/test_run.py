@@ -3,17 +3,17 @@
 from benchmarks import run as whole
 from benchmarks.any_pair import run
 from benchmarks.any_pair import suite as module
-from benchmarks.any_pair.run import MODULES, any_pairs
-from benchmarks.contestants import Entrant
+from benchmarks.any_pair.run import MODULES, run_any_pairs
+from benchmarks.contestants import Contestant
 from benchmarks.records import read_benchmark
 from geonet.errors import SolverError
 
-OWN = [Entrant("a stub", "stub", (2,)), Entrant("new", "not-yet", (2,))]
+OWN = [Contestant("a stub", "stub", (2,)), Contestant("new", "not-yet", (2,))]
 
 
 def test_a_run(tiny, stub, here):
     lines = []
-    found = any_pairs(tiny, OWN, lines.append)
+    found = run_any_pairs(tiny, OWN, lines.append)
     assert len(found.answers) == len(found.unanswered) == 8
     assert found.finer == tiny.finer and found.stamp.is_fresh(MODULES)
     assert [row.finer for row in found.references] == [64] * 4 + [128] * 4
@@ -30,14 +30,14 @@ def test_processes_that_die_are_reasons(tiny, monkeypatch):
         raise SolverError("Its process was killed.")
 
     monkeypatch.setattr(run, "in_new_process", dies)
-    found = any_pairs(tiny, OWN[:1])
+    found = run_any_pairs(tiny, OWN[:1])
     assert found.answers == found.references == []
     assert {row.reason for row in found.unanswered} == {"Its process was killed."}
 
 
 def test_it_is_part_of_the_benchmark(tiny, stub, here, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "SUITE", tiny)
-    found = whole.benchmark(whole.planned(["any"], ["stub"]))
+    found = whole.run_benchmark(whole.make_plan(["any"], ["stub"]))
     assert found.settings == [] and len(found.any.answers) == 8
     found.save(tmp_path)
     assert read_benchmark(tmp_path) == found
@@ -46,6 +46,6 @@ def test_it_is_part_of_the_benchmark(tiny, stub, here, monkeypatch, tmp_path):
 def test_processes_of_their_own():
     """Without a reference nothing is measured, and all is told."""
     suite = module.AnySuite({16: 32}, ("digits",), 1, "not-yet")
-    found = any_pairs(suite, [Entrant("linear", "linear", (2,))])
+    found = run_any_pairs(suite, [Contestant("linear", "linear", (2,))])
     (row,) = found.unanswered
     assert row.reason.startswith("There is no reference: There is no solver 'not-yet'")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.any_pair.suite import ENTRANTS, SUITE, any_entrants, read_pairs
+from benchmarks.any_pair.suite import CONTESTANTS, SUITE, select_any_contestants, read_pairs
 from benchmarks.pairs import KINDS, draw
 from geonet.grid import Grid
 from geonet.solvers.registry import make_solver
@@ -29,17 +29,17 @@ def test_pairs_go_through_their_files(tiny, tmp_path):
                 assert torch.allclose(end.tensor, expected.tensor, rtol=1e-12)
 
 
-@pytest.mark.parametrize("entrant", ENTRANTS, ids=lambda entrant: entrant.label)
+@pytest.mark.parametrize("entrant", CONTESTANTS, ids=lambda entrant: entrant.label)
 def test_entrants_can_be_made(entrant):
     make_solver(entrant.solver, **entrant.options)
 
 
 def test_who_takes_part():
-    assert any_entrants([], quick=False) == list(ENTRANTS)
-    assert {e.solver for e in any_entrants([], quick=True)} < {e.solver for e in ENTRANTS}
-    chosen = any_entrants(["schrodinger", "linear", "quantile", "linear"], quick=True)
+    assert select_any_contestants([], quick=False) == list(CONTESTANTS)
+    assert {e.solver for e in select_any_contestants([], quick=True)} < {e.solver for e in CONTESTANTS}
+    chosen = select_any_contestants(["schrodinger", "linear", "quantile", "linear"], quick=True)
     assert [entrant.label for entrant in chosen] == [
         "schrodinger, ε 0.0003, tolerance 0.001",
         "linear",
     ]
-    assert len({entrant.label for entrant in ENTRANTS}) == len(ENTRANTS)
+    assert len({entrant.label for entrant in CONTESTANTS}) == len(CONTESTANTS)

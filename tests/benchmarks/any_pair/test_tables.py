@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.any_pair.records import AnyPairs, Unanswered
-from benchmarks.any_pair.tables import any_tables, kinds, overview, remark, trust, unanswered
+from benchmarks.any_pair.tables import make_any_tables, make_kinds_table, make_overview, write_remark, make_trust_table, make_unanswered_table
 
 FINER = {64: 256, 128: 512}
 
@@ -27,7 +27,7 @@ def test_overview(answer):
         answer(label="blur", w2_percent=None),
     ]
     left = [Unanswered(128, "smooth", k, "some", "some", "too slow") for k in (1, 2)]
-    table = overview(AnyPairs({}, FINER, answers, [], left))
+    table = make_overview(AnyPairs({}, FINER, answers, [], left))
     assert table.columns[:4] == ["solver", "64²: W2, %", "frames, %", "ms"]
     assert table.texts() == [
         ["some", "0.200", "0.400", "20.0", "0.100", "0.400", "2000", "3 of 3 · 1 of 3"],
@@ -42,7 +42,7 @@ def test_kinds(answer):
         answer(kind="spots", label="blur", w2_percent=None, bounds=[0.0, 0.05]),
         answer(cells=128),
     ]
-    table = kinds(AnyPairs({}, FINER, answers), 64)
+    table = make_kinds_table(AnyPairs({}, FINER, answers), 64)
     assert table.title == "64² cells, against 256², kind by kind"
     first, second = table.texts()
     assert first[:7] == ["smooth", "some", "0.300", "1.10", "1.40", "1.30", "50.0"]
@@ -54,7 +54,7 @@ def test_kinds(answer):
 
 def test_trust(answer):
     answers = [answer(pair=0), answer(pair=1, w2_percent=-0.5, l1_percent=[2.0, 2.4, 2.3])]
-    (line,) = trust(AnyPairs({}, FINER, answers)).texts()
+    (line,) = make_trust_table(AnyPairs({}, FINER, answers)).texts()
     assert line[:6] == ["some", "64²", "1 of 2", "1 of 2", "0.500", "2.40"]
     assert line[6:] == ["3.00", "2 of 2", "0.000", "0 of 1"]
 
@@ -66,7 +66,7 @@ def test_unanswered_are_grouped_by_what_they_say():
         Unanswered(64, "shapes", 0, "some", "some", "misses by 0.91"),
         Unanswered(128, "spots", 0, "some", "some", "too slow"),
     ]
-    assert unanswered(rows).texts() == [
+    assert make_unanswered_table(rows).texts() == [
         ["some", "64²", "spots 2, shapes 1", "misses by 0.12"],
         ["some", "128²", "spots 1", "too slow"],
     ]
@@ -77,12 +77,12 @@ def test_the_remark(answer):
         answer(label="auto"),
         answer(label="auto", pair=1, w2_percent=0.5, l1_percent=[2.0, 0.0, 0.0]),
     ]
-    assert remark(AnyPairs({}, FINER, answers)) == (
+    assert write_remark(AnyPairs({}, FINER, answers)) == (
         "On 64² cells, W2 of `auto` is within 0.2 % for 1 of 2 pairs and all of its frames within "
         "1 % for 1 of 2; W2 lies inside its bounds for 2 of 2; 0 of 1 misses were flagged."
     )
-    assert remark(AnyPairs({}, FINER)) == ""
+    assert write_remark(AnyPairs({}, FINER)) == ""
 
 
 def test_nothing_measured():
-    assert any_tables(None) == any_tables(AnyPairs({}, FINER)) == []
+    assert make_any_tables(None) == make_any_tables(AnyPairs({}, FINER)) == []

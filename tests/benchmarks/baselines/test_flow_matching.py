@@ -43,7 +43,7 @@ def clouds():
 def shifted():
     """A Gaussian on a box that is neither at zero nor square, and the same one elsewhere."""
     ends = ([[0.0, 3.5]], [[1.5, 7.0]])
-    return tuple(GaussianMixture.isotropic(mean, [0.8]).on(BOX) for mean in ends)
+    return tuple(GaussianMixture.isotropic(mean, [0.8]).to_density(BOX) for mean in ends)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_a_shift_is_learned(solver, answers, shifted):
     path = answers[solver.name]
     middle = path.density(0.5)
     assert torch.allclose(middle.mean(), torch.tensor([0.75, 5.25], dtype=torch.float64), atol=0.12)
-    truth = GaussianMixture.isotropic([[0.75, 5.25]], [0.8]).on(BOX)
+    truth = GaussianMixture.isotropic([[0.75, 5.25]], [0.8]).to_density(BOX)
     assert float(l1(middle, truth)) < 0.25  # the linear mixture is 1.9 away
     assert float(l1(path.density(1.0), path.target)) < 0.25
     velocity = path.velocity(0.5, [[0.75, 5.25]])
@@ -84,8 +84,8 @@ def test_particles_move_with_the_velocity(solver, answers):
 
 def test_notes_tell_loss_and_displacement(answers):
     for path in answers.values():
-        assert set(path.notes) == {"loss", "root mean square displacement"}
-        moved = path.notes["root mean square displacement"]
+        assert set(path.info) == {"loss", "root mean square displacement"}
+        moved = path.info["root mean square displacement"]
         assert moved == pytest.approx(np.hypot(1.5, 3.5), rel=0.03)
 
 
@@ -129,7 +129,7 @@ def test_seeds_decide_and_leave_the_callers_alone(solver, clouds):
 def test_save_and_load(solver, answers, tmp_path):
     path = answers[solver.name]
     loaded = geonet.load(path.save(tmp_path / "path.npz", times=[0.0]))
-    assert (type(loaded), loaded.solver, loaded.notes) == (type(path), path.solver, path.notes)
+    assert (type(loaded), loaded.solver, loaded.info) == (type(path), path.solver, path.info)
     assert torch.equal(loaded.density(0.3).tensor, path.density(0.3).tensor)
     assert torch.equal(loaded.velocity(0.3, [[1.0, 5.0]]), path.velocity(0.3, [[1.0, 5.0]]))
     assert loaded.flow.loss == path.flow.loss

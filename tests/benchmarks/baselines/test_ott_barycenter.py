@@ -37,7 +37,7 @@ def pair_on(grid):
     else:
         means, stds = ([2.0, 2.0, 2.0], [3.0, 2.5, 2.5]), (0.6, 0.7)
     return tuple(
-        GaussianMixture.isotropic([mean[: grid.dimension]], [std]).on(grid)
+        GaussianMixture.isotropic([mean[: grid.dimension]], [std]).to_density(grid)
         for mean, std in zip(means, stds, strict=True)
     )
 
@@ -145,7 +145,7 @@ def test_the_users_jax_stays_as_it_is():
 def test_save_and_load(tmp_path):
     path = geonet.geodesic(*pair_on(LINE), solver=NAME, epsilon=5e-3, debiased=False)
     again = geonet.load(path.save(tmp_path / "path.npz", times=(0.5,)))
-    assert (again.notes, again.solver) == (path.notes, NAME)
+    assert (again.info, again.solver) == (path.info, NAME)
     torch.testing.assert_close(again.density(0.3).tensor, path.density(0.3).tensor)
 
 
@@ -170,7 +170,7 @@ def test_stopping_early_is_a_warning_and_a_note(asked):
     ) as seen:
         path.density(0.5)
     assert seen[0].filename == __file__
-    assert path.notes["stopped early at t"] == [0.5]
+    assert path.info["stopped early at t"] == [0.5]
 
 
 @needs_ott
@@ -211,7 +211,7 @@ def test_a_saved_path_loads_without_ott(monkeypatch, tmp_path):
         file = path.save(tmp_path / "path.npz", times=[0.5])
     monkeypatch.setitem(sys.modules, "jax", None)
     loaded = geonet.load(file)
-    assert loaded.notes == path.notes
+    assert loaded.info == path.info
     with pytest.raises(SolverError, match="needs OTT-JAX"):
         loaded.density(0.5)
 

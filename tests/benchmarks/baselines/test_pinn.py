@@ -26,9 +26,9 @@ TIMES = [0.0, 0.3, 1.0]
 
 def bump(grid: Grid, along: float, std: float = 0.4) -> Density:
     """A round Gaussian in the middle of the box, moved along the first axis."""
-    centre = (grid.corner("lower") + grid.corner("upper")) / 2
+    centre = (grid.lower_tensor + grid.upper_tensor) / 2
     centre[0] += along
-    return GaussianMixture.isotropic(centre[None], [std]).on(grid)
+    return GaussianMixture.isotropic(centre[None], [std]).to_density(grid)
 
 
 def shifted(grid: Grid, std: float = 0.4) -> tuple[Density, Density]:
@@ -86,7 +86,7 @@ def test_velocity_distance_and_particles_are_those_of_the_shift(name, request):
 def test_the_velocity_is_the_gradient_of_the_potential(name, request):
     path = request.getfixturevalue(name)
     points, step = path.grid.points().reshape(-1, path.grid.dimension)[5::17], 2e-2
-    points = points.clamp(path.grid.corner("lower") + step, path.grid.corner("upper") - step)
+    points = points.clamp(path.grid.lower_tensor + step, path.grid.upper_tensor - step)
     velocity = path.velocity(0.4, points)
     for i, along in enumerate(step * torch.eye(path.grid.dimension, dtype=torch.float64)):
         above, below = (path.potential(0.4, points + s * along) for s in (1, -1))
@@ -100,7 +100,7 @@ def test_faces_are_not_crossed(name, request):
     for i in range(path.grid.dimension):
         for corner in ("lower", "upper"):
             face = path.grid.points().reshape(-1, path.grid.dimension)
-            face[:, i] = path.grid.corner(corner)[i]
+            face[:, i] = getattr(path.grid, corner)[i]
             assert float(path.velocity(0.3, face)[:, i].abs().max()) < 1e-4
 
 
@@ -122,16 +122,16 @@ def test_any_grid_of_the_box(on_the_plane):
 
 
 def test_the_notes(on_the_line):
-    notes = on_the_line.notes
-    assert notes["steps"] == BRIEF.steps and notes["seconds"] > 0
-    assert 0 < notes["loss"] < 0.1
+    info = on_the_line.info
+    assert info["steps"] == BRIEF.steps and info["seconds"] > 0
+    assert 0 < info["loss"] < 0.1
     assert "loss" in str(on_the_line.report)
-    json.dumps(notes)
+    json.dumps(info)
 
 
 def test_more_steps_have_a_lower_loss(on_the_line):
     fewer = Pinn(steps=40, points=128, width=24, depth=3, modes=6)(*shifted(LINE))
-    assert on_the_line.notes["loss"] < fewer.notes["loss"] / 5
+    assert on_the_line.info["loss"] < fewer.info["loss"] / 5
 
 
 def test_the_same_seed_gives_the_same_answer_and_leaves_torchs_stream():
@@ -153,7 +153,7 @@ def test_a_batch_is_its_pairs():
     )
     together = BRIEFEST(source, target)
     assert together.density(TIMES).tensor.shape == (2, 3, 40)
-    assert len(together.notes["loss"]) == 2
+    assert len(together.info["loss"]) == 2
     alone = BRIEFEST(source[1], target[1])
     assert torch.equal(together.density(0.3).tensor[1], alone.density(0.3).tensor)
     assert torch.equal(together.distance[1], alone.distance)
@@ -162,7 +162,7 @@ def test_a_batch_is_its_pairs():
 def test_boxes_and_units_do_not_matter():
     """x → 7 + 100·x scales W2 and v once, u twice; the density, per axis, once down."""
     path = BRIEFEST(*shifted(OBLONG))
-    corners = (7 + 100 * OBLONG.corner(c) for c in ("lower", "upper"))
+    corners = (7 + 100 * c for c in (OBLONG.lower_tensor, OBLONG.upper_tensor))
     large = Grid(OBLONG.shape, *(c.tolist() for c in corners))
     moved = BRIEFEST(*(Density(end.tensor, large) for end in shifted(OBLONG)))
     point = torch.tensor([[1.5, 2.25]], dtype=torch.float64)
@@ -185,7 +185,7 @@ def test_gradients_that_are_switched_off_do_not_matter():
 def test_save_and_load(name, request, tmp_path):
     path = request.getfixturevalue(name)
     loaded = geonet.load(path.save(tmp_path / "path.npz", times=[0.5]))
-    assert (loaded.solver, loaded.kind, loaded.notes) == ("pinn", "pinn", path.notes)
+    assert (loaded.solver, loaded.kind, loaded.info) == ("pinn", "pinn", path.info)
     point = path.source.mean()[None]
     assert torch.equal(loaded.density(TIMES).tensor, path.density(TIMES).tensor)
     assert torch.equal(loaded.velocity(0.3, point), path.velocity(0.3, point))

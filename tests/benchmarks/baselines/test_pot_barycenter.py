@@ -21,7 +21,7 @@ def pair_on(grid):
     else:
         means, stds = ([[2.0, 2.0]], [[3.0, 2.5]]), (0.5, 0.6)
     return tuple(
-        GaussianMixture.isotropic(mean, [std]).on(grid)
+        GaussianMixture.isotropic(mean, [std]).to_density(grid)
         for mean, std in zip(means, stds, strict=True)
     )
 
@@ -130,7 +130,7 @@ def test_frames_are_kept(monkeypatch):
 def test_save_and_load(name, tmp_path):
     path = geonet.geodesic(*pair_on(LINE), solver=name, reg=5e-3, method="sinkhorn_log")
     again = geonet.load(path.save(tmp_path / "path.npz", times=(0.5,)))
-    assert again.notes == path.notes
+    assert again.info == path.info
     assert again.solver == name
     torch.testing.assert_close(again.density(0.3).tensor, path.density(0.3).tensor)
 
@@ -154,7 +154,7 @@ def test_stopping_early_is_a_warning_and_a_note(name, grid):
     ) as seen:
         path.density(0.5)
     assert seen[0].filename == __file__
-    assert path.notes["stopped early at t"] == [0.5]
+    assert path.info["stopped early at t"] == [0.5]
 
 
 def test_the_note_reaches_a_batch():
@@ -162,7 +162,7 @@ def test_the_note_reaches_a_batch():
     path = geonet.geodesic(*batch, solver="barycenter", max_iterations=3, tolerance=1e-12)
     with pytest.warns(ConvergenceWarning):
         path.density(0.5)
-    assert path.notes["stopped early at t"] == [[0.5]]
+    assert path.info["stopped early at t"] == [[0.5]]
 
 
 def test_underflow_is_an_error():
