@@ -85,7 +85,7 @@ def compare(
     python -m benchmarks compare --suite 1d --solvers quantile,transport-1d
     """
     from benchmarks.figures import save_figures
-    from benchmarks.run import run_benchmark, make_plan
+    from benchmarks.run import make_plan, run_benchmark
     from benchmarks.tables import make_tables
 
     try:
@@ -96,11 +96,11 @@ def compare(
     except GeonetError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from error
-    result = result if before is None else result.with_the_rest_of(before)
+    result = result if before is None else result.merge(before)
     files = [result.save(folder), *save_figures(result, folder)]
     for table in make_tables(result):
         typer.echo(f"\n{table.title}")
-        print_table(table.texts(), list(table.columns))
+        print_table(table.format_rows(), list(table.columns))
     typer.echo(f"\n{', '.join(map(str, files))}; {format_seconds(perf_counter() - start)}")
 
 

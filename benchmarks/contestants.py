@@ -1,4 +1,4 @@
-"""Who takes part: solvers with their options."""
+"""Solvers with the options under which they take part in the benchmark."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Contestant:
     """A solver with options.
 
     Attributes:
-        label: the name in tables, each once in a suite.
-        solver: its name, or a model's file.
+        label: unique name in tables.
+        solver: name of the solver, or a model file.
         dimensions: the dimensions in which it takes part; None for all.
-        kind: classical, learned before, or trained for every pair anew.
-        options: of the solver.
-        quick: whether a quick run has it too.
-        location: 'module:Class' of a solver that another process may not have registered.
+        kind: classical, learned, or trained for every pair.
+        options: options of the solver.
+        quick: True if quick runs include it.
+        location: 'module:Class' of a solver that a new process must register.
     """
 
     label: str
@@ -42,18 +42,19 @@ class Contestant:
 def _sweep(
     solver: str, dimension: int, *settings: dict[str, Any], quick: Sequence[int] = (0,)
 ) -> list[Contestant]:
-    """A classical solver with each of some settings; `quick` has the numbers of quick ones."""
+    """Return a classical solver with several settings; `quick` selects settings for quick runs."""
     return [
-        make_labelled(solver, (dimension,), options, k in quick) for k, options in enumerate(settings)
+        make_labelled(solver, (dimension,), options, k in quick)
+        for k, options in enumerate(settings)
     ]
 
 
 def make_labelled(
     solver: str, dimensions: tuple[int, ...], options: dict[str, Any], quick: bool = False
 ) -> Contestant:
-    """A classical solver whose label tells its options."""
-    told = [v if isinstance(v, str) else f"{SHORT.get(k, k)} {v:g}" for k, v in options.items()]
-    return Contestant(", ".join([solver, *told]), solver, dimensions, "classical", options, quick)
+    """Return a classical solver whose label lists its options."""
+    texts = [v if isinstance(v, str) else f"{SHORT.get(k, k)} {v:g}" for k, v in options.items()]
+    return Contestant(", ".join([solver, *texts]), solver, dimensions, "classical", options, quick)
 
 
 LEARNED_1D = [
@@ -79,14 +80,14 @@ CLASSICAL_1D = [
     *_sweep("debiased-barycenter", 1, {"method": "sinkhorn"}, {"method": "sinkhorn_log"}),
     *_sweep("ott-barycenter", 1, *({"epsilon": 6e-4, "tolerance": tol} for tol in (1e-2, 1e-4))),
     Contestant("linear", "linear", (1,), quick=True),
-    Contestant("auto", "auto", (1,)),  # which is `quantile`
+    Contestant("auto", "auto", (1,)),  # uses `quantile`
 ]
 LEARNED_2D = [
     Contestant("transport-2d", "transport-2d", (2,), "learned", quick=True),
     Contestant("transport-2d, network alone", "transport-2d", (2,), "learned", {"corrections": 0}),
     Contestant("geonet-2d", "geonet-2d", (2,), "learned", quick=True),
     Contestant("universal-2d", "universal-2d", (2,), "learned", quick=True),
-    Contestant("auto", "auto", (2,), "learned", quick=True),  # which asks `universal-2d` first
+    Contestant("auto", "auto", (2,), "learned", quick=True),  # uses `universal-2d` first
 ]
 CLASSICAL_2D = [
     Contestant("monge-ampere", "monge-ampere", (2,), quick=True),
@@ -134,15 +135,16 @@ CLASSICAL_2D = [
     Contestant("linear", "linear", (2,), quick=True),
 ]
 PER_PAIR = [
-    Contestant(name, name, (1, 2), "per-pair") for name in ("pinn", "flow-matching", "rectified-flow")
+    Contestant(name, name, (1, 2), "per-pair")
+    for name in ("pinn", "flow-matching", "rectified-flow")
 ]
 CONTESTANTS = (*LEARNED_1D, *CLASSICAL_1D, *LEARNED_2D, *CLASSICAL_2D, *PER_PAIR)
 
 
 def select_contestants(solvers: Sequence[str], quick: bool) -> list[Contestant]:
-    """All of them, or those of the named solvers.
+    """Return all contestants, or those of the named solvers.
 
-    A solver that is not among them takes part with its default options, and so does a model's file.
+    Other solvers and model files take part with their default options.
     """
     if not solvers:
         return [entrant for entrant in CONTESTANTS if entrant.quick or not quick]
@@ -154,9 +156,9 @@ def select_contestants(solvers: Sequence[str], quick: bool) -> list[Contestant]:
 
 
 def make_default(name: str) -> Contestant:
-    """A solver that anyone has added, with its default options."""
+    """Return a registered solver or a model file with its default options."""
     if name.endswith(".safetensors"):
-        make_solver(name)  # which refuses what is no model
+        make_solver(name)  # raises if it is not a model
         return Contestant(name, str(Path(name).resolve()), None, "learned")
     cls = load_solver_class(name)
     learned = any(option.name == "file" for option in fields(cls))  # type: ignore[arg-type]
@@ -166,19 +168,19 @@ def make_default(name: str) -> Contestant:
 
 
 def build_solver(entrant: Contestant) -> Solver:
-    """The solver itself, registered first where this process does not know it."""
+    """Build the solver, and register it first if this process does not know it."""
     if entrant.location is not None and entrant.solver not in list_solver_names():
         register(entrant.solver, entrant.location)
     return make_solver(entrant.solver, **entrant.options)
 
 
 def filter_by_dimension(chosen: Sequence[Contestant], dimension: int) -> list[Contestant]:
-    """Those for densities of a dimension."""
+    """Return the contestants for densities of a dimension."""
     return [e for e in chosen if e.dimensions is None or dimension in e.dimensions]
 
 
 def check_participation(chosen: Sequence[Contestant], dimensions: Sequence[int]) -> None:
-    """Refuse a solver that none of the chosen suites has a use for."""
+    """Raise InputError if a solver takes part in none of the suites."""
     for solver in dict.fromkeys(entrant.solver for entrant in chosen):
         own = [entrant for entrant in chosen if entrant.solver == solver]
         if not any(filter_by_dimension(own, dimension) for dimension in dimensions):

@@ -18,8 +18,8 @@ from benchmarks.records import (
     Measurement,
     compute_break_even,
     find_equal_error,
-    select_setting,
     find_pareto_front,
+    select_setting,
 )
 from benchmarks.results import save_figure
 from benchmarks.suites import SUITES, TIMES
@@ -59,8 +59,8 @@ Draw = Callable[
 
 
 def make_figures(found: Benchmark) -> dict[str, Figure]:
-    """All for which there is something to draw, by name."""
-    rows = [row for row in found.settings if row.solver != "auto"]  # which is another's answer
+    """Return the figures by name, without empty ones."""
+    rows = [row for row in found.settings if row.solver != "auto"]  # delegates to another solver
     drawn = {
         "any": _any_pair(found.any),
         "pareto": _panels(rows, _draw_front, legend=True),
@@ -73,7 +73,7 @@ def make_figures(found: Benchmark) -> dict[str, Figure]:
 
 
 def save_figures(found: Benchmark, folder: Path) -> list[Path]:
-    """Write benchmark-NAME.png for each."""
+    """Write benchmark-NAME.png for every figure."""
     files = []
     for name, figure in make_figures(found).items():
         files.append(folder / f"benchmark-{name}.png")

@@ -14,12 +14,19 @@ from benchmarks.records import (
     Measurement,
     compute_break_even,
     find_equal_error,
-    select_setting,
     read_benchmark,
+    select_setting,
 )
 from benchmarks.results import format_digits
 from benchmarks.suites import SUITES
-from benchmarks.tables import make_equal_error_table, make_skipped_table, make_loads_table, make_ranking, make_scaling_table, make_sizes_table
+from benchmarks.tables import (
+    make_equal_error_table,
+    make_loads_table,
+    make_ranking,
+    make_scaling_table,
+    make_sizes_table,
+    make_skipped_table,
+)
 
 RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images"
 PAGE, README = ROOT / "docs" / "benchmark.md", ROOT / "README.md"
@@ -35,7 +42,7 @@ ANY_PLACES = ("any", "any-trust", "any-kinds", "any-out")
 
 
 def read_results(results: Path = RESULTS) -> Benchmark:
-    """The results of a full run of all suites."""
+    """Read the results of a full run; reject quick or incomplete ones."""
     found = read_benchmark(results)
     if found.quick:
         raise SystemExit("benchmarks/results/benchmark.json is of a quick run; run make benchmark.")
@@ -53,49 +60,62 @@ def read_results(results: Path = RESULTS) -> Benchmark:
 
 
 def format_sections(found: Benchmark) -> dict[str, str]:
-    """What the page has between its markers."""
+    """Return the sections of the page by marker."""
     rows = found.settings
     return format_any_sections(found) | {
         "machine": ", ".join(
             f"{name.replace('_', ' ')} {value or 'none'}" for name, value in found.machine.items()
         ),
         "front": _format_picture("pareto"),
-        "2d": _join(write_remark(rows, "2d"), make_ranking(rows, "2d").markdown()),
-        "1d": _join(write_remark(rows, "1d"), make_ranking(rows, "1d").markdown()),
-        "sizes": _join(_format_picture("resolution"), *(make_sizes_table(rows, s).markdown() for s in ("2d", "1d"))),
-        "loads": _join(*(make_loads_table(rows, suite).markdown() for suite in ("2d", "1d"))),
-        "equal-error": _join(make_equal_error_table(rows).markdown(), _format_picture("break-even")),
+        "2d": _join(write_remark(rows, "2d"), make_ranking(rows, "2d").to_markdown()),
+        "1d": _join(write_remark(rows, "1d"), make_ranking(rows, "1d").to_markdown()),
+        "sizes": _join(
+            _format_picture("resolution"),
+            *(make_sizes_table(rows, s).to_markdown() for s in ("2d", "1d")),
+        ),
+        "loads": _join(*(make_loads_table(rows, suite).to_markdown() for suite in ("2d", "1d"))),
+        "equal-error": _join(
+            make_equal_error_table(rows).to_markdown(), _format_picture("break-even")
+        ),
         "paper": _format_picture("runtime"),
-        "scaling": _join(make_scaling_table(found).markdown(), _format_picture("scaling")),
-        "left-out": make_skipped_table(found.skipped).markdown(),
+        "scaling": _join(make_scaling_table(found).to_markdown(), _format_picture("scaling")),
+        "left-out": make_skipped_table(found.skipped).to_markdown(),
     }
 
 
 def format_any_sections(found: Benchmark) -> dict[str, str]:
-    """The suite `any`, in its places, which are empty before it is measured."""
+    """Return the sections of the suite `any`; empty texts if it was not measured."""
     pairs = found.any
     if pairs is None:
         return dict.fromkeys(ANY_PLACES, "")
     return {
-        "any": _join(any_pair.make_overview(pairs).markdown(), _format_picture("any")),
-        "any-trust": _join(any_pair.write_remark(pairs), any_pair.make_trust_table(pairs).markdown()),
-        "any-kinds": _join(*(any_pair.make_kinds_table(pairs, n).markdown() for n in pairs.finer)),
-        "any-out": any_pair.make_unanswered_table(pairs.unanswered).markdown(),
+        "any": _join(any_pair.make_overview(pairs).to_markdown(), _format_picture("any")),
+        "any-trust": _join(
+            any_pair.write_remark(pairs), any_pair.make_trust_table(pairs).to_markdown()
+        ),
+        "any-kinds": _join(
+            *(any_pair.make_kinds_table(pairs, n).to_markdown() for n in pairs.finer)
+        ),
+        "any-out": any_pair.make_unanswered_table(pairs.unanswered).to_markdown(),
     }
 
 
 def write_remark(rows: Sequence[Measurement], suite: str) -> str:
-    """The fastest solvers below the limit, learned and classical, and whether training pays."""
+    """Return sentences on the fastest solvers below the error limit and on training."""
     dimension, cells = SUITES[suite].dimension, reference_cells(suite)
     own = [row for row in select_setting(rows, suite, cells) if row.solver != "auto"]
     good = [row for row in own if row.l1_percent <= LIMIT]
     if not good:
         return f"In {dimension}D no solver has an error below {LIMIT:g} %."
-    text = f"The fastest {dimension}D solver with an error below {LIMIT:g} % is {_describe(good[0])}."
+    text = (
+        f"The fastest {dimension}D solver with an error below {LIMIT:g} % is {_describe(good[0])}."
+    )
     rival = next((row for row in good if row.kind != good[0].kind), None)
     if rival is not None:
         ratio = format_digits(rival.seconds / good[0].seconds)
-        text += f" The fastest {rival.kind} one is {_describe(rival)}; it takes {ratio} times as long."
+        text += (
+            f" The fastest {rival.kind} one is {_describe(rival)}; it takes {ratio} times as long."
+        )
     learned = next((row for row in own if row.label == f"transport-{dimension}d"), None)
     return text if learned is None else f"{text} {_write_break_even(rows, learned)}"
 
@@ -114,17 +134,19 @@ def _write_break_even(rows: Sequence[Measurement], learned: Measurement) -> str:
 
 
 def format_readme(found: Benchmark) -> str:
-    """Any pair: a line for each solver."""
-    return "" if found.any is None else any_pair.make_overview(found.any).markdown()
+    """Return the table of README: one line per solver."""
+    return "" if found.any is None else any_pair.make_overview(found.any).to_markdown()
 
 
 def reference_cells(suite: str) -> int:
-    """The size that the tables are about."""
+    """Return the number of cells of the tables of a suite."""
     return SUITES[suite].reference
 
 
 def _describe(row: Measurement) -> str:
-    return f"`{row.label}` ({format_digits(1e3 * row.seconds)} ms, {format_digits(row.l1_percent)} %)"
+    return (
+        f"`{row.label}` ({format_digits(1e3 * row.seconds)} ms, {format_digits(row.l1_percent)} %)"
+    )
 
 
 def _format_picture(name: str) -> str:

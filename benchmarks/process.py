@@ -39,14 +39,14 @@ def run_in_process(function: Callable[[Given], Found], given: Given) -> Found:
 
 
 def format_error(error: Exception) -> str:
-    """An error in one line: geonet's own speak for themselves."""
+    """Format an error in one line, with its type unless it is an error of geonet."""
     text = " ".join(str(error).split())
     return text if isinstance(error, GeonetError) else f"{type(error).__name__}: {text}"
 
 
 def _run(sender: Connection, function: Callable[[Any], Any], given: Any) -> None:
-    os.dup2(2, 1)  # standard output is the command's, which may be JSON
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is for the parent to tell
+    os.dup2(2, 1)  # standard output belongs to the command
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent handles Ctrl-C
     try:
         sender.send((function(given), None))
     except Exception as error:

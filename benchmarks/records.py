@@ -48,7 +48,7 @@ class Measurement:
         repeats: over which these are.
         l1_percent: the largest of `l1_quarters`.
         l1_quarters: mean L1 error in % at t = 0, ¼, ½, ¾, 1; of a single pair on these cells.
-        w2_percent: mean error of the distance in %; None where the solver gives none.
+        w2_percent: mean error of the distance in %; None if the solver provides none.
         pairs_measured: over which the errors are means.
         memory_mb: by how much the first call raised the peak of resident memory; None if unknown.
         threads: of torch.
@@ -79,13 +79,13 @@ class Measurement:
 
     @property
     def seconds(self) -> float:
-        """The median per pair."""
+        """Return the median time per pair."""
         return self.seconds_per_pair.median
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A kind of call that was not measured, and why."""
+    """A setting that was not measured, with the reason."""
 
     suite: str
     dimension: int
@@ -103,7 +103,7 @@ class Curve:
 
     Attributes:
         solver: the name.
-        axis: what grows: output points, times or pairs.
+        axis: the growing quantity: output points, times or pairs.
         values: its sizes.
         seconds: at each.
         slope: of the upper half, log against log.
@@ -118,15 +118,15 @@ class Curve:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """All that one run measured.
+    """The results of one run.
 
     Attributes:
-        machine: what it ran on.
-        quick: whether it is a check.
+        machine: processor, memory, system and versions.
+        quick: True for a check with few pairs.
         settings: the suites 1d and 2d, row by row.
-        skipped: what these left out, and `scaling`.
+        skipped: settings that were not measured.
         scaling: its curves.
-        provenance: of these; None for results from before there were stamps.
+        provenance: commit, date and machine; None if it was not recorded.
         any: the suite of that name, with a provenance of its own; None if it was not measured.
     """
 
@@ -139,12 +139,12 @@ class Benchmark:
     any: AnyPairs | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Nested tables."""
+        """Return nested dictionaries."""
         return asdict(self)
 
     @staticmethod
     def from_json(table: dict[str, Any]) -> Benchmark:
-        """What `to_json` gave."""
+        """Rebuild the result from `to_json`."""
         rows = [
             Measurement(**row | {"seconds_per_pair": Seconds(**row["seconds_per_pair"])})
             for row in table["settings"]
@@ -155,10 +155,10 @@ class Benchmark:
         pairs = AnyPairs.from_json(table.get("any"))
         return Benchmark(table["machine"], table["quick"], rows, skipped, curves, provenance, pairs)
 
-    def with_the_rest_of(self, other: Benchmark) -> Benchmark:
-        """All of this, and what `other` has of solvers and suites that are not in this.
+    def merge(self, other: Benchmark) -> Benchmark:
+        """Add the solvers and suites of `other` that are missing here.
 
-        With anything of the other, the whole is as old as that.
+        The merged result has the older provenance.
         """
         own = {(row.suite, row.label) for row in (*self.settings, *self.skipped)}
         curves = {curve.solver for curve in self.scaling}
@@ -173,11 +173,11 @@ class Benchmark:
             skipped=[*self.skipped, *skipped],
             scaling=[*self.scaling, *scaling],
             provenance=other.provenance if rows or skipped or scaling else self.provenance,
-            any=other.any if self.any is None else self.any.with_the_rest_of(other.any),
+            any=other.any if self.any is None else self.any.merge(other.any),
         )
 
     def save(self, folder: Path) -> Path:
-        """Write benchmark.json."""
+        """Write benchmark.json to a folder."""
         text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
         with atomic_write(folder / FILE) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
@@ -185,28 +185,28 @@ class Benchmark:
 
 
 def read_benchmark(folder: Path) -> Benchmark:
-    """What `Benchmark.save` wrote into a folder."""
-    with wrap_read_errors(folder / FILE, "the result of geonet benchmark"):
+    """Read the file that `Benchmark.save` wrote to a folder."""
+    with wrap_read_errors(folder / FILE, "the result of a benchmark"):
         return Benchmark.from_json(json.loads((folder / FILE).read_text(encoding="utf-8")))
 
 
-# ---- What the rows say: the best trade-offs, speed at equal error, when training pays, slopes.
+# ---- Analysis: Pareto front, speed at equal error, break-even of training, slopes.
 
 
-LIMIT = 1.0  # percent, the error at which the fastest classical solver is named
+LIMIT = 1.0  # per cent: error limit for naming the fastest classical solver
 
 
 def select_setting(
     rows: Iterable[Measurement], suite: str, cells: int, pairs: int = 1, times: int = 5
 ) -> list[Measurement]:
-    """The rows of one setting, the fastest first."""
+    """Return the rows of one setting, the fastest first."""
     wanted = (suite, cells, pairs, times)
     found = [row for row in rows if (row.suite, row.cells, row.pairs, row.times) == wanted]
     return sorted(found, key=lambda row: row.seconds)
 
 
 def find_pareto_front(rows: Iterable[Measurement]) -> list[Measurement]:
-    """Those that no other beats in both error and time, the fastest first."""
+    """Return the rows that no other row beats in both error and time, the fastest first."""
     front: list[Measurement] = []
     for row in sorted(rows, key=lambda row: (row.seconds, row.l1_percent)):
         if not front or row.l1_percent < front[-1].l1_percent:
@@ -217,10 +217,10 @@ def find_pareto_front(rows: Iterable[Measurement]) -> list[Measurement]:
 def find_equal_error(
     rows: Iterable[Measurement], learned: Measurement, limit: float | None = None
 ) -> Measurement | None:
-    """The fastest classical row in the learned one's setting with an error no larger than its.
+    """Return the fastest classical row in the setting of `learned` with an error no larger.
 
-    Or than `limit`, in %. A solver that was not measured in a batch
-    of that size takes its pairs one by one, so there its single pair counts.
+    `limit`, in per cent, replaces the error of `learned`. A solver without a batched form takes
+    the pairs one by one, so the time of a single pair counts.
     """
     rows, most = list(rows), learned.l1_percent if limit is None else limit
     singles = select_setting(rows, learned.suite, learned.cells, 1, learned.times)
@@ -232,7 +232,7 @@ def find_equal_error(
 
 
 def compute_break_even(learned: Measurement, classical: Measurement) -> float | None:
-    """Pairs after which training and solving took less than solving classically; None if never."""
+    """Return the number of pairs after which training pays; None if it never does."""
     saved = classical.seconds - learned.seconds
     if learned.training_seconds is None or saved <= 0:
         return None
@@ -240,6 +240,6 @@ def compute_break_even(learned: Measurement, classical: Measurement) -> float | 
 
 
 def fit_slope(values: Sequence[float], seconds: Sequence[float]) -> float:
-    """Of log seconds over log values, fitted to the upper half."""
+    """Fit the slope of log seconds against log values over the upper half."""
     count = max(2, math.ceil(len(values) / 2))
     return float(np.polyfit(np.log(values[-count:]), np.log(seconds[-count:]), 1)[0])

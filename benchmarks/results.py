@@ -132,21 +132,21 @@ Cell = Spread | float | int | str | None
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells, the first of each its label."""
+    """A table with a title; the first cell of a row is its label."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
-    def texts(self) -> list[list[str]]:
-        """The rows as they are printed."""
+    def format_rows(self) -> list[list[str]]:
+        """Return the cells as texts."""
         return [[format_cell(cell) for cell in row] for row in self.rows]
 
-    def markdown(self) -> str:
-        """The table with its title above."""
+    def to_markdown(self) -> str:
+        """Return the table in Markdown, with its title above."""
         lines = [f"**{self.title}**\n"] if self.title else []
         lines += [_format_row(self.columns), _format_row(["---"] * len(self.columns))]
-        return "\n".join([*lines, *(_format_row(row) for row in self.texts())])
+        return "\n".join([*lines, *(_format_row(row) for row in self.format_rows())])
 
 
 @dataclass(frozen=True)
@@ -154,13 +154,13 @@ class Result:
     """The outcome of an experiment.
 
     Attributes:
-        name: of the experiment.
+        name: name of the experiment.
         title: one line.
-        quick: whether it is only a check, with few pairs.
-        tables: what was measured.
-        remarks: sentences about it, with the figures that were measured.
-        figure: or None.
-        provenance: when, where and from what it was measured; None if nobody noted it.
+        quick: True for a check with few pairs.
+        tables: the results.
+        remarks: sentences about the results.
+        figure: a figure, or None.
+        provenance: commit, date and machine; None if it was not recorded.
     """
 
     name: str
@@ -171,16 +171,16 @@ class Result:
     figure: Figure | None = None
     provenance: Provenance | None = None
 
-    def markdown(self) -> str:
-        """Tables, remarks and figure."""
-        parts = [table.markdown() for table in self.tables]
+    def to_markdown(self) -> str:
+        """Return tables, remarks and figure in Markdown."""
+        parts = [table.to_markdown() for table in self.tables]
         parts += self.remarks
         if self.figure is not None:
             parts.append(f"![{self.title}]({self.name}.png)")
         return "\n\n".join(parts)
 
     def save(self, folder: Path) -> list[Path]:
-        """Write NAME.json, NAME.md and, if there is a figure, NAME.png; gives the files."""
+        """Write NAME.json, NAME.md and, if there is a figure, NAME.png; return the files."""
         folder = ensure_dir(folder)
         files = [folder / f"{self.name}.{kind}" for kind in ("json", "md")]
         content = {
@@ -195,7 +195,7 @@ class Result:
             text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
             temporary.write_text(text + "\n", encoding="utf-8")
         with atomic_write(files[1]) as temporary:
-            temporary.write_text(self.markdown() + "\n", encoding="utf-8")
+            temporary.write_text(self.to_markdown() + "\n", encoding="utf-8")
         if self.figure is not None:
             files.append(folder / f"{self.name}.png")
             with atomic_write(files[2]) as temporary:
@@ -204,7 +204,7 @@ class Result:
 
 
 def save_figure(figure: Figure, file: Path) -> None:
-    """A PNG of 256 colours, a third of the bytes of all colours."""
+    """Write a PNG with a palette of 256 colours, which is a third of the size."""
     drawn = BytesIO()
     figure.savefig(drawn, dpi=DPI, format="png")
     with Image.open(drawn) as image:
@@ -212,7 +212,7 @@ def save_figure(figure: Figure, file: Path) -> None:
 
 
 def format_cell(cell: Cell) -> str:
-    """A cell as text: three digits."""
+    """Format a cell with three digits."""
     if cell is None:
         return "–"
     if isinstance(cell, Spread):
@@ -221,7 +221,7 @@ def format_cell(cell: Cell) -> str:
 
 
 def format_digits(number: float) -> str:
-    """Three significant digits, at most three behind the point."""
+    """Format a number with three significant digits, at most three decimals."""
     size = abs(float(f"{number:.3g}"))  # as it is shown: 9.996 is 10.0
     if isinstance(number, int) or size >= 100:
         return f"{number:.0f}"
@@ -229,14 +229,14 @@ def format_digits(number: float) -> str:
 
 
 def make_spreads(errors: Tensor, scale: float = 100.0) -> list[Cell]:
-    """Mean and standard deviation over the pairs at each time, from (pairs, times)."""
+    """Return mean and standard deviation over the pairs at each time, from (pairs, times)."""
     errors = scale * errors.double()
     deviations = errors.std(0) if len(errors) > 1 else 0 * errors[0]
     return [Spread(m, s) for m, s in zip(errors.mean(0).tolist(), deviations.tolist(), strict=True)]
 
 
 def make_means(errors: Tensor, scale: float = 100.0) -> list[Cell]:
-    """Means over the pairs at each time, from (pairs, times)."""
+    """Return means over the pairs at each time, from (pairs, times)."""
     return list((scale * errors.double()).mean(0).tolist())
 
 

@@ -1,4 +1,4 @@
-"""What is measured: families of pairs on grids of several sizes, at several numbers of times."""
+"""Suites: families of pairs on grids of several sizes, at several numbers of times."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from benchmarks.records import Curve, fit_slope
 from benchmarks.timing import repeat_within
 from geonet.density import Density
 from geonet.errors import InputError
-from geonet.evaluation import SEED, TestSet, ReferencePairs, sample_pairs
+from geonet.evaluation import SEED, ReferencePairs, TestSet, sample_pairs
 from geonet.grid import Grid
 from geonet.mixture import BOX_1D, BOX_2D, GaussianMixture, mixtures_1d, mixtures_2d
 from geonet.paths import QUARTERS
 from geonet.solvers.registry import make_solver
 
-TIMES = len(QUARTERS)  # of the calls in which errors are measured: the quarters
+TIMES = len(QUARTERS)  # errors are measured at the quarters
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Call:
 
     @property
     def is_base(self) -> bool:
-        """Whether errors are measured in it."""
+        """Return True if errors are measured in this call."""
         return self.pairs == 1 and self.times == TIMES
 
-    def moments(self) -> torch.Tensor:
-        """The times, evenly from 0 to 1, or t = ½ alone."""
+    def make_times(self) -> torch.Tensor:
+        """Return evenly spaced times from 0 to 1, or t = ½ alone."""
         if self.times == 1:
             return torch.tensor([0.5], dtype=torch.float64)
         return torch.linspace(0, 1, self.times, dtype=torch.float64)
@@ -50,11 +50,11 @@ class Suite:
     """Pairs of one family.
 
     Attributes:
-        name: on the command line.
+        name: name on the command line.
         family: draws the mixtures.
-        box: where they live.
+        box: grid with the box of the densities.
         cells: along each axis, ascending; a single pair at the quarters is measured on all.
-        reference: of these the one on which the other numbers of times and pairs are measured.
+        reference: number of cells at which other numbers of times and pairs are measured.
         times: numbers of times.
         batches: numbers of pairs in a call.
     """
@@ -69,11 +69,11 @@ class Suite:
 
     @property
     def dimension(self) -> int:
-        """Of the densities."""
+        """Return the dimension of the densities."""
         return self.box.dimension
 
     def calls(self) -> list[Call]:
-        """What every solver is asked, the smaller grids first."""
+        """Return the calls of every solver, the smaller grids first."""
         found = []
         for cells in self.cells:
             found.append(Call(cells))
@@ -82,12 +82,12 @@ class Suite:
                 found += [Call(cells, pairs=n) for n in self.batches if n != 1]
         return found
 
-    def quickly(self, cells: tuple[int, ...]) -> Suite:
-        """A check: some of the grids, a pair at a time, at the quarters."""
+    def reduce(self, cells: tuple[int, ...]) -> Suite:
+        """Return a check with some of the grids, one pair at a time, at the quarters."""
         return replace(self, cells=cells, times=(TIMES,), batches=(1,))
 
     def write_pairs(self, cells: int, count: int, file: Path) -> None:
-        """Pairs with their truth, and the largest batch where one is asked for."""
+        """Write pairs with their reference, and the largest batch if the suite has batches."""
         case = TestSet(self.family, self.box.with_shape(cells))
         pairs = sample_pairs(case, count)
         tensors = {
@@ -98,27 +98,31 @@ class Suite:
         }
         size = max(self.batches) if cells == self.reference else 0
         if size > 1:
-            ends = self.family(2 * size, torch.Generator().manual_seed(SEED)).to_density(case.grid).tensor
+            ends = (
+                self.family(2 * size, torch.Generator().manual_seed(SEED))
+                .to_density(case.grid)
+                .tensor
+            )
             tensors |= {"sources": ends[:size], "targets": ends[size:]}
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
 
 
 @dataclass(frozen=True)
 class PairsFile:
-    """What `Suite.write_pairs` wrote, for a process that solves them."""
+    """Reader of the file that `Suite.write_pairs` wrote."""
 
     file: Path
     grid: Grid
 
     def pairs(self) -> ReferencePairs:
-        """Pairs with their truth."""
+        """Return the pairs with their reference."""
         tensors = load_file(self.file)
         source, target = (Density(tensors[end], self.grid) for end in ("source", "target"))
         truth = Density.from_unnormalized(tensors["truth"], self.grid)
         return ReferencePairs(source, target, truth, tensors["distance"])
 
     def batch(self, size: int) -> tuple[Density, Density]:
-        """Sources and targets of so many pairs."""
+        """Return sources and targets of a batch of `size` pairs."""
         tensors = load_file(self.file)
         first, second = (Density(tensors[end][:size], self.grid) for end in ("sources", "targets"))
         return first, second
@@ -129,12 +133,12 @@ SUITES = {
     "2d": Suite("2d", mixtures_2d, BOX_2D, (24, 32, 64, 128, 256), 64),
 }
 QUICK_CELLS = {"1d": (100, 200), "2d": (24, 64)}
-SCALING = "scaling"  # which is not about errors
+SCALING = "scaling"  # measures time only
 NAMES = (*SUITES, ANY, SCALING)
 
 
 def check_suites(names: Sequence[str]) -> list[str]:
-    """The names, each once; all if there are none."""
+    """Return the names without repetition, all suites by default; raise if one is unknown."""
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         raise InputError(f"There is no suite {unknown[0]!r}; choose from {', '.join(NAMES)}.")
@@ -142,11 +146,11 @@ def check_suites(names: Sequence[str]) -> list[str]:
 
 
 def get_suite(name: str, quick: bool) -> Suite:
-    """A suite, in full or as a check."""
-    return SUITES[name].quickly(QUICK_CELLS[name]) if quick else SUITES[name]
+    """Return a suite, in full or reduced for a quick run."""
+    return SUITES[name].reduce(QUICK_CELLS[name]) if quick else SUITES[name]
 
 
-# ---- How the cost of a learned path grows with output points, times and pairs.
+# ---- Cost of a learned path against output points, times and pairs.
 
 
 BUDGET, REPEATS = 8.0, 9
@@ -155,12 +159,12 @@ QUICK_BUDGET, QUICK_REPEATS = 2.0, 3
 
 @dataclass(frozen=True)
 class Ladder:
-    """What is asked of a solver, along three axes.
+    """Sizes along three axes for one solver.
 
     Attributes:
-        solver: the name.
-        family: of its pairs.
-        grid: on which they are given, and answered but for the first axis.
+        solver: name of the solver.
+        family: draws the pairs.
+        grid: grid of the pairs, and of the frames except along the first axis.
         cells: along each axis of the grid that is asked for.
         times: numbers of times.
         pairs: numbers of pairs in a call.
@@ -175,8 +179,8 @@ class Ladder:
     budget: float = BUDGET
     repeats: int = REPEATS
 
-    def quickly(self) -> Ladder:
-        """A check: half of the sizes, and no more than eight times and pairs."""
+    def reduce(self) -> Ladder:
+        """Return a check with half of the sizes, and at most eight times and pairs."""
         return replace(
             self,
             cells=self.cells[: len(self.cells) // 2],
@@ -199,25 +203,25 @@ LADDERS = (
 
 
 def measure_curves(ladder: Ladder) -> list[Curve]:
-    """Seconds along the three axes."""
+    """Measure the seconds of a call along the three axes."""
     warnings.simplefilter("ignore")
     solver = make_solver(ladder.solver)
     most = max(ladder.pairs)
     mixtures = ladder.family(2 * most, torch.Generator().manual_seed(SEED))
-    ends = mixtures.to_density(ladder.grid).tensor  # cells alone, without the formula
+    ends = mixtures.to_density(ladder.grid).tensor  # values without the formula
 
     def seconds(pairs: int, times: int, grid: Grid) -> float:
         first, second = ends[:pairs], ends[most : most + pairs]
         if pairs == 1:
             first, second = first[0], second[0]
         given = Density(first, ladder.grid), Density(second, ladder.grid)
-        moments = Call(ladder.grid.shape[0], times=times).moments()
+        moments = Call(ladder.grid.shape[0], times=times).make_times()
         calls = repeat_within(
             ladder.budget, ladder.repeats, lambda k: solver(*given).density(moments, grid)
         )
         return median(calls.warm)
 
-    seconds(1, 1, ladder.grid)  # reads the model
+    seconds(1, 1, ladder.grid)  # loads the model
     grids = [ladder.grid.with_shape(n) for n in ladder.cells]
     found = {
         "output points": {grid.size: seconds(1, TIMES, grid) for grid in grids},

@@ -1,4 +1,4 @@
-"""The rows as tables, for the terminal and for pages."""
+"""Tables of a benchmark, for the terminal and for pages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from benchmarks.records import (
     Skipped,
     compute_break_even,
     find_equal_error,
-    select_setting,
     find_pareto_front,
+    select_setting,
 )
 from benchmarks.results import Cell, Table, format_digits
 from benchmarks.suites import SUITES, TIMES
@@ -22,18 +22,28 @@ ON_FRONT = "●"
 
 
 def make_tables(found: Benchmark) -> list[Table]:
-    """All that have rows: any pair, 1D and 2D, what these say, then what they left out."""
+    """Return all tables that have rows."""
     suites = [name for name in SUITES if any(row.suite == name for row in found.settings)]
-    made = [make(found.settings, name) for name in suites for make in (make_ranking, make_sizes_table, make_loads_table)]
-    made += [make_equal_error_table(found.settings), make_scaling_table(found), make_skipped_table(found.skipped)]
+    made = [
+        make(found.settings, name)
+        for name in suites
+        for make in (make_ranking, make_sizes_table, make_loads_table)
+    ]
+    made += [
+        make_equal_error_table(found.settings),
+        make_scaling_table(found),
+        make_skipped_table(found.skipped),
+    ]
     return [*make_any_tables(found.any), *(table for table in made if table.rows)]
 
 
 def make_ranking(rows: Sequence[Measurement], suite: str) -> Table:
-    """Error and time at the reference size, one pair, the fastest first."""
+    """Return error and time of one pair at the reference size, the fastest first."""
     cells = SUITES[suite].reference
     own = select_setting(rows, suite, cells)
-    front = find_pareto_front(row for row in own if row.solver != "auto")  # which is another's answer
+    front = find_pareto_front(
+        row for row in own if row.solver != "auto"
+    )  # delegates to another solver
     columns = (
         "solver",
         "front",
@@ -69,14 +79,12 @@ def make_ranking(rows: Sequence[Measurement], suite: str) -> Table:
         ]
         for row in own
     ]
-    title = (
-        f"{describe_setting(suite, cells)}, one pair, {TIMES} times; {ON_FRONT}: no other is better in both"
-    )
+    title = f"{describe_setting(suite, cells)}, one pair, {TIMES} times; {ON_FRONT}: no other is better in both"
     return Table(title, columns, lines)
 
 
 def make_sizes_table(rows: Sequence[Measurement], suite: str) -> Table:
-    """Milliseconds of one pair on every grid."""
+    """Return the milliseconds of one pair on every grid."""
     own = [row for row in rows if (row.suite, row.pairs, row.times) == (suite, 1, TIMES)]
     cells = sorted({row.cells for row in own})
     found = {(row.label, row.cells): 1e3 * row.seconds for row in own}
@@ -90,7 +98,7 @@ def make_sizes_table(rows: Sequence[Measurement], suite: str) -> Table:
 
 
 def make_loads_table(rows: Sequence[Measurement], suite: str) -> Table:
-    """Milliseconds per pair for other numbers of times, and in a batch."""
+    """Return milliseconds per pair for other numbers of times and in a batch."""
     cells = SUITES[suite].reference
     own = [row for row in rows if (row.suite, row.cells) == (suite, cells)]
     kinds = sorted({(row.pairs, row.times) for row in own})
@@ -100,11 +108,13 @@ def make_loads_table(rows: Sequence[Measurement], suite: str) -> Table:
         [label, *(found.get((label, kind)) for kind in kinds)] for label in labels
     ]
     columns = ("solver", *(_describe_load(*kind) for kind in kinds))
-    return Table(f"{describe_setting(suite, cells)}, ms per pair", columns, lines if len(kinds) > 1 else [])
+    return Table(
+        f"{describe_setting(suite, cells)}, ms per pair", columns, lines if len(kinds) > 1 else []
+    )
 
 
 def make_equal_error_table(rows: Sequence[Measurement]) -> Table:
-    """Learned solvers against the fastest classical one that is as accurate, and when they pay."""
+    """Compare learned solvers with the fastest classical solver that is as accurate."""
     columns = (
         "learned",
         "L1, %",
@@ -121,12 +131,14 @@ def make_equal_error_table(rows: Sequence[Measurement]) -> Table:
     for row in rows:
         reference = row.cells == SUITES[row.suite].reference and row.times == TIMES
         if row.kind == "learned" and reference:
-            lines.append(_compare(row, find_equal_error(rows, row), find_equal_error(rows, row, LIMIT)))
+            lines.append(
+                _compare(row, find_equal_error(rows, row), find_equal_error(rows, row, LIMIT))
+            )
     return Table("Speed at equal error", columns, lines)
 
 
 def _compare(row: Measurement, equal: Measurement | None, below: Measurement | None) -> list[Cell]:
-    """A line of `equal_errors`."""
+    """Return one line of the comparison."""
     name = f"{row.label}, {describe_setting(row.suite, row.cells)}, {_describe_load(row.pairs, row.times)}"
     line: list[Cell] = [name, row.l1_percent, 1e3 * row.seconds]
     if equal is None:
@@ -145,7 +157,7 @@ def _format_break_even(row: Measurement, equal: Measurement | None) -> Cell:
 
 
 def make_scaling_table(found: Benchmark) -> Table:
-    """How fast the cost grows, by the slope of log against log."""
+    """Return the growth of the cost as slopes of log time against log size."""
     lines: list[list[Cell]] = [
         [
             curve.solver,
@@ -156,12 +168,12 @@ def make_scaling_table(found: Benchmark) -> Table:
         ]
         for curve in found.scaling
     ]
-    columns = ("solver", "what grows", "from–to", "ms per call", "slope of the upper half")
+    columns = ("solver", "quantity", "from–to", "ms per call", "slope of the upper half")
     return Table("Cost against size", columns, lines)
 
 
 def make_skipped_table(skipped: Sequence[Skipped]) -> Table:
-    """What was not measured, and why; settings with one reason in one line."""
+    """Return the skipped settings, one line per reason."""
     grouped: dict[tuple[str, str, str], list[Skipped]] = {}
     for one in skipped:
         grouped.setdefault((one.suite, one.label, one.reason), []).append(one)
@@ -169,22 +181,24 @@ def make_skipped_table(skipped: Sequence[Skipped]) -> Table:
         [label, suite, "; ".join(_describe_skipped(one) for one in own), reason]
         for (suite, label, reason), own in grouped.items()
     ]
-    return Table("Not measured", ("solver", "suite", "settings", "why"), lines)
+    return Table("Not measured", ("solver", "suite", "settings", "reason"), lines)
 
 
 def _describe_skipped(one: Skipped) -> str:
-    extra = f" ({_describe_load(one.pairs, one.times)})" if (one.pairs, one.times) != (1, TIMES) else ""
+    extra = (
+        f" ({_describe_load(one.pairs, one.times)})" if (one.pairs, one.times) != (1, TIMES) else ""
+    )
     return f"{one.cells}{extra}"
 
 
 def _sort_key(found: dict[tuple[str, int], float], label: str, cells: list[int]) -> tuple:
-    """Orders by how many grids a solver came through, then by its time on the last of them."""
+    """Return the key that sorts solvers by number of grids, then by time on the last grid."""
     own = [found[label, n] for n in cells if (label, n) in found]
     return -len(own), own[-1]
 
 
 def describe_setting(suite: str, cells: int | None = None) -> str:
-    """Dimension and grid in words."""
+    """Return dimension and grid in words."""
     dimension = SUITES[suite].dimension
     if cells is None:
         return f"{dimension}D"

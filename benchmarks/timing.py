@@ -1,4 +1,4 @@
-"""How long a call takes, and how much memory: repeated as often as a budget of seconds allows."""
+"""Measure time and memory of a call, repeated within a time budget."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import TypeVar
 import torch
 
 Answer = TypeVar("Answer")
-HOPELESS = 3.0  # budgets: less may be what only a first call does, such as compiling
+HOPELESS = 3.0  # budgets: a first call may compile code, so it may take longer than one
 
 
 @dataclass(frozen=True)
 class Calls:
-    """Seconds of calls, and megabytes.
+    """Seconds and megabytes of repeated calls.
 
     Attributes:
-        first: the call that found nothing prepared.
-        warm: the calls after it, in their order; the first itself where that was far too long.
-        memory_mb: by how much the peak of resident memory rose in the first; None if not known.
+        first: seconds of the first call.
+        warm: seconds of the following calls; the first one if it was far too long.
+        memory_mb: increase of peak resident memory in the first call; None if unknown.
     """
 
     first: float
@@ -37,37 +37,39 @@ def repeat_within(
     budget: float,
     repeats: int,
     call: Callable[[int], Answer],
-    seen: Callable[[int, Answer], None] = lambda k, answer: None,
+    observe: Callable[[int, Answer], None] = lambda k, answer: None,
 ) -> Calls:
-    """Call once to warm up, then `repeats` times, or as often as fits into `budget` seconds.
+    """Call once to warm up, then at most `repeats` times within `budget` seconds.
 
-    That is once at least, unless the first call took `HOPELESS` budgets. `call` is given the number
-    of the repeat, from 0 (as is the first call), and `seen`, which is not timed, the number and the
-    answer.
+    There is at least one repeat unless the first call took `HOPELESS` budgets. `call` receives the
+    number of the repeat, from 0 (also the first call); `observe`, which is not timed, receives the
+    number and the answer.
     """
     reset = _reset_peak()
-    first = _time_call(call, 0, seen)
+    first = _time_call(call, 0, observe)
     memory = None if reset is None else max(_read_memory("VmHWM") - reset, 0.0)
     if first > HOPELESS * budget:
         return Calls(first, [first], memory)
     warm: list[float] = []
     while len(warm) < repeats and (not warm or sum(warm) + max(warm) <= budget):
-        warm.append(_time_call(call, len(warm), seen))
+        warm.append(_time_call(call, len(warm), observe))
     return Calls(first, warm, memory)
 
 
-def _time_call(call: Callable[[int], Answer], k: int, seen: Callable[[int, Answer], None]) -> float:
+def _time_call(
+    call: Callable[[int], Answer], k: int, observe: Callable[[int, Answer], None]
+) -> float:
     began = perf_counter()
     answer = call(k)
     seconds = perf_counter() - began
-    seen(k, answer)
+    observe(k, answer)
     return seconds
 
 
 def _reset_peak() -> float | None:
-    """Make the peak of resident memory what is resident now, in megabytes; None if not on Linux."""
+    """Reset the peak of resident memory and return the current value in megabytes; None if not on Linux."""
     gc.collect()
-    with suppress(OSError, AttributeError):  # freed memory counts as free where this is known
+    with suppress(OSError, AttributeError):  # return freed memory to the system
         ctypes.CDLL(None).malloc_trim(0)
     try:
         Path("/proc/self/clear_refs").write_text("5")
@@ -77,7 +79,7 @@ def _reset_peak() -> float | None:
 
 
 def _read_memory(key: str) -> float:
-    """A line of /proc/self/status, in megabytes."""
+    """Return a line of /proc/self/status in megabytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(f"{key}:"))
 

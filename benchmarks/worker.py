@@ -1,7 +1,7 @@
-"""One solver through the calls of a suite, in a process of its own.
+"""Measure one solver on the calls of a suite, in its own process.
 
-So what it imports, keeps and allocates is its own too. This module imports no more than every
-solver needs: what a solver needs besides belongs to its set-up.
+This module imports only modules that every solver needs: further imports belong to the set-up
+time of a solver.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from geonet.paths import Geodesic
 from geonet.solvers.base import Solver
 
 Answer = tuple[Geodesic, Density]
-NETWORKS = "float32"  # in which all of them compute, whatever they answer in
+NETWORKS = "float32"  # all networks compute in single precision
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much is measured.
+    """Limits of a measurement.
 
     Attributes:
         budget: seconds for the repeats of one call.
-        repeats: of one call, if they fit.
-        pairs: with a truth.
+        repeats: number of repeats of one call, if they fit.
+        pairs: number of pairs with a reference.
     """
 
     budget: float
@@ -54,7 +54,7 @@ FULL, QUICK = Limits(10.0, 16, 16), Limits(4.0, 5, 4)
 
 @dataclass(frozen=True)
 class Job:
-    """What a process is told: who, what, and where the pairs are, by the number of cells."""
+    """The work of one process: a contestant, a suite, and the files of pairs by number of cells."""
 
     entrant: Contestant
     suite: Suite
@@ -62,29 +62,29 @@ class Job:
     limits: Limits
 
     def calls(self) -> list[Call]:
-        """What is measured of this solver; of one that is trained for every pair, the least."""
+        """Return the calls to measure; only one if the solver is trained for every pair."""
         if self.entrant.kind == "per-pair":
             return [Call(self.suite.reference)]
         return self.suite.calls()
 
-    def skipped(self, asked: Call, reason: str) -> Skipped:
-        """A call left out."""
-        return Skipped(**self.named(asked), reason=reason)
+    def skip(self, call_spec: Call, reason: str) -> Skipped:
+        """Return the row of a call that is not measured."""
+        return Skipped(**self.describe(call_spec), reason=reason)
 
-    def named(self, asked: Call) -> dict[str, Any]:
-        """What a row says about call and solver."""
+    def describe(self, call_spec: Call) -> dict[str, Any]:
+        """Return the columns that describe call and solver."""
         return {
             "suite": self.suite.name,
             "dimension": self.suite.dimension,
-            **vars(asked),
+            **vars(call_spec),
             "label": self.entrant.label,
             "solver": self.entrant.solver,
         }
 
 
 def measure_solver(job: Job) -> tuple[list[Measurement], list[Skipped]]:
-    """The calls that were measured, and those that were not."""
-    warnings.simplefilter("ignore")  # of what stopped early; its error shows it
+    """Return the measured calls and the skipped ones."""
+    warnings.simplefilter("ignore")  # early stops show in the error
     return Worker(job).run()
 
 
@@ -96,8 +96,8 @@ class Errors:
         self.l1: dict[int, Tensor] = {}
         self.w2: dict[int, float] = {}
 
-    def see(self, k: int, answer: Answer) -> None:
-        """The answer for a pair, unless it was seen before."""
+    def record(self, k: int, answer: Answer) -> None:
+        """Record the errors of the answer for a pair, once."""
         k %= len(self.pairs.source)
         if k in self.l1:
             return
@@ -113,7 +113,7 @@ class Errors:
             self.w2[k] = 100 * abs(off)
 
     def summary(self) -> dict[str, Any]:
-        """What a row says about them."""
+        """Return the columns with the errors."""
         quarters = torch.stack(list(self.l1.values())).double().mean(0).tolist()
         return {
             "l1_percent": max(quarters),
@@ -124,102 +124,102 @@ class Errors:
 
 
 class Worker:
-    """Goes through the calls; what it learns from one decides about the next."""
+    """Measure the calls in order; the time of one decides whether larger ones are tried."""
 
     def __init__(self, job: Job):
         self.job = job
-        self.making = 0.0  # seconds of importing and making the solver
+        self.making = 0.0  # seconds for importing and building the solver
         self.setup: float | None = None
         self.errors: dict[int, dict[str, Any]] = {}  # by the number of cells
         self.single: dict[int, float] = {}  # seconds of one pair, likewise
-        self.refused: dict[int, str] = {}  # why there are none, likewise
-        self.slow: str | None = None  # why all that follow are left out
-        self.began = 0.0  # the latest call
+        self.failed: dict[int, str] = {}  # reasons, likewise
+        self.slow: str | None = None  # reason for skipping all further calls
+        self.start = 0.0  # the latest call
 
     def run(self) -> tuple[list[Measurement], list[Skipped]]:
-        """All calls in their order."""
+        """Measure all calls in order."""
         rows: list[Measurement] = []
         skipped: list[Skipped] = []
-        for asked in self.job.calls():
-            reason = self.slow or self.refused.get(asked.cells) or self._beyond(asked)
+        for call_spec in self.job.calls():
+            reason = self.slow or self.failed.get(call_spec.cells) or self._beyond(call_spec)
             if reason is None:
-                self.began = perf_counter()
+                self.start = perf_counter()
                 try:
-                    rows.append(self._row(asked))
+                    rows.append(self._row(call_spec))
                     continue
-                except Exception as error:  # one solver's failure must not cost the others' rows
+                except Exception as error:  # a failure must not end the run
                     reason = format_error(error)
-                    if asked.is_base:
-                        self.refused[asked.cells] = reason
-                        self._judge(asked, perf_counter() - self.began)
-            skipped.append(self.job.skipped(asked, reason))
+                    if call_spec.is_base:
+                        self.failed[call_spec.cells] = reason
+                        self._judge(call_spec, perf_counter() - self.start)
+            skipped.append(self.job.skip(call_spec, reason))
         return rows, skipped
 
-    def _row(self, asked: Call) -> Measurement:
-        calls, dtype = self._measure(asked)
-        values = np.quantile(calls.warm, (0.5, 0.25, 0.75, 0.0)) / asked.pairs
+    def _row(self, call_spec: Call) -> Measurement:
+        calls, dtype = self._measure(call_spec)
+        values = np.quantile(calls.warm, (0.5, 0.25, 0.75, 0.0)) / call_spec.pairs
         if self.setup is None:  # the first answer of all
             extra = calls.first - float(np.median(calls.warm))
             self.setup = self.making + max(extra, 0.0)
-        if asked.is_base:
-            self.single[asked.cells] = float(values[0])
-            self._judge(asked, max(calls.warm))
+        if call_spec.is_base:
+            self.single[call_spec.cells] = float(values[0])
+            self._judge(call_spec, max(calls.warm))
         entrant = self.job.entrant
         return Measurement(
-            **self.job.named(asked),
+            **self.job.describe(call_spec),
             options=entrant.options,
             kind=entrant.kind,
             setup_seconds=self.setup,
             seconds_per_pair=Seconds(*values.tolist()),
             repeats=len(calls.warm),
-            **self.errors[asked.cells],
+            **self.errors[call_spec.cells],
             memory_mb=calls.memory_mb,
             threads=torch.get_num_threads(),
             dtype=dtype if entrant.kind == "classical" else NETWORKS,
             training_seconds=self._training_seconds,
         )
 
-    def _measure(self, asked: Call) -> tuple[Calls, str]:
-        """The repeats of a call and the type of their answers; errors are kept on the way."""
+    def _measure(self, call_spec: Call) -> tuple[Calls, str]:
+        """Time the repeats of a call, record errors, and return the times and the data type."""
         suite, limits = self.job.suite, self.job.limits
-        file = PairsFile(self.job.files[asked.cells], suite.box.with_shape(asked.cells))
-        pairs, moments = file.pairs(), asked.moments()
+        file = PairsFile(self.job.files[call_spec.cells], suite.box.with_shape(call_spec.cells))
+        pairs, moments = file.pairs(), call_spec.make_times()
         given = [(pairs.source[k], pairs.target[k]) for k in range(len(pairs.source))]
-        if asked.pairs > 1:
-            given = [file.batch(asked.pairs)]
+        if call_spec.pairs > 1:
+            given = [file.batch(call_spec.pairs)]
         errors, dtypes = Errors(pairs), []
 
         def call(k: int) -> Answer:
-            self.began, one = perf_counter(), k % len(given)
+            self.start, one = perf_counter(), k % len(given)
             try:
                 path = self._solver(*given[one])
                 return path, path.density(moments)
             except GeonetError as error:
-                if one:  # what the first was not refused for is about this pair
+                if one:  # the first pair succeeded, so the error is about this pair
                     error.args = (f"Pair {one} of {len(given)}: {error}",)
                 raise
 
         def see(k: int, answer: Answer) -> None:
             dtypes.append(answer[1].tensor.dtype)
-            if asked.is_base:
-                errors.see(k, answer)
+            if call_spec.is_base:
+                errors.record(k, answer)
 
-        _ = self._solver  # made before the clock of the first call
+        _ = self._solver  # built before the first call is timed
         calls = repeat_within(limits.budget, limits.repeats, call, see)
-        if asked.is_base:
-            self.errors[asked.cells] = errors.summary()
+        if call_spec.is_base:
+            self.errors[call_spec.cells] = errors.summary()
         return calls, str(dtypes[0]).removeprefix("torch.")
 
     @cached_property
     def _solver(self) -> Solver:
-        began = perf_counter()
+        start = perf_counter()
         solver = build_solver(self.job.entrant)
-        self.making = perf_counter() - began
+        self.making = perf_counter() - start
         return solver
 
     @cached_property
     def _training_seconds(self) -> float | None:
-        """From the header of the model's file; making the data is part of it."""
+        """Read the training time from the header of the model file; it includes making the data."""
         file = getattr(self._solver, "file", None)
         if self.job.entrant.kind != "learned" or file is None:
             return None
@@ -227,15 +227,15 @@ class Worker:
 
         return read_tensors(Path(file), "a geonet model")[1].get("seconds")
 
-    def _judge(self, asked: Call, seconds: float) -> None:
-        """Whether larger grids are worth a try."""
+    def _judge(self, call_spec: Call, seconds: float) -> None:
+        """Skip larger grids if this one took too long."""
         if seconds > self.job.limits.budget:
-            self.slow = f"one path on {asked.cells} cells a side takes about {seconds:.0f} s"
+            self.slow = f"one path on {call_spec.cells} cells a side takes about {seconds:.0f} s"
 
-    def _beyond(self, asked: Call) -> str | None:
-        """Why a batch is not tried; a solver with a batched form always is."""
+    def _beyond(self, call_spec: Call) -> str | None:
+        """Return the reason for skipping a batch, or None; batched solvers always run."""
         one_by_one = type(self._solver)._solve is Solver._solve if self.single else True
-        seconds = asked.pairs * self.single.get(asked.cells, 0.0)
-        if asked.pairs > 1 and one_by_one and seconds > self.job.limits.budget:
-            return f"{asked.pairs} pairs, one by one, take about {seconds:.0f} s"
+        seconds = call_spec.pairs * self.single.get(call_spec.cells, 0.0)
+        if call_spec.pairs > 1 and one_by_one and seconds > self.job.limits.budget:
+            return f"{call_spec.pairs} pairs, one by one, take about {seconds:.0f} s"
         return None

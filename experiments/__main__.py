@@ -59,7 +59,7 @@ def run_experiment(name: str, quick: bool, train: bool, out: Path) -> None:
     typer.echo(f"\n{name}: {result.title}{' (quick)' if quick else ''}")
     for table in result.tables:
         typer.echo(f"\n{table.title}")
-        print_table(table.texts(), list(table.columns))
+        print_table(table.format_rows(), list(table.columns))
     for remark in result.remarks:
         typer.echo(f"\n{remark}")
     files = result.save(out)

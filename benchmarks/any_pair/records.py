@@ -1,4 +1,4 @@
-"""What was measured in the suite `any`, pair by pair."""
+"""Records of the suite `any`: one row for every solver and pair."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from benchmarks.results import Provenance
 
-CLOSE_W2, CLOSE_FRAMES = 0.2, 1.0  # percent: what counts as right
-FLAGGED = 0.5  # of the true error: an estimate from here on has told it
+CLOSE_W2, CLOSE_FRAMES = 0.2, 1.0  # per cent: errors up to which an answer counts as right
+FLAGGED = 0.5  # an estimate of at least this share of the error flags it
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A solver on one pair.
+    """The answer of one solver to one pair.
 
     Attributes:
         cells: along each axis.
@@ -21,14 +21,14 @@ class Answer:
         pair: its number in the kind.
         label: of the solver with its options.
         solver: the name alone.
-        answered_by: the solver that `auto` chose, else the same.
+        answered_by: the solver that `auto` chose, otherwise the same as `solver`.
         seconds: solving and five frames, the median of the repeats.
-        repeats: how often it was timed.
+        repeats: number of timed calls.
         reference: W2 of the reference.
-        w2_percent: by how much the solver's W2 differs, signed; None if it gives none.
+        w2_percent: signed error of the distance; None if the solver provides none.
         l1_percent: L1 on 16² blocks at t = ¼, ½, ¾.
-        bounds: what the report says of W2: at least, and at most.
-        estimate_percent: the L1 error that the report expects; None if it does not say.
+        bounds: lower and upper bound on W2 of the report.
+        estimate_percent: L1 error that the report estimates; None without an estimate.
     """
 
     cells: int
@@ -47,33 +47,33 @@ class Answer:
 
     @property
     def frame_percent(self) -> float:
-        """The largest of `l1_percent`."""
+        """Return the largest of `l1_percent`."""
         return max(self.l1_percent)
 
     @property
     def has_close_distance(self) -> bool:
-        """Whether W2 is right; False if there is none."""
+        """Return True if W2 is right; False if there is none."""
         return self.w2_percent is not None and abs(self.w2_percent) <= CLOSE_W2
 
     @property
     def has_close_frames(self) -> bool:
-        """Whether all three frames are right."""
+        """Return True if all three frames are right."""
         return self.frame_percent <= CLOSE_FRAMES
 
     @property
     def is_flagged(self) -> bool:
-        """Whether the report expected at least half of the error of the frames."""
+        """Return True if the report estimated at least half of the error of the frames."""
         estimate = self.estimate_percent
         return estimate is not None and estimate >= FLAGGED * self.frame_percent
 
     @property
     def bounds_percent(self) -> float:
-        """How far the bounds on W2 lie apart, of the reference."""
+        """Return the width of the bounds on W2 relative to the reference."""
         return 100 * (self.bounds[1] - self.bounds[0]) / self.reference
 
     @property
     def outside_percent(self) -> float:
-        """How far the reference lies outside of the bounds; 0 inside."""
+        """Return the relative distance of the reference from the bounds; 0 inside."""
         least, most = self.bounds
         outside = max(least - self.reference, self.reference - most, 0.0)
         return 100 * outside / self.reference
@@ -81,7 +81,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Reference:
-    """The answer with which others are compared.
+    """The solution on a finer grid with which the answers are compared.
 
     Attributes:
         cells: along each axis of the pair.
@@ -102,7 +102,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Unanswered:
-    """A pair that was not measured, and why."""
+    """A pair that was not measured, with the reason."""
 
     cells: int
     kind: str
@@ -114,14 +114,14 @@ class Unanswered:
 
 @dataclass(frozen=True)
 class AnyPairs:
-    """The whole suite.
+    """All rows of the suite.
 
     Attributes:
-        machine: what it ran on.
+        machine: processor, memory, system and versions.
         finer: cells of the reference by the cells of the pair.
-        answers: of all solvers.
-        references: of all pairs.
-        unanswered: what was left out.
+        answers: rows of all solvers.
+        references: rows of all pairs.
+        unanswered: pairs that were not measured.
         provenance: of the measurement.
     """
 
@@ -134,7 +134,7 @@ class AnyPairs:
 
     @staticmethod
     def from_json(table: dict[str, Any] | None) -> AnyPairs | None:
-        """What `dataclasses.asdict` and JSON made of it; None for results without the suite."""
+        """Rebuild the rows from `to_json`; None for results without the suite."""
         if table is None:
             return None
         return AnyPairs(
@@ -147,11 +147,11 @@ class AnyPairs:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Nested tables."""
+        """Return nested dictionaries."""
         return asdict(self)
 
-    def with_the_rest_of(self, other: AnyPairs | None) -> AnyPairs:
-        """All of this, and the solvers of `other` that are not in this; as old as these."""
+    def merge(self, other: AnyPairs | None) -> AnyPairs:
+        """Add the solvers of `other` that are missing here; keep the older provenance."""
         if other is None:
             return self
         own = {row.label for row in (*self.answers, *self.unanswered)}

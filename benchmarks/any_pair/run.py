@@ -1,4 +1,4 @@
-"""The suite `any`: references first, then one solver after the other."""
+"""Run the suite `any`: the references first, then one solver after the other."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from benchmarks.any_pair.suite import (
     Pair,
     ReferenceJob,
     References,
-    take_interior,
     read_pairs,
     solve_references,
+    take_interior,
 )
 from benchmarks.contestants import Contestant, build_solver
-from benchmarks.process import run_in_process, format_error
+from benchmarks.process import format_error, run_in_process
 from benchmarks.results import record_provenance
 from geonet.density import Density
 from geonet.errors import GeonetError, SolverError, UnavailableError
@@ -33,10 +33,10 @@ from geonet.metrics import block_l1
 from geonet.paths import QUARTERS, Geodesic
 from geonet.solvers.base import Solver
 
-# ---- One solver through the pairs of the suite, in a process of its own.
+# ---- Every solver runs in its own process.
 
 
-SHORT = 1.0  # seconds: what takes longer is timed once
+SHORT = 1.0  # seconds: longer calls are timed once
 
 Ends = tuple[Density, Density]
 Found = tuple[list[Answer], list[Unanswered]]
@@ -44,9 +44,9 @@ Found = tuple[list[Answer], list[Unanswered]]
 
 @dataclass(frozen=True)
 class AnyJob:
-    """What a process is told: who, what, where the pairs are and what they are compared with.
+    """The work of one process: a contestant, the pairs, and their references.
 
-    Files and references are by the number of cells of the pairs.
+    Files and references are keyed by the number of cells of the pairs.
     """
 
     entrant: Contestant
@@ -55,18 +55,18 @@ class AnyJob:
     references: dict[int, References]
 
     def unanswered(self, cells: int, pair: Pair, reason: str) -> Unanswered:
-        """A pair left out."""
+        """Return the row of a pair that is not measured."""
         return Unanswered(cells, *pair, self.entrant.label, self.entrant.solver, reason)
 
     def all_unanswered(self, reason: str) -> Found:
-        """Every pair left out."""
-        each = [(cells, pair) for cells in self.suite.finer for pair in self.suite.each()]
+        """Return the rows if no pair is measured."""
+        each = [(cells, pair) for cells in self.suite.finer for pair in self.suite.list_pairs()]
         return [], [self.unanswered(cells, pair, reason) for cells, pair in each]
 
 
 def measure_solver(job: AnyJob) -> Found:
-    """The pairs that were measured, and those that were not."""
-    warnings.simplefilter("ignore")  # of what stopped early; its error shows it
+    """Return the answers and the pairs that were not measured."""
+    warnings.simplefilter("ignore")  # early stops show in the error
     try:
         solver = build_solver(job.entrant)
     except Exception as error:  # it is not registered, or its package is not installed
@@ -75,16 +75,16 @@ def measure_solver(job: AnyJob) -> Found:
 
 
 class Worker:
-    """Goes through the pairs; what it learns from one decides about the next."""
+    """Measure the pairs one by one; a kind that is too slow is not tried on larger grids."""
 
     def __init__(self, job: AnyJob, solver: Solver):
         self.job, self.solver = job, solver
         self.answers: list[Answer] = []
         self.unanswered: list[Unanswered] = []
-        self.slow: dict[str, str] = {}  # why a kind is not tried on larger grids
+        self.slow: dict[str, str] = {}  # reason by kind, if larger grids are not tried
 
     def run(self) -> Found:
-        """All pairs, the smaller grids first."""
+        """Measure all pairs, the smaller grids first."""
         for cells, file in self.job.files.items():
             pairs = read_pairs(file, cells)
             self._warm_up(next(iter(pairs.values())))
@@ -94,15 +94,15 @@ class Worker:
         return self.answers, self.unanswered
 
     def _warm_up(self, ends: Ends) -> None:
-        """A call that is not timed: it may compile, and read models; unless all is slow already."""
+        """Call once without timing: it may compile code and read models."""
         if len(self.slow) < len(self.job.suite.kinds):
             try:
-                self._solved(ends)
-            except Exception:  # it fails again, where it is told
+                self._solve(ends)
+            except Exception:  # it fails again when it is recorded
                 return
 
     def _kind(self, cells: int, kind: str, pairs: dict[Pair, Ends]) -> None:
-        """The pairs of a kind on a grid, as many as the budget allows."""
+        """Measure the pairs of a kind on one grid within the time budget."""
         spent, slow, budget = 0.0, self.slow.get(kind), self.job.suite.budget
         for number, (pair, ends) in enumerate(pairs.items()):
             over = f"the {budget:g} s for a kind are spent after {number} of {len(pairs)} pairs"
@@ -112,9 +112,9 @@ class Worker:
                 try:
                     answer = self._answer(cells, pair, ends)
                     self.answers.append(answer)
-                except Exception as error:  # one pair's failure must not cost the others' rows
+                except Exception as error:  # a failed pair must not end the run
                     reason = format_error(error)
-                # The report is not what is timed, and does not count either.
+                # The report is not timed and does not count.
                 seconds = answer.seconds * answer.repeats if answer else perf_counter() - began
                 spent += seconds
                 if seconds > budget:
@@ -126,7 +126,7 @@ class Worker:
         known = self.job.references[cells][pair]
         if not isinstance(known, KnownPath):
             raise SolverError(f"There is no reference: {known}")
-        path, frames, times = self._timed(ends)
+        path, frames, times = self._time_solves(ends)
         errors = (100 * block_l1(take_interior(frames), known.density())).tolist()
         if not all(map(math.isfinite, errors)):
             raise SolverError("The densities are not finite; give the solver other options.")
@@ -145,23 +145,23 @@ class Worker:
             **_read_report(path),
         )
 
-    def _timed(self, ends: Ends) -> tuple[Geodesic, Density, list[float]]:
-        """Path, frames and the seconds of each repeat; what is not short is not repeated."""
+    def _time_solves(self, ends: Ends) -> tuple[Geodesic, Density, list[float]]:
+        """Return path, frames and the seconds of each repeat; long calls are not repeated."""
         times: list[float] = []
         while True:
             began = perf_counter()
-            path, frames = self._solved(ends)
+            path, frames = self._solve(ends)
             times.append(perf_counter() - began)
             if len(times) == self.job.suite.repeats or times[0] > SHORT:
                 return path, frames, times
 
-    def _solved(self, ends: Ends) -> tuple[Geodesic, Density]:
+    def _solve(self, ends: Ends) -> tuple[Geodesic, Density]:
         path = self.solver(*ends)
         return path, path.density(QUARTERS)
 
 
 def _compare_distance(path: Geodesic, reference: float) -> float | None:
-    """By how many percent W2 differs; None if the path gives none."""
+    """Return the error of W2 in per cent; None if the path provides none."""
     try:
         off = 100 * (float(path.distance) / reference - 1)
     except UnavailableError:
@@ -170,7 +170,7 @@ def _compare_distance(path: Geodesic, reference: float) -> float | None:
 
 
 def _read_report(path: Geodesic) -> dict[str, Any]:
-    """What the path says of itself."""
+    """Return the bounds and the error estimate of the report."""
     report = path.report
     estimate = report.error_estimate
     return {
@@ -180,13 +180,14 @@ def _read_report(path: Geodesic) -> dict[str, Any]:
 
 
 Log = Callable[[str], None]
-MODULES = (__name__,)  # where its measurement begins, see `geonet.evaluation.sources`
 
 
-def run_any_pairs(suite: AnySuite, own: Sequence[Contestant], tell: Log = lambda line: None) -> AnyPairs:
-    """Measure; `tell` is given a line when a grid of references or a solver is done."""
-    stamped = record_provenance()
-    fine = _solve_references(suite, tell)
+def run_any_pairs(
+    suite: AnySuite, own: Sequence[Contestant], log: Log = lambda line: None
+) -> AnyPairs:
+    """Run the suite; `log` receives a line after every grid of references and every solver."""
+    provenance = record_provenance()
+    fine = _solve_references(suite, log)
     answers, unanswered = [], []
     with TemporaryDirectory() as folder:
         files = suite.write_pairs(Path(folder))
@@ -197,31 +198,31 @@ def run_any_pairs(suite: AnySuite, own: Sequence[Contestant], tell: Log = lambda
             unanswered += found[1]
             left = f", {len(found[1])} left out" if found[1] else ""
             done = f"{ANY} {number}/{len(own)} {entrant.label}: {len(found[0])} pairs{left}"
-            tell(f"{done}, {perf_counter() - began:.0f} s")
+            log(f"{done}, {perf_counter() - began:.0f} s")
     known = [one for found in fine.values() for one in found.values() if isinstance(one, KnownPath)]
     references = [one.reference for one in known]
-    return AnyPairs(stamped.machine, suite.finer, answers, references, unanswered, stamped)
+    return AnyPairs(provenance.machine, suite.finer, answers, references, unanswered, provenance)
 
 
-def _solve_references(suite: AnySuite, tell: Log) -> dict[int, References]:
-    """The references by the cells of their pairs."""
+def _solve_references(suite: AnySuite, log: Log) -> dict[int, References]:
+    """Solve the references, keyed by the cells of their pairs."""
     found: dict[int, References] = {}
     for cells, finer in suite.finer.items():
         began = perf_counter()
         known: References = {}
         try:
             known = run_in_process(solve_references, ReferenceJob(suite, cells))
-        except GeonetError as error:  # of the process itself
-            known.update(dict.fromkeys(suite.each(), str(error)))
+        except GeonetError as error:  # the process failed
+            known.update(dict.fromkeys(suite.list_pairs(), str(error)))
         found[cells] = known
         count = sum(isinstance(one, KnownPath) for one in known.values())
         done = f"{ANY}: {count} of {len(known)} references of {cells}² cells on {finer}²"
-        tell(f"{done}, {perf_counter() - began:.0f} s")
+        log(f"{done}, {perf_counter() - began:.0f} s")
     return found
 
 
 def _measure(job: AnyJob) -> Found:
     try:
         return run_in_process(measure_solver, job)
-    except GeonetError as error:  # of the process itself: solvers' are among the unanswered
+    except GeonetError as error:  # the process failed; errors of solvers are among the unanswered
         return job.all_unanswered(str(error))

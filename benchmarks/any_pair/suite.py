@@ -1,4 +1,4 @@
-"""What is measured: kinds of pairs, sizes, and who takes part."""
+"""The suite `any`: kinds of pairs, sizes, contestants and references."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from geonet.paths import QUARTERS
 from geonet.solvers.base import Solver
 from geonet.solvers.registry import make_solver
 
-ANY = "any"  # the name of the suite
+ANY = "any"  # name of the suite
 Pair = tuple[str, int]  # kind and number
 DIMENSION = 2
 
@@ -47,19 +47,19 @@ class AnySuite:
     budget: float = 3.0
     repeats: int = 3
 
-    def each(self) -> list[Pair]:
-        """All pairs."""
+    def list_pairs(self) -> list[Pair]:
+        """Return kind and number of all pairs."""
         return [(kind, k) for kind in self.kinds for k in range(self.pairs)]
 
-    def quickly(self) -> AnySuite:
-        """A check: the smallest grid, a pair of each kind."""
+    def reduce(self) -> AnySuite:
+        """Return a check with the smallest grid and one pair of each kind."""
         cells = min(self.finer)
         return replace(self, finer={cells: self.finer[cells]}, pairs=1, budget=2.0)
 
     def write_pairs(self, folder: Path) -> dict[int, Path]:
-        """The files of all pairs by the number of cells."""
+        """Write all pairs to files, keyed by the number of cells."""
         found: dict[int, dict[str, Density]] = {cells: {} for cells in self.finer}
-        for kind, k in self.each():  # a pair is drawn once for all grids
+        for kind, k in self.list_pairs():  # a pair is drawn once for all grids
             for cells, tensors in found.items():
                 ends = zip(("source", "target"), draw(kind, cells, k), strict=True)
                 tensors |= {f"{kind} {k} {name}": end for name, end in ends}
@@ -73,7 +73,7 @@ SUITE = AnySuite()
 
 
 def read_pairs(file: Path, cells: int) -> dict[Pair, tuple[Density, Density]]:
-    """What `AnySuite.write_pairs` wrote for a grid."""
+    """Read the pairs of one grid that `AnySuite.write_pairs` wrote."""
     grid, tensors = Grid((cells, cells)), load_file(file)
     found: dict[Pair, tuple[Density, Density]] = {}
     for name in tensors:
@@ -85,7 +85,7 @@ def read_pairs(file: Path, cells: int) -> dict[Pair, tuple[Density, Density]]:
     return found
 
 
-# ---- who takes part, each in one setting
+# ---- contestants, each in one setting
 
 CONTESTANTS = (
     Contestant("auto", "auto", (2,), "learned", quick=True),
@@ -94,15 +94,17 @@ CONTESTANTS = (
     Contestant("midpoint", "midpoint", (2,), quick=True),
     Contestant("back-and-forth", "back-and-forth", (2,), quick=True),
     make_labelled("schrodinger", (2,), {"epsilon": 3e-4, "tolerance": 1e-3}, quick=True),
-    # Of five settings tried on three pairs of the suite; OTT's is the same, untried.
-    make_labelled("debiased-barycenter", (2,), {"method": "sinkhorn", "reg": 4e-3, "tolerance": 1e-3}),
+    # The best of five settings on three pairs of the suite; the same for OTT.
+    make_labelled(
+        "debiased-barycenter", (2,), {"method": "sinkhorn", "reg": 4e-3, "tolerance": 1e-3}
+    ),
     make_labelled("ott-barycenter", (2,), {"epsilon": 4e-3, "tolerance": 1e-3}),
     Contestant("linear-program, at most 48²", "linear-program", (2,), options={"coarsen": True}),
 )
 
 
 def select_any_contestants(solvers: Sequence[str], quick: bool) -> list[Contestant]:
-    """All of them, or those of the named solvers; others take part with their default options."""
+    """Return all contestants or the named solvers; others get their default options."""
     if not solvers:
         return [entrant for entrant in CONTESTANTS if entrant.quick or not quick]
     chosen: list[Contestant] = []
@@ -112,9 +114,9 @@ def select_any_contestants(solvers: Sequence[str], quick: bool) -> list[Contesta
     return chosen
 
 
-# ---- References: the answers of one solver to the same pairs, with every cell cut into smaller ones.
+# ---- References: solutions of the same pairs with every cell divided into smaller ones.
 #
-# Densities are constant in their cells, so that this is the same pair, solved more finely.
+# Densities are constant in their cells, so this is the same pair on a finer grid.
 
 
 COARSE = Grid((16, 16))  # the blocks of `block_l1`
@@ -122,7 +124,7 @@ COARSE = Grid((16, 16))  # the blocks of `block_l1`
 
 @dataclass(frozen=True)
 class ReferenceJob:
-    """What a process is told: the pairs, and the cells along each axis of theirs."""
+    """The work of one process: the references of all pairs of one size."""
 
     suite: AnySuite
     cells: int
@@ -141,42 +143,42 @@ class KnownPath:
     frames: np.ndarray
 
     def density(self) -> Density:
-        """The frames, (3, 16, 16)."""
+        """Return the frames, (3, 16, 16)."""
         return Density.from_unnormalized(torch.from_numpy(self.frames), COARSE)
 
 
-References = dict[Pair, KnownPath | str]  # with the reason where there is none
+References = dict[Pair, KnownPath | str]  # or the reason if there is none
 
 
 def solve_references(job: ReferenceJob) -> References:
-    """The references of all pairs of one size."""
+    """Solve the references of all pairs of one size."""
     warnings.simplefilter("ignore")
     try:
         solver = make_solver(job.suite.reference)
     except Exception as error:
-        return dict.fromkeys(job.suite.each(), format_error(error))
+        return dict.fromkeys(job.suite.list_pairs(), format_error(error))
     found: References = {}
-    for kind, k in job.suite.each():
+    for kind, k in job.suite.list_pairs():
         try:
             found[kind, k] = _solve_finer(solver, kind, k, job.cells, job.suite.finer[job.cells])
-        except Exception as error:  # one pair's failure must not cost the others' references
+        except Exception as error:  # a failed pair must not end the run
             found[kind, k] = format_error(error)
     return found
 
 
 def _solve_finer(solver: Solver, kind: str, k: int, cells: int, finer: int) -> KnownPath:
-    """On `finer` cells along each axis instead of `cells`."""
+    """Solve one pair on `finer` instead of `cells` cells along each axis."""
     grid = Grid((finer, finer))
     source, target = (end.resample(grid) for end in draw(kind, cells, k))
-    began = perf_counter()
+    start = perf_counter()
     path = solver(source, target)
     frames = path.density(QUARTERS)
-    seconds = perf_counter() - began
+    seconds = perf_counter() - start
     blocks = take_interior(frames).resample(COARSE).tensor.detach().double()
     reference = Reference(cells, finer, kind, k, float(path.distance), seconds)
     return KnownPath(reference, blocks.numpy())
 
 
 def take_interior(frames: Density) -> Density:
-    """The frames at t = ¼, ½, ¾ of those at the quarters, (3, n, n)."""
+    """Return the frames at t = ¼, ½, ¾ from the frames at the quarters, (3, n, n)."""
     return Density.from_unnormalized(frames.tensor[1:-1], frames.grid)

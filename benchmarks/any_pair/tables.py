@@ -1,4 +1,4 @@
-"""The suite `any` as tables, for the terminal and for pages."""
+"""Tables of the suite `any`, for the terminal and for pages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from statistics import median
 from benchmarks.any_pair.records import CLOSE_FRAMES, CLOSE_W2, Answer, AnyPairs, Unanswered
 from benchmarks.results import Cell, Table
 
-NOTHING = "–"  # no miss
+NOTHING = "–"  # no large error
 
 
 def make_any_tables(found: AnyPairs | None) -> list[Table]:
-    """All that have rows."""
+    """Return all tables that have rows."""
     if found is None:
         return []
     made = [make_overview(found), *(make_kinds_table(found, cells) for cells in found.finer)]
@@ -21,7 +21,7 @@ def make_any_tables(found: AnyPairs | None) -> list[Table]:
 
 
 def make_overview(found: AnyPairs) -> Table:
-    """A line for each solver: medians over all pairs, by the number of cells."""
+    """Return medians over all pairs by number of cells, one line per solver."""
     columns = ["solver"]
     for cells in found.finer:
         columns += [f"{cells}²: W2, %", "frames, %", "ms"]
@@ -30,14 +30,20 @@ def make_overview(found: AnyPairs) -> Table:
         line: list[Cell] = [label]
         for cells in found.finer:
             own = _select(found.answers, label, cells)
-            line += [_median_distance(own), _median(row.frame_percent for row in own), _median_ms(own)]
-        lines.append([*line, " · ".join(_count_answered(found, label, cells) for cells in found.finer)])
+            line += [
+                _median_distance(own),
+                _median(row.frame_percent for row in own),
+                _median_ms(own),
+            ]
+        lines.append(
+            [*line, " · ".join(_count_answered(found, label, cells) for cells in found.finer)]
+        )
     title = "Any pair: medians over the pairs that were answered"
     return Table(title, [*columns, "answered"], lines)
 
 
 def make_kinds_table(found: AnyPairs, cells: int) -> Table:
-    """A line for each kind and solver on one grid: medians over its pairs, and shares of them."""
+    """Return medians and shares on one grid, one line per kind and solver."""
     columns = (
         *("kind", "solver", "W2, %", "L1 at ¼, %", "½", "¾", "ms"),
         *(f"W2 within {CLOSE_W2:g} %", f"frames within {CLOSE_FRAMES:g} %"),
@@ -55,10 +61,10 @@ def make_kinds_table(found: AnyPairs, cells: int) -> Table:
 
 
 def make_trust_table(found: AnyPairs) -> Table:
-    """A line for each solver and grid: shares of all pairs, bounds, and whether misses were told.
+    """Return shares of right answers, bounds and flagged errors, one line per solver and grid.
 
-    A miss is a frame that is off by more than 1 %; it is flagged where the report expected at least
-    half of that.
+    A miss is a frame with an error above 1 %; it is flagged if the report estimated at least half
+    of the error.
     """
     columns = (
         *("solver", "cells", f"W2 within {CLOSE_W2:g} %", f"frames within {CLOSE_FRAMES:g} %"),
@@ -79,7 +85,7 @@ def make_trust_table(found: AnyPairs) -> Table:
 
 
 def make_unanswered_table(rows: Sequence[Unanswered]) -> Table:
-    """What was not measured: for each solver and grid how many pairs of which kind, and why."""
+    """Return the pairs that were not measured, by solver, grid and reason."""
     grouped: dict[tuple[str, int, str], list[Unanswered]] = {}
     for row in rows:  # reasons with other numbers are one
         words = "".join("#" if letter.isdigit() else letter for letter in row.reason)
@@ -93,17 +99,17 @@ def make_unanswered_table(rows: Sequence[Unanswered]) -> Table:
 
 
 def write_remark(found: AnyPairs, label: str = "auto") -> str:
-    """What a solver keeps of its promises, grid by grid; empty where it was not measured."""
+    """Return a sentence per grid on the accuracy of a solver; empty if it was not measured."""
     sentences = []
     for cells in found.finer:
         own = _select(found.answers, label, cells)
         if own:
             close, _, inside, flagged = _count_shares(own)
-            told = "" if flagged == NOTHING else f"; {flagged} misses were flagged"
+            flags = "" if flagged == NOTHING else f"; {flagged} misses were flagged"
             sentences.append(
                 f"On {cells}² cells, W2 of `{label}` is within {CLOSE_W2:g} % for {close[0]} pairs "
                 f"and all of its frames within {CLOSE_FRAMES:g} % for {close[1]}; "
-                f"W2 lies inside its bounds for {inside}{told}."
+                f"W2 lies inside its bounds for {inside}{flags}."
             )
     return " ".join(sentences)
 
@@ -112,15 +118,18 @@ def write_remark(found: AnyPairs, label: str = "auto") -> str:
 
 
 def _summarise(own: Sequence[Answer]) -> list[Cell]:
-    """Errors, time and shares of some pairs."""
+    """Return errors, time and shares over some pairs."""
     quarters: list[Cell] = [median(row.l1_percent[q] for row in own) for q in range(3)]
     close, width, inside, flagged = _count_shares(own)
     return [_median_distance(own), *quarters, _median_ms(own), *close, width, inside, flagged]
 
 
 def _count_shares(own: Sequence[Answer]) -> tuple[list[Cell], Cell, Cell, Cell]:
-    """Pairs with a close W2 and close frames; width of the bounds, W2 in them; flagged misses."""
-    close = [_count(row.has_close_distance for row in own), _count(row.has_close_frames for row in own)]
+    """Return counts of right answers, width of the bounds, W2 inside them, flagged misses."""
+    close = [
+        _count(row.has_close_distance for row in own),
+        _count(row.has_close_frames for row in own),
+    ]
     if all(row.w2_percent is None for row in own):
         close[0] = None
     missed = [row for row in own if not row.has_close_frames]

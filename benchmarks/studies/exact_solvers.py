@@ -141,7 +141,9 @@ def schrodinger_accuracy() -> list[Cells]:
         rows.append(
             (f"ε = {epsilon:g}: worst L1 on Gaussians", format_share(worst) + f" ({met:.0e})")
         )
-    source, target = (mixtures_1d(1, make_generator(SEED + k))[0].to_density(grid) for k in range(2))
+    source, target = (
+        mixtures_1d(1, make_generator(SEED + k))[0].to_density(grid) for k in range(2)
+    )
     exact = geonet.geodesic(source, target, "quantile").density(0.5)
     for epsilon in (0.3, 0.1, 0.03, 0.01, 0.003):
         path = geonet.geodesic(source, target, "schrodinger", epsilon=epsilon)
@@ -180,7 +182,9 @@ def gridded(truth: Geodesic) -> list[Density]:
 
 def solve(source, target, grid: Grid, name: str) -> Geodesic:
     """Solve between the gridded values of two mixtures."""
-    return geonet.geodesic(*(Density(end.to_density(grid).tensor, grid) for end in (source, target)), name)
+    return geonet.geodesic(
+        *(Density(end.to_density(grid).tensor, grid) for end in (source, target)), name
+    )
 
 
 def timed(work: Callable):

@@ -15,7 +15,7 @@ from benchmarks.pages import Cells, format_share, format_table, publish
 from benchmarks.results import record_provenance
 from benchmarks.timing import make_generator
 from geonet import Density, Geodesic
-from geonet.evaluation import TEST_SETS, SEED
+from geonet.evaluation import SEED, TEST_SETS
 from geonet.mixture import BOX_2D
 
 GRID = BOX_2D.with_shape(32)

@@ -16,7 +16,15 @@ from benchmarks.pages import ROOT, Cells, format_table, publish
 from benchmarks.results import record_provenance
 from benchmarks.timing import make_generator
 from geonet import Density
-from geonet.evaluation import TEST_SETS, PAIRS, SEED, TIME_LABELS, reference_frames, sample_pairs, reference_solution
+from geonet.evaluation import (
+    PAIRS,
+    SEED,
+    TEST_SETS,
+    TIME_LABELS,
+    reference_frames,
+    reference_solution,
+    sample_pairs,
+)
 from geonet.metrics import l1
 from geonet.paths import QUARTERS
 from geonet.solvers.base import Solver

@@ -58,7 +58,9 @@ def nested_loss(objective: GeONetLoss, batch: Batch) -> Tensor:
         "hamilton_jacobi": slopes[:, d] + 0.5 * (slopes[:, :d] ** 2).sum(-1),
     }
     for t, name in enumerate(("source", "target")):
-        there = torch.cat([batch.endpoint_points, torch.full((len(batch.endpoint_points), 1), float(t))], dim=1)
+        there = torch.cat(
+            [batch.endpoint_points, torch.full((len(batch.endpoint_points), 1), float(t))], dim=1
+        )
         given = batch.source_values if t == 0 else batch.target_values
         terms[name] = field(model.density, *ends, there) - given
     return objective.total({name: (value**2).mean() for name, value in terms.items()})

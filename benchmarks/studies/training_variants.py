@@ -22,7 +22,7 @@ from torch import Tensor
 
 from benchmarks.pages import ROOT, Cells, format_table, publish
 from benchmarks.results import record_provenance
-from geonet.evaluation import TEST_SETS, PAIRS, ReferencePairs, sample_pairs
+from geonet.evaluation import PAIRS, TEST_SETS, ReferencePairs, sample_pairs
 from geonet.metrics import l1
 from geonet.paths import QUARTERS
 from geonet.solvers.neural.geonet import GeONetPath, GeONetSettings
@@ -169,7 +169,8 @@ def measure(config: TrainingConfig, seconds: float, cases: dict[str, ReferencePa
     """Train a variant and look at its paths."""
     config, model = trained(config, seconds)
     found = {
-        name: model.build_path(known.source, known.target, "geonet", {}) for name, known in cases.items()
+        name: model.build_path(known.source, known.target, "geonet", {})
+        for name, known in cases.items()
     }
     inside, outside = (
         percent(l1(found[name].density(QUARTERS), known.truth)) for name, known in cases.items()

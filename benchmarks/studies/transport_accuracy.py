@@ -16,7 +16,7 @@ import geonet
 from benchmarks.pages import ROOT, Cells, format_table, publish
 from benchmarks.results import format_digits, record_provenance
 from experiments.paper.published_values import TABLE_2
-from geonet.evaluation import TEST_SETS, TestSet, ReferencePairs, prescribed_map_pairs, sample_pairs
+from geonet.evaluation import TEST_SETS, ReferencePairs, TestSet, prescribed_map_pairs, sample_pairs
 from geonet.metrics import l1, mass_error, negativity
 from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.paths import QUARTERS
@@ -38,7 +38,9 @@ def percentages(errors: torch.Tensor) -> str:
 
 def error_rows(label: str, pairs: ReferencePairs) -> Cells:
     """L1 of the solver as it comes, of the network alone, and how many pairs were corrected."""
-    paper = " ".join(format_digits(cell.mean) for cell in TABLE_2[label]) if label in TABLE_2 else "–"
+    paper = (
+        " ".join(format_digits(cell.mean) for cell in TABLE_2[label]) if label in TABLE_2 else "–"
+    )
     path = solver_for(pairs)(pairs.source, pairs.target)
     alone = solver_for(pairs, corrections=0)(pairs.source, pairs.target)
     corrected = sum(path.info.get("corrected", []))

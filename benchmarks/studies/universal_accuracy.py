@@ -182,9 +182,7 @@ def disc_rows() -> list[Cells]:
         for cells in GRIDS:
             ends = disc(cells, (0.3, 0.25), radius), disc(cells, (0.7, 0.8), 1.3 * radius)
             path = network(*ends, 3)
-            left.append(
-                format_share(path.info["residual"]) if path.info["converged"] else "astray"
-            )
+            left.append(format_share(path.info["residual"]) if path.info["converged"] else "astray")
         rows.append((f"{radius:g}", *left))
     return rows
 

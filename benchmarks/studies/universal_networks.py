@@ -13,9 +13,20 @@ from torch.nn import Module, ModuleList
 from torch.nn.functional import hardswish
 
 from benchmarks.timing import make_generator
-from geonet.numerics.cosine import cell_centres_1d, cosine_transform, frequencies, solve_poisson, cosine_table
+from geonet.numerics.cosine import (
+    cell_centres_1d,
+    cosine_table,
+    cosine_transform,
+    frequencies,
+    solve_poisson,
+)
 from geonet.solvers.neural.cascade import CONFIG, CascadeNet, CascadeSettings
-from geonet.solvers.neural.transport.network import ClassLinear, SymmetricMLP, parity_classes, coefficient_scale
+from geonet.solvers.neural.transport.network import (
+    ClassLinear,
+    SymmetricMLP,
+    coefficient_scale,
+    parity_classes,
+)
 from geonet.solvers.neural.unet import INPUTS, Pointwise, ResidualBlocks, SymmetricUNet, make_inputs
 from geonet.solvers.newton.system import evaluate_residual
 from geonet.training.synthetic import SQUARE, random_pairs

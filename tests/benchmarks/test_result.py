@@ -31,7 +31,7 @@ def test_a_later_run_replaces_its_solvers_and_keeps_the_rest(row):
         {"cpu": "old"}, False, [row(label="a"), row(label="b", suite="1d"), row(label="b")]
     )
     new = Benchmark({"cpu": "new"}, False, [row(label="b", seconds=9.0)])
-    both = new.with_the_rest_of(old)
+    both = new.merge(old)
     assert [(r.suite, r.label) for r in both.settings] == [("2d", "b"), ("2d", "a"), ("1d", "b")]
     assert both.settings[0].seconds == 9.0 and both.machine == {"cpu": "new"}
 
@@ -55,8 +55,8 @@ def test_an_update_is_as_old_as_what_it_keeps(row):
     before = Benchmark({}, False, [row(label="a"), row(label="b")], stamp=old)
     some = Benchmark({}, False, [row(label="a")], stamp=new)
     every = Benchmark({}, False, [row(label="a"), row(label="b")], stamp=new)
-    assert some.with_the_rest_of(before).stamp == old
-    assert every.with_the_rest_of(before).stamp == new
+    assert some.merge(before).stamp == old
+    assert every.merge(before).stamp == new
 
 
 def test_an_update_of_any_pair_alone(made_up):
@@ -64,11 +64,11 @@ def test_an_update_of_any_pair_alone(made_up):
     old, new = (Stamp(commit, "2026-11-17", {}, commit) for commit in ("old", "new"))
     before = replace(made_up, machine={"cpu": "old"}, stamp=old)
     pairs = replace(made_up.any, machine={"cpu": "new"}, stamp=new)
-    after = Benchmark({"cpu": "new"}, False, stamp=new, any=pairs).with_the_rest_of(before)
+    after = Benchmark({"cpu": "new"}, False, stamp=new, any=pairs).merge(before)
     assert (after.machine, after.stamp) == ({"cpu": "old"}, old)
     assert after.any == pairs and after.settings == made_up.settings
     without = Benchmark({"cpu": "new"}, False, made_up.settings, stamp=new)
-    assert without.with_the_rest_of(before).any == made_up.any
+    assert without.merge(before).any == made_up.any
 
 
 def test_the_median_is_a_rows_time(row):

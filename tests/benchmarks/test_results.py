@@ -89,27 +89,27 @@ def test_cells_as_text(cell, text):
 
 
 def test_a_table_in_markdown():
-    assert table().texts() == [
+    assert table().format_rows() == [
         ["`a`", "4.92 ± 0.500", "3", "–"],
         ["b", "12.3", "0.000", "yes"],
     ]
-    assert table().markdown() == (
+    assert table().to_markdown() == (
         "**Errors in %**\n\n"
         "|  | t = 0 | n | – |\n"
         "| --- | --- | --- | --- |\n"
         "| `a` | 4.92 ± 0.500 | 3 | – |\n"
         "| b | 12.3 | 0.000 | yes |"
     )
-    assert table(title="").markdown() == table().markdown().split("\n\n")[1]
+    assert table(title="").to_markdown() == table().to_markdown().split("\n\n")[1]
 
 
 def test_a_result_in_markdown():
     one, two = table(), table(title="More")
     whole = result(tables=[one, two], remarks=["First.", "Second."], figure=drawn())
-    assert whole.markdown() == "\n\n".join(
-        [one.markdown(), two.markdown(), "First.", "Second.", "![Some errors](some.png)"]
+    assert whole.to_markdown() == "\n\n".join(
+        [one.to_markdown(), two.to_markdown(), "First.", "Second.", "![Some errors](some.png)"]
     )
-    assert result().markdown() == one.markdown()
+    assert result().to_markdown() == one.to_markdown()
 
 
 # ---- means and deviations
@@ -155,7 +155,7 @@ def test_files(tmp_path):
     files = whole.save(folder)
     assert files == [folder / f"some.{kind}" for kind in ("json", "md", "png")]
     assert sorted(folder.iterdir()) == sorted(files)  # and nothing temporary
-    assert files[1].read_text(encoding="utf-8") == whole.markdown() + "\n"
+    assert files[1].read_text(encoding="utf-8") == whole.to_markdown() + "\n"
     with Image.open(files[2]) as image:
         assert image.format == "PNG" and image.size == (220, 110)
 

@@ -13,7 +13,7 @@ def test_ladders():
     assert [ladder.solver for ladder in LADDERS] == ["transport-1d", "transport-2d"]
     for ladder in LADDERS:
         assert (max(ladder.times), max(ladder.pairs)) == (64, 256)
-        quick = ladder.quickly()
+        quick = ladder.reduce()
         for name in ("cells", "times", "pairs"):
             assert 2 <= len(getattr(quick, name)) < len(getattr(ladder, name))
     assert (min(LADDERS[1].cells), max(LADDERS[1].cells)) == (32, 256)

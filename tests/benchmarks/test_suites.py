@@ -46,7 +46,7 @@ def test_a_quick_suite_has_pairs_one_by_one_at_the_quarters():
     ("times", "moments"), [(1, [0.5]), (5, list(QUARTERS)), (3, [0.0, 0.5, 1.0])]
 )
 def test_moments(times, moments):
-    assert Call(10, times=times).moments().tolist() == moments
+    assert Call(10, times=times).make_times().tolist() == moments
 
 
 def test_pairs_are_those_of_the_reproduction(tmp_path):

@@ -15,13 +15,13 @@ def test_ranking_is_sorted_and_marks_the_front(row):
     ]
     table = make_ranking(rows, "2d")
     assert table.title.startswith("2D, 64² cells, one pair, 5 times")
-    assert [line[:5] for line in table.texts()] == [
+    assert [line[:5] for line in table.format_rows()] == [
         ["auto", "", "0.010", "–", "0.100"],
         ["fast", "●", "9.00", "–", "1.00"],
         ["slow", "●", "0.100", "0.010", "2000"],
         ["worse", "", "1.00", "–", "3000"],
     ]
-    assert table.texts()[1][5:] == ["0.900–1.20", "20", "16", "0.100", "12.5", "float64"]
+    assert table.format_rows()[1][5:] == ["0.900–1.20", "20", "16", "0.100", "12.5", "float64"]
 
 
 def test_sizes(row):
@@ -35,7 +35,7 @@ def test_sizes(row):
     ]
     table = make_sizes_table(rows, "2d")
     assert table.columns == ("cells per side", "32", "64")
-    assert table.texts() == [["c", "500", "1000"], ["a", "1000", "2000"], ["b", "–", "100"]]
+    assert table.format_rows() == [["c", "500", "1000"], ["a", "1000", "2000"], ["b", "–", "100"]]
     assert make_sizes_table(rows[2:3], "2d").rows == []
 
 
@@ -48,7 +48,7 @@ def test_loads(row):
     ]
     table = make_loads_table(rows, "2d")
     assert table.columns == ("solver", "1 time", "5 times", "5 times, batch of 64")
-    assert table.texts() == [["b", "–", "1.00", "–"], ["a", "1.00", "2.00", "0.500"]]
+    assert table.format_rows() == [["b", "–", "1.00", "–"], ["a", "1.00", "2.00", "0.500"]]
 
 
 def test_equal_errors(row):
@@ -57,11 +57,11 @@ def test_equal_errors(row):
     rough = row(label="rough", seconds=0.005, l1_percent=0.9)
     name = "net, 2D, 64² cells, 5 times"
     end = ["rough", "0.500"]
-    (line,) = make_equal_error_table([net, exact, rough]).texts()
+    (line,) = make_equal_error_table([net, exact, rough]).format_rows()
     assert line == [name, "0.500", "10.0", "exact", "1010", "101", "100", "100", *end]
-    (line,) = make_equal_error_table([net, rough]).texts()
+    (line,) = make_equal_error_table([net, rough]).format_rows()
     assert line == [name, "0.500", "10.0", "none", "–", "–", "100", "–", *end]
-    (line,) = make_equal_error_table([net, replace(exact, seconds_per_pair=rough.seconds_per_pair)]).texts()
+    (line,) = make_equal_error_table([net, replace(exact, seconds_per_pair=rough.seconds_per_pair)]).format_rows()
     assert line[7] == "never"
     coarse = replace(net, cells=32)
     assert make_equal_error_table([coarse, exact]).rows == []
@@ -75,14 +75,14 @@ def test_left_out_is_grouped_by_reason():
         Skipped(*parts[0], 128, 1, 5, *parts[1], "too slow"),
         Skipped(*parts[0], 24, 1, 5, *parts[1], "too coarse"),
     ]
-    assert make_skipped_table(skipped).texts() == [
+    assert make_skipped_table(skipped).format_rows() == [
         ["some", "2d", "64; 64 (5 times, batch of 64); 128", "too slow"],
         ["some", "2d", "24", "too coarse"],
     ]
 
 
 def test_scaling(made_up):
-    assert make_scaling_table(made_up).texts()[0] == [
+    assert make_scaling_table(made_up).format_rows()[0] == [
         "transport-1d",
         "output points",
         "1–64",

@@ -12,8 +12,8 @@ from geonet.solvers.registry import make_solver
 def test_the_suite():
     assert SUITE.finer == {64: 256, 128: 512, 256: 512}
     assert SUITE.kinds == KINDS and SUITE.reference == "midpoint"
-    assert len(SUITE.each()) == 11 * SUITE.pairs == 44
-    quick = SUITE.quickly()
+    assert len(SUITE.list_pairs()) == 11 * SUITE.pairs == 44
+    quick = SUITE.reduce()
     assert quick.finer == {64: 256} and len(quick.each()) == 11 and quick.budget < SUITE.budget
 
 

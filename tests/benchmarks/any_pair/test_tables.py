@@ -29,7 +29,7 @@ def test_overview(answer):
     left = [Unanswered(128, "smooth", k, "some", "some", "too slow") for k in (1, 2)]
     table = make_overview(AnyPairs({}, FINER, answers, [], left))
     assert table.columns[:4] == ["solver", "64²: W2, %", "frames, %", "ms"]
-    assert table.texts() == [
+    assert table.format_rows() == [
         ["some", "0.200", "0.400", "20.0", "0.100", "0.400", "2000", "3 of 3 · 1 of 3"],
         ["blur", "–", "0.400", "50.0", "–", "–", "–", "1 of 1 · 0 of 0"],
     ]
@@ -44,7 +44,7 @@ def test_kinds(answer):
     ]
     table = make_kinds_table(AnyPairs({}, FINER, answers), 64)
     assert table.title == "64² cells, against 256², kind by kind"
-    first, second = table.texts()
+    first, second = table.format_rows()
     assert first[:7] == ["smooth", "some", "0.300", "1.10", "1.40", "1.30", "50.0"]
     assert first[7:] == ["1 of 2", "1 of 2", "3.00", "2 of 2", "1 of 1"]
     assert second[:3] == ["spots", "blur", "–"]
@@ -54,7 +54,7 @@ def test_kinds(answer):
 
 def test_trust(answer):
     answers = [answer(pair=0), answer(pair=1, w2_percent=-0.5, l1_percent=[2.0, 2.4, 2.3])]
-    (line,) = make_trust_table(AnyPairs({}, FINER, answers)).texts()
+    (line,) = make_trust_table(AnyPairs({}, FINER, answers)).format_rows()
     assert line[:6] == ["some", "64²", "1 of 2", "1 of 2", "0.500", "2.40"]
     assert line[6:] == ["3.00", "2 of 2", "0.000", "0 of 1"]
 
@@ -66,7 +66,7 @@ def test_unanswered_are_grouped_by_what_they_say():
         Unanswered(64, "shapes", 0, "some", "some", "misses by 0.91"),
         Unanswered(128, "spots", 0, "some", "some", "too slow"),
     ]
-    assert make_unanswered_table(rows).texts() == [
+    assert make_unanswered_table(rows).format_rows() == [
         ["some", "64²", "spots 2, shapes 1", "misses by 0.12"],
         ["some", "128²", "spots 1", "too slow"],
     ]
