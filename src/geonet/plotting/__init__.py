@@ -1,4 +1,4 @@
-"""Figures and animations of a path. Nothing here touches pyplot or any other global state."""
+"""Figures and animations of densities and paths, without pyplot or other global state."""
 
 from geonet.plotting.animation import animate_geodesic
 from geonet.plotting.figures import (
@@ -12,14 +12,15 @@ from geonet.plotting.figures import (
     plot_tracks,
     plot_velocity,
 )
-from geonet.plotting.style import DENSITY_MAP, FAINT, INK, Look, quieten
+from geonet.plotting.style import DENSITY_MAP, FAINT, INK, Style, despine
 
 __all__ = [
     "DENSITY_MAP",
     "FAINT",
     "INK",
-    "Look",
+    "Style",
     "animate_geodesic",
+    "despine",
     "plot_density",
     "plot_error",
     "plot_geodesic",
@@ -29,5 +30,4 @@ __all__ = [
     "plot_together",
     "plot_tracks",
     "plot_velocity",
-    "quieten",
 ]

@@ -1,13 +1,18 @@
-// What is on a pad: a density of whole numbers from 0 to FULL, with what it was before each stroke.
+// A drawing: integers from 0 to FULL on a grid, with an undo history.
 
 export const FULL = 65535;
-const REMEMBERED = 50; // strokes that can be undone
+const MAX_UNDO = 50; // strokes
 
 export class Drawing {
-  // shape: rows and columns, or cells; changed: called after every change.
-  constructor(shape, changed) {
+  // shape: rows and columns, or cells; onChange: called after every change.
+  constructor(shape, onChange) {
+    this.onChange = onChange;
+    this.reset(shape);
+  }
+
+  // Start an empty drawing without a history.
+  reset(shape) {
     this.shape = shape;
-    this.changed = changed;
     this.values = new Uint16Array(size(shape));
     this.past = [];
   }
@@ -16,38 +21,38 @@ export class Drawing {
     return this.values.every((value) => value === 0);
   }
 
-  // Before a stroke, so that `undo` can come back.
-  remember() {
+  // Save the drawing for `undo`.
+  save() {
     this.past.push(this.values.slice());
-    if (this.past.length > REMEMBERED) this.past.shift();
+    if (this.past.length > MAX_UNDO) this.past.shift();
   }
 
   undo() {
     const before = this.past.pop();
     if (!before) return;
     this.values = before;
-    this.changed();
+    this.onChange();
   }
 
   clear() {
     this.replace(new Uint16Array(this.values.length));
   }
 
-  // For ink on paper, where the dark is what counts.
+  // For images with dark ink on a bright background.
   invert() {
     this.replace(this.values.map((value) => FULL - value));
   }
 
-  // All at once: from the gallery, a file or a link.
+  // Replace all values, by an example, a file or a link.
   replace(values) {
-    this.remember();
+    this.save();
     this.values = Uint16Array.from(values);
-    this.changed();
+    this.onChange();
   }
 
-  // Other cells: what was there is averaged or repeated, and can no longer be undone.
+  // Average or repeat the values on other cells; this clears the history.
   resize(shape) {
-    this.values = resized(this.values, this.shape, shape);
+    this.values = resample(this.values, this.shape, shape);
     this.shape = shape;
     this.past = [];
   }
@@ -57,16 +62,16 @@ export function size(shape) {
   return shape.reduce((product, n) => product * n, 1);
 }
 
-// Means over the cells that a new cell covers; numbers of cells are multiples of each other.
-export function resized(values, from, to) {
-  if (from.length === 1) return along(values, 1, from[0], 1, to[0]);
-  const rows = along(values, 1, from[0], from[1], to[0]);
-  return along(rows, to[0], from[1], 1, to[1]);
+// Average over the cells within each new cell; one number of cells is a multiple of the other.
+export function resample(values, from, to) {
+  if (from.length === 1) return resampleAxis(values, 1, from[0], 1, to[0]);
+  const rows = resampleAxis(values, 1, from[0], from[1], to[0]);
+  return resampleAxis(rows, to[0], from[1], 1, to[1]);
 }
 
-// One axis of (outer, n, inner) numbers, to m cells.
-function along(values, outer, n, inner, m) {
-  const made = new Uint16Array(outer * m * inner);
+// Resample one axis of (outer, n, inner) numbers to m cells.
+function resampleAxis(values, outer, n, inner, m) {
+  const result = new Uint16Array(outer * m * inner);
   const ratio = n / m;
   for (let a = 0; a < outer; a += 1) {
     for (let k = 0; k < m; k += 1) {
@@ -75,9 +80,9 @@ function along(values, outer, n, inner, m) {
       for (let b = 0; b < inner; b += 1) {
         let sum = 0;
         for (let i = first; i < last; i += 1) sum += values[(a * n + i) * inner + b];
-        made[(a * m + k) * inner + b] = Math.round(sum / (last - first));
+        result[(a * m + k) * inner + b] = Math.round(sum / (last - first));
       }
     }
   }
-  return made;
+  return result;
 }

@@ -1,38 +1,38 @@
-// Densities to start from, below a pad.
+// Example densities below a pad.
 
-import { drawCurve, inkOf } from "./curve.js";
-import { drawPicture } from "./picture.js";
-import { button, element } from "./view.js";
+import { drawHeatmap } from "../../plotting/viewer/heatmap.js";
+import { drawCurve, readInk } from "../../plotting/viewer/line_plot.js";
+import { createButton, createElement } from "../../plotting/viewer/view.js";
 import { FULL } from "./drawing.js";
 
-const SIDE = 96; // pixels of a small picture
-const WIDE = "(min-width: 62rem)"; // below, an open gallery would push the path off the screen
+const SIDE = 96; // pixels of a thumbnail
+const WIDE = "(min-width: 62rem)"; // on smaller screens an open gallery would hide the path
 
-// densities: name, label, group and values; chosen: called with one of them.
-export function showGallery(root, densities, shape, colours, chosen) {
+// densities: name, label, group and values; onChoice: called with the chosen one.
+export function showGallery(root, densities, shape, colours, onChoice) {
   const open = root.querySelector(".gallery")?.open ?? matchMedia(WIDE).matches;
-  const details = element("details", { className: "gallery", open });
-  details.append(element("summary", { textContent: "Start from" }));
+  const details = createElement("details", { className: "gallery", open });
+  details.append(createElement("summary", { textContent: "Examples" }));
   const groups = Map.groupBy(densities, ({ group }) => group);
   for (const [group, members] of groups) {
-    const row = element("div", { className: "row" });
-    for (const density of members) row.append(thumbnail(density, shape, colours, chosen));
-    details.append(element("h3", { textContent: group }), row);
+    const row = createElement("div", { className: "row" });
+    for (const density of members) row.append(createThumbnail(density, shape, colours, onChoice));
+    details.append(createElement("h3", { textContent: group }), row);
   }
   root.querySelector(".gallery")?.remove();
   root.append(details);
 }
 
-function thumbnail(density, shape, colours, chosen) {
-  const made = button("", density.label, () => chosen(density));
-  const canvas = element("canvas", { width: SIDE, height: SIDE });
+function createThumbnail(density, shape, colours, onChoice) {
+  const button = createButton("", density.label, () => onChoice(density));
+  const canvas = createElement("canvas", { width: SIDE, height: SIDE });
   canvas.setAttribute("aria-hidden", "true");
-  made.append(canvas);
+  button.append(canvas);
   const levels = Float32Array.from(density.values, (value) => (255 * value) / FULL);
   const context = canvas.getContext("2d");
   if (shape.length === 1) {
-    const { curve, area } = inkOf(document.documentElement);
+    const { curve, area } = readInk(document.documentElement);
     drawCurve(context, levels, SIDE, curve, area);
-  } else drawPicture(context, levels, shape, colours);
-  return made;
+  } else drawHeatmap(context, levels, shape, colours);
+  return button;
 }

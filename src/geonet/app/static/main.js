@@ -1,280 +1,265 @@
-// The page: what is drawn is solved, what is solved is shown.
+// The page: two drawings, the path between them, and its report.
 
-import { bytesOf } from "./bytes.js";
-import { showFacts } from "./facts.js";
-import { Frames } from "./frames.js";
-import { element, listenToKeys, View } from "./view.js";
+import { decodeBase64 } from "../../plotting/viewer/bytes.js";
+import { Frames } from "../../plotting/viewer/frames.js";
+import { showReport } from "../../plotting/viewer/report_panel.js";
+import { bindKeys, createElement, View } from "../../plotting/viewer/view.js";
+import * as api from "./api.js";
+import { showDownloads } from "./downloads.js";
 import { Drawing } from "./drawing.js";
 import { showGallery } from "./gallery.js";
-import { setupOf } from "./link.js";
 import { Pad } from "./pad.js";
-import * as server from "./server.js";
-import { showTake } from "./take.js";
+import { decodePermalink } from "./permalink.js";
 
 const FRAMES = 33;
-const SUPERSEDED = 409;
-const QUIET = 250; // milliseconds without a stroke before the report is asked for
-const TITLES = { source: "From", target: "To" };
-const FIRST = { 1: ["two-lumps", "triangle"], 2: ["moons", "heart"] };
+const OUTDATED = 409; // HTTP status if a newer request has replaced this one
+const REPORT_DELAY = 250; // milliseconds after the last stroke
+const TITLES = { source: "Source", target: "Target" };
+const EXAMPLES = { 1: ["two-lumps", "triangle"], 2: ["moons", "heart"] };
 
 const settings = JSON.parse(document.getElementById("settings").textContent);
-const colours = bytesOf(settings.colours);
-const at = (id) => document.getElementById(id);
-let complaining = false;
+const colours = decodeBase64(settings.colours);
+const byId = (id) => document.getElementById(id);
+let messageIsError = false;
 
 class Page {
   constructor() {
-    this.view = new View(at("view"), colours, () => this.fetchOverlays());
+    this.view = new View(byId("view"), colours, () => this.loadOverlays());
     this.drawings = {};
     this.pads = {};
-    for (const end of Object.keys(TITLES)) this.makePad(end);
-    this.question = null; // what is on the screen
-    this.wanted = false; // whether something newer is drawn
-    this.busy = false;
-    showTake(at("take"), () => this.now(), say);
-    listenToKeys(this.view.player);
-    at("setup").addEventListener("change", (event) => this.changed(event.target));
-    at("epsilon").addEventListener("input", () => this.showEpsilon());
+    for (const end of Object.keys(TITLES)) this.createPad(end);
+    this.request = null; // the request whose path is shown
+    this.isOutdated = false; // whether the drawings have changed since the last request
+    this.isSolving = false;
+    showDownloads(byId("downloads"), () => this.state(), showMessage);
+    bindKeys(this.view.player);
+    byId("setup").addEventListener("change", (event) => this.changeSetup(event.target));
+    byId("epsilon").addEventListener("input", () => this.showEpsilon());
   }
 
   async start() {
-    const linked = await setupOf(location.hash).catch(() => null);
-    if (location.hash && !linked) say("The link cannot be read; it may be cut off.");
+    const linked = await decodePermalink(location.hash).catch(() => null);
+    if (location.hash && !linked) showMessage("The link is incomplete; copy all of it.");
     const dimension = linked?.shape.length ?? 2;
-    at("setup").elements.dimension.value = String(dimension);
-    this.fill(dimension, linked?.shape[0]);
+    byId("setup").elements.dimension.value = String(dimension);
+    this.resetSetup(dimension, linked?.shape[0]);
     if (linked) this.restore(linked);
-    await this.showGalleries();
-    if (!linked) this.startWith(FIRST[dimension]);
+    await this.loadGallery();
+    if (!linked) this.showExamples(EXAMPLES[dimension]);
     window.addEventListener("hashchange", () => location.reload());
   }
 
-  makePad(end) {
-    const drawing = new Drawing(this.shape(), () => this.drawn(end));
+  createPad(end) {
+    const drawing = new Drawing(this.shape(), () => this.updateDrawing(end));
     this.drawings[end] = drawing;
-    const dropped = (file) => this.dropped(end, file);
-    this.pads[end] = new Pad(at(end), TITLES[end], drawing, colours, dropped);
+    const onFile = (file) => this.openFile(end, file);
+    this.pads[end] = new Pad(byId(end), TITLES[end], drawing, colours, onFile);
   }
 
-  // ---- what is asked
+  // ---- current state
 
   get dimension() {
-    return Number(at("setup").elements.dimension.value);
+    return Number(byId("setup").elements.dimension.value);
+  }
+
+  get solver() {
+    return settings.solvers[this.dimension].find(({ name }) => name === byId("solver").value);
+  }
+
+  // The slider is logarithmic.
+  get epsilon() {
+    return Number(Math.exp(Number(byId("epsilon").value)).toPrecision(2));
   }
 
   shape() {
-    const cells = Number(at("cells").value) || settings.usual[this.dimension];
+    const cells = Number(byId("cells").value) || settings.default_cells[this.dimension];
     return Array(this.dimension).fill(cells);
   }
 
   setup() {
-    const { name, epsilon } = this.solver();
     return {
       shape: this.shape(),
       source: this.drawings.source.values,
       target: this.drawings.target.values,
-      solver: name,
-      epsilon: epsilon ? this.epsilon() : null,
+      solver: this.solver.name,
+      epsilon: this.solver.epsilon ? this.epsilon : null,
       frames: FRAMES,
     };
   }
 
-  now() {
+  state() {
     const setup = this.setup();
-    return { setup, t: this.view.player.t, question: () => server.asked(setup) };
+    return { setup, t: this.view.player.t, createRequest: () => api.createRequest(setup) };
   }
 
-  solver() {
-    return settings.solvers[this.dimension].find(({ name }) => name === at("solver").value);
-  }
+  // ---- settings above the drawings
 
-  // The slider is even in the logarithm.
-  epsilon() {
-    return Number(Math.exp(Number(at("epsilon").value)).toPrecision(2));
-  }
-
-  // ---- the choices above the page
-
-  fill(dimension, cells = settings.usual[dimension]) {
-    const shown = (n) => (dimension === 2 ? `${n} × ${n}` : String(n));
-    options(at("cells"), settings.cells[dimension].map((n) => [n, shown(n)]));
-    at("cells").value = String(cells);
-    options(at("solver"), settings.solvers[dimension].map(({ name, label }) => [name, label]));
-    const { least, most, usual } = settings.epsilon;
-    const range = { min: Math.log(least), max: Math.log(most), step: "any" };
-    Object.assign(at("epsilon"), range, { value: Math.log(usual) });
-    for (const drawing of Object.values(this.drawings)) {
-      drawing.shape = this.shape();
-      drawing.values = new Uint16Array(cells ** dimension);
-      drawing.past = [];
-    }
+  resetSetup(dimension, cells = settings.default_cells[dimension]) {
+    const format = (n) => (dimension === 2 ? `${n} × ${n}` : String(n));
+    setOptions(byId("cells"), settings.cells[dimension].map((n) => [n, format(n)]));
+    byId("cells").value = String(cells);
+    const solvers = settings.solvers[dimension];
+    setOptions(byId("solver"), solvers.map(({ name, label }) => [name, label]));
+    const [least, initial, most] = solvers.find(({ epsilon }) => epsilon).epsilon.map(Math.log);
+    Object.assign(byId("epsilon"), { min: least, max: most, step: "any", value: initial });
+    for (const drawing of Object.values(this.drawings)) drawing.reset(this.shape());
     this.showEpsilon();
   }
 
   showEpsilon() {
-    at("epsilon-label").hidden = !this.solver().epsilon;
-    at("epsilon-value").textContent = String(this.epsilon());
+    byId("epsilon-label").hidden = !this.solver.epsilon;
+    byId("epsilon-value").textContent = String(this.epsilon);
   }
 
-  async changed(control) {
+  async changeSetup(control) {
     if (control.name === "dimension") {
-      this.fill(this.dimension);
-      await this.showGalleries();
-      this.startWith(FIRST[this.dimension]);
+      this.resetSetup(this.dimension);
+      await this.loadGallery();
+      this.showExamples(EXAMPLES[this.dimension]);
     } else if (control.id === "cells") {
       for (const drawing of Object.values(this.drawings)) drawing.resize(this.shape());
-      this.redrawPads();
-      await this.showGalleries();
+      for (const pad of Object.values(this.pads)) pad.draw();
+      await this.loadGallery();
     }
     this.showEpsilon();
-    this.solveSoon();
+    this.requestSolve();
   }
 
   restore(linked) {
-    at("solver").value = linked.solver;
-    if (!at("solver").value) at("solver").value = "auto";
-    if (linked.epsilon !== null) at("epsilon").value = Math.log(linked.epsilon);
+    byId("solver").value = linked.solver;
+    if (!byId("solver").value) byId("solver").value = "auto";
+    if (linked.epsilon !== null) byId("epsilon").value = Math.log(linked.epsilon);
     this.showEpsilon();
     for (const end of Object.keys(TITLES)) this.drawings[end].replace(linked[end]);
     this.view.player.seek(linked.t);
   }
 
-  async showGalleries() {
+  async loadGallery() {
     const shape = this.shape();
-    this.offers = await server.gallery(shape.length, shape[0]).catch((error) => {
-      say(error.message);
+    this.examples = await api.fetchGallery(shape.length, shape[0]).catch((error) => {
+      showMessage(error.message);
       return [];
     });
     for (const end of Object.keys(TITLES)) {
-      const chosen = ({ values }) => this.drawings[end].replace(values);
-      showGallery(at(end), this.offers, shape, colours, chosen);
+      const onChoice = ({ values }) => this.drawings[end].replace(values);
+      showGallery(byId(end), this.examples, shape, colours, onChoice);
     }
   }
 
-  startWith(names) {
+  showExamples(names) {
     Object.keys(TITLES).forEach((end, k) => {
-      const found = this.offers.find(({ name }) => name === names[k]) ?? this.offers[k];
-      if (found) this.drawings[end].replace(found.values);
+      const example = this.examples.find(({ name }) => name === names[k]) ?? this.examples[k];
+      if (example) this.drawings[end].replace(example.values);
     });
   }
 
-  async dropped(end, file) {
-    say(`Reading ${file.name} …`);
+  async openFile(end, file) {
+    showMessage(`Opening ${file.name} …`);
     try {
       const shape = this.shape();
-      const { values, changed } = await server.readFile(file, shape.length, shape[0]);
+      const { values, notes } = await api.uploadFile(file, shape.length, shape[0]);
       this.drawings[end].replace(values);
-      say([`Read ${file.name}.`, ...changed].join(" "));
+      showMessage([`Opened ${file.name}.`, ...notes].join(" "));
     } catch (error) {
-      say(error.message);
+      showMessage(error.message);
     }
   }
 
-  // ---- from a stroke to the screen
+  // ---- from a stroke to the path on the screen
 
-  drawn(end) {
-    say("");
+  updateDrawing(end) {
+    showMessage("");
     this.pads[end].draw();
-    this.solveSoon();
+    this.requestSolve();
   }
 
-  redrawPads() {
-    for (const pad of Object.values(this.pads)) pad.draw();
-  }
-
-  // One question at a time; what is drawn meanwhile waits, and only the latest of it is asked.
-  solveSoon() {
-    this.wanted = true;
-    if (!this.busy) this.solveLatest();
+  // One request at a time; of several changes in the meantime only the last is solved.
+  requestSolve() {
+    this.isOutdated = true;
+    if (!this.isSolving) this.solveLatest();
   }
 
   async solveLatest() {
-    this.busy = true;
-    document.querySelector(".middle").classList.add("waiting");
-    while (this.wanted) {
-      this.wanted = false;
-      await this.solveNow();
+    this.isSolving = true;
+    document.querySelector(".middle").classList.add("solving");
+    while (this.isOutdated) {
+      this.isOutdated = false;
+      await this.solve();
     }
-    this.busy = false;
-    document.querySelector(".middle").classList.remove("waiting");
-    this.reportLater();
+    this.isSolving = false;
+    document.querySelector(".middle").classList.remove("solving");
+    clearTimeout(this.reportTimer);
+    this.reportTimer = setTimeout(() => this.loadReport(), REPORT_DELAY);
   }
 
-  async solveNow() {
+  async solve() {
     const empty = Object.keys(TITLES).find((end) => this.drawings[end].isEmpty);
     if (empty) {
-      complain(`Draw something on the ${empty === "source" ? "left" : "right"} first.`);
+      const side = empty === "source" ? "left" : "right";
+      showError(`The ${side} drawing is empty; draw something first.`);
       return;
     }
-    const question = server.asked(this.setup());
+    const request = api.createRequest(this.setup());
     try {
-      const answer = await server.solve(question);
-      this.question = question;
-      this.show(answer);
-      if (complaining) say("");
+      const path = await api.solve(request);
+      this.request = request;
+      this.showPath(path);
+      if (messageIsError) showMessage("");
       document.dispatchEvent(new Event("geonet:shown")); // for tests and `make app-latency`
     } catch (error) {
-      if (error.status !== SUPERSEDED) complain(error.message);
+      if (error.status !== OUTDATED) showError(error.message);
     }
   }
 
-  show(answer) {
-    const scale = { name: "linear", lowest: 0, highest: answer.top };
-    const count = answer.times.length;
-    const frames = new Frames({ shape: answer.shape, count, levels: answer.levels, scale });
-    this.view.show(frames);
-    const distance = answer.distance_text ? `W₂ = ${answer.distance_text}, ` : "";
-    const time = `${answer.milliseconds.toFixed(answer.milliseconds < 10 ? 1 : 0)} ms`;
-    at("quick").textContent = `${distance}solved by ${answer.solver} in ${time}`;
+  showPath({ shape, count, levels, highest, solver, distance, milliseconds }) {
+    const scale = { name: "linear", lowest: 0, highest };
+    this.view.show(new Frames({ shape, count, levels, scale }));
+    const time = `${milliseconds.toFixed(milliseconds < 10 ? 1 : 0)} ms`;
+    byId("result").textContent = `${distance ? `W₂ = ${distance}, ` : ""}${solver}, ${time}`;
   }
 
-  reportLater() {
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.fetchReport(), QUIET);
-  }
-
-  async fetchReport() {
-    const question = this.question;
-    if (!question || this.busy) return;
+  async loadReport() {
+    const { request } = this;
+    if (!request || this.isSolving) return;
     try {
-      const facts = await server.report(question);
-      if (question === this.question) showFacts(at("facts"), facts);
+      const report = await api.fetchReport(request);
+      if (request === this.request) showReport(byId("report"), report);
     } catch (error) {
-      if (error.status !== SUPERSEDED) say(error.message);
+      if (error.status !== OUTDATED) showMessage(error.message);
     }
   }
 
-  async fetchOverlays() {
-    const question = this.question;
-    if (!question || this.asking === question) return;
-    this.asking = question;
+  async loadOverlays() {
+    const { request } = this;
+    if (!request || this.overlayRequest === request) return;
+    this.overlayRequest = request;
     try {
-      const { particles, potential, why } = await server.overlays(question);
-      if (question !== this.question) return;
-      this.view.show(this.view.frames, { particles, potential }, why);
-      const sentences = new Set(Object.values(why));
-      if (sentences.size) say([...sentences].join(" "));
+      const { particles, potential, missing } = await api.fetchOverlays(request);
+      if (request !== this.request) return;
+      this.view.show(this.view.frames, { particles, potential }, missing);
+      const messages = Object.values(missing);
+      if (messages.length) showMessage(messages.join(" "));
     } catch (error) {
-      if (error.status !== SUPERSEDED) say(error.message);
+      if (error.status !== OUTDATED) showMessage(error.message);
     }
   }
 }
 
-function options(select, entries) {
+function setOptions(select, entries) {
   select.replaceChildren(
-    ...entries.map(([value, textContent]) => element("option", { value, textContent })),
+    ...entries.map(([value, textContent]) => createElement("option", { value, textContent })),
   );
 }
 
-function say(sentence) {
-  complaining = false;
-  at("message").textContent = sentence;
+function showMessage(message) {
+  messageIsError = false;
+  byId("message").textContent = message;
 }
 
-// What the next path that can be solved takes back.
-function complain(sentence) {
-  say(sentence);
-  complaining = true;
+// The next path that is solved removes an error message.
+function showError(message) {
+  showMessage(message);
+  messageIsError = true;
 }
 
 new Page().start();

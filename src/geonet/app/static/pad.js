@@ -1,16 +1,16 @@
-// A canvas to draw on, with its tools; files can be dropped onto it.
+// A canvas to draw on, with tools; it accepts dropped files.
 
-import { drawCurve, inkOf } from "./curve.js";
-import { drawPicture } from "./picture.js";
-import { button, element } from "./view.js";
-import { dab, stroke, trace } from "./brush.js";
+import { drawHeatmap } from "../../plotting/viewer/heatmap.js";
+import { drawCurve, readInk } from "../../plotting/viewer/line_plot.js";
+import { createButton, createElement } from "../../plotting/viewer/view.js";
+import { paintCurve, paintDab, paintStroke } from "./brush.js";
 import { FULL } from "./drawing.js";
 
 const SIDE = 480; // pixels
 
 export class Pad {
-  // root: its section; title: above it; drawing: see drawing.js; dropped: called with a file.
-  constructor(root, title, drawing, colours, dropped) {
+  // root: parent element; title: heading; drawing: see drawing.js; onFile: called with a file.
+  constructor(root, title, drawing, colours, onFile) {
     this.root = root;
     this.title = title;
     this.drawing = drawing;
@@ -18,33 +18,33 @@ export class Pad {
     this.brush = { radius: 0.08, softness: 0.5, erases: false };
     this.last = null;
     this.cursor = null;
-    this.canvas = element("canvas", { tabIndex: 0 });
+    this.canvas = createElement("canvas", { tabIndex: 0 });
     this.canvas.dataset.keys = "";
     this.canvas.setAttribute("role", "application");
     this.canvas.setAttribute(
       "aria-label",
       `${title}. Draw with the pointer, or move with the arrow keys and paint with Space.`,
     );
-    root.append(element("h2", { textContent: title }), this.canvas, this.tools());
-    root.append(this.opener(dropped));
-    this.listen();
-    this.listenToFiles(dropped);
+    root.append(createElement("h2", { textContent: title }), this.canvas, this.buildTools());
+    root.append(this.buildFileHint(onFile));
+    this.bindPointer();
+    this.bindDrop(onFile);
     this.draw();
   }
 
-  get isFlat() {
+  get isCurve() {
     return this.drawing.shape.length === 1;
   }
 
   draw() {
-    this.root.classList.toggle("flat", this.isFlat);
-    [this.canvas.width, this.canvas.height] = [SIDE, this.isFlat ? (SIDE * 10) / 16 : SIDE];
+    this.root.classList.toggle("curve", this.isCurve);
+    [this.canvas.width, this.canvas.height] = [SIDE, this.isCurve ? (SIDE * 10) / 16 : SIDE];
     const context = this.canvas.getContext("2d");
     const levels = Float32Array.from(this.drawing.values, (value) => (255 * value) / FULL);
-    if (this.isFlat) {
-      const { curve, area } = inkOf(this.root);
+    if (this.isCurve) {
+      const { curve, area } = readInk(this.root);
       drawCurve(context, levels, this.canvas.height, curve, area);
-    } else drawPicture(context, levels, this.drawing.shape, this.colours);
+    } else drawHeatmap(context, levels, this.drawing.shape, this.colours);
     if (this.cursor) this.drawCursor(context);
     this.undo.disabled = this.drawing.past.length === 0;
   }
@@ -59,23 +59,23 @@ export class Pad {
     context.stroke();
   }
 
-  tools() {
-    const bar = element("div", { className: "tools" });
-    this.paintButton = button("Brush", "Brush", () => this.choose(false));
-    this.eraseButton = button("Eraser", "Eraser", () => this.choose(true));
-    this.undo = button("Undo", "Undo", () => this.drawing.undo());
-    const clear = button("Clear", "Clear", () => this.drawing.clear());
-    const invert = button("Invert", "Invert", () => this.drawing.invert());
+  buildTools() {
+    const bar = createElement("div", { className: "tools" });
+    this.paintButton = createButton("Brush", "Brush", () => this.chooseTool(false));
+    this.eraseButton = createButton("Eraser", "Eraser", () => this.chooseTool(true));
+    this.undo = createButton("Undo", "Undo", () => this.drawing.undo());
+    const clear = createButton("Clear", "Clear", () => this.drawing.clear());
+    const invert = createButton("Invert", "Invert", () => this.drawing.invert());
     bar.append(this.paintButton, this.eraseButton, this.undo, clear, invert);
-    bar.append(this.slider("Size", 0.02, 0.3, "radius"));
-    bar.append(this.slider("Softness", 0, 1, "softness"));
-    this.choose(false);
+    bar.append(this.buildSlider("Size", 0.02, 0.3, "radius"));
+    bar.append(this.buildSlider("Softness", 0, 1, "softness"));
+    this.chooseTool(false);
     return bar;
   }
 
-  slider(text, min, max, name) {
-    const label = element("label", { textContent: text });
-    const input = element("input", { type: "range", min, max, step: 0.01 });
+  buildSlider(text, min, max, name) {
+    const label = createElement("label", { textContent: text });
+    const input = createElement("input", { type: "range", min, max, step: 0.01 });
     input.value = this.brush[name];
     input.addEventListener("input", () => {
       this.brush[name] = Number(input.value);
@@ -84,82 +84,83 @@ export class Pad {
     return label;
   }
 
-  choose(erases) {
+  chooseTool(erases) {
     this.brush.erases = erases;
     this.paintButton.setAttribute("aria-pressed", String(!erases));
     this.eraseButton.setAttribute("aria-pressed", String(erases));
   }
 
-  // For those who cannot drop a file: the keyboard, and phones.
-  opener(chosen) {
-    const hint = element("p", { className: "hint", textContent: "Drop an image or .npy here, or " });
-    const input = element("input", { type: "file", accept: "image/*,.npy,.npz,.csv" });
+  // A button for keyboards and phones, which cannot drop files.
+  buildFileHint(onFile) {
+    const hint = createElement("p", { className: "hint" });
+    hint.append("Drop an image, .npy, .npz or .csv file here, or ");
+    const input = createElement("input", { type: "file", accept: "image/*,.npy,.npz,.csv" });
     input.setAttribute("aria-label", `${this.title}: open a file`);
     input.hidden = true;
     input.addEventListener("change", () => {
-      if (input.files[0]) chosen(input.files[0]);
-      input.value = ""; // the same file may be chosen again
+      if (input.files[0]) onFile(input.files[0]);
+      input.value = ""; // allows the same file again
     });
-    hint.append(button("open a file", "open a file", () => input.click()), input);
+    hint.append(createButton("open a file", "Open a file", () => input.click()), input);
     return hint;
   }
 
-  listen() {
+  bindPointer() {
     const { canvas } = this;
     canvas.addEventListener("pointerdown", (event) => {
       canvas.setPointerCapture(event.pointerId);
-      this.begin(this.placeOf(event));
+      this.startStroke(this.positionOf(event));
     });
     canvas.addEventListener("pointermove", (event) => {
-      if (this.last) for (const move of moves(event)) this.go(this.placeOf(move));
+      if (this.last) for (const move of listMoves(event)) this.continueStroke(this.positionOf(move));
     });
     for (const end of ["pointerup", "pointercancel"]) {
       canvas.addEventListener(end, () => {
         this.last = null;
       });
     }
-    canvas.addEventListener("keydown", (event) => this.key(event));
+    canvas.addEventListener("keydown", (event) => this.handleKey(event));
     canvas.addEventListener("blur", () => {
       this.cursor = null;
       this.draw();
     });
   }
 
-  begin(place) {
-    this.drawing.remember();
-    this.last = place;
-    if (this.isFlat) trace(this.drawing, place, place, this.brush);
-    else dab(this.drawing, place, this.brush);
-    this.drawing.changed();
+  startStroke(position) {
+    this.drawing.save();
+    this.last = position;
+    if (this.isCurve) paintCurve(this.drawing, position, position, this.brush);
+    else paintDab(this.drawing, position, this.brush);
+    this.drawing.onChange();
   }
 
-  go(place) {
-    (this.isFlat ? trace : stroke)(this.drawing, this.last, place, this.brush);
-    this.last = place;
-    this.drawing.changed();
+  continueStroke(position) {
+    (this.isCurve ? paintCurve : paintStroke)(this.drawing, this.last, position, this.brush);
+    this.last = position;
+    this.drawing.onChange();
   }
 
-  // Arrows move a cursor; Space or Enter paints under it.
-  key(event) {
-    const step = event.shiftKey ? 0.1 : 0.02;
-    const ways = { ArrowUp: [-step, 0], ArrowDown: [step, 0] };
-    Object.assign(ways, { ArrowLeft: [0, -step], ArrowRight: [0, step] });
-    const way = ways[event.key];
-    if (!way && event.key !== " " && event.key !== "Enter") return;
+  // Arrow keys move a cursor, Space or Enter paints at its position.
+  handleKey(event) {
+    const length = event.shiftKey ? 0.1 : 0.02;
+    const steps = { ArrowUp: [-length, 0], ArrowDown: [length, 0] };
+    Object.assign(steps, { ArrowLeft: [0, -length], ArrowRight: [0, length] });
+    const step = steps[event.key];
+    if (!step && event.key !== " " && event.key !== "Enter") return;
     event.preventDefault();
     this.cursor ??= [0.5, 0.5];
-    if (way) this.cursor = this.cursor.map((x, a) => Math.min(1, Math.max(0, x + way[a])));
-    else this.begin(this.cursor);
+    if (step) this.cursor = this.cursor.map((x, a) => Math.min(1, Math.max(0, x + step[a])));
+    else this.startStroke(this.cursor);
     this.last = null;
     this.draw();
   }
 
-  placeOf(event) {
+  positionOf(event) {
     const box = this.canvas.getBoundingClientRect();
     return [(event.clientY - box.top) / box.height, (event.clientX - box.left) / box.width];
   }
 
-  listenToFiles(dropped) {
+  bindDrop(onFile) {
     this.root.addEventListener("dragover", (event) => {
       event.preventDefault();
       this.root.classList.add("over");
@@ -169,13 +170,13 @@ export class Pad {
       event.preventDefault();
       this.root.classList.remove("over");
       const [file] = event.dataTransfer.files;
-      if (file) dropped(file);
+      if (file) onFile(file);
     });
   }
 }
 
-// A browser may put several moves into one event.
-function moves(event) {
+// Browsers may combine several moves in one event.
+function listMoves(event) {
   const all = event.getCoalescedEvents?.() ?? [];
   return all.length ? all : [event];
 }

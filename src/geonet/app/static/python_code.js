@@ -1,12 +1,12 @@
-// Code that computes just what is on the page.
+// Python code that computes the path on the page.
 
-import { deflated, textOf } from "./bytes.js";
-import { bytesIn } from "./server.js";
+import { deflate, encodeBase64 } from "../../plotting/viewer/bytes.js";
+import { toBytes } from "./api.js";
 
 const WIDTH = 88;
 
-// setup: as it is asked of the server; t: the time of the slider.
-export async function pythonOf({ shape, source, target, solver, epsilon }, t) {
+// setup: see api.js; t: the time.
+export async function generatePython({ shape, source, target, solver, epsilon }, t) {
   const options = epsilon === null ? "" : `, epsilon=${epsilon}`;
   return `import base64
 import zlib
@@ -16,25 +16,25 @@ import numpy as np
 import geonet
 
 
-def drawn(text):
+def decode(text):
     values = np.frombuffer(zlib.decompress(base64.b64decode(text)), "<u2")
-    return geonet.Density(values.reshape(${tuple(shape)}).astype(float), geonet.Grid(${tuple(shape)}))
+    return geonet.Density(values.reshape(${formatTuple(shape)}).astype(float), geonet.Grid(${formatTuple(shape)}))
 
 
-source = drawn(${await quoted(source)})
-target = drawn(${await quoted(target)})
+source = decode(${await quote(source)})
+target = decode(${await quote(target)})
 path = geonet.geodesic(source, target, "${solver}"${options})
 print(path.report)
 frame = path.density(${t.toFixed(2)})
-path.explore("morph.html")
+path.explore("path.html")
 `;
 }
 
-const tuple = (shape) => `(${shape.join(", ")}${shape.length === 1 ? "," : ""})`;
+const formatTuple = (shape) => `(${shape.join(", ")}${shape.length === 1 ? "," : ""})`;
 
-// A long text as lines that Python puts together again.
-async function quoted(values) {
-  const text = textOf(await deflated(bytesIn(values)));
+// A long string literal on several lines.
+async function quote(values) {
+  const text = encodeBase64(await deflate(toBytes(values)));
   const lines = text.match(new RegExp(`.{1,${WIDTH}}`, "g"));
   return `\n${lines.map((line) => `    "${line}"`).join("\n")}\n`;
 }

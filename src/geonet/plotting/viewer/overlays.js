@@ -1,25 +1,25 @@
-// What is drawn over a density: particles, their velocity, and the potential.
+// Overlays of a density: particles, their velocity, and the potential.
 
-const LINES = 12; // of equal potential
-const LONGEST = 0.07; // of the picture's width: the arrow of the fastest particle
+const LINES = 12; // number of contour lines
+const LONGEST = 0.07; // longest arrow as a fraction of the picture's width
 
-// Positions at t from those at even times, (times, N, d): particles move straight in between.
-export function positionsAt(particles, t) {
+// Positions at time t from (times, N, d) at equally spaced times, which straight lines connect.
+export function interpolateParticles(particles, t) {
   const [count, n, d] = particles.shape;
   const place = t * (count - 1);
   const first = Math.min(Math.floor(place), count - 2);
-  const share = place - first;
+  const fraction = place - first;
   const size = n * d;
   const before = particles.values.subarray(first * size, (first + 1) * size);
   const after = particles.values.subarray((first + 1) * size, (first + 2) * size);
-  const positions = before.map((x, i) => x + share * (after[i] - x));
+  const positions = before.map((x, i) => x + fraction * (after[i] - x));
   const speeds = before.map((x, i) => (after[i] - x) * (count - 1));
   return { positions, speeds, n, d };
 }
 
 export function drawParticles(context, particles, t) {
   const { width, height } = context.canvas;
-  const { positions, n } = positionsAt(particles, t);
+  const { positions, n } = interpolateParticles(particles, t);
   const radius = Math.max(2, width / 220);
   for (let i = 0; i < n; i += 1) {
     context.beginPath();
@@ -32,10 +32,10 @@ export function drawParticles(context, particles, t) {
   }
 }
 
-// Arrows as long as the particles are fast.
+// Arrows with lengths proportional to the speed.
 export function drawVelocity(context, particles, t) {
   const { width, height } = context.canvas;
-  const { positions, speeds, n } = positionsAt(particles, t);
+  const { positions, speeds, n } = interpolateParticles(particles, t);
   const scale = LONGEST / Math.max(1e-6, ...speeds.map(Math.abs));
   for (const [colour, thickness] of [["#000000a0", 3.5], ["#7ee8fa", 1.8]]) {
     context.beginPath();
@@ -61,7 +61,7 @@ function addArrow(context, x, y, dx, dy) {
   context.lineTo(x + dx - head * (dx - 0.6 * dy), y + dy - head * (dy + 0.6 * dx));
 }
 
-// Lines of equal potential at the nearest time that is known, (times, rows, columns).
+// Contour lines of the potential (times, rows, columns) at the nearest of its times.
 export function drawPotential(context, potential, t) {
   const [count, rows, columns] = potential.shape;
   const k = Math.round(t * (count - 1));
@@ -81,7 +81,7 @@ export function drawPotential(context, potential, t) {
   context.stroke();
 }
 
-// Marching squares between the centres of cells.
+// Marching squares between cell centres.
 function addContour(context, values, rows, columns, level) {
   const { width, height } = context.canvas;
   const at = (i, j) => values[i * columns + j] - level;
@@ -95,8 +95,8 @@ function addContour(context, values, rows, columns, level) {
         const [a, b] = [at(...corner), at(...next)];
         if (a < 0 === b < 0) return;
         const [p, q] = [point(...corner), point(...next)];
-        const share = a / (a - b);
-        crossed.push([p[0] + share * (q[0] - p[0]), p[1] + share * (q[1] - p[1])]);
+        const fraction = a / (a - b);
+        crossed.push([p[0] + fraction * (q[0] - p[0]), p[1] + fraction * (q[1] - p[1])]);
       });
       for (let c = 0; c + 1 < crossed.length; c += 2) {
         context.moveTo(...crossed[c]);

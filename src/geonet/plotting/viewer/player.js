@@ -1,26 +1,26 @@
-// Time: where it stands, and how it runs.
+// The time of the view, and its playback.
 
-const SECONDS = 3; // from one end to the other
+const SECONDS = 3; // from t = 0 to t = 1
 const STEP = 1 / 32;
 
 export class Player {
-  // changed: called with t whenever it moved, or started or stopped to run.
-  constructor(changed) {
-    this.changed = changed;
+  // onChange: called whenever the time changes, or playback starts or stops.
+  constructor(onChange) {
+    this.onChange = onChange;
     this.t = 0;
-    this.way = 1;
+    this.direction = 1;
     this.loop = true;
     this.playing = false;
   }
 
   seek(t) {
     this.t = Math.min(1, Math.max(0, t));
-    this.changed(this);
+    this.onChange(this);
   }
 
-  step(way) {
+  step(direction) {
     this.pause();
-    this.seek(Math.round(this.t / STEP + way) * STEP);
+    this.seek(Math.round(this.t / STEP + direction) * STEP);
   }
 
   toggle() {
@@ -29,9 +29,9 @@ export class Player {
   }
 
   play() {
-    if (this.t >= 1) [this.t, this.way] = [this.loop ? 1 : 0, this.loop ? -1 : 1];
+    if (this.t >= 1) [this.t, this.direction] = [this.loop ? 1 : 0, this.loop ? -1 : 1];
     this.playing = true;
-    this.changed(this);
+    this.onChange(this);
     let before = null;
     const tick = (now) => {
       if (!this.playing) return;
@@ -44,16 +44,16 @@ export class Player {
 
   pause() {
     this.playing = false;
-    this.changed(this);
+    this.onChange(this);
   }
 
-  // There and back again while it loops, else once to the end.
+  // A loop runs forwards and backwards; otherwise playback stops at t = 1.
   advance(by) {
-    const t = this.t + this.way * by;
-    if (this.loop && (t > 1 || t < 0)) this.way = t > 1 ? -1 : 1;
+    const t = this.t + this.direction * by;
+    if (this.loop && (t > 1 || t < 0)) this.direction = t > 1 ? -1 : 1;
     if (!this.loop && t >= 1) {
       this.playing = false;
-      this.way = 1;
+      this.direction = 1;
     }
     this.seek(t);
   }

@@ -1,52 +1,51 @@
-// A path that can be watched: the picture, time, and what lies over it.
+// The interactive view of a path: picture, time slider and overlays.
 
-import { drawCurves, inkOf } from "./curve.js";
+import { drawCurves, readInk } from "./line_plot.js";
 import { drawParticles, drawPotential, drawVelocity } from "./overlays.js";
-import { drawPicture } from "./picture.js";
+import { drawHeatmap } from "./heatmap.js";
 import { Player } from "./player.js";
 
 const OVERLAYS = { particles: "Particles", velocity: "Velocity", potential: "Potential" };
-const NEEDS = { particles: "particles", velocity: "particles", potential: "potential" };
-const SIDE = 720; // pixels of the longest side of a picture
+const LAYERS = { particles: "particles", velocity: "particles", potential: "potential" };
+const SIDE = 720; // pixels of the longer side
 
 export class View {
-  // root: where it is built; colours: 256 × 3 bytes; wanted: called when overlays are asked for.
-  constructor(root, colours, wanted = () => {}) {
+  // root: parent element; colours: 256 × 3 bytes; requestLayers: called if layers are missing.
+  constructor(root, colours, requestLayers = () => {}) {
     this.colours = colours;
-    this.wanted = wanted;
+    this.requestLayers = requestLayers;
     this.frames = null;
     this.layers = {};
-    this.why = {};
     this.player = new Player(() => this.draw());
     this.build(root);
   }
 
-  // frames: see frames.js; layers: particles and potential, each null or missing where unknown.
-  show(frames, layers = {}, why = {}) {
+  // layers: particles and potential, null if unavailable, undefined if not loaded yet;
+  // missing: messages on unavailable layers.
+  show(frames, layers = {}, missing = {}) {
     this.frames = frames;
     this.layers = layers;
-    this.why = why;
-    const flat = frames.shape.length === 1;
-    this.root.classList.toggle("flat", flat);
+    const isCurve = frames.shape.length === 1;
+    this.root.classList.toggle("curve", isCurve);
     for (const name of Object.keys(OVERLAYS)) {
-      this.boxes[name].disabled = flat || layers[NEEDS[name]] === null;
-      this.boxes[name].parentElement.title = why[NEEDS[name]] ?? "";
+      this.boxes[name].disabled = isCurve || layers[LAYERS[name]] === null;
+      this.boxes[name].parentElement.title = missing[LAYERS[name]] ?? "";
     }
-    const [rows, columns] = flat ? [10, 16] : frames.shape;
+    const [rows, columns] = isCurve ? [10, 16] : frames.shape;
     const unit = SIDE / Math.max(rows, columns);
-    for (const canvas of [this.canvas, this.other]) {
+    for (const canvas of [this.canvas, this.blendCanvas]) {
       [canvas.width, canvas.height] = [Math.round(unit * columns), Math.round(unit * rows)];
     }
     this.draw();
-    this.ask();
+    this.loadLayers();
   }
 
-  // What is switched on and not known yet.
-  ask() {
-    const missing = Object.keys(OVERLAYS).filter(
-      (name) => this.boxes[name].checked && this.layers[NEEDS[name]] === undefined,
+  // Request layers that are switched on and not loaded yet.
+  loadLayers() {
+    const unloaded = Object.keys(OVERLAYS).filter(
+      (name) => this.boxes[name].checked && this.layers[LAYERS[name]] === undefined,
     );
-    if (missing.length && this.frames?.shape.length === 2) this.wanted();
+    if (unloaded.length && this.frames?.shape.length === 2) this.requestLayers();
   }
 
   draw() {
@@ -57,73 +56,73 @@ export class View {
     this.start.textContent = playing ? "❚❚" : "▶";
     this.start.setAttribute("aria-label", playing ? "Pause" : "Play");
     if (!this.frames) return;
-    const compared = this.compare.checked;
-    if (this.frames.shape.length === 1) this.drawFlat(t, compared);
-    else this.drawPlane(t, compared);
-    this.otherFigure.hidden = !compared || this.frames.shape.length === 1;
+    const showBlend = this.compare.checked;
+    if (this.frames.shape.length === 1) this.drawCurvesAt(t, showBlend);
+    else this.drawHeatmapAt(t, showBlend);
+    this.blendFigure.hidden = !showBlend || this.frames.shape.length === 1;
   }
 
-  drawFlat(t, compared) {
+  drawCurvesAt(t, showBlend) {
     const context = this.canvas.getContext("2d");
-    drawCurves(context, this.frames, t, compared, this.colours, inkOf(this.root));
+    drawCurves(context, this.frames, t, showBlend, this.colours, readInk(this.root));
   }
 
-  drawPlane(t, compared) {
+  drawHeatmapAt(t, showBlend) {
     const { shape } = this.frames;
     const context = this.canvas.getContext("2d");
-    drawPicture(context, this.frames.at(t), shape, this.colours);
+    drawHeatmap(context, this.frames.interpolate(t), shape, this.colours);
     const { particles, potential } = this.layers;
     if (this.boxes.potential.checked && potential) drawPotential(context, potential, t);
     if (this.boxes.velocity.checked && particles) drawVelocity(context, particles, t);
     if (this.boxes.particles.checked && particles) drawParticles(context, particles, t);
-    if (!compared) return;
-    drawPicture(this.other.getContext("2d"), this.frames.mixture(t), shape, this.colours);
+    if (!showBlend) return;
+    drawHeatmap(this.blendCanvas.getContext("2d"), this.frames.blend(t), shape, this.colours);
   }
 
   build(root) {
     this.root = root;
     root.classList.add("view");
-    this.canvas = canvasNamed("The path at the time of the slider");
-    this.other = canvasNamed("The linear mixture at the same time");
-    this.otherFigure = figureOf(this.other, "Fading instead: the linear mixture");
-    this.otherFigure.hidden = true;
-    const pictures = element("div", { className: "pictures" });
-    pictures.append(figureOf(this.canvas, ""), this.otherFigure);
-    root.append(pictures, this.transport(), this.choices());
+    this.canvas = createCanvas("Density of the path at the selected time");
+    this.blendCanvas = createCanvas("Linear blend of source and target at the same time");
+    this.blendFigure = createFigure(this.blendCanvas, "Linear blend");
+    this.blendFigure.hidden = true;
+    const pictures = createElement("div", { className: "pictures" });
+    pictures.append(createFigure(this.canvas, ""), this.blendFigure);
+    root.append(pictures, this.buildPlayback(), this.buildOptions());
     this.draw();
   }
 
-  transport() {
-    const bar = element("div", { className: "transport" });
-    this.start = button("▶", "Play", () => this.player.toggle());
+  buildPlayback() {
+    const bar = createElement("div", { className: "playback" });
+    this.start = createButton("▶", "Play", () => this.player.toggle());
     this.start.classList.add("play");
-    const back = button("‹", "One step back", () => this.player.step(-1));
-    const on = button("›", "One step on", () => this.player.step(1));
-    this.slider = element("input", { type: "range", min: 0, max: 1, step: 0.01, value: 0 });
+    const back = createButton("‹", "Step back", () => this.player.step(-1));
+    const forward = createButton("›", "Step forward", () => this.player.step(1));
+    this.slider = createElement("input", { type: "range", min: 0, max: 1, step: 0.01, value: 0 });
     this.slider.setAttribute("aria-label", "Time");
     this.slider.addEventListener("input", () => {
       const t = Number(this.slider.value);
       this.player.pause();
       this.player.seek(t);
     });
-    this.clock = element("output", { className: "clock" });
-    bar.append(this.start, back, this.slider, on, this.clock);
+    this.clock = createElement("output", { className: "clock" });
+    bar.append(this.start, back, this.slider, forward, this.clock);
     return bar;
   }
 
-  choices() {
-    const bar = element("div", { className: "choices" });
-    const loop = checkbox("Loop", true, (on) => {
+  buildOptions() {
+    const bar = createElement("div", { className: "options" });
+    const loop = createCheckbox("Loop", true, (on) => {
       this.player.loop = on;
     });
-    const compare = checkbox("Compare with a fade", false, () => this.draw());
+    const compare = createCheckbox("Compare with a linear blend", false, () => this.draw());
     this.compare = compare.querySelector("input");
     this.boxes = {};
     bar.append(loop, compare);
     for (const [name, label] of Object.entries(OVERLAYS)) {
-      const box = checkbox(label, false, () => {
+      const box = createCheckbox(label, false, () => {
         this.draw();
-        this.ask();
+        this.loadLayers();
       });
       box.classList.add("overlay");
       this.boxes[name] = box.querySelector("input");
@@ -133,47 +132,47 @@ export class View {
   }
 }
 
-export function element(tag, properties = {}) {
+export function createElement(tag, properties = {}) {
   return Object.assign(document.createElement(tag), properties);
 }
 
-export function button(text, label, pressed) {
-  const made = element("button", { type: "button", textContent: text });
+export function createButton(text, label, onClick) {
+  const button = createElement("button", { type: "button", textContent: text });
   if (label !== text) {
-    made.setAttribute("aria-label", label);
-    made.title = label;
+    button.setAttribute("aria-label", label);
+    button.title = label;
   }
-  made.addEventListener("click", pressed);
-  return made;
+  button.addEventListener("click", onClick);
+  return button;
 }
 
-function checkbox(text, checked, changed) {
-  const label = element("label");
-  const input = element("input", { type: "checkbox", checked });
-  input.addEventListener("change", () => changed(input.checked));
+function createCheckbox(text, checked, onChange) {
+  const label = createElement("label");
+  const input = createElement("input", { type: "checkbox", checked });
+  input.addEventListener("change", () => onChange(input.checked));
   label.append(input, ` ${text}`);
   return label;
 }
 
-function canvasNamed(label) {
-  const canvas = element("canvas");
+function createCanvas(label) {
+  const canvas = createElement("canvas");
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", label);
   return canvas;
 }
 
-function figureOf(canvas, caption) {
-  const figure = element("figure");
+function createFigure(canvas, caption) {
+  const figure = createElement("figure");
   figure.append(canvas);
-  if (caption) figure.append(element("figcaption", { textContent: caption }));
+  if (caption) figure.append(createElement("figcaption", { textContent: caption }));
   return figure;
 }
 
-// Space plays, arrows step, wherever the focus is, unless something there wants these keys.
-export function listenToKeys(player) {
+// Space plays, arrow keys step, unless the focused element uses these keys.
+export function bindKeys(player) {
   document.addEventListener("keydown", (event) => {
-    const taken = event.target.closest?.("input, select, textarea, button, summary, [data-keys]");
-    if (taken || event.ctrlKey || event.metaKey || event.altKey) return;
+    const usesKeys = event.target.closest?.("input, select, textarea, button, summary, [data-keys]");
+    if (usesKeys || event.ctrlKey || event.metaKey || event.altKey) return;
     const action = { " ": () => player.toggle(), ArrowLeft: () => player.step(-1) };
     action.ArrowRight = () => player.step(1);
     if (!action[event.key]) return;

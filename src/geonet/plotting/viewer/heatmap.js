@@ -1,13 +1,13 @@
-// A density in 2D as a picture: levels to colours, cells to a canvas of any size.
+// A 2D density as a heat map: levels to colours, cells to a canvas of any size.
 
-export function drawPicture(context, levels, [rows, columns], colours) {
+export function drawHeatmap(context, levels, [rows, columns], colours) {
   const { width, height } = context.canvas;
   context.imageSmoothingEnabled = true;
   context.imageSmoothingQuality = "high";
-  context.drawImage(smallPicture(levels, rows, columns, colours), 0, 0, width, height);
+  context.drawImage(renderCells(levels, rows, columns, colours), 0, 0, width, height);
 }
 
-function smallPicture(levels, rows, columns, colours) {
+function renderCells(levels, rows, columns, colours) {
   const small = document.createElement("canvas");
   [small.width, small.height] = [columns, rows];
   const image = new ImageData(columns, rows);

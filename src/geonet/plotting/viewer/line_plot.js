@@ -1,27 +1,27 @@
-// A density in 1D as a filled curve, with both ends as outlines.
+// A 1D density as a filled curve, with source and target as outlines.
 
-import { drawPicture } from "./picture.js";
+import { drawHeatmap } from "./heatmap.js";
 
-const ROOM = 1.08; // above the highest curve
-const HISTORY = 0.28; // of the height: all times from top to bottom, space to the right
+const HEADROOM = 1.08; // above the highest curve
+const HISTORY = 0.28; // height fraction of the space-time picture, t = 0 at its top
 
-// The colours of curves where an element stands, light or dark.
-export function inkOf(element) {
+// Colours of curves in the light or dark theme of an element.
+export function readInk(element) {
   const style = getComputedStyle(element);
-  const names = ["curve", "area", "faint", "other"];
+  const names = ["curve", "area", "faint", "blend"];
   const colours = names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]);
   return { ...Object.fromEntries(colours), mark: "#ffffff" };
 }
 
-export function drawCurves(context, frames, t, mixture, colours, ink) {
+export function drawCurves(context, frames, t, showBlend, colours, ink) {
   const { width, height } = context.canvas;
   const bottom = height * (1 - HISTORY) - 12;
   context.clearRect(0, 0, width, height);
   for (const k of [0, frames.count - 1]) {
     drawCurve(context, frames.frame(k), bottom, ink.faint, null);
   }
-  if (mixture) drawCurve(context, frames.mixture(t), bottom, ink.other, null);
-  drawCurve(context, frames.at(t), bottom, ink.curve, ink.area);
+  if (showBlend) drawCurve(context, frames.blend(t), bottom, ink.blend, null);
+  drawCurve(context, frames.interpolate(t), bottom, ink.curve, ink.area);
   drawHistory(context, frames, t, colours, ink);
 }
 
@@ -30,7 +30,7 @@ export function drawCurve(context, levels, bottom, line, area) {
   const step = width / levels.length;
   context.beginPath();
   levels.forEach((level, i) => {
-    context.lineTo((i + 0.5) * step, bottom * (1 - level / 255 / ROOM));
+    context.lineTo((i + 0.5) * step, bottom * (1 - level / 255 / HEADROOM));
   });
   context.lineWidth = Math.max(1.5, width / 400);
   context.lineJoin = "round";
@@ -48,7 +48,7 @@ function drawHistory(context, frames, t, colours, ink) {
   const top = Math.round(height * (1 - HISTORY));
   const strip = document.createElement("canvas");
   [strip.width, strip.height] = [width, height - top];
-  drawPicture(strip.getContext("2d"), frames.levels, [frames.count, frames.size], colours);
+  drawHeatmap(strip.getContext("2d"), frames.levels, [frames.count, frames.size], colours);
   context.drawImage(strip, 0, top);
   context.strokeStyle = ink.mark;
   context.lineWidth = 2;
