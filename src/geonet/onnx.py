@@ -1,6 +1,8 @@
-"""ONNX files of a trained model, which ONNX Runtime and others run without torch.
+"""Export of trained models to ONNX files, which ONNX Runtime and others run without torch.
 
-Every file is compared with torch before it is written.
+A model becomes two files. The branch maps densities to coefficients, once per pair; the basis maps
+points to functions, the same for all pairs. The answer is a product of both. Every file is compared
+with torch before it is written.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,176 +34,102 @@ from geonet.solvers.registry import make_solver
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-
-# ---- The two halves of a trained model, as networks of plain tensors with named inputs and outputs.
-#
-# The branch sees the densities and gives coefficients, once per pair; the basis sees points and gives
-# functions there, the same for all pairs. A product of both is the answer.
+Inputs = tuple[Tensor, ...]
+Outputs = Sequence[np.ndarray | Tensor]
 
 
-class Branch(Module):
-    """Densities at the sensors to coefficients, (B, functions) each."""
+@dataclass(frozen=True)
+class ExportConfig:
+    """Settings of the comparison between ONNX Runtime and torch.
 
-    name = "branch"
-    axis = "batch"
-    inputs = ("source", "target")
+    Attributes:
+        tolerance: largest difference, relative to the scale of an output.
+        rounding_factor: largest difference, relative to torch's own rounding error; the larger of
+            both limits holds.
+        batch_sizes: numbers of pairs or points in the random inputs; the first is used for tracing.
+        seed: seed of the random inputs.
+    """
 
-    def __init__(self, model: BasisModel):
-        super().__init__()
-        self.model = model
-        self.outputs = tuple(f"{quantity}_coefficients" for quantity in model.quantities)
-
-    def forward(self, source: Tensor, target: Tensor) -> tuple[Tensor, ...]:
-        """Densities relative to uniform, (B, sensors^d) each."""
-        return self.model.coefficients(source, target)
-
-    def drawn(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Random inputs: rough densities of mean one."""
-        settings = self.model.settings
-        shape = (2, count, settings.sensors**settings.dimension)
-        values = torch.randn(shape, generator=generator).exp()
-        return tuple(values / values.mean(-1, keepdim=True))
+    tolerance: float = 1e-5
+    rounding_factor: float = 4.0
+    batch_sizes: tuple[int, ...] = (3, 1, 2, 64)
+    seed: int = 0
 
 
-class Basis(Module):
-    """Points, and times where the model's functions depend on them, to the functions there."""
-
-    name = "basis"
-    axis = "points"
-
-    def __init__(self, model: BasisModel):
-        super().__init__()
-        self.model = model
-        self.inputs = ("points",) if model.timeless else ("points", "times")
-        self.outputs = model.basis_outputs
-
-    def forward(self, points: Tensor, times: Tensor | None = None) -> tuple[Tensor, ...]:
-        """(N, d) in the unit box, and (N,) in [0, 1]."""
-        return self.model.basis_at(points, times)
-
-    def drawn(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Random points, and times."""
-        points = torch.rand(count, self.model.settings.dimension, generator=generator)
-        return (points, torch.rand(count, generator=generator))[: len(self.inputs)]
-
-
-Part = Branch | Basis
-
-
-def parts_of(model: BasisModel) -> tuple[Branch, Basis]:
-    """Branch and basis, ready to answer."""
-    return Branch(model).eval(), Basis(model).eval()
-
-
-TOLERANCE = 1e-5  # of the scale of an output
-AS_EXACT = 4.0  # times torch's own distance from double precision, where that is more
-Answers = Sequence[Sequence[np.ndarray | Tensor]]  # for each case, the outputs
-COUNTS = (3, 1, 2, 64)  # of pairs or points; the first is what the exporter sees
-SEED = 0
-
-
-def export_onnx(model: str | Path | Solver, folder: str | Path) -> list[Path]:
+def export(
+    model: str | Path | Solver, folder: str | Path, config: ExportConfig | None = None
+) -> list[Path]:
     """Write NAME-branch.onnx and NAME-basis.onnx, both or none.
 
     Args:
-        model: a trained solver, its name, or a model's file (*.safetensors); NAME is the
-            model's own.
-        folder: where to write; created if missing.
+        model: a trained solver, its name, or a model file (*.safetensors); NAME is the name in the
+            model file.
+        folder: folder of the files; created if missing.
+        config: limits of the comparison with torch.
+
+    Returns:
+        The paths of the two files.
 
     Raises:
-        ExportError: if the files would not answer as torch does, a library is missing, or the form
-            of the model cannot be exported.
+        ExportError: if the files do not reproduce torch, a library is missing, or the form of the
+            model cannot be exported.
     """
-    file, folder = model_file(model), as_path(folder, "folder")
-    _require_libraries()
+    file, folder = find_model_file(model), as_path(folder, "folder")
+    _import_libraries()
     network, header = load_model(file)
     if not isinstance(network, BasisModel):
         raise ExportError(
-            f"The model {file.stem!r} looks at the densities again and again as it answers, which "
-            "an ONNX file cannot; choose a model of another form, such as transport-2d."
+            f"The model {file.stem!r} is iterative and has no fixed basis, so it cannot be "
+            "exported; choose another model, such as transport-2d."
         )
-    network.freeze()  # one matrix in the file instead of many and their stacking
-    where, name = ensure_dir(folder), str(header.get("name", file.stem))
-    name = name if re.fullmatch(r"\w[\w.-]*", name) else file.stem  # no path into other folders
-    made = {
-        where / f"{name}-{part.name}.onnx": _exported(part, name, header)
-        for part in parts_of(network)
+    network.freeze()  # one matrix in the file instead of many that are stacked
+    folder, name = ensure_dir(folder), str(header.get("name", file.stem))
+    name = name if re.fullmatch(r"\w[\w.-]*", name) else file.stem  # no path to another folder
+    protos = {
+        folder / f"{name}-{part.name}.onnx": _convert(part, name, header, config or ExportConfig())
+        for part in split_model(network)
     }
-    with ExitStack() as stack:  # neither file gets its name until both are written
-        for target, proto in made.items():
+    with ExitStack() as stack:  # both files are complete before either gets its name
+        for target, proto in protos.items():
             temporary = stack.enter_context(atomic_write(target))
             temporary.write_bytes(proto.SerializeToString())
-    return list(made)
+    return list(protos)
 
 
-def model_file(model: str | Path | Solver) -> Path:
-    """The file of a trained solver; any other solver is refused."""
+def find_model_file(model: str | Path | Solver) -> Path:
+    """Return the file of a trained solver, or raise SolverError for any other solver."""
     solver = model if isinstance(model, Solver) else make_solver(model)
     file = getattr(solver, "file", None)
     if file is None:
         raise SolverError(
             f"The solver {solver.name!r} has no trained network to export; "
-            "choose one that has, such as transport-2d, or give a model's file (*.safetensors)."
+            "choose one with a network, such as transport-2d, or a model file (*.safetensors)."
         )
     return Path(file)
 
 
-def metadata(file: Path) -> dict[str, str]:
-    """What a file that `export_onnx` wrote says about itself."""
+def read_metadata(file: Path) -> dict[str, str]:
+    """Return the metadata of a file that `export` wrote."""
     onnx = import_module("onnx")
     with wrap_read_errors(file, "an ONNX model"):
         return {entry.key: entry.value for entry in onnx.load(file).metadata_props}
 
 
-def _require_libraries() -> None:
+def _import_libraries() -> None:
     try:
-        with _quiet():  # some set filters for warnings, which are not theirs to set
+        with _suppress_messages():  # some of them change the warning filters when imported
             for name in ("onnx", "onnxscript", "onnxruntime"):
                 import_module(name)
     except ImportError as error:
         raise ExportError(
             "The export needs onnx, onnxscript and onnxruntime, which are not all installed; "
-            "run pip install 'geonet[export]'."
+            "run pip install 'geonet[onnx]'."
         ) from error
 
 
-@torch.no_grad()
-def _exported(part: Part, name: str, header: Header) -> ModelProto:
-    """The part in ONNX, compared with torch."""
-    generator = torch.Generator().manual_seed(SEED)
-    cases = [part.drawn(count, generator) for count in COUNTS]
-    # Before the export: otherwise the networks would compute what they cache as tensors that have
-    # shapes but no values.
-    answers = [part(*case) for case in cases]
-    with _quiet():
-        program = torch.onnx.export(
-            part,
-            cases[0],
-            dynamo=True,
-            verbose=False,
-            input_names=part.inputs,
-            output_names=part.outputs,
-            dynamic_shapes=tuple({0: part.axis} for _ in part.inputs),
-        )
-    assert program is not None  # as it always is with dynamo=True
-    proto = program.model_proto
-    _tidy(proto, part)
-    difference = _difference(_run(proto, part, cases), answers)
-    # Thousands of terms are summed in an order of each library's and processor's own.
-    limit = max(TOLERANCE, AS_EXACT * _difference(answers, _in_double(part, cases)))
-    if not difference <= limit:
-        raise ExportError(
-            f"The exported {part.name} of {name} differs from torch by {difference:.1e} of its "
-            f"scale, more than {limit:.1e}; nothing was written. Use other versions of "
-            "onnxscript and onnxruntime."
-        )
-    _describe(proto, part, name, header, difference)
-    return proto
-
-
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences messages of torch and onnxscript about their internals."""
+def _suppress_messages() -> Iterator[None]:
+    """Suppress messages of torch and onnxscript about their internals."""
     logger = logging.getLogger("onnx_ir")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -212,45 +141,110 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _tidy(proto: ModelProto, part: Part) -> None:
-    """Drop the exporter's notes, which contain paths of this machine, and name the axes."""
+class Branch(Module):
+    """Network from densities at the sensors to coefficients, (B, functions) per quantity."""
+
+    name = "branch"
+    axis = "batch"
+    inputs = ("source", "target")
+
+    def __init__(self, model: BasisModel):
+        super().__init__()
+        self.model = model
+        self.outputs = tuple(f"{quantity}_coefficients" for quantity in model.quantities)
+
+    def forward(self, source: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+        """Map densities relative to uniform, (B, sensors^d) each, to coefficients."""
+        return self.model.coefficients(source, target)
+
+    def random_inputs(self, count: int, generator: torch.Generator) -> Inputs:
+        """Return rough random densities of mean one."""
+        settings = self.model.settings
+        shape = (2, count, settings.sensors**settings.dimension)
+        values = torch.randn(shape, generator=generator).exp()
+        return tuple(values / values.mean(-1, keepdim=True))
+
+
+class Basis(Module):
+    """Network from points, and times if the basis depends on them, to basis functions."""
+
+    name = "basis"
+    axis = "points"
+
+    def __init__(self, model: BasisModel):
+        super().__init__()
+        self.model = model
+        self.inputs = ("points",) if model.is_time_independent else ("points", "times")
+        self.outputs = model.basis_outputs
+
+    def forward(self, points: Tensor, times: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Evaluate the basis at points (N, d) of the unit box and times (N,) in [0, 1]."""
+        return self.model.evaluate_basis(points, times)
+
+    def random_inputs(self, count: int, generator: torch.Generator) -> Inputs:
+        """Return random points, and times."""
+        points = torch.rand(count, self.model.settings.dimension, generator=generator)
+        return (points, torch.rand(count, generator=generator))[: len(self.inputs)]
+
+
+Part = Branch | Basis
+
+
+def split_model(model: BasisModel) -> tuple[Branch, Basis]:
+    """Return branch and basis in evaluation mode."""
+    return Branch(model).eval(), Basis(model).eval()
+
+
+@torch.no_grad()
+def _convert(part: Part, name: str, header: Header, config: ExportConfig) -> ModelProto:
+    """Convert a part to ONNX and compare it with torch."""
+    generator = torch.Generator().manual_seed(config.seed)
+    cases = [part.random_inputs(count, generator) for count in config.batch_sizes]
+    # Before the export, because tracing would fill caches of the networks with fake tensors.
+    expected = [part(*case) for case in cases]
+    with _suppress_messages():
+        program = torch.onnx.export(
+            part,
+            cases[0],
+            dynamo=True,
+            verbose=False,
+            input_names=part.inputs,
+            output_names=part.outputs,
+            dynamic_shapes=tuple({0: part.axis} for _ in part.inputs),
+        )
+    assert program is not None  # always true with dynamo=True
+    proto = program.model_proto
+    _clean(proto, part)
+    difference = _max_difference(_run(proto, part, cases), expected)
+    # Sums of thousands of terms depend on the order, which differs by library and processor.
+    exact = deepcopy(part).double()
+    in_double = [exact(*(value.double() for value in case)) for case in cases]
+    rounding = _max_difference(expected, in_double)
+    limit = max(config.tolerance, config.rounding_factor * rounding)
+    if not difference <= limit:
+        raise ExportError(
+            f"The exported {part.name} of {name} differs from torch by {difference:.1e} of its "
+            f"scale, more than {limit:.1e}; nothing was written. Use other versions of "
+            "onnxscript and onnxruntime."
+        )
+    _add_metadata(proto, part, name, header, difference)
+    return proto
+
+
+def _clean(proto: ModelProto, part: Part) -> None:
+    """Remove the exporter's notes, which contain paths of this machine, and name the axes."""
     graph = proto.graph
-    for noted in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
-        del noted.metadata_props[:]
-    del graph.value_info[:]  # shapes in between, which runtimes find by themselves
+    for entry in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
+        del entry.metadata_props[:]
+    del graph.value_info[:]  # intermediate shapes, which runtimes infer
     for output in graph.output:
         for size in output.type.tensor_type.shape.dim:
             if size.dim_param:
                 size.dim_param = part.axis
 
 
-def _in_double(part: Part, cases: list[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-    """What torch answers in double precision."""
-    exact = deepcopy(part).double()
-    return [exact(*(value.double() for value in case)) for case in cases]
-
-
-def _difference(found: Answers, expected: Answers) -> float:
-    """The largest difference between two lists of answers, relative to each output's scale.
-
-    The scale of an output is the largest value it has in all cases. A small answer alone can be
-    further off, relative to itself: single precision rounds sums of large terms.
-    """
-    worst = 0.0
-    for outputs in zip(zip(*found, strict=True), zip(*expected, strict=True), strict=True):
-        pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(*outputs, strict=True)]
-        if any(a.shape != b.shape for a, b in pairs):
-            return np.inf
-        gap = np.max([np.abs(a - b).max() for a, b in pairs])
-        scale = np.max([np.abs(b).max() for _, b in pairs])
-        worst = float(np.maximum(worst, gap / scale))  # which keeps a NaN, unlike max
-    return worst
-
-
-def _run(
-    proto: ModelProto, part: Part, cases: list[tuple[Tensor, ...]]
-) -> list[Sequence[np.ndarray]]:
-    """What ONNX Runtime answers, from the bytes that are going to be written."""
+def _run(proto: ModelProto, part: Part, cases: list[Inputs]) -> list[Sequence[np.ndarray]]:
+    """Run ONNX Runtime on the bytes of a model."""
     import onnx
     import onnxruntime
 
@@ -266,21 +260,40 @@ def _run(
             for case in cases
         ]
         return [session.run(list(part.outputs), feed) for feed in feeds]  # pyright: ignore
-    except Exception as error:  # both libraries have many kinds, without a common base
+    except Exception as error:  # the errors of both libraries have no common base
         raise ExportError(
             f"ONNX Runtime does not run the exported {part.name}: {error}; nothing was written. "
             "Use other versions of onnxscript and onnxruntime."
         ) from error
 
 
-def _describe(proto: ModelProto, part: Part, name: str, header: Header, difference: float) -> None:
-    """Put into the file what is needed to use it."""
+def _max_difference(actual: Sequence[Outputs], expected: Sequence[Outputs]) -> float:
+    """Return the largest difference between two lists of outputs, relative to their scales.
+
+    The scale of an output is its largest value over all cases: single precision rounds sums of
+    large terms, so small values alone can have a larger relative error.
+    """
+    worst = 0.0
+    for outputs in zip(zip(*actual, strict=True), zip(*expected, strict=True), strict=True):
+        pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(*outputs, strict=True)]
+        if any(a.shape != b.shape for a, b in pairs):
+            return np.inf
+        gap = np.max([np.abs(a - b).max() for a, b in pairs])
+        scale = np.max([np.abs(b).max() for _, b in pairs])
+        worst = float(np.maximum(worst, gap / scale))  # keeps NaN, unlike max
+    return worst
+
+
+def _add_metadata(
+    proto: ModelProto, part: Part, name: str, header: Header, difference: float
+) -> None:
+    """Store a description of the model in the file."""
     import onnx
 
     settings = part.model.settings
     proto.producer_name, proto.producer_version = "geonet", VERSION
     proto.graph.name = f"{name}-{part.name}"
-    about = {
+    metadata = {
         "model": name,
         "kind": settings.kind,
         "part": part.name,
@@ -291,4 +304,4 @@ def _describe(proto: ModelProto, part: Part, name: str, header: Header, differen
         "geonet": VERSION,
         "largest_difference": f"{difference:.2e}",
     }
-    onnx.helper.set_model_props(proto, {key: str(value) for key, value in about.items()})
+    onnx.helper.set_model_props(proto, {key: str(value) for key, value in metadata.items()})

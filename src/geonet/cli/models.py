@@ -1,4 +1,4 @@
-"""`geonet evaluate SOLVER`: its errors on pairs whose exact paths are known."""
+"""Commands on solvers and trained models: `geonet evaluate` and `geonet export`."""
 
 from __future__ import annotations
 
@@ -12,102 +12,108 @@ import typer
 from geonet.errors import InputError
 
 if TYPE_CHECKING:
-    from geonet.evaluation import Accuracy
+    from geonet.evaluation import Accuracy, TestSet
     from geonet.solvers.base import Solver
 
-SHOWN = 3  # failures that are spelled out
-Measured = tuple["Accuracy", dict[str, int]]  # and the solvers that gave the truth, if not formulas
+# errors of a solver, and the number of pairs for each solver that computed the reference
+Measurement = tuple["Accuracy", dict[str, int]]
 
 
 def evaluate(
-    solver: Annotated[str, typer.Argument(help="A name from `geonet solvers`, or a model's file.")],
+    solver: Annotated[str, typer.Argument(help="A name from `geonet solvers`, or a model file.")],
     suite: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
             help="The paper's pairs: 1d or 2d, followed by -identity, -random, -high-res or -ood. "
-            "May be repeated. By default 1d-random and 2d-random, as far as the solver takes them.",
+            "May be repeated. By default 1d-random and 2d-random, if the solver takes them.",
         ),
     ] = None,
     pairs: Annotated[
         Path | None,
         typer.Option(
             metavar="NPZ",
-            help="Measure on your own densities, as for `geonet train --pairs`; the truth is then "
-            "the best classical solver's. For a model trained on this file, only held-out pairs.",
+            help="Measure on your own densities, as for `geonet train --pairs`; the reference is "
+            "the best classical solver. For a model trained on this file, only held-out pairs.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="The most pairs.")] = 20,
+    count: Annotated[int, typer.Option(min=1, help="Largest number of pairs.")] = 20,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="An option of the solver; may be repeated."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure a solver's errors on pairs that no training saw, against exact paths.
+    """Measure the errors of a solver against exact paths, on pairs outside all training data.
 
     For example: geonet evaluate transport-2d --suite 2d-ood
     """
     import geonet
-    from geonet.cli.geodesic import parse_options
-    from geonet.cli.output import counted, print_json, print_table, waited_for, working
+    from geonet.cli.output import (
+        format_count,
+        parse_options,
+        print_json,
+        print_table,
+        run_interruptibly,
+        working,
+    )
 
     chosen = geonet.solver(solver, **parse_options(option or []))
     if pairs is not None and suite:
-        raise InputError("--pairs are measured instead of a suite; leave one of the two out.")
-    found: dict[str, Measured] = {}
-    for name in [str(pairs)] if pairs is not None else _suites(suite or [], chosen):
-        measured = partial(_on_suite if pairs is None else _on_pairs, chosen, name, count)
+        raise InputError("--pairs and --suite exclude each other; remove one of them.")
+    if pairs is not None:
+        jobs = {str(pairs): partial(_measure_pairs, chosen, pairs, count)}
+    else:
+        test_sets = _select_suites(suite or [], chosen)
+        jobs = {name: partial(_measure_suite, chosen, s, count) for name, s in test_sets.items()}
+    results: dict[str, Measurement] = {}
+    for name, job in jobs.items():
         with working(f"{name}: exact paths, then {solver}") as show:
-            found[name] = waited_for(measured, show)
+            results[name] = run_interruptibly(job, show)
     if as_json:
-        print_json(
-            {name: {**got.to_json(), "truth": truth} for name, (got, truth) in found.items()}
-        )
+        print_json({name: {**a.to_json(), "truth": truth} for name, (a, truth) in results.items()})
         return
-    for name, (accuracy, truth) in found.items():
-        typer.echo(f"\n{name}: {solver}, {counted(accuracy.pairs, 'pair')}, L1 in %")
+    for name, (accuracy, truth) in results.items():
+        typer.echo(f"\n{name}: {solver}, {format_count(accuracy.pairs, 'pair')}, L1 in %")
         print_table(accuracy.rows(), ("t", "mean", "worst"))
-        for line in _remarks(accuracy, truth):
+        for line in _format_remarks(accuracy, truth):
             typer.echo(line)
 
 
-def _suites(names: list[str], solver: Solver) -> list[str]:
-    """The suites that were asked for, or the random ones that the solver takes."""
+def _select_suites(names: list[str], solver: Solver) -> dict[str, TestSet]:
+    """Return the requested test sets, or the random ones that the solver takes."""
     from geonet.evaluation import TEST_SETS
 
-    known = {_slug(name): case for name, case in TEST_SETS.items()}
+    known = {name.lower().replace(" ", "-"): test_set for name, test_set in TEST_SETS.items()}
     for name in names:
         if name not in known:
             raise InputError(f"There is no suite {name!r}; choose from {', '.join(known)}.")
-    if names:
-        return list(dict.fromkeys(names))
-    taken = [name for name in ("1d-random", "2d-random") if _takes(solver, int(name[0]))]
-    if not taken:
-        raise InputError(f"No suite has pairs for {solver.name!r}; give your own by --pairs NPZ.")
-    return taken
+    if not names:
+        names = [name for name in ("1d-random", "2d-random") if _takes(solver, int(name[0]))]
+    if not names:
+        raise InputError(f"No suite has pairs for {solver.name!r}; pass your own by --pairs NPZ.")
+    return {name: known[name] for name in names}
 
 
 def _takes(solver: Solver, dimension: int) -> bool:
+    """Return whether a solver takes densities of a dimension."""
     file = getattr(solver, "file", None)
     if file is not None:
         from geonet.solvers.neural.model import load_model
 
         return load_model(Path(file))[0].settings.dimension == dimension
-    return solver.info.takes(dimension)
+    return solver.dimensions is None or dimension in solver.dimensions
 
 
-def _on_suite(solver: Solver, suite: str, count: int) -> Measured:
-    from geonet.evaluation import TEST_SETS, measure, sample_pairs
+def _measure_suite(solver: Solver, test_set: TestSet, count: int) -> Measurement:
+    from geonet.evaluation import measure, sample_pairs
 
-    case = next(case for name, case in TEST_SETS.items() if _slug(name) == suite)
-    known = sample_pairs(case, count)
-    found = measure(solver, known.source, known.target, known.truth, known.distance)
-    return found, {}
+    pairs = sample_pairs(test_set, count)
+    return measure(solver, pairs.source, pairs.target, pairs.truth, pairs.distance), {}
 
 
-def _on_pairs(solver: Solver, file: str, count: int) -> Measured:
-    """Pairs of a file; for a model that was trained on it, those that were held out."""
+def _measure_pairs(solver: Solver, file: Path, count: int) -> Measurement:
+    """Measure on pairs of a file; for a model that was trained on it, on the held-out ones."""
     from geonet.evaluation import measure, reference_solution
     from geonet.solvers.neural.model import load_model
     from geonet.training.user_data import read_own
@@ -117,36 +123,30 @@ def _on_pairs(solver: Solver, file: str, count: int) -> Measured:
         header = load_model(Path(model))[1]
         floor = header.get("floor", 0.0)
         trained_on = header.get("training", {}).get("problem", {}).get("file")
-    if floor:  # the truth has the same densities as the model
+    if floor:  # mixed into the data instead, so that the reference has the same densities
         solver = replace(solver, floor=0.0)  # pyright: ignore[reportArgumentType]
-    own = read_own(Path(file), floor)
-    held_out = trained_on is not None and Path(trained_on) == Path(file).resolve()
-    source, target = own.test_pairs(count) if held_out else own.pairs(count)
-    truth = reference_solution(source, target)
-    return measure(solver, source, target, truth.frames, truth.distance), truth.solvers
+    dataset = read_own(file, floor)
+    is_training_file = trained_on is not None and Path(trained_on) == file.resolve()
+    source, target = dataset.test_pairs(count) if is_training_file else dataset.pairs(count)
+    reference = reference_solution(source, target)
+    accuracy = measure(solver, source, target, reference.frames, reference.distance)
+    return accuracy, reference.solvers
 
 
-def _remarks(accuracy: Accuracy, truth: dict[str, int]) -> list[str]:
+def _format_remarks(accuracy: Accuracy, truth: dict[str, int], max_failures: int = 3) -> list[str]:
     from geonet._format import format_percent
-    from geonet.cli.output import counted
+    from geonet.cli.output import format_count
 
     lines = []
     if truth:
-        exact = ", ".join(f"{solver} ({count})" for solver, count in truth.items())
-        lines.append(f"Measured against {exact}, the best classical solver for each pair.")
+        solvers = ", ".join(f"{solver} ({count})" for solver, count in truth.items())
+        lines.append(f"Measured against {solvers}, the best classical solver for each pair.")
     if accuracy.distance is not None:
-        lines.append(f"W2 is off by {format_percent(accuracy.distance / 100)} on average.")
+        lines.append(f"Mean error of W2: {format_percent(accuracy.distance / 100)}.")
     if accuracy.failures:
-        lines.append(f"{counted(len(accuracy.failures), 'pair')} without an answer:")
-        lines += [f"  {failure}" for failure in accuracy.failures[:SHOWN]]
+        lines.append(f"The solver failed for {format_count(len(accuracy.failures), 'pair')}:")
+        lines += [f"  {failure}" for failure in accuracy.failures[:max_failures]]
     return lines
-
-
-def _slug(name: str) -> str:
-    return name.lower().replace(" ", "-")
-
-
-# ---- `geonet export MODEL`: a trained model as ONNX files.
 
 
 def export(
@@ -154,7 +154,7 @@ def export(
         str, typer.Argument(help="A trained solver, such as transport-2d, or a *.safetensors file.")
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder to write to; created if missing.")
+        Path, typer.Option("--output", "-o", help="Folder of the files; created if missing.")
     ] = Path(),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -162,22 +162,22 @@ def export(
 
     For example: geonet export transport-2d -o models
     """
+    from geonet import onnx
     from geonet._format import format_number
     from geonet.cli.output import print_json, print_table, working
-    from geonet.onnx import export, read_metadata
 
     with working(f"exporting {model} and comparing it with torch"):
-        files = export(model, output)
-    found = [
+        files = onnx.export(model, output)
+    entries = [
         {
             "file": str(file),
             "bytes": file.stat().st_size,
-            "largest_difference": float(read_metadata(file)["largest_difference"]),
+            "largest_difference": float(onnx.read_metadata(file)["largest_difference"]),
         }
         for file in files
     ]
     if as_json:
-        print_json({"model": model, "files": found})
+        print_json({"model": model, "files": entries})
         return
     rows = [
         (
@@ -185,6 +185,6 @@ def export(
             f"{entry['bytes'] / 1000:,.0f} kB",
             format_number(entry["largest_difference"], 2),
         )
-        for entry in found
+        for entry in entries
     ]
     print_table(rows, ("written", "size", "largest difference from torch"))

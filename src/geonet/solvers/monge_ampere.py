@@ -232,6 +232,27 @@ class PotentialGeodesic(Geodesic):
         return cls(source, target, solver, info, series)
 
 
+class PrescribedMapGeodesic(PotentialGeodesic):
+    """Geodesic whose target is the push-forward of the source, known on the grid only.
+
+    Its density follows from the source alone; see `geonet.evaluation.prescribed_map_geodesic`.
+    """
+
+    kind = "prescribed-map"
+
+    def _density(self, times: Tensor, grid: Grid) -> Tensor:
+        return push_source(self.characteristics, self.source, times, grid)
+
+
+def push_source(lines: Characteristics, source: Density, times: Tensor, grid: Grid) -> Tensor:
+    """Return μ_0(x_0)/det(I + tD²u_0(x_0)) on a grid, (T, *shape)."""
+    points = grid.points().reshape(-1, grid.dimension)
+    source_at = positive_interpolant(source)
+    origins = zip(times.tolist(), lines.trace_back(times, points), strict=True)
+    frames = [source_at(origin.point) / origin.determinant(t) for t, origin in origins]
+    return torch.stack(frames).reshape(len(times), *grid.shape)
+
+
 def positive_interpolant(density: Density) -> Callable[[Tensor], Tensor]:
     """Return a function of points (N, d): the mixture's formula, or exp of a spline of the log."""
     # A formula does not depend on values that autograd varies separately.

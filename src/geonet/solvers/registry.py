@@ -9,7 +9,6 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from numbers import Integral, Real
 from pathlib import Path
@@ -120,7 +119,6 @@ def _load_model_class(file: Path) -> type[Solver]:
 def import_all_solvers() -> None:
     """Import every module with a path class, so that saved paths of all kinds can be loaded."""
     load_solver_classes()
-    import_module("geonet.evaluation")  # known maps have a path class without a solver
 
 
 def make_solver(name: str | Path, **options: Any) -> Solver:
