@@ -83,7 +83,7 @@ def save_figures(found: Benchmark, folder: Path) -> list[Path]:
 
 
 def _any_pair(found: AnyPairs | None) -> Figure | None:
-    """Error over time, a panel for each grid: the medians, and small points for the kinds."""
+    """Return error over time, a panel for each grid: the medians, and small points for the kinds."""
     if found is None or not found.answers:
         return None
     figure = Figure(figsize=(3.6 * len(found.finer), 4.2), layout="constrained")
@@ -109,7 +109,7 @@ def _any_pair(found: AnyPairs | None) -> Figure | None:
 
 
 def _panels(rows: Sequence[Measurement], draw: Draw, legend: bool = False) -> Figure | None:
-    """A panel for each suite with something to draw, and a legend for all or one in each."""
+    """Return a panel for each suite with something to draw, and a legend for all or one in each."""
     own = {name: [row for row in rows if row.suite == name] for name in SUITES}
     own = {name: found for name, found in own.items() if draw(Figure().subplots(), name, found)}
     if not own:
@@ -127,7 +127,7 @@ def _panels(rows: Sequence[Measurement], draw: Draw, legend: bool = False) -> Fi
 
 
 def _legend(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
-    """One for all panels, below them."""
+    """Return one for all panels, below them."""
     entries = {
         label: handle
         for axis in panels
@@ -145,7 +145,7 @@ def _legend(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
 
 
 def _draw_front(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
-    """Error over time at the reference size, a point for each row, and the front."""
+    """Return error over time at the reference size, a point for each row, and the front."""
     own = select_setting(rows, suite, SUITES[suite].reference)
     if not own:
         return None
@@ -176,7 +176,7 @@ def _draw_front(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | No
 
 
 def _label_front(axis: Axes, front: Sequence[Measurement]) -> None:
-    """Names below and left of the points, where nothing else is; lower if one is in the way."""
+    """Return names below and left of the points, where nothing else is; lower if one is in the way."""
     before_x, before_y = -np.inf, np.inf
     for row in front:
         place = (1e3 * row.seconds, _clip_to_floor(row))
@@ -218,7 +218,7 @@ def _draw_sizes(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | No
 
 
 def _draw_runtime(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
-    """The paper's figure: POT, POT stopped early, and the learned paths, on linear axes."""
+    """Return the paper's figure: POT, POT stopped early, and the learned paths, on linear axes."""
     dimension = SUITES[suite].dimension
     early = EARLY[dimension]
     drawn = 0
@@ -242,7 +242,7 @@ def _draw_runtime(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | 
 
 
 def _draw_break_even(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
-    """Seconds for n pairs: trained first, or solved classically at the same error."""
+    """Return seconds for n pairs: trained first, or solved classically at the same error."""
     learned = [
         (row, equal, pairs)
         for row in select_setting(rows, suite, SUITES[suite].reference)
@@ -274,7 +274,7 @@ def _draw_break_even(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str
 
 
 def _scaling(curves: Sequence[Curve]) -> Figure | None:
-    """A panel for each of what grows."""
+    """Return a panel for each of what grows."""
     if not curves:
         return None
     figure = Figure(figsize=(10.8, 3.6), layout="constrained")
@@ -293,7 +293,7 @@ def _scaling(curves: Sequence[Curve]) -> Figure | None:
 
 
 def _clip_to_floor(row: Measurement) -> float:
-    """The error where it is drawn."""
+    """Return the error where it is drawn."""
     return max(row.l1_percent, FLOOR)
 
 
@@ -310,7 +310,7 @@ def _finish(axis: Axes) -> None:
 
 
 def _family(solver: str) -> str:
-    """The name without its dimension, or a model's without its folder."""
+    """Return the name without its dimension, or a model's without its folder."""
     return Path(solver).stem.removesuffix("-1d").removesuffix("-2d")
 
 

@@ -35,7 +35,7 @@ Draw = Callable[[np.random.Generator], Values]
 
 
 def draw(kind: str, cells: int, pair_index: int = 0, seed: int = SEED) -> tuple[Density, Density]:
-    """Source and target on `cells` × `cells` cells of the unit square.
+    """Return source and target on `cells` × `cells` cells of the unit square.
 
     Args:
         kind: one of `KINDS`.
@@ -53,7 +53,7 @@ def draw(kind: str, cells: int, pair_index: int = 0, seed: int = SEED) -> tuple[
 
 @lru_cache(maxsize=2)  # 16 MB a pair; grids of several sizes are asked for one after the other
 def _drawn(kind: str, pair_index: int, seed: int) -> tuple[Values, Values]:
-    """Both ends on the fine grid; each has its own stream of random numbers."""
+    """Return both ends on the fine grid; each has its own stream of random numbers."""
     number = KINDS.index(kind)
     streams = (np.random.default_rng((seed, number, pair_index, end)) for end in (0, 1))
     source, target = (_DRAWS[kind](stream) for stream in streams)
@@ -61,7 +61,7 @@ def _drawn(kind: str, pair_index: int, seed: int) -> tuple[Values, Values]:
 
 
 def _means(values: Values, cells: int) -> Density:
-    """A density of mass one on other cells; blocks of whole cells are averaged without rounding."""
+    """Return a density of mass one on other cells; blocks of whole cells are averaged without rounding."""
     own = len(values)
     if own % cells == 0:
         k = own // cells
@@ -73,7 +73,7 @@ def _means(values: Values, cells: int) -> Density:
 
 
 def _field(stream: np.random.Generator, length: float, power: float) -> Values:
-    """A Gaussian field of mean 0 and variance 1 with the spectrum (1 + (k·length)²)^−power."""
+    """Return a Gaussian field of mean 0 and variance 1 with the spectrum (1 + (k·length)²)^−power."""
     k = np.pi * np.arange(FINEST)
     amplitude = (1 + (k[:, None] ** 2 + k**2) * length**2) ** (-power / 2)
     amplitude[0, 0] = 0
@@ -82,7 +82,7 @@ def _field(stream: np.random.Generator, length: float, power: float) -> Values:
 
 
 def _from_zero(z: Values) -> Values:
-    """Raised so that its least value is zero."""
+    """Return the field, raised so that its least value is zero."""
     return z - z.min()
 
 
@@ -103,7 +103,7 @@ def _log_normal(stream: np.random.Generator) -> Values:
 
 
 def _high_contrast(stream: np.random.Generator) -> Values:
-    """A steep step function of a field: plateaus near 1 and valleys near 0, down to 1e-6."""
+    """Return a steep step function of a field: plateaus near 1 and valleys near 0, down to 1e-6."""
     return 1 / (1 + np.exp(-5 * _field(stream, 0.15, 2.5)))
 
 
@@ -111,7 +111,7 @@ def _high_contrast(stream: np.random.Generator) -> Values:
 
 
 def _peaks(stream: np.random.Generator, count: int = 6) -> Values:
-    """Sharp peaks with heavy tails, (1 + |A(x − m)|²)^−3/2, of different width and turn."""
+    """Return sharp peaks with heavy tails, (1 + |A(x − m)|²)^−3/2, of different width and turn."""
     x = (np.arange(FINEST) + 0.5) / FINEST
     total = np.zeros((FINEST, FINEST))
     for _ in range(count):
@@ -124,7 +124,7 @@ def _peaks(stream: np.random.Generator, count: int = 6) -> Values:
 
 
 def _spots(stream: np.random.Generator, count: int = 40) -> Values:
-    """Small round spots of all brightnesses on zero, in loose clusters, as under a microscope."""
+    """Return small round spots of all brightnesses on zero, in loose clusters, as under a microscope."""
     values = np.zeros((FINEST, FINEST))
     clusters = stream.uniform(0.2, 0.8, (4, 2))
     for _ in range(count):
@@ -142,7 +142,7 @@ def _white_noise(stream: np.random.Generator) -> Values:
 def _around(
     centre: np.ndarray, radius: float, stretch: np.ndarray | None = None
 ) -> tuple[tuple[slice, slice], Values]:
-    """The window of the fine grid around a disc, and |x − centre|/radius in it.
+    """Return the window of the fine grid around a disc, and |x − centre|/radius in it.
 
     With `stretch` (2, 2) it is |stretch·(x − centre)|/radius, for a stretch that does not shrink.
     """
@@ -163,7 +163,7 @@ def _around(
 
 
 def _photograph(stream: np.random.Generator, leaves: int = 250) -> Values:
-    """Leaves that hide each other, with a texture of spectrum 1/f², a fine blur and soft light.
+    """Return leaves that hide each other, with a texture of spectrum 1/f², a fine blur and soft light.
 
     The radii follow r^−3, which gives edges at all scales as in photographs.
     """
@@ -181,7 +181,7 @@ def _photograph(stream: np.random.Generator, leaves: int = 250) -> Values:
 
 
 def _ellipse(stream: np.random.Generator) -> np.ndarray:
-    """A turned stretch by 1 and by 1 to 3, (2, 2)."""
+    """Return a turned stretch by 1 and by 1 to 3, (2, 2)."""
     turn, ratio = stream.uniform(0, np.pi), stream.uniform(1, 3)
     c, s = np.cos(turn), np.sin(turn)
     return np.array([[c, s], [-ratio * s, ratio * c]])
@@ -191,7 +191,7 @@ def _ellipse(stream: np.random.Generator) -> np.ndarray:
 
 
 def _shapes(stream: np.random.Generator) -> Values:
-    """Ones on zero: an ellipse, a polygon or a letter, or two of them."""
+    """Return ones on zero: an ellipse, a polygon or a letter, or two of them."""
     values = np.zeros((FINEST, FINEST), dtype=bool)
     for _ in range(stream.integers(1, 3)):
         part = (_oval, _polygon, _letter)[stream.integers(3)]
@@ -200,7 +200,7 @@ def _shapes(stream: np.random.Generator) -> Values:
 
 
 def _oval(stream: np.random.Generator, centre: np.ndarray, radius: float) -> Values:
-    """A filled ellipse, or one with a hole, (1024, 1024) of bool."""
+    """Return a filled ellipse, or one with a hole, (1024, 1024) of bool."""
     values = np.zeros((FINEST, FINEST), dtype=bool)
     window, distance = _around(centre, radius, _ellipse(stream))
     values[window] = (distance < 1) & (distance >= stream.choice([0.0, 0.6]))
@@ -208,7 +208,7 @@ def _oval(stream: np.random.Generator, centre: np.ndarray, radius: float) -> Val
 
 
 def _polygon(stream: np.random.Generator, centre: np.ndarray, radius: float) -> Values:
-    """A star of three to seven tips, or without notches, by the even-odd rule."""
+    """Return a star of three to seven tips, or without notches, by the even-odd rule."""
     tips, notch = stream.integers(3, 8), stream.choice([0.45, 1.0])
     angles = np.linspace(0, 2 * np.pi, 2 * tips, endpoint=False) + stream.uniform(0, np.pi)
     radii = radius * np.where(np.arange(2 * tips) % 2, notch, 1.0)
@@ -233,7 +233,7 @@ LETTERS = (  # strokes between points of the square [−1, 1]²
 
 
 def _letter(stream: np.random.Generator, centre: np.ndarray, radius: float) -> Values:
-    """A letter of thick strokes with round ends."""
+    """Return a letter of thick strokes with round ends."""
     x = (np.arange(FINEST) + 0.5) / FINEST
     p, q = (x[:, None] - centre[0]) / radius, (x - centre[1]) / radius
     values = np.zeros((FINEST, FINEST), dtype=bool)
@@ -249,7 +249,7 @@ def _letter(stream: np.random.Generator, centre: np.ndarray, radius: float) -> V
 
 
 def _digit(stream: np.random.Generator) -> Values:
-    """One of MNIST's test set, rows from the top, (28, 28)."""
+    """Return one of MNIST's test set, rows from the top, (28, 28)."""
     images = sample_digits().images
     return images[stream.integers(len(images))] / 255
 
@@ -307,14 +307,14 @@ class ExactPair:
     frame: Frame = field(repr=False)
 
     def truth(self, t: float) -> Density:
-        """The exact cell means at a time in [0, 1]."""
+        """Return the exact cell means at a time in [0, 1]."""
         if not 0 <= t <= 1:
             raise InputError(f"t is {t:g}; give a time in [0, 1].")
         return Density(self.frame(float(t)), self.source.grid)
 
 
 def exact_pair(name: str, cells: int) -> ExactPair:
-    """A pair on `cells` × `cells` cells of the unit square."""
+    """Return a pair on `cells` × `cells` cells of the unit square."""
     if name not in _MAKERS:
         raise InputError(f"There is no exact pair {name!r}; choose from {', '.join(_MAKERS)}.")
     grid = Grid((cells, cells))
@@ -327,7 +327,7 @@ def exact_pair(name: str, cells: int) -> ExactPair:
 
 
 def _torn_disc(cells: int, radius: float = 0.21, apart: float = 0.17) -> tuple[Frame, float]:
-    """A disc whose halves move apart, T(x) = x + a·sign(x₁ − ½)e₁."""
+    """Return a disc whose halves move apart, T(x) = x + a·sign(x₁ − ½)e₁."""
     disc = np.array([0.0, radius]), np.ones(1)
 
     def frame(t: float) -> Tensor:
@@ -342,10 +342,10 @@ def _torn_disc(cells: int, radius: float = 0.21, apart: float = 0.17) -> tuple[F
 def _ring_to_disc(
     cells: int, inner: float = 0.18, outer: float = 0.40, disc: float = 0.27
 ) -> tuple[Frame, float]:
-    """A ring that fills up: at the radius r(m) that encloses the mass m, all goes to c√m."""
+    """Return a ring that fills up: at the radius r(m) that encloses the mass m, all goes to c√m."""
 
     def ring(root: np.ndarray) -> np.ndarray:
-        """r(m) for √m."""
+        """Return r(m) for √m."""
         return np.sqrt(inner**2 + root**2 * (outer**2 - inner**2))
 
     def frame(t: float) -> Tensor:
@@ -366,7 +366,7 @@ def _radial_means(
     centre: float = 0.5,
     span: tuple[float, float] = (0.0, 1.0),
 ) -> Tensor:
-    """Cell means (n, n) of a radial function around (centre, ½) where x₁ lies in a span.
+    """Return cell means (n, n) of a radial function around (centre, ½) where x₁ lies in a span.
 
     It is heights[k] between radii[k] and radii[k + 1], and zero elsewhere. Along x₂ the integral is
     exact, along x₁ it is Gauss's.
@@ -390,7 +390,7 @@ def _radial_means(
 
 
 def _texture_shift(cells: int, seed: int = 1) -> tuple[Frame, float]:
-    """A rough, rain-like texture on zero that moves by ⅛ and ¹⁄₁₆ of the square.
+    """Return a rough, rain-like texture on zero that moves by ⅛ and ¹⁄₁₆ of the square.
 
     These are whole cells at the quarters where 64 divides `cells`.
     """
@@ -417,7 +417,7 @@ def _texture_shift(cells: int, seed: int = 1) -> tuple[Frame, float]:
 
 
 def _known_map(cells: int, seed: int = 3, strength: float = 0.6) -> tuple[Frame, float]:
-    """A floored mixture carried by id + ∇u, with a smooth random u that keeps the square."""
+    """Return a floored mixture carried by id + ∇u, with a smooth random u that keeps the square."""
     generator = torch.Generator().manual_seed(seed)
     potential = random_potential(Grid((cells, cells)), generator, 4, strength)
     lines = Characteristics(potential)
@@ -435,7 +435,7 @@ def _known_map(cells: int, seed: int = 3, strength: float = 0.6) -> tuple[Frame,
 
 
 def _torn_mixture(cells: int, *slabs: tuple[float, float, float, float]) -> tuple[Frame, float]:
-    """A floored mixture whose halves move apart: φ has a kink.
+    """Return a floored mixture whose halves move apart: φ has a kink.
 
     Each slab low ≤ x₁ ≤ high is carried along x₁, by an affine map, to its last two numbers; the
     source is zero outside of the slabs. Cells are integrated exactly, by error functions.
@@ -457,7 +457,7 @@ def _torn_mixture(cells: int, *slabs: tuple[float, float, float, float]) -> tupl
 
 
 def _squared(slab: tuple[float, float, float, float], pieces: int = 4096) -> float:
-    """∫|T − id|² over a slab: by pieces of known mass, each at its middle."""
+    """Return ∫|T − id|² over a slab: by pieces of known mass, each at its middle."""
     low, high, first, last = slab
     x = np.linspace(low, high, pieces + 1)
     whole = np.diff(_cumulative(np.array([0.0, 1.0]), 1))[:, 0]
@@ -467,7 +467,7 @@ def _squared(slab: tuple[float, float, float, float], pieces: int = 4096) -> flo
 
 
 def _cumulative(x: np.ndarray, axis: int) -> np.ndarray:
-    """Of each lump of the floored mixture, and of the floor, along an axis, (5, len(x))."""
+    """Return the integrals of each lump of the floored mixture, and of the floor, along an axis, (5, len(x))."""
     centres, spreads = LUMPS[:, axis, None], LUMPS[:, 2, None]
     lumps = ndtr((x - centres) / spreads)
     if axis == 1:  # the weights enter once
@@ -476,20 +476,20 @@ def _cumulative(x: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _floored(points: Tensor) -> Tensor:
-    """The same mixture at points (N, 2), (N,)."""
+    """Return the same mixture at points (N, 2), (N,)."""
     spreads = torch.from_numpy(LUMPS[:, 2])
     lumps = GaussianMixture.isotropic(LUMPS[:, :2], spreads, SHARES)
     return float(SHARES.sum()) * lumps._pdf(points) + FLOOR
 
 
 def _gauss_points(cells: int) -> Tensor:
-    """Three Gauss points along each axis of each cell, (9n², 2)."""
+    """Return three Gauss points along each axis of each cell, (9n², 2)."""
     along = ((torch.arange(cells)[:, None] + 0.5 + GAUSS) / cells).reshape(-1)
     return torch.cartesian_prod(along, along)
 
 
 def _gauss_means(values: Tensor, cells: int) -> Tensor:
-    """Cell means (n, n) of values (9n²,) at `_gauss_points`."""
+    """Return cell means (n, n) of values (9n²,) at `_gauss_points`."""
     inside = values.reshape(cells, 3, cells, 3)
     return torch.einsum("aibj,i,j->ab", inside, GAUSS_WEIGHTS, GAUSS_WEIGHTS)
 

@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 
 
 def run_in_process(function: Callable[[Given], Found], given: Given) -> Found:
-    """function(given), all picklable; whatever it raises is a `SolverError` here."""
+    """Return function(given), all picklable; whatever it raises is a `SolverError` here."""
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(sender, function, given))

@@ -30,7 +30,7 @@ PACKAGES = ("torch", "numpy", "scipy", "POT", "jax", "ott-jax")
 
 
 def read_machine() -> dict[str, Any]:
-    """Processor, memory, system and versions; None for what is not there or not known."""
+    """Return processor, memory, system and versions; None for what is not there or not known."""
     return {
         "cpu": _processor(),
         "cores": os.cpu_count(),

@@ -34,11 +34,11 @@ class Autoencoder(Module):
         self.decoder = Sequential(Linear(CODE, width), GELU(), Linear(width, PIXELS), Sigmoid())
 
     def encode(self, images: Tensor) -> Tensor:
-        """Φ: (n, 784) to (n, 32)."""
+        """Return Φ: (n, 784) to (n, 32)."""
         return BOUND * torch.tanh(self.encoder(images) / BOUND)
 
     def decode(self, codes: Tensor) -> Tensor:
-        """Φ⁻¹: (n, 32) to (n, 784)."""
+        """Return Φ⁻¹: (n, 32) to (n, 784)."""
         return self.decoder(codes)
 
 
@@ -51,7 +51,7 @@ SHIPPED = MODELS / "mnist-autoencoder.safetensors"
 
 @lru_cache(4)
 def load_autoencoder(file: Path = SHIPPED) -> Autoencoder:
-    """The autoencoder in a file that `train_autoencoder` wrote."""
+    """Return the autoencoder in a file that `train_autoencoder` wrote."""
     tensors, header = read_tensors(file, "an autoencoder")
     if header.get("kind") != "autoencoder":
         raise FileError(f"{file} holds a {header.get('kind')!r} and no autoencoder; give another.")
@@ -64,12 +64,12 @@ def load_autoencoder(file: Path = SHIPPED) -> Autoencoder:
 
 
 def code_densities(codes: Tensor) -> Density:
-    """Codes (n, 32) as densities on [0, 5], shifted by 10 to be positive; `mass` undoes it."""
+    """Return codes (n, 32) as densities on [0, 5], shifted by 10 to be positive; `mass` undoes it."""
     return Density(codes.double() + SHIFT, CODE_BOX)
 
 
 def codes_of(values: Tensor, mass: Tensor) -> Tensor:
-    """Densities (..., 32) with the mass (...) they stand for, back to codes."""
+    """Return densities (..., 32) with the mass (...) they stand for, back to codes."""
     return values * mass[..., None] - SHIFT
 
 
@@ -81,7 +81,7 @@ PENALTY = 1e-4  # on mean z²: codes with a spread of about 2, as a shift of 10 
 
 
 def as_rows(images: np.ndarray) -> Tensor:
-    """Images (n, 28, 28), uint8, as rows (n, 784) in [0, 1]."""
+    """Return images (n, 28, 28), uint8, as rows (n, 784) in [0, 1]."""
     return torch.from_numpy(images).float().flatten(1) / 255
 
 
@@ -106,15 +106,15 @@ def train_autoencoder(
             loss.backward()
             optimizer.step()
             schedule.step()
-    header = {"kind": "autoencoder", "epochs": epochs, "seed": seed, **_measured(model, unseen)}
+    header = {"kind": "autoencoder", "epochs": epochs, "seed": seed, **_measure(model, unseen)}
     header["seconds"] = round(perf_counter() - began, 1)
     tensors = {name: value.detach() for name, value in model.state_dict().items()}
     return write_tensors(file, tensors, header)
 
 
 @torch.no_grad()
-def _measured(model: Autoencoder, unseen: np.ndarray) -> dict[str, float]:
-    """On unseen digits: the squared error, and how large codes are."""
+def _measure(model: Autoencoder, unseen: np.ndarray) -> dict[str, float]:
+    """Return the squared error and the size of the codes on unseen digits."""
     rows = as_rows(unseen)
     codes = model.encode(rows)
     return {

@@ -39,7 +39,7 @@ CHUNK = 2**20
 
 
 def read_idx(file: str | Path) -> np.ndarray:
-    """The array in an idx file, with the shape and the type that its header says.
+    """Return the array in an idx file, with the shape and the type that its header says.
 
     Args:
         file: what to read; gzip if its name ends in .gz, plain otherwise.
@@ -61,7 +61,7 @@ def read_idx(file: str | Path) -> np.ndarray:
 
 
 def _header(file: Path, stream: BufferedIOBase) -> tuple[tuple[int, ...], np.dtype]:
-    """The shape and the type of the numbers that follow."""
+    """Return the shape and the type of the numbers that follow."""
     magic = stream.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in TYPES or magic[3] == 0:
         raise FileError(
@@ -75,7 +75,7 @@ def _header(file: Path, stream: BufferedIOBase) -> tuple[tuple[int, ...], np.dty
 
 
 def _read_at_most(stream: BufferedIOBase, size: int) -> bytearray:
-    """Up to `size` bytes, in pieces: memory grows with the file, not with its claims."""
+    """Return Up to `size` bytes, in pieces: memory grows with the file, not with its claims."""
     content = bytearray()
     while piece := stream.read(min(CHUNK, size - len(content))):
         content += piece
@@ -118,7 +118,7 @@ class Digits:
 
 
 def mnist(part: Part) -> Digits:
-    """The training set (60,000 digits) or the test set (10,000) of MNIST, checked by its md5.
+    """Return the training set (60,000 digits) or the test set (10,000) of MNIST, checked by its md5.
 
     Environment variables:
         GEONET_DATA: the folder that holds the files, or has them in a subfolder `mnist`; nothing is
@@ -134,7 +134,7 @@ def mnist(part: Part) -> Digits:
 
 
 def sample_digits() -> Digits:
-    """1,000 digits that come with geonet: the first 100 of each class in the test set."""
+    """Return 1,000 digits that come with geonet: the first 100 of each class in the test set."""
     with (
         as_file(files("geonet") / "demo_data" / SAMPLE) as file,
         wrap_read_errors(file, "an npz archive"),
@@ -144,7 +144,7 @@ def sample_digits() -> Digits:
 
 
 def as_densities(images: np.ndarray, blur: float, floor: float) -> Density:
-    """Images as a batch of densities on the unit square: axis 0 runs down, axis 1 to the right.
+    """Return images as a batch of densities on the unit square: axis 0 runs down, axis 1 to the right.
 
     Args:
         images: (n, 28, 28), uint8, rows from the top.
@@ -169,7 +169,7 @@ def as_densities(images: np.ndarray, blur: float, floor: float) -> Density:
 
 
 def _find(name: str) -> Path:
-    """The file of this name, downloaded if there is no folder where it should be."""
+    """Return the file of this name, downloaded if there is no folder where it should be."""
     if data := os.environ.get("GEONET_DATA"):
         return _find_in(Path(os.path.expanduser(data)), name)
     file = _cache() / name
@@ -189,7 +189,7 @@ def _find_in(folder: Path, name: str) -> Path:
 
 
 def _cache() -> Path:
-    """The folder for downloaded files; it need not exist."""
+    """Return the folder for downloaded files; it need not exist."""
     root = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not root.is_absolute():  # unset, or to be ignored by the XDG specification
         root = Path(os.path.expanduser("~/.cache"))
@@ -223,7 +223,7 @@ def _md5(content: bytes) -> str:
 
 
 def _download(name: str, file: Path) -> None:
-    """Fetch a file and give it its name once its checksum is right."""
+    """Download a file and rename it after its checksum is verified."""
     url = (os.environ.get("GEONET_MNIST_URL") or URL).rstrip("/") + "/" + name
     content = _fetch(url)
     if _md5(content) != CHECKSUMS[name]:

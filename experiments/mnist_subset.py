@@ -18,14 +18,14 @@ PER_CLASS = 100
 
 
 def subset(digits: Digits) -> Digits:
-    """The first digits of each class, in the order they have."""
+    """Return the first digits of each class, in the order they have."""
     firsts = [np.flatnonzero(digits.labels == label)[:PER_CLASS] for label in range(10)]
     chosen = np.sort(np.concatenate(firsts))
     return Digits(digits.images[chosen], digits.labels[chosen])
 
 
 def write(digits: Digits, file: Path) -> None:
-    """An npz archive; NumPy dates its members 1980, so equal digits give equal bytes."""
+    """Return an npz archive; NumPy dates its members 1980, so equal digits give equal bytes."""
     with atomic_write(file) as temporary:
         np.savez_compressed(temporary, images=digits.images, labels=digits.labels)
 

@@ -26,7 +26,7 @@ class Cloud:
         self.histograms = histograms
 
     def __call__(self, points: Tensor) -> Tensor:
-        """The mixtures, relative to uniform, at points."""
+        """Return the mixtures, relative to uniform, at points."""
         return self.pdf(points)
 
 
@@ -40,7 +40,7 @@ class Clouds(Mixtures):
         super().__init__(cloud_mixtures, BOX_CLOUDS)
 
     def draw(self, count: int, generator: torch.Generator) -> DensityFunctions:
-        """New mixtures with new particles; both ends are independent."""
+        """Return new mixtures with new particles; both ends are independent."""
         mixture = self.family(2 * count, generator)
         ends = self.ends_of(mixture)
         histograms = sampled(mixture, self.box, generator).float() * self.box.volume
@@ -48,22 +48,22 @@ class Clouds(Mixtures):
         return first, second
 
     def mass(self, mixture: GaussianMixture, logs: Tensor) -> Tensor:
-        """Exact: the lumps are too narrow for the quadrature of the other families."""
+        """Return the exact mass: the components are too narrow for the quadrature of other families."""
         return cell_masses(mixture, self.box).sum(dim=(-2, -1)).float()
 
     def sensed(self, end: DensityFunction, sensors: Tensor) -> Tensor:
-        """The histograms at the sensors, by splines, as solvers read them."""
+        """Return the histograms at the sensors, by splines, as solvers read them."""
         assert isinstance(end, Cloud)
         return CubicSpline(end.histograms, Grid(self.box.shape))(sensors)
 
     def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
-        """Histograms."""
+        """Return histograms."""
         values = sampled(self.family(2 * count, generator), self.box, generator)
         return Density(values[:count], self.box), Density(values[count:], self.box)
 
 
 def sampled(mixture: GaussianMixture, grid: Grid, generator: torch.Generator) -> Tensor:
-    """Densities of histograms of about 3,000 particles of each mixture, (B, *grid.shape), float64.
+    """Return densities of histograms of about 3,000 particles of each mixture, (B, *grid.shape), float64.
 
     The counts of cells are independent Poisson numbers: given their sum, they are distributed as
     counts of that many particles.
@@ -82,12 +82,12 @@ FLOOR = 0.05  # share of the mass that is uniform: maps of densities with holes 
 
 
 def digit_images() -> Pool:
-    """MNIST's training digits, slightly blurred, on the unit square."""
+    """Return MNIST's training digits, slightly blurred, on the unit square."""
     return Pool(as_densities(mnist("train").images, BLUR, FLOOR))
 
 
 def digit_codes(autoencoder: Path = SHIPPED) -> Pool:
-    """The codes of MNIST's training digits, as densities on [0, 5]."""
+    """Return the codes of MNIST's training digits, as densities on [0, 5]."""
     return Pool(
         code_densities(load_autoencoder(autoencoder).encode(as_rows(mnist("train").images)))
     )

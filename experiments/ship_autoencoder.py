@@ -15,7 +15,7 @@ from geonet.solvers.neural.model import read_tensors
 
 
 def card() -> str:
-    """What the file says about itself, in Markdown."""
+    """Return the model card in Markdown."""
     _, header = read_tensors(SHIPPED, "an autoencoder")
     weights = sum(p.numel() for p in load_autoencoder().parameters())
     return f"""# mnist-autoencoder

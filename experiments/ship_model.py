@@ -22,7 +22,14 @@ from benchmarks.results import describe_machine
 from benchmarks.timing import make_generator
 from geonet._files import atomic_write
 from geonet._toml import from_table, read_toml, to_toml
-from geonet.evaluation import TEST_SETS, PAIRS, SEED, reference_frames, prescribed_map_pairs, sample_pairs
+from geonet.evaluation import (
+    PAIRS,
+    SEED,
+    TEST_SETS,
+    prescribed_map_pairs,
+    reference_frames,
+    sample_pairs,
+)
 from geonet.metrics import l1
 from geonet.paths import QUARTERS
 from geonet.solvers.neural.cascade import CascadeNet
@@ -45,15 +52,15 @@ CALIBRATION_SEED = 8_000
 KEPT = 200  # entries of the log that go with the weights
 
 
-def thinned(entries: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    """At most `KEPT` entries that have `key`, evenly spread."""
+def thin(entries: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """Return at most `KEPT` evenly spaced entries that have `key`."""
     having = [entry for entry in entries if key in entry]
     stride = max(1, len(having) // KEPT)
     return having[::stride]
 
 
 def config_of(name: str) -> str:
-    """The config in experiments/configs/ that has this name."""
+    """Return the config in experiments/configs/ that has this name."""
     for file in sorted((ROOT / "experiments" / "configs").glob("*.toml")):
         if read_toml(file)["name"] == name:
             return str(file.relative_to(ROOT))
@@ -63,7 +70,7 @@ def config_of(name: str) -> str:
 
 
 def card(header: dict[str, Any], weights: int) -> str:
-    """The model's card, in Markdown."""
+    """Return the model's card, in Markdown."""
     measured, training = header["measured"], header["training"]
     rows = [(t, *values) for t, *values in zip(QUARTERS, *measured["test"].values(), strict=True)]
     columns = ("t", *(f"L1 %, {name}" for name in measured["test"]))
@@ -94,7 +101,7 @@ solutions:
 
 
 def calibration_of(model: Model, config: TrainingConfig, truths: Path) -> dict[str, Any]:
-    """What a model's own doubts mean, from validation pairs.
+    """Fit the calibration of a model on validation pairs.
 
     Of transport models in 3D, where few mixtures have an exact path, from known maps, with the
     limit from mixtures.
@@ -118,7 +125,7 @@ def calibration_of(model: Model, config: TrainingConfig, truths: Path) -> dict[s
 def test_errors(
     file: Path, model: Model, config: TrainingConfig, epsilon: float
 ) -> tuple[dict[str, list[float]], str]:
-    """Mean and standard deviation of the L1 error in percent at the quarters, and of what."""
+    """Return mean and standard deviation of the L1 error in percent at the quarters, and of what."""
     dimension, family = model.settings.dimension, config.problem.family
     corrected = isinstance(model, (CascadeNet, TransportNet))
     solver = make_solver(str(file), **({"corrections": 0} if corrected else {}))
@@ -137,13 +144,13 @@ def test_errors(
 
 
 def summary(errors: torch.Tensor) -> dict[str, list[float]]:
-    """Mean and standard deviation over the pairs in percent, from (pairs, times)."""
+    """Return mean and standard deviation over the pairs in percent, from (pairs, times)."""
     found = {"mean": 100 * errors.mean(0), "sd": 100 * errors.std(0)}
     return {name: [round(e, 3) for e in values.tolist()] for name, values in found.items()}
 
 
 def plot_losses(header: dict[str, Any], file: Path) -> None:
-    """The weighted terms of the loss, and the validation error, over steps."""
+    """Return the weighted terms of the loss, and the validation error, over steps."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
     losses, validations = header["history"], header["validations"]
     steps = [entry["step"] for entry in losses]
@@ -177,7 +184,7 @@ def main(folder: Path, remark: str) -> None:
     test, header["tested_on"] = test_errors(rounded, model, config, header["epsilon"])
     header["measured"]["test"] = test
     header["machine"], header["remark"] = describe_machine(), remark
-    header["history"], header["validations"] = thinned(log, "terms"), thinned(log, "validation")
+    header["history"], header["validations"] = thin(log, "terms"), thin(log, "validation")
     name = header["name"]
     weights = sum(p.numel() for p in model.parameters())
     if isinstance(model, DeepONetModel):

@@ -92,17 +92,17 @@ class LearnedFlow:
         self.network, self.centre, self.scale, self.loss = network, centre, scale, loss
 
     def velocity(self, t: float, points: ArrayLike | Tensor) -> Tensor:
-        """v(x, t) at points (N, d): (N, d), float64."""
+        """Return v(x, t) at points (N, d): (N, d), float64."""
         return self._speed(torch.as_tensor(points, dtype=torch.float64), t)
 
     def carry(self, points: ArrayLike | Tensor, times: Sequence[float] | Tensor) -> Tensor:
-        """Where particles from points (N, d) are at times in [0, 1]: (T, N, d), float64."""
+        """Return the positions of particles from points (N, d) at times in [0, 1]: (T, N, d), float64."""
         where = torch.as_tensor(points, dtype=torch.float64)
         moments = torch.as_tensor(times, dtype=torch.float64)
         return integrate_particles(self._speed, where, moments, STEPS_OF_THE_FLOW)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All that `from_arrays` needs."""
+        """Return the arrays from which `from_arrays` rebuilds the flow."""
         weights = self.network.state_dict().items()
         return {
             "centre": self.centre.numpy(),
@@ -113,35 +113,35 @@ class LearnedFlow:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray]) -> LearnedFlow:
-        """The flow that `arrays` wrote."""
+        """Rebuild the flow from the arrays of `arrays`."""
         weights = {
             name.removeprefix("network."): torch.from_numpy(value)
             for name, value in arrays.items()
             if name.startswith("network.")
         }
         matrices = [value for name, value in weights.items() if name.endswith("weight")]
-        network = velocity_network(matrices[0].shape[1], *(len(matrix) for matrix in matrices))
+        network = make_velocity_network(matrices[0].shape[1], *(len(matrix) for matrix in matrices))
         network.load_state_dict(weights)
         centre = torch.from_numpy(arrays["centre"])
         return cls(network, centre, float(arrays["scale"]), float(arrays["loss"]))
 
     @torch.no_grad()
     def _speed(self, points: Tensor, t: float) -> Tensor:
-        """v(x, t); positions stay in double precision, the network is single."""
+        """Return v(x, t); positions stay in double precision, the network is single."""
         inputs = pad((points - self.centre) / self.scale, (0, 1), value=t)
         return self.scale * self.network(inputs.float()).to(torch.float64)
 
 
-def velocity_network(*sides: int) -> torch.nn.Sequential:
-    """Linear layers from sides[0] inputs to sides[-1] outputs, with SiLU between them."""
+def make_velocity_network(*sides: int) -> torch.nn.Sequential:
+    """Return linear layers from sides[0] inputs to sides[-1] outputs, with SiLU between them."""
     layers: list[torch.nn.Module] = []
     for inputs, outputs in pairwise(sides):
         layers += [torch.nn.Linear(inputs, outputs, dtype=torch.float32), torch.nn.SiLU()]
     return torch.nn.Sequential(*layers[:-1])
 
 
-def standardised(source: ArrayLike | Tensor, target: ArrayLike | Tensor):
-    """Particles (N, d) and (M, d) as single-precision tensors around zero with spread one.
+def standardise(source: ArrayLike | Tensor, target: ArrayLike | Tensor):
+    """Return particles (N, d) and (M, d) as single-precision tensors around zero with spread one.
 
     Returns:
         The two tensors, and the centre (d,) and the scale that lead back.
@@ -176,7 +176,7 @@ def train(
     losses = torch.zeros(training.steps)
     for k in range(training.steps):
         report_progress(f"training a flow: step {k + 1} of {training.steps}")
-        t, where, velocity = on_lines(*pairs(), generator)
+        t, where, velocity = sample_on_lines(*pairs(), generator)
         with torch.enable_grad():  # whatever the caller has switched off
             loss = (network(torch.cat((where, t[:, None]), 1)) - velocity).square().sum(1).mean()
             optimiser.zero_grad()
@@ -190,14 +190,14 @@ def train(
     return last
 
 
-def on_lines(x0: Tensor, x1: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Uniform times (n,), the places x_t (n, d) on the lines of pairs then, and x1 − x0 (n, d)."""
+def sample_on_lines(x0: Tensor, x1: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Return uniform times (n,), the places x_t (n, d) on the lines of pairs then, and x1 − x0 (n, d)."""
     t = torch.rand(len(x0), generator=generator, dtype=x0.dtype)
     return t, t[:, None] * x1 + (1 - t[:, None]) * x0, x1 - x0
 
 
-def any_pairs(source: Tensor, target: Tensor, batch: int, generator: torch.Generator) -> DrawPairs:
-    """Draws particles of both ends independently, none of them twice in a batch."""
+def draw_independent_pairs(source: Tensor, target: Tensor, batch: int, generator: torch.Generator) -> DrawPairs:
+    """Return a function that draws particles of both ends independently, without repetition in a batch."""
     size = min(batch, len(source), len(target))
 
     def draw(end: Tensor) -> Tensor:
@@ -206,18 +206,18 @@ def any_pairs(source: Tensor, target: Tensor, batch: int, generator: torch.Gener
     return lambda: (draw(source), draw(target))
 
 
-def optimal_pairs(drawn: DrawPairs, reuse: int, generator: torch.Generator) -> DrawPairs:
-    """Pairs every batch that is `drawn` optimally for |x1 − x0|², and gives it `reuse` times."""
+def draw_optimal_pairs(drawn: DrawPairs, reuse: int, generator: torch.Generator) -> DrawPairs:
+    """Return a function that pairs every drawn batch optimally for |x1 − x0|² and yields it `reuse` times."""
 
     def endless() -> Iterator[tuple[Tensor, Tensor]]:
         while True:
-            yield from repeat(paired_optimally(*drawn(), generator), reuse)
+            yield from repeat(pair_optimally(*drawn(), generator), reuse)
 
     return endless().__next__
 
 
-def paired_optimally(x0: Tensor, x1: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """As many pairs as x0 (n, d) has rows, drawn from the optimal plan between it and x1 (m, d)."""
+def pair_optimally(x0: Tensor, x1: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw n pairs from the optimal plan between x0 (n, d) and x1 (m, d)."""
     cost = ot.dist(x0.double().numpy(), x1.double().numpy())
     # POT's default limit of iterations stops it early, with a warning, on batches of thousands.
     plan = torch.as_tensor(ot.emd([], [], cost, numItermax=10_000_000))
@@ -226,8 +226,8 @@ def paired_optimally(x0: Tensor, x1: Tensor, generator: torch.Generator) -> tupl
     return x0[rows[chosen]], x1[columns[chosen]]
 
 
-def own_pairs(source: Tensor, target: Tensor, batch: int, generator: torch.Generator) -> DrawPairs:
-    """Draws rows: each source particle with its own target particle."""
+def draw_own_pairs(source: Tensor, target: Tensor, batch: int, generator: torch.Generator) -> DrawPairs:
+    """Return a function that draws rows: each source particle with its own target particle."""
 
     def draw() -> tuple[Tensor, Tensor]:
         rows = torch.randperm(len(source), generator=generator)[:batch]
@@ -258,11 +258,11 @@ class FlowSolver(Training, Solver):
             )
 
     def fit(self, source: ArrayLike | Tensor, target: ArrayLike | Tensor) -> LearnedFlow:
-        """The flow from particles source (N, d) to particles target (M, d), in their own units."""
-        first, second, centre, scale = standardised(source, target)
+        """Return the flow from particles source (N, d) to particles target (M, d), in their own units."""
+        first, second, centre, scale = standardise(source, target)
         d = first.shape[1]
         with fork_rng(self.seed):  # layers take no generator
-            network = velocity_network(d + 1, *[self.width] * self.depth, d)
+            network = make_velocity_network(d + 1, *[self.width] * self.depth, d)
         generator = torch.Generator().manual_seed(self.seed)
         loss = self._learn(network, first, second, generator)
         return LearnedFlow(network, centre, scale, loss)
@@ -328,8 +328,8 @@ class FlowMatching(FlowSolver):
         target: Tensor,
         generator: torch.Generator,
     ) -> float:
-        drawn = any_pairs(source, target, self.batch, generator)
-        return train(network, optimal_pairs(drawn, self.reuse, generator), self, generator)
+        drawn = draw_independent_pairs(source, target, self.batch, generator)
+        return train(network, draw_optimal_pairs(drawn, self.reuse, generator), self, generator)
 
 
 class FlowGeodesic(Geodesic):
@@ -382,7 +382,7 @@ def fit_flow(
     method: str = "flow-matching",
     **options: Any,
 ) -> LearnedFlow:
-    """The flow from particles source (N, d) to target (M, d), by the method's name and options.
+    """Return the flow from particles source (N, d) to target (M, d), by the method's name and options.
 
     `fit_flow(x0, x1, "rectified-flow", steps=500).carry(x0, [0.5, 1.0])` is (2, N, d).
     """
@@ -398,7 +398,7 @@ def fit_flow(
 
 
 def split_cells(density: Density, most: int) -> tuple[Tensor, Tensor, tuple[float, ...]]:
-    """The filled cells, each cut into k^d equal parts with the largest k that gives `most` parts.
+    """Return the filled cells, each cut into k^d equal parts with the largest k that gives `most` parts.
 
     Returns:
         Centres (P, d) in the scaled box, masses (P,) that sum to one, and a part's sides.
@@ -461,11 +461,11 @@ class RectifiedFlow(FlowSolver):
         target: Tensor,
         generator: torch.Generator,
     ) -> float:
-        pairs = any_pairs(source, target, self.batch, generator)
+        pairs = draw_independent_pairs(source, target, self.batch, generator)
         loss = train(network, pairs, self, generator)
         origin = torch.zeros(source.shape[1], dtype=torch.float64)
         for _ in range(self.rounds):
             reached = LearnedFlow(network, origin, 1.0, loss).carry(source, [1.0])[0].float()
-            pairs = own_pairs(source, reached, self.batch, generator)
+            pairs = draw_own_pairs(source, reached, self.batch, generator)
             loss = train(network, pairs, self, generator)
         return loss

@@ -80,7 +80,7 @@ class OttBarycenter(Solver):
             )
 
     def _solve_pair(self, source: Density, target: Density) -> OttBarycenterPath:
-        library("ott")  # what is missing is told here, not at the first density
+        import_library("ott")  # what is missing is told here, not at the first density
         epsilon = DEFAULT_EPSILON[source.grid.dimension] if self.epsilon is None else self.epsilon
         return OttBarycenterPath(source, target, dataclasses.replace(self, epsilon=epsilon))
 
@@ -113,10 +113,10 @@ class OttBarycenterPath(FrameByFrame):
         return torch.from_numpy(masses).reshape(self.grid.shape) / self.grid.cell_volume
 
     def _solve(self, t: float) -> tuple[np.ndarray, np.ndarray]:
-        """The masses (cells,) as OTT gives them, and the errors (E,) that it measured."""
+        """Return the masses (cells,) as OTT gives them, and the errors (E,) that it measured."""
         options, ends = self._options, self._masses()
         # This call only, since the setting is global and the user's own.
-        with library("jax").enable_x64(True):
+        with import_library("jax").enable_x64(True):
             masses, errors = _compiled_barycenter()(
                 _scaled_axes(self.grid),
                 np.stack([end.reshape(-1) for end in ends]),
@@ -139,17 +139,17 @@ class OttBarycenterPath(FrameByFrame):
 
 @cache
 def _compiled_barycenter() -> Callable[..., Any]:
-    """OTT's solver as a function that JAX compiles once for every shape and every static option.
+    """Return OTT's solver as a function that JAX compiles once for every shape and every static option.
 
     Of the axes' points [(n_i,)], masses (2, cells), weights (2,), epsilon and tolerance it makes
     the barycenter (cells,) and the errors (E,), −1 where none was measured. A call for each time
     is as fast as one that is vectorised over times, and their number needs no compilation.
     """
-    geometry = library("ott.geometry.grid")
-    problem = library("ott.problems.linear.barycenter_problem")
-    solver = library("ott.solvers.linear.discrete_barycenter")
+    geometry = import_library("ott.geometry.grid")
+    problem = import_library("ott.problems.linear.barycenter_problem")
+    solver = import_library("ott.solvers.linear.discrete_barycenter")
 
-    @partial(library("jax").jit, static_argnames=("max_iterations", "debiased"))
+    @partial(import_library("jax").jit, static_argnames=("max_iterations", "debiased"))
     def barycenter(axes, masses, weights, epsilon, tolerance, *, max_iterations, debiased):
         solve = solver.FixedBarycenter(
             threshold=tolerance,
@@ -166,15 +166,15 @@ def _compiled_barycenter() -> Callable[..., Any]:
 
 
 def _scaled_axes(grid: Grid) -> list[np.ndarray]:
-    """Cell centres along each axis, from zero; along the longest axis they end at one."""
+    """Return cell centres along each axis, from zero; along the longest axis they end at one."""
     spans = [length - h for length, h in zip(grid.lengths, grid.spacing, strict=True)]
     return [
         np.linspace(0.0, span / max(spans), n) for span, n in zip(spans, grid.shape, strict=True)
     ]
 
 
-def library(module: str) -> Any:
-    """A module of JAX or OTT, which are optional dependencies."""
+def import_library(module: str) -> Any:
+    """Return a module of JAX or OTT, which are optional dependencies."""
     try:
         with suppress_warnings():  # jaxopt, which OTT imports, says that it is deprecated
             return import_module(module)

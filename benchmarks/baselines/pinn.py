@@ -105,7 +105,7 @@ class Pinn(Solver):
     def _solve_pair(self, source: Density, target: Density) -> PinnPath:
         began = perf_counter()
         trunk = Trunk("mlp", self.width, self.depth, "cosines", self.modes)
-        fields = _untrained(trunk, source.grid, self.seed)
+        fields = _build_networks(trunk, source.grid, self.seed)
         loss = self._train(fields, _unit_ends(source, target))
         info = {
             "steps": self.steps,
@@ -131,15 +131,15 @@ class Pinn(Solver):
                 f"pinn: step {step + 1} of {self.steps}, loss {format_number(losses[-1], 2)}"
             )
             if not math.isfinite(losses[-1]):
-                raise _diverged(step)
+                raise _make_divergence_error(step)
             optimizer.zero_grad()
             loss.backward()
             try:
                 optimizer.step()
             except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
-                raise _diverged(step) from None  # SOAP needs finite gradients
+                raise _make_divergence_error(step) from None  # SOAP needs finite gradients
         if not all(bool(torch.isfinite(p).all()) for p in fields.parameters()):
-            raise _diverged(self.steps)
+            raise _make_divergence_error(self.steps)
         fields.requires_grad_(False)
         last = losses[-max(1, self.steps // LAST) :]
         return sum(last) / len(last)
@@ -169,30 +169,30 @@ class PairNetworks(Module):
         self.register_buffer("stretch", stretch.float(), persistent=False)
 
     def density(self, z: Z) -> Z:
-        """C at (x, t), rows (..., d + 1) to (...)."""
-        return _scaled(self.density_trunk(_times(z, self.stretch)), 1.0)
+        """Return C at (x, t), rows (..., d + 1) to (...)."""
+        return _scale_column(self.density_trunk(_times(z, self.stretch)), 1.0)
 
     def potential(self, z: Z) -> Z:
-        """H at (x, t), rows (..., d + 1) to (...)."""
-        return _scaled(self.potential_trunk(_times(z, self.stretch)), POTENTIAL_SCALE)
+        """Return H at (x, t), rows (..., d + 1) to (...)."""
+        return _scale_column(self.potential_trunk(_times(z, self.stretch)), POTENTIAL_SCALE)
 
 
 def _times(z: Z, factor: Tensor) -> Z:
     return z * factor if isinstance(z, Tensor) else z.like(z.data * factor)
 
 
-def _scaled(z: Z, factor: float) -> Z:
-    """The only column, times a factor."""
+def _scale_column(z: Z, factor: float) -> Z:
+    """Return the only column, times a factor."""
     return factor * z[..., 0] if isinstance(z, Tensor) else z.like(factor * z.data[..., 0])
 
 
-def _untrained(trunk: Trunk, grid: Grid, seed: int) -> PairNetworks:
+def _build_networks(trunk: Trunk, grid: Grid, seed: int) -> PairNetworks:
     with fork_rng(seed):
         return PairNetworks(trunk, unit_box(grid))
 
 
 def _unit_ends(source: Density, target: Density) -> DensityFunctions:
-    """Both ends relative to uniform, as splines where the longest side of the box is one."""
+    """Return both ends relative to uniform, as splines where the longest side of the box is one."""
     grid, cells = source.grid, unit_box(source.grid).cells
     splines = [
         CubicSpline((end.tensor.to(torch.float64) * grid.volume).float(), cells)
@@ -204,7 +204,7 @@ def _unit_ends(source: Density, target: Density) -> DensityFunctions:
 def _loss(
     fields: PairNetworks, ends: DensityFunctions, points: int, generator: torch.Generator
 ) -> Tensor:
-    """The weighted squares of both equations and both ends, at new random points."""
+    """Return the weighted squares of both equations and both ends, at new random points."""
     d = len(fields.sides)
     where = fields.sides * torch.rand(points, d, generator=generator)
     z = make_variables(where, torch.rand(points, generator=generator), "laplacian")
@@ -225,11 +225,11 @@ def _loss(
 
 
 def _rows(points: Tensor, t: float) -> Tensor:
-    """(x, t) at one time, (N, d + 1)."""
+    """Return (x, t) at one time, (N, d + 1)."""
     return torch.cat([points, torch.full_like(points[:, :1], t)], dim=1)
 
 
-def _diverged(step: int) -> ConvergenceError:
+def _make_divergence_error(step: int) -> ConvergenceError:
     return ConvergenceError(
         f"The loss of pinn is no longer finite at step {step}; lower its learning_rate.", math.nan
     )
@@ -253,7 +253,7 @@ class PinnPath(Geodesic):
 
     @torch.no_grad()
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
-        """C on the grid; as the network has it, so mass and sign are only nearly right."""
+        """Return C on the grid; as the network has it, so mass and sign are only nearly right."""
         points = self._unit(grid.points().reshape(-1, self._dimension))
         frames = [self.fields.density(_rows(points, t)) for t in times.tolist()]
         values = torch.stack(frames).to(torch.float64) / grid.volume
@@ -263,11 +263,11 @@ class PinnPath(Geodesic):
         return torch.stack([self._flow(points, t) for t in times.tolist()])
 
     def _flow(self, points: Tensor, t: float) -> Tensor:
-        """∇H at t, (N, d)."""
+        """Return ∇H at t, (N, d)."""
         return self.box.from_length(self._potential_jet(points, t).gradient.T.to(torch.float64))
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
-        """Along the learned velocity, which is straight only as far as H solves its equation."""
+        """Integrate the learned velocity, which is straight only as far as H solves its equation."""
         box = self.grid.lower_tensor, self.grid.upper_tensor
         return integrate_particles(self._flow, points, times, STEPS, box)
 
@@ -276,7 +276,7 @@ class PinnPath(Geodesic):
         return self.box.from_potential(torch.stack(values).to(torch.float64))
 
     def _distance(self) -> Tensor:
-        """W2² = ∫|∇H_0|² dμ0 = ∫|∇H_1|² dμ1: the mean of both, since each end is known."""
+        """Return W2² = ∫|∇H_0|² dμ0 = ∫|∇H_1|² dμ1: the mean of both, since each end is known."""
         points = self.grid.points().reshape(-1, self._dimension)
         squares = []
         for t, end in ((0.0, self.source), (1.0, self.target)):
@@ -286,12 +286,12 @@ class PinnPath(Geodesic):
 
     @torch.no_grad()
     def _potential_jet(self, points: Tensor, t: float) -> Jet:
-        """H with its first derivatives at points (N, d), in the units of `PairNetworks`."""
+        """Return H with its first derivatives at points (N, d), in the units of `PairNetworks`."""
         unit = self._unit(points)
         return self.fields.potential(make_variables(unit, torch.full_like(unit[:, 0], t), "none"))
 
     def _unit(self, points: Tensor) -> Tensor:
-        """Points (N, d) where the longest side of the box is one."""
+        """Return points (N, d) where the longest side of the box is one."""
         return self.box.to_points(points).float()
 
     def _state(self) -> dict[str, np.ndarray]:
@@ -304,7 +304,7 @@ class PinnPath(Geodesic):
     @classmethod
     def _from_state(cls, source, target, solver, info, state) -> PinnPath:
         trunk = from_table(Trunk, json.loads(str(state["trunk"])))
-        fields = _untrained(trunk, source.grid, seed=0)
+        fields = _build_networks(trunk, source.grid, seed=0)
         prefix = "weights/"
         fields.load_state_dict(
             {

@@ -63,10 +63,10 @@ class FrameByFrame(Geodesic):
 
     @abstractmethod
     def _frame(self, t: float) -> Tensor:
-        """The barycenter at time t on the grid of the pair."""
+        """Return the barycenter at time t on the grid of the pair."""
 
     def _diagnostics(self) -> dict[str, Tensor]:
-        """A variance of half the regularisation, with the outer centres one apart."""
+        """Return a variance of half the regularisation, with the outer centres one apart."""
         if not self._blurs:
             return {}
         longest = max(range(self._dimension), key=lambda axis: self.grid.lengths[axis])
@@ -76,11 +76,11 @@ class FrameByFrame(Geodesic):
 
     @property
     def _blurs(self) -> bool:
-        """Whether the barycenter is that of the entropic cost, and not corrected for its bias."""
+        """Return True if the entropic bias is not corrected."""
         return True
 
     def _masses(self) -> list[np.ndarray]:
-        """Of the cells of both ends, (*grid.shape) each, double precision."""
+        """Return the masses of the cells of both ends, (*grid.shape) each, double precision."""
         volume = self.grid.cell_volume
         return [end.tensor.detach().double().numpy() * volume for end in (self.source, self.target)]
 
@@ -232,7 +232,7 @@ class BarycenterPath(FrameByFrame):
         return torch.from_numpy(masses) / self.grid.cell_volume
 
     def _solve(self, t: float) -> tuple[np.ndarray, float]:
-        """The masses (*grid.shape) as POT gives them, and the error at which it stopped."""
+        """Return the masses (*grid.shape) as POT gives them, and the error at which it stopped."""
         options, ends = self._options, self._masses()
         if self._dimension == 1:
             problem = (np.stack(ends, axis=1), _squared_distances(self.grid))
@@ -263,6 +263,6 @@ _BY_NAME = {options.name: options for options in (Barycenter, DebiasedBarycenter
 
 
 def _squared_distances(grid: Grid) -> np.ndarray:
-    """Squared distances of the cell centres over their maximum, (n, n)."""
+    """Return squared distances of the cell centres over their maximum, (n, n)."""
     x = np.linspace(0.0, 1.0, grid.shape[0])
     return (x[:, None] - x) ** 2

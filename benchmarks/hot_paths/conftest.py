@@ -8,7 +8,7 @@ from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 
 
 def densities(family, grid: Grid, count: int, seed: int) -> tuple[Density, Density]:
-    """Sources and targets, (count, *grid.shape) each, without their formulas."""
+    """Return sources and targets, (count, *grid.shape) each, without their formulas."""
     generator = torch.Generator().manual_seed(seed)
     first, second = (family(count, generator).to_density(grid).tensor for _ in range(2))
     return Density(first, grid), Density(second, grid)
@@ -16,18 +16,18 @@ def densities(family, grid: Grid, count: int, seed: int) -> tuple[Density, Densi
 
 @pytest.fixture(scope="session")
 def batch_2d() -> tuple[Density, Density]:
-    """64 of the paper's 2D pairs, 64×64."""
+    """Return 64 of the paper's 2D pairs, 64×64."""
     return densities(mixtures_2d, BOX_2D.with_shape(64), 64, 7_000)
 
 
 @pytest.fixture(scope="session")
 def pair_2d(batch_2d) -> tuple[Density, Density]:
-    """One of them."""
+    """Return one of them."""
     return batch_2d[0][0], batch_2d[1][0]
 
 
 @pytest.fixture(scope="session")
 def pair_1d() -> tuple[Density, Density]:
-    """One of the paper's 1D pairs, 1,000 cells."""
+    """Return one of the paper's 1D pairs, 1,000 cells."""
     source, target = densities(mixtures_1d, BOX_1D.with_shape(1000), 1, 7_001)
     return source[0], target[0]

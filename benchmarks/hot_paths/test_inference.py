@@ -15,7 +15,7 @@ TIMES = tuple(k / 10 for k in range(11))
 
 @pytest.fixture(params=["torch", *loops.loadable()])
 def build(request, monkeypatch) -> str:
-    """What the loops are, which is set."""
+    """Select the build of the kernels."""
     monkeypatch.setenv("GEONET_COMPILED", {"torch": "0"}.get(request.param, request.param))
     return request.param
 
@@ -33,6 +33,6 @@ def test_batch_of_64(benchmark, build, batch_2d):
 
 
 def test_one_pair_of_geonet(benchmark, pair_2d):
-    """Which the compiled loops have no part in."""
+    """Solve and evaluate without compiled kernels."""
     solve = geonet.solver("geonet-2d")
     benchmark.pedantic(lambda: solve(*pair_2d).density(TIMES), rounds=30, warmup_rounds=3)

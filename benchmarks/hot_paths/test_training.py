@@ -17,7 +17,7 @@ EXPERIMENTS = Path(__file__).resolve().parents[1] / "configs"
 
 @pytest.mark.parametrize("name", ["gaussian-2d", "transport-2d"])
 def test_step(benchmark, name, tmp_path):
-    """Not compiled, since that takes longer than all of these."""
+    """Take a step without torch.compile, since that takes longer than all of these."""
     config = read_config(EXPERIMENTS / f"{name}.toml")
     tiny = replace(config.validation, pairs=1)
     run = Run(replace(config, compile=False, validation=tiny), tmp_path, Processes())
@@ -25,7 +25,7 @@ def test_step(benchmark, name, tmp_path):
 
 
 def test_trunk_jet(benchmark):
-    """Values and derivatives to the Laplacian of geonet-2d's basis, and their gradient."""
+    """Return values and derivatives to the Laplacian of geonet-2d's basis, and their gradient."""
     config = read_config(EXPERIMENTS / "gaussian-2d.toml")
     torch.manual_seed(0)
     potential = build_model(config.model, config.seed).potential

@@ -29,7 +29,7 @@ from playwright.sync_api import Page, Response, sync_playwright
 
 from benchmarks.pages import format_table, publish
 from benchmarks.results import record_provenance
-from geonet.app.server import running
+from geonet.app.server import run_in_thread
 
 QUIET = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 SEED = 20
@@ -48,7 +48,7 @@ LISTEN = """() => {
 
 
 def waits(page: Page, strokes: int) -> list[float]:
-    """Milliseconds from each stroke to its path, one stroke after the other."""
+    """Return the milliseconds from each stroke to its path, one stroke after the other."""
     chance = random.Random(SEED)
     page.evaluate(LISTEN)
     for k in range(strokes):
@@ -70,18 +70,18 @@ def waits(page: Page, strokes: int) -> list[float]:
 
 
 def weight(page: Page, address: str) -> float:
-    """kB of everything that the page loads before anything is drawn, uncompressed."""
+    """Return kB of everything that the page loads before anything is drawn, uncompressed."""
     answers: list[Response] = []
     page.on("response", lambda answer: answers.append(answer))
     page.goto(address)
-    page.locator("#quick:not(:empty)").wait_for()
+    page.locator("#result:not(:empty)").wait_for()
     page.wait_for_load_state("networkidle")
-    own = [answer for answer in answers if re.search(r"/(page/[^/]*)?$", answer.url)]
+    own = [answer for answer in answers if re.search(r":\d+/((app|plotting)/.*)?$", answer.url)]
     return sum(len(answer.body()) for answer in own) / 1000
 
 
 def crowd(count: int = 200) -> tuple[Counter[int], float]:
-    """How many requests at once had which status, and by how much the server's memory grew, MB."""
+    """Send many requests at once; return counts by status and the growth of the server's memory in MB."""
     command = [sys.executable, "-m", "geonet", "app", "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -97,7 +97,7 @@ def crowd(count: int = 200) -> tuple[Counter[int], float]:
 
 
 def ask(address: str, k: int) -> int:
-    """The status of a drawing's answer; each is another one."""
+    """Return the status of a drawing's answer; each is another one."""
     values = np.zeros((2, 64, 64), "<u2")
     values[0, 5:25, 5 + k % 30 : 25 + k % 30] = values[1, 30:60, 30 - k % 20 : 50] = 65535
     source, target = (base64.b64encode(end.tobytes()).decode() for end in values)
@@ -107,7 +107,7 @@ def ask(address: str, k: int) -> int:
 
 
 def peak(process: int) -> float:
-    """The most memory that a process ever had, MB."""
+    """Return the most memory that a process ever had, MB."""
     text = Path(f"/proc/{process}/status").read_text()
     return int(text.partition("VmHWM:")[2].split()[0]) / 1000
 
@@ -115,12 +115,12 @@ def peak(process: int) -> float:
 def main(strokes: int) -> None:
     """Measure, print and publish."""
     provenance = record_provenance()
-    with running() as address, sync_playwright() as playwright:
+    with run_in_thread() as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=list(QUIET)
         )
         page = browser.new_page(viewport={"width": 1280, "height": 900})
-        kilobytes = weight(page, address)
+        kilobytes = weight(page, server.address)
         found = waits(page, strokes)
         browser.close()
     late = quantiles(found, n=20)[-1]

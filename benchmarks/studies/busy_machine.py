@@ -59,20 +59,20 @@ class Others:
         self.loops = [subprocess.Popen(command) for _ in range(os.cpu_count() or 1)]
 
     def awake(self, awake: bool) -> None:
-        """Wake them, or put them to sleep."""
+        """Resume or suspend the programs."""
         for loop in self.loops:
             loop.send_signal(signal.SIGCONT if awake else signal.SIGSTOP)
         time.sleep(0.05)
 
     def end(self) -> None:
-        """End them all."""
+        """Stop all programs."""
         for loop in self.loops:
             loop.kill()
             loop.wait()
 
 
 def spots(n: int) -> list[Density]:
-    """Two densities of four soft spots, on n×n cells."""
+    """Return two densities of four soft spots, on n×n cells."""
     generator, grid = torch.Generator().manual_seed(0), Grid((n, n))
     points = grid.points()
     ends = []
@@ -84,13 +84,13 @@ def spots(n: int) -> list[Density]:
 
 
 def solve(name: str, n: int) -> Job:
-    """A solve and three frames."""
+    """Return a solve and three frames."""
     ends = spots(n)
     return lambda: geonet.geodesic(*ends, name).density([0.25, 0.5, 0.75])
 
 
 def training() -> Job:
-    """Some steps, each into a folder of its own."""
+    """Train for some steps, each time in a new folder."""
     config = read_config(ROOT / "experiments" / "configs" / f"{CONFIG}.toml")
     config = replace(config, steps=STEPS, validation=replace(config.validation, pairs=0))
 
@@ -102,7 +102,7 @@ def training() -> Job:
 
 
 def seconds(job: Job, others: Others) -> Seconds:
-    """The times of a job, idle and busy in turn, so that both see the same machine."""
+    """Return the times of a job, idle and busy in turn, so that both see the same machine."""
     others.awake(False)
     job()
     taken: Seconds = ([], [])
@@ -118,8 +118,8 @@ def seconds(job: Job, others: Others) -> Seconds:
 
 
 def both(job: Job, others: Others) -> tuple[Seconds, Seconds]:
-    """The times with threads as they come, and then with those that geonet chooses."""
-    time.sleep(3 * threads.LINGER)  # until none of the last job's wait asleep
+    """Return the times with threads as they come, and then with those that geonet chooses."""
+    time.sleep(3 * threads._idle_team.keep_alive)  # until none of the last job's wait asleep
     with as_they_come():
         before = seconds(job, others)
     return before, seconds(job, others)
@@ -127,14 +127,14 @@ def both(job: Job, others: Others) -> tuple[Seconds, Seconds]:
 
 @contextmanager
 def as_they_come() -> Iterator[None]:
-    """Threads that geonet leaves alone."""
-    alone = mock.patch.multiple(threads, _openmp=lambda: None, _blas_threads=list)
+    """Disable the choice of threads by geonet."""
+    alone = mock.patch.multiple(threads, _openmp=lambda: None, _blas_functions=list)
     with alone:
         yield
 
 
 def row(name: str, before: Seconds, now: Seconds) -> Cells:
-    """Best times in milliseconds, and what other programs multiply them by, best and worst."""
+    """Return best times in milliseconds, and what other programs multiply them by, best and worst."""
     cells = [name]
     for idle, busy in (before, now):
         cells += [f"{1e3 * min(idle):.0f}", f"{min(busy) / min(idle):.1f}"]

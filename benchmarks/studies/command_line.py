@@ -31,7 +31,7 @@ GEONET = str(Path(sys.executable).with_name("geonet"))
 
 
 def draw_shapes(folder: Path) -> list[str]:
-    """Two images: a disc and a rectangle elsewhere."""
+    """Return two images: a disc and a rectangle elsewhere."""
     for name, shape, box in (
         ("a", "ellipse", (15, 40, 60, 105)),
         ("b", "rectangle", (60, 20, 115, 70)),
@@ -43,14 +43,14 @@ def draw_shapes(folder: Path) -> list[str]:
 
 
 def seconds(command: list[str], folder: Path) -> float:
-    """Wall time of a command that must succeed."""
+    """Return wall time of a command that must succeed."""
     began = perf_counter()
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     return perf_counter() - began
 
 
 def first_command(folder: Path) -> None:
-    """The two take turns, so that both see the same machine."""
+    """Time both commands in turn, so that both see the same load."""
     files = draw_shapes(folder)
     morph = [GEONET, "geodesic", *files, "-o", "morph.gif", "--report"]
     nothing = [sys.executable, "-c", "import torch"]
@@ -65,7 +65,7 @@ def first_command(folder: Path) -> None:
 
 
 def write_pairs(folder: Path) -> None:
-    """A hundred images of three soft spots, and lists of pairs of them, some of them broken."""
+    """Return a hundred images of three soft spots, and lists of pairs of them, some of them broken."""
     rng = np.random.default_rng(0)
     y, x = np.mgrid[0:SIDE, 0:SIDE] / SIDE
     for k in range(100):
@@ -82,7 +82,7 @@ def write_pairs(folder: Path) -> None:
 
 
 def many(folder: Path, name: str) -> tuple[dict, int, float, float]:
-    """What a list came to, the exit code, seconds, and the largest memory of any child so far."""
+    """Run a list of pairs; return the summary, exit code, seconds and peak memory of the children."""
     command = [GEONET, "geodesic", "--pairs", f"{name}.csv", "-o", name, "--json"]
     began = perf_counter()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
@@ -92,7 +92,7 @@ def many(folder: Path, name: str) -> tuple[dict, int, float, float]:
 
 
 def thousand_pairs(folder: Path) -> None:
-    """Few first: the memory is the largest of all children, so many cannot hide below few."""
+    """Run a short list, then a long one; the peak memory is the maximum over all children so far."""
     write_pairs(folder)
     _, _, _, few = many(folder, "few")
     for run in ("first", "second"):

@@ -31,7 +31,7 @@ INSIDE = QUARTERS[1:-1]
 
 
 def quantile_accuracy(pairs: int = 50) -> list[Cells]:
-    """100 cells against 20,000 cells averaged over the 100, the paper's 1D mixtures."""
+    """Return 100 cells against 20,000 cells averaged over the 100, the paper's 1D mixtures."""
     source, target = (mixtures_1d(pairs, make_generator(SEED + k)) for k in range(2))
     fine = BOX_1D.with_shape(20_000)
     truth = geonet.geodesic(source, target, "quantile", grid=fine).density(INSIDE).tensor
@@ -42,7 +42,7 @@ def quantile_accuracy(pairs: int = 50) -> list[Cells]:
 
 
 def monge_ampere_accuracy(pairs: int = 50, compared: int = 10) -> list[Cells]:
-    """Residuals, agreement between grids, known maps and the linear program's distance."""
+    """Return residuals, agreement between grids, known maps and the linear program's distance."""
     source, target = (mixtures_2d(pairs, make_generator(SEED + k)) for k in range(2, 4))
     path = solve(source, target, BOX_2D, "monge-ampere")
     residuals = torch.tensor(path.info["residual"])
@@ -55,7 +55,7 @@ def monge_ampere_accuracy(pairs: int = 50, compared: int = 10) -> list[Cells]:
         )
         apart.append(float(l1(coarse.density(INSIDE), fine.density(INSIDE, BOX_2D)).max()))
         truth = known_map(i)
-        found = geonet.geodesic(*gridded(truth), "monge-ampere")
+        found = geonet.geodesic(*get_gridded_ends(truth), "monge-ampere")
         known.append(float(l1(found.density(INSIDE), truth.density(INSIDE)).max()))
     return [
         (f"residual ∫\\|μ1(T) det DT − μ0\\|, {pairs} pairs", spread(residuals, "{:.1e}")),
@@ -66,7 +66,7 @@ def monge_ampere_accuracy(pairs: int = 50, compared: int = 10) -> list[Cells]:
 
 
 def linear_program_rows(few: list[list], truth: torch.Tensor) -> list[Cells]:
-    """Atoms at cell centres make W2² too large by about 0.3 h²: shown, and taken out."""
+    """Return the excess of W2² from atoms at cell centres (about 0.3 h²) and its extrapolation."""
     squares = {
         n: torch.stack(
             [
@@ -88,7 +88,7 @@ def linear_program_rows(few: list[list], truth: torch.Tensor) -> list[Cells]:
 
 
 def comparison(pairs: int = 3) -> list[Cells]:
-    """Every 2D solver on the same known-map pairs at 64×64: error at t = ½, W2 error, cost."""
+    """Return every 2D solver on the same known-map pairs at 64×64: error at t = ½, W2 error, cost."""
     truths = [known_map(100 + i) for i in range(pairs)]
     rows = []
     plans: list[tuple[str, str, dict, int]] = [
@@ -102,19 +102,19 @@ def comparison(pairs: int = 3) -> list[Cells]:
         ("`linear` (no transport)", "linear", {}, pairs),
     ]
     for label, name, options, count in track(plans, "comparison", transient=True):
-        rows.append((label, *measured(geonet.solver(name, **options), truths[:count])))
+        rows.append((label, *measure_solver(geonet.solver(name, **options), truths[:count])))
     unit = rows[0][-1]
     return [(*row[:-1], f"{row[-1] / unit:.2g}") for row in rows]
 
 
-def measured(solver: geonet.Solver, truths: list[Geodesic]) -> tuple[str, str, float]:
-    """L1 and W2 errors, and the seconds of one frame at t = ½, solving included."""
+def measure_solver(solver: geonet.Solver, truths: list[Geodesic]) -> tuple[str, str, float]:
+    """Return L1 and W2 errors, and the seconds of one frame at t = ½, solving included."""
     errors, distances, seconds = [], [], []
     for truth in truths:
-        ends = gridded(truth)
+        ends = get_gridded_ends(truth)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            answer, took = timed(lambda ends=ends: (path := solver(*ends), path.density(0.5)))
+            answer, took = time_work(lambda ends=ends: (path := solver(*ends), path.density(0.5)))
         path, middle = answer
         seconds.append(took)
         errors.append(float(l1(middle, truth.density(0.5))))
@@ -126,7 +126,7 @@ def measured(solver: geonet.Solver, truths: list[Geodesic]) -> tuple[str, str, f
 
 
 def schrodinger_accuracy() -> list[Cells]:
-    """Gaussians in 1D against the closed form; ε → 0 against quantiles."""
+    """Return gaussians in 1D against the closed form; ε → 0 against quantiles."""
     grid = Grid(200, 0.0, 10.0)
     first, second = (0.6, 4.0), (0.9, 6.0)
     rows = []
@@ -156,7 +156,7 @@ def schrodinger_accuracy() -> list[Cells]:
 def bridge(
     first: tuple[float, float], second: tuple[float, float], epsilon: float, t: float
 ) -> tuple[float, float]:
-    """Standard deviation and mean of the entropic bridge between two 1D Gaussians at time t."""
+    """Return standard deviation and mean of the entropic bridge between two 1D Gaussians at time t."""
     (s, m), (r, n) = first, second
     cross = ((4 * s**2 * r**2 + 4 * epsilon**2) ** 0.5 - 2 * epsilon) / 2
     variance = (1 - t) ** 2 * s**2 + t**2 * r**2 + t * (1 - t) * (2 * cross + 2 * epsilon)
@@ -164,19 +164,19 @@ def bridge(
 
 
 def gaussian(grid: Grid, std: float, mean: float) -> Density:
-    """N(mean, std²) on a 1D grid."""
+    """Return N(mean, std²) on a 1D grid."""
     return geonet.GaussianMixture.isotropic([[mean]], std).to_density(grid)
 
 
 def known_map(index: int) -> Geodesic:
-    """A paper mixture carried by a random convex potential; the whole path is known exactly."""
+    """Return a paper mixture carried by a random convex potential; the whole path is known exactly."""
     generator = make_generator(SEED + 100 + index)
     source = mixtures_2d(1, generator)[0].to_density(BOX_2D)
     return prescribed_map_geodesic(source, random_potential(BOX_2D, generator, strength=0.85))
 
 
-def gridded(truth: Geodesic) -> list[Density]:
-    """The two ends as a user has them: values on a grid, no formula."""
+def get_gridded_ends(truth: Geodesic) -> list[Density]:
+    """Return the two ends as a user has them: values on a grid, no formula."""
     return [Density(end.tensor, end.grid) for end in (truth.source, truth.target)]
 
 
@@ -187,15 +187,15 @@ def solve(source, target, grid: Grid, name: str) -> Geodesic:
     )
 
 
-def timed(work: Callable):
-    """What `work` gives, and the seconds it took."""
+def time_work(work: Callable):
+    """Return the result of `work` and its seconds."""
     began = perf_counter()
     answer = work()
     return answer, perf_counter() - began
 
 
 def spread(values, form: str = "{:.3%}") -> str:
-    """Mean and worst."""
+    """Return mean and worst."""
     values = torch.as_tensor(values)
     return f"{form.format(float(values.mean()))} mean, {form.format(float(values.max()))} worst"
 
@@ -203,7 +203,7 @@ def spread(values, form: str = "{:.3%}") -> str:
 def main() -> None:
     """Measure everything, print it, and write it into the pages."""
     provenance = record_provenance()
-    geonet.geodesic(*gridded(known_map(99)), "monge-ampere")  # imports and caches, not timed
+    geonet.geodesic(*get_gridded_ends(known_map(99)), "monge-ampere")  # imports and caches, not timed
     rows = comparison()
     sections = {
         "comparison": format_table(

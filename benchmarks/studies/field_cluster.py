@@ -36,7 +36,7 @@ QUIET = {"distributed.logging.distributed": "critical", "distributed.admin.tick.
 
 
 def make_rain(frames: int) -> Path:
-    """Ten minutes from image to image, forth and back, each time with other showers' places."""
+    """Write images ten minutes apart, forwards and backwards, with random places of the showers."""
     store = FOLDER / f"rain-{frames}.zarr"
     if store.exists():
         return store
@@ -52,16 +52,16 @@ def make_rain(frames: int) -> Path:
     return store
 
 
-def between(store: Path, chunk: int, frames: int | None = None) -> xr.DataArray:
-    """The images halfway between those of a store, not yet computed."""
+def interpolate_halfway(store: Path, chunk: int, frames: int | None = None) -> xr.DataArray:
+    """Return the images halfway between those of a store, not yet computed."""
     rain = xr.open_zarr(store, chunks={}, consolidated=False)["rain"]
     rain = rain.isel(time=slice(frames)).chunk(time=chunk)
     times = rain.time.tensor[:-1] + np.timedelta64(5, "m")
     return rain.geonet.interp(time=times).astype("float32")
 
 
-def written(lazy: xr.DataArray, name: str) -> tuple[float, str]:
-    """Seconds to write an answer, and what tells its bytes from others."""
+def write_answer(lazy: xr.DataArray, name: str) -> tuple[float, str]:
+    """Write an answer; return the seconds and a checksum of its bytes."""
     store = FOLDER / f"{name}.zarr"
     shutil.rmtree(store, ignore_errors=True)
     began = perf_counter()
@@ -75,26 +75,26 @@ def written(lazy: xr.DataArray, name: str) -> tuple[float, str]:
 
 
 def peaks(client: Client) -> list[float]:
-    """The most memory that each worker ever had, MB."""
+    """Return the most memory that each worker ever had, MB."""
     return list(client.run(peak).values())
 
 
 def peak() -> float:
-    """Of this process."""
+    """Return the peak memory of this process in MB."""
     text = Path("/proc/self/status").read_text()
     return int(text.partition("VmHWM:")[2].split()[0]) / 1000
 
 
 def cluster() -> LocalCluster:
-    """Two processes of one thread each."""
+    """Start a cluster of two processes with one thread each."""
     return LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0")
 
 
-def warmed(client: Client) -> Client:
-    """With everything imported and loaded in all workers, which is no cost of a frame."""
+def warm_up(client: Client) -> Client:
+    """Import and load everything in all workers, so that it does not count as cost of a frame."""
     client.run(_first_pair)
     small = geonet.xarray.synthetic_rain((0, 10, 20, 30), 16).chunk(time=1)
-    written(small.geonet.interp(time=small.time.tensor).rename("rain"), "small")
+    write_answer(small.geonet.interp(time=small.time.tensor).rename("rain"), "small")
     return client
 
 
@@ -104,12 +104,12 @@ def _first_pair() -> None:
 
 
 def by_cluster(store: Path, name: str, kill: bool = False) -> tuple[float, str]:
-    """Seconds, and what tells the bytes."""
+    """Run on the cluster; return the seconds and a checksum of the bytes."""
     with cluster() as workers, Client(workers) as client:
-        warmed(client)
+        warm_up(client)
         if kill:
             Thread(target=_kill_one, args=(client, FOLDER / f"{name}.zarr"), daemon=True).start()
-        return written(between(store, CHUNK), name)
+        return write_answer(interpolate_halfway(store, CHUNK), name)
 
 
 def _kill_one(client: Client, store: Path) -> None:
@@ -123,11 +123,11 @@ def _kill_one(client: Client, store: Path) -> None:
 
 
 def memory(store: Path, chunk: int) -> tuple[float, float]:
-    """MB that a worker needs beyond what it has when idle, and MB of a chunk as it is computed."""
+    """Return MB that a worker needs beyond what it has when idle, and MB of a chunk as it is computed."""
     with cluster() as workers, Client(workers) as client:
-        warmed(client)
+        warm_up(client)
         idle = peaks(client)
-        written(between(store, chunk, PART), "part")
+        write_answer(interpolate_halfway(store, chunk, PART), "part")
         grown = max(after - before for before, after in zip(idle, peaks(client), strict=True))
     return grown, chunk * CELLS**2 * 8 / 1e6
 
@@ -138,7 +138,7 @@ def main() -> None:
     store = make_rain(FRAMES)
     _first_pair()
     with dask.config.set(scheduler="synchronous"):
-        alone, bytes_alone = written(between(store, CHUNK), "alone")
+        alone, bytes_alone = write_answer(interpolate_halfway(store, CHUNK), "alone")
     print(f"one process: {alone:.0f} s", flush=True)
     both, bytes_both = by_cluster(store, "both")
     print(f"two workers: {both:.0f} s", flush=True)

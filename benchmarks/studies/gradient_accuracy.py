@@ -27,19 +27,19 @@ SETTINGS = {
 
 
 def squared_distance(path: Geodesic) -> Tensor:
-    """W2²."""
+    """Return W2²."""
     return path.distance**2
 
 
 def mean_halfway(path: Geodesic) -> Tensor:
-    """The mean over the density at t = ½ of a function that is no constant."""
+    """Return the mean over the density at t = ½ of a function that is no constant."""
     x, y = (path.grid.points() / 5).unbind(-1)
     weight = torch.cos(2 * torch.pi * x) + torch.sin(3 * y) * x
     return (path.density(0.5).tensor * weight).sum() * path.grid.cell_volume
 
 
 def slopes(ask, source: Tensor, target: Tensor, solver: str, **options) -> Tensor:
-    """What a relative change of each cell's mass does to the answer, (2·cells,)."""
+    """Return the derivative of the answer by the relative mass of each cell, (2·cells,)."""
     ends = [end.clone().requires_grad_() for end in (source, target)]
     path = geonet.geodesic(*(Density(end, GRID) for end in ends), solver, **options)
     gradients = torch.autograd.grad(ask(path), ends)
@@ -47,7 +47,7 @@ def slopes(ask, source: Tensor, target: Tensor, solver: str, **options) -> Tenso
 
 
 def errors(case: str, ask, options: dict) -> str:
-    """Least, median and largest relative error over the pairs of a case."""
+    """Return least, median and largest relative error over the pairs of a case."""
     mixtures = TEST_SETS[case].family(2 * PAIRS, make_generator(SEED)).to_density(GRID).tensor
     found = []
     for source, target in zip(mixtures[:PAIRS], mixtures[PAIRS:], strict=True):

@@ -34,13 +34,13 @@ MEAN = 25  # both determinants and the mean
 
 
 def warm(call: Callable[[], object], repeats: int = 15) -> float:
-    """The median time of a call that was made before."""
+    """Return the median time of a call that was made before."""
     call()
     return measure_median(call, repeats)
 
 
 def peaks() -> tuple[float, float]:
-    """Operations a second in a product of matrices, bytes a second in a copy; single precision."""
+    """Return operations a second in a product of matrices, bytes a second in a copy; single precision."""
     a = torch.rand(1024, 1024)
     block, to = torch.rand(2**25), torch.rand(2**25)
     arithmetic = 2 * 1024**3 / warm(lambda: a @ a, 30)
@@ -48,7 +48,7 @@ def peaks() -> tuple[float, float]:
 
 
 def operations(model: TransportNet) -> dict[str, float]:
-    """Floating-point operations of a path by stage."""
+    """Return floating-point operations of a path by stage."""
     s, n, coarse, nodes = model.settings, CELLS, compiled.CELLS, compiled.NODES + 1
     weights = sum(p.numel() for p in model.parameters())
 
@@ -70,7 +70,7 @@ def operations(model: TransportNet) -> dict[str, float]:
 
 
 def stages(model: TransportNet, source: Density, target: Density) -> dict[str, float]:
-    """Seconds a pair by stage, as in the solver and in the path."""
+    """Return seconds a pair by stage, as in the solver and in the path."""
     potentials = predict_potential(model, source, target)
     moments = torch.arange(1, TIMES - 1) / (TIMES - 1)
     answer = torch.zeros(BATCH, TIMES, CELLS**2, dtype=torch.float64)
@@ -91,7 +91,7 @@ def stages(model: TransportNet, source: Density, target: Density) -> dict[str, f
 
 
 def rows() -> list[Cells]:
-    """Every stage, and the whole path as a user gets it."""
+    """Return every stage, and the whole path as a user gets it."""
     model, _ = load_cached(PRETRAINED / f"{MODEL}.safetensors", 2)
     assert isinstance(model, TransportNet)
     ends = FAMILIES["mixtures-2d"]().densities(BATCH, make_generator(7_000))

@@ -37,12 +37,12 @@ TRUST_SEED = 9_500  # of pairs that no calibration saw
 
 
 def test_pairs(dimension: int) -> tuple[Density, Density]:
-    """The 50 pairs."""
+    """Return the 50 pairs."""
     return FAMILIES[f"mixtures-{dimension}d"]().densities(PAIRS, make_generator(SEED))
 
 
 def errors_of(solver: Solver, dimension: int, epsilon: float = 0.0) -> dict[str, list[float]]:
-    """Mean and standard deviation of the L1 error in percent at the quarters."""
+    """Return mean and standard deviation of the L1 error in percent at the quarters."""
     pairs = test_pairs(dimension)
     noise = epsilon * max(pairs[0].grid.lengths) ** 2
     errors = 100 * l1(solver(*pairs).density(QUARTERS), reference_frames(*pairs, noise))
@@ -53,7 +53,7 @@ def errors_of(solver: Solver, dimension: int, epsilon: float = 0.0) -> dict[str,
 
 
 def error_rows(dimension: int) -> list[Cells]:
-    """The shipped model, the authors' weights, and no transport at all."""
+    """Return the shipped model, the authors' weights, and no transport at all."""
     rows: list[Cells] = []
     for name in (f"geonet-{dimension}d", "linear"):
         errors = errors_of(geonet.solver(name), dimension)
@@ -68,7 +68,7 @@ def error_rows(dimension: int) -> list[Cells]:
 
 
 def distance_bias(dimension: int, pairs: int = 20) -> str:
-    """Mean relative error of W2, with its sign."""
+    """Return mean relative error of W2, with its sign."""
     source, target = (Density(end.tensor[:pairs], end.grid) for end in test_pairs(dimension))
     exact = reference_solution(source, target).distance
     learned = geonet.geodesic(source, target, f"geonet-{dimension}d").distance
@@ -77,7 +77,7 @@ def distance_bias(dimension: int, pairs: int = 20) -> str:
 
 
 def trust_table(dimension: int) -> str:
-    """What the reports say of pairs in and out of distribution, beside the truth."""
+    """Compare reports with the truth for pairs in and out of distribution."""
     rows: list[Cells] = []
     for name in (f"{dimension}D random", f"{dimension}D OOD"):
         known = sample_pairs(TEST_SETS[name], seed=TRUST_SEED)
@@ -111,7 +111,7 @@ def trust_table(dimension: int) -> str:
 
 
 def entropic_table(dimension: int) -> str:
-    """The entropic model and the geodesic against the bridge at the same ε, and against ε = 0."""
+    """Return the entropic model and the geodesic against the bridge at the same ε, and against ε = 0."""
     name = f"er-geonet-{dimension}d"
     source, target = test_pairs(dimension)
     path = geonet.geodesic(source, target, name)
@@ -131,7 +131,7 @@ def entropic_table(dimension: int) -> str:
 
 
 def plot_entropic(frames: Density, bridge: Density, geodesic: Density, epsilon: float) -> None:
-    """Three pairs at t = ½."""
+    """Return three pairs at t = ½."""
     figure, axes = plt.subplots(1, 3, figsize=(9, 2.6), sharey=True, layout="constrained")
     (x,) = frames.grid.axes()
     for i, axis in enumerate(axes):

@@ -31,19 +31,19 @@ RIVAL = (64, 128, 256, 512)  # back-and-forth's are measured on these
 REPEATS = 3
 
 
-def solved(source: Density, target: Density, **options) -> Geodesic:
-    """The path of `midpoint`."""
+def solve(source: Density, target: Density, **options) -> Geodesic:
+    """Return the path of `midpoint`."""
     return geonet.geodesic(source, target, solver="midpoint", **options)
 
 
-def cut(density: Density) -> Density:
-    """The same density on cells that are cut into 4 × 4."""
+def divide_cells(density: Density) -> Density:
+    """Return the same density on cells that are cut into 4 × 4."""
     grid = density.grid
     return density.resample(grid.with_shape([FINER * n for n in grid.shape]))
 
 
 def roughness(frame: Tensor) -> float:
-    """∫|∇μ|², by differences of neighbours."""
+    """Return ∫|∇μ|², by differences of neighbours."""
     return float(sum((frame.diff(dim=axis) ** 2).sum() for axis in (0, 1)))
 
 
@@ -51,15 +51,15 @@ def roughness(frame: Tensor) -> float:
 
 
 def exact_rows() -> list[Cells]:
-    """L1 at the quarters and W2, for `midpoint` and for the cells themselves."""
+    """Return L1 at the quarters and W2, for `midpoint` and for the cells themselves."""
     rows = []
     for name in EXACT_PAIRS:
         for cells in (64, 128):
             pair = exact_pair(name, cells)
             truth = torch.stack([pair.truth(t).tensor for t in BETWEEN])
-            path = solved(pair.source, pair.target)
+            path = solve(pair.source, pair.target)
             frames = path.density(BETWEEN).tensor
-            cells_alone = solved(cut(pair.source), cut(pair.target))
+            cells_alone = solve(divide_cells(pair.source), divide_cells(pair.target))
             limit = cells_alone.density(BETWEEN, pair.source.grid).tensor
             off = float(path.distance) / pair.distance - 1
             sharp = roughness(frames[1]) / roughness(truth[1])
@@ -80,13 +80,13 @@ def exact_rows() -> list[Cells]:
 
 
 def trust_rows(cells: int = 64) -> tuple[list[Cells], str]:
-    """By kind: errors, what the report expected of them, and the bounds."""
+    """Return errors, estimated errors and bounds by kind."""
     rows, ratios, widths = [], [], []
     for kind in KINDS:
         errors, frames, off, expected, width, inside = [], [], [], [], [], []
         for k in range(PAIRS):
             source, target = draw(kind, cells, k)
-            path, reference = solved(source, target), solved(cut(source), cut(target))
+            path, reference = solve(source, target), solve(divide_cells(source), divide_cells(target))
             truth = reference.density(BETWEEN, source.grid)
             errors.append(float(l1(path.density(BETWEEN), truth).max()))
             frames.append(float(block_l1(path.density(BETWEEN), truth).max()))
@@ -124,15 +124,15 @@ def trust_rows(cells: int = 64) -> tuple[list[Cells], str]:
 
 
 def scaling_rows() -> tuple[list[Cells], str]:
-    """By the number of cells: time and steps, the median over a pair of each kind."""
+    """Return time and steps by number of cells, medians over a pair of each kind."""
     rows, times = [], []
     for cells in SIZES:
         pairs = [draw(kind, cells) for kind in KINDS]
         own, rival, steps, inner = [], [], [], []
         for source, target in pairs:
-            path = solved(source, target)
+            path = solve(source, target)
             own.append(
-                measure_median(lambda s=source, t=target: solved(s, t).density(QUARTERS), REPEATS)
+                measure_median(lambda s=source, t=target: solve(s, t).density(QUARTERS), REPEATS)
             )
             steps.append(path.info["newton steps"][-1])
             inner.append(sum(path.info["multigrid steps"]) / sum(path.info["newton steps"]))
@@ -149,12 +149,12 @@ def scaling_rows() -> tuple[list[Cells], str]:
 
 
 def rival_frames(source: Density, target: Density) -> Density:
-    """The densities of back-and-forth."""
+    """Return the densities of back-and-forth."""
     return geonet.geodesic(source, target, solver="back-and-forth").density(QUARTERS)
 
 
 def large_rows() -> list[Cells]:
-    """What the largest grids take, solving and one frame."""
+    """Return the time of the largest grids, solving and one frame."""
     grid = Grid((128, 128, 128))
     x = grid.points()
     lump = lambda centre, width: torch.exp(-((x - torch.tensor(centre)) ** 2).sum(-1) / width)  # noqa: E731
@@ -168,7 +168,7 @@ def large_rows() -> list[Cells]:
     rows = []
     for name, (source, target) in cases.items():
         began = perf_counter()
-        path = solved(source, target)
+        path = solve(source, target)
         path.density(0.5)
         taken = perf_counter() - began
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

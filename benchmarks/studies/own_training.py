@@ -40,12 +40,12 @@ HALFWAY = QUARTERS.index(0.5)
 
 
 def digits(count: int = 400) -> np.ndarray:
-    """MNIST's digits as they are, (count, 28, 28)."""
+    """Return MNIST's digits as they are, (count, 28, 28)."""
     return np.asarray(sample_digits().images[:count], dtype=float)
 
 
 def photographs(count: int = 120) -> np.ndarray:
-    """Leaves with edges at all scales, (count, 64, 64)."""
+    """Return leaves with edges at all scales, (count, 64, 64)."""
     pairs = (draw("photographs", 64, k, seed=31) for k in range(count // 2))
     return np.stack([end.tensor.numpy() for pair in pairs for end in pair])
 
@@ -54,7 +54,7 @@ SETS = {"MNIST's digits, 28²": digits, "photographs, 64²": photographs}
 
 
 def transport(file: Path) -> TrainingConfig:
-    """The transport form from nothing, as it suits 2D; 5 % of the mass is made uniform."""
+    """Return the transport form from nothing, as it suits 2D; 5 % of the mass is made uniform."""
     base = config_for(file)
     return replace(
         base,
@@ -68,7 +68,7 @@ def transport(file: Path) -> TrainingConfig:
 
 
 def from_nothing(file: Path) -> TrainingConfig:
-    """The cascade from random weights."""
+    """Return the cascade from random weights."""
     base = config_for(file)
     return replace(base, start=None, optimizer=replace(base.optimizer, learning_rate=2e-3))
 
@@ -80,8 +80,8 @@ WAYS = {
 }
 
 
-def trained(config: TrainingConfig, folder: Path) -> Path:
-    """A model after `MINUTES`, whose schedule ends then."""
+def train_model(config: TrainingConfig, folder: Path) -> Path:
+    """Return a model after `MINUTES`, whose schedule ends then."""
     quick = replace(config, validation=ValidationSettings(pairs=0), log_every=1)
     train(quick, folder / "trial", stop_at=TRIAL)
     times = [entry["seconds"] for entry in read_log(folder / "trial" / "log.jsonl")]
@@ -92,7 +92,7 @@ def trained(config: TrainingConfig, folder: Path) -> Path:
 
 
 def errors(solver: str, file: Path, **options) -> Cells:
-    """W2 and L1 at ½ on pairs that training did not see, means."""
+    """Return W2 and L1 at ½ on pairs that training did not see, means."""
     source, target = read_own(file).test_pairs(PAIRS)
     truth = reference_solution(source, target)
     path = geonet.geodesic(source, target, solver=solver, **options)
@@ -103,7 +103,7 @@ def errors(solver: str, file: Path, **options) -> Cells:
 
 
 def rows() -> list[Cells]:
-    """By set and way: the network alone, and with its corrections."""
+    """Return errors by data set and training: the network alone and with Newton steps."""
     found = []
     for name, made in SETS.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -112,7 +112,7 @@ def rows() -> list[Cells]:
             ways = {"`universal-2d` as it is": "universal-2d"}
             for way, config in WAYS.items():
                 print(f"{name}: {way}", file=sys.stderr)
-                ways[way] = str(trained(config(file), Path(folder) / config.__name__))
+                ways[way] = str(train_model(config(file), Path(folder) / config.__name__))
             for way, solver in ways.items():
                 alone, corrected = errors(solver, file, corrections=0), errors(solver, file)
                 found.append((name, way, *alone, *corrected))

@@ -32,7 +32,7 @@ GROWTH = {0.0: "none", 1.0: "as above", 2.0: "twice as fast"}
 
 
 def by_growth(tutorial: dict[str, Any]) -> str:
-    """The errors of all ways, for rain that grows and decays more or less."""
+    """Return the errors of all ways, for rain that grows and decays more or less."""
     rows = []
     for growth, name in GROWTH.items():
         rain = synthetic_rain(growth=growth)

@@ -45,7 +45,7 @@ MORE = {
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     classes = {name: load_solver_class(name) for name in list_solver_names()}
     rows = [
         (f"[`{name}`](#{name})", cls.info.summary, ", ".join(cls.info.provides[1:]) or "–")
@@ -56,7 +56,7 @@ def page() -> str:
 
 
 def section(name: str, cls: type[Solver]) -> str:
-    """What there is to say about one solver."""
+    """Return the section of one solver."""
     facts = f"- takes: {dimensions(cls)}\n- gives: {answers(cls)}\n- gradients of: {gradients(cls)}"
     parts = [f"## {name}", text_of(cls), facts]
     options = list(options_of(cls))
@@ -69,37 +69,37 @@ def section(name: str, cls: type[Solver]) -> str:
 
 
 def text_of(cls: type[Solver]) -> str:
-    """The docstring without its list of attributes."""
+    """Return the docstring without its list of attributes."""
     return split_docstring(cls.__dict__.get("__doc__"))[0]
 
 
 def options_of(cls: type[Solver]) -> Iterator[tuple[str, str, str]]:
-    """Name, default and meaning of every option."""
+    """Return name, default and meaning of every option."""
     for option in list_options(cls):
         yield f"`{option.name}`", _default(option.default), option.help.replace("|", r"\|")
 
 
 def dimensions(cls: type[Solver]) -> str:
-    """The dimensions in words: any dimension; 1D; 1D, 2D."""
+    """Return the dimensions in words: any dimension; 1D; 1D, 2D."""
     if cls.info.dimensions is None:
         return "any dimension"
     return ", ".join(f"{d}D" for d in cls.info.dimensions)
 
 
 def answers(cls: type[Solver]) -> str:
-    """What its paths answer."""
+    """Return the quantities that its paths provide."""
     return ", ".join(cls.info.provides)
 
 
 def gradients(cls: type[Solver]) -> str:
-    """Which of these have gradients."""
+    """Return the quantities that have gradients."""
     if set(cls.info.differentiable) >= set(cls.info.provides):
         return "all of these"
     return ", ".join(cls.info.differentiable) or "none of these"
 
 
 def _default(value: object) -> str:
-    """A default as a user writes it."""
+    """Return a default as a user writes it."""
     if value is MISSING:
         return "–"
     return f'`"{value}"`' if isinstance(value, str) else f"`{value!r}`"

@@ -34,13 +34,13 @@ PAPER = {
 
 
 def field(operator: DeepONet, source: Tensor, target: Tensor, z: Tensor) -> Tensor:
-    """Σ_k B0_k(μ0) B1_k(μ1) T_k(x, t) at one point per pair, (N,), term by term."""
+    """Return Σ_k B0_k(μ0) B1_k(μ1) T_k(x, t) at one point per pair, (N,), term by term."""
     first, second = operator.branches
     return operator.scale * (first(source) * second(target) * operator.trunk(z)).sum(-1)
 
 
 def nested_loss(objective: GeONetLoss, batch: Batch) -> Tensor:
-    """The paper's loss on triples, every derivative by autograd of the one before."""
+    """Return the paper's loss on triples, every derivative by autograd of the one before."""
     model, d = objective.model, batch.points.shape[1]
     ends = [(values - 1) / 2 for values in (batch.source, batch.target)]
     z = torch.cat([batch.points, batch.times[:, None]], dim=1).requires_grad_()
@@ -67,7 +67,7 @@ def nested_loss(objective: GeONetLoss, batch: Batch) -> Tensor:
 
 
 def steppers(dimension: int) -> dict[str, tuple[int, Callable[[], None]]]:
-    """For each algorithm, the number of residuals of a step and the step itself."""
+    """Return for each algorithm, the number of residuals of a step and the step itself."""
     problem = FAMILIES[f"mixtures-{dimension}d"]()
     sensors = sensor_points(PAPER[dimension].sensors, dimension)
     generator = torch.Generator().manual_seed(0)
@@ -103,7 +103,7 @@ def steppers(dimension: int) -> dict[str, tuple[int, Callable[[], None]]]:
 
 
 def measure(dimension: int, repetitions: int = 15) -> list[tuple[str, float, float]]:
-    """(algorithm, milliseconds a step, microseconds a residual)."""
+    """Return rows of algorithm, milliseconds per step and microseconds per residual."""
     algorithms = steppers(dimension)
     times: dict[str, list[float]] = {name: [] for name in algorithms}
     for repetition in range(repetitions + 2):

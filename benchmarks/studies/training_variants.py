@@ -59,7 +59,7 @@ PAPER = TrainingConfig(
 
 
 def variants() -> dict[str, TrainingConfig]:
-    """The base, and one thing changed at a time."""
+    """Return the base config and variants with one change each."""
     model, trunk, branch, loss = BASE.model, BASE.model.trunk, BASE.model.branch, BASE.loss
     places = replace(BASE.sampling, places=64)
     gated = {
@@ -121,7 +121,7 @@ def variants() -> dict[str, TrainingConfig]:
 
 
 def steps_within(config: TrainingConfig, seconds: float, folder: Path) -> int:
-    """How many steps fit into the time, from a tenth of it after some steps to warm up.
+    """Return the number of steps that fit into the time, from a tenth of it after a warm-up.
 
     It is the time of this process on one core, so that what else the machine does hardly counts.
     """
@@ -148,8 +148,8 @@ class Measured:
     bent: float
 
 
-def trained(config: TrainingConfig, seconds: float) -> tuple[TrainingConfig, Any]:
-    """A variant with as many steps as fit into the time, and its model."""
+def train_variant(config: TrainingConfig, seconds: float) -> tuple[TrainingConfig, Any]:
+    """Return a variant with as many steps as fit into the time, and its model."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         steps = steps_within(config, seconds, folder)
@@ -167,7 +167,7 @@ def trained(config: TrainingConfig, seconds: float) -> tuple[TrainingConfig, Any
 
 def measure(config: TrainingConfig, seconds: float, cases: dict[str, ReferencePairs]) -> Measured:
     """Train a variant and look at its paths."""
-    config, model = trained(config, seconds)
+    config, model = train_variant(config, seconds)
     found = {
         name: model.build_path(known.source, known.target, "geonet", {})
         for name, known in cases.items()
@@ -188,12 +188,12 @@ def measure(config: TrainingConfig, seconds: float, cases: dict[str, ReferencePa
 
 
 def percent(values: Tensor) -> list[float]:
-    """Means over the pairs of (pairs, columns), in percent."""
+    """Return Means over the pairs of (pairs, columns), in percent."""
     return (100 * values).mean(0).tolist()
 
 
 def speed_at_ends(path: GeONetPath) -> Tensor:
-    """(½∫|∇H_0|²dμ0 + ½∫|∇H_1|²dμ1)^½, which is W2 too, but small where H is flat."""
+    """Return (½∫|∇H_0|²dμ0 + ½∫|∇H_1|²dμ1)^½, which is W2 too, but small where H is flat."""
     squares = []
     for t, end in ((0.0, path.source), (1.0, path.target)):
         speed = (path.velocity(t, path.grid.points()) ** 2).sum(-1)

@@ -20,24 +20,24 @@ from geonet.evaluation import TEST_SETS, ReferencePairs, TestSet, prescribed_map
 from geonet.metrics import l1, mass_error, negativity
 from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.paths import QUARTERS
-from geonet.solvers.newton.iteration import STEPS
+from geonet.solvers.newton.solver import Midpoint
 
 FAR_1D = partial(mixtures_1d, spread=(0.2, 0.25))
 FAR_2D = partial(mixtures_2d, narrow=(0.18, 0.22), wide=(0.45, 0.55))
 
 
 def solver_for(pairs: ReferencePairs, **options) -> geonet.Solver:
-    """The transport model of the pairs' dimension."""
+    """Return the transport model of the pairs' dimension."""
     return geonet.solver(f"transport-{pairs.source.grid.dimension}d", **options)
 
 
 def percentages(errors: torch.Tensor) -> str:
-    """Mean errors at the quarters in percent."""
+    """Return mean errors at the quarters in percent."""
     return " ".join(f"{e:.2f}" for e in (100 * errors).mean(0).tolist())
 
 
 def error_rows(label: str, pairs: ReferencePairs) -> Cells:
-    """L1 of the solver as it comes, of the network alone, and how many pairs were corrected."""
+    """Return L1 of the solver as it comes, of the network alone, and how many pairs were corrected."""
     paper = (
         " ".join(format_digits(cell.mean) for cell in TABLE_2[label]) if label in TABLE_2 else "–"
     )
@@ -49,7 +49,7 @@ def error_rows(label: str, pairs: ReferencePairs) -> Cells:
 
 
 def distance_rows(label: str, pairs: ReferencePairs) -> Cells:
-    """Error of W2, its bounds, mass and sign."""
+    """Return error of W2, its bounds, mass and sign."""
     path = solver_for(pairs)(pairs.source, pairs.target)
     report, exact_distance = path.report, pairs.distance
     lower, upper, found = (
@@ -70,7 +70,7 @@ def distance_rows(label: str, pairs: ReferencePairs) -> Cells:
 
 
 def plot_estimates(found: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Estimated against true error, per pair, for each kind of pairs."""
+    """Return estimated against true error, per pair, for each kind of pairs."""
     figure, axes = plt.subplots(1, 2, figsize=(8, 3.8), layout="constrained")
     for axis, dimension in zip(axes, (1, 2), strict=True):
         for label, (estimate, true) in found.items():
@@ -85,14 +85,14 @@ def plot_estimates(found: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
 
 
 def estimates(pairs: ReferencePairs, corrections: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The report's estimate and the largest true error along the path, (n,) each."""
+    """Return the report's estimate and the largest true error along the path, (n,) each."""
     path = solver_for(pairs, corrections=corrections)(pairs.source, pairs.target)
     estimate = torch.tensor(path.report.error_estimate, dtype=torch.float64)
     return estimate, l1(path.density(QUARTERS), pairs.truth).amax(1)
 
 
 def estimate_rows(found: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> list[Cells]:
-    """How good the estimates are."""
+    """Return the accuracy of the estimates."""
     rows = []
     for label, (estimate, true) in found.items():
         ratio = true / estimate
@@ -142,7 +142,7 @@ def main() -> None:
             "2D OOD": pairs["2D OOD"],
             "2D far OOD": sample_pairs(TestSet(FAR_2D, BOX_2D)),
         }.items()
-        for how, steps in ((", network alone", 0), ("", STEPS))
+        for how, steps in ((", network alone", 0), ("", Midpoint.max_iterations))
     }
     plot_estimates(found)
     names = ("", "pairs", "expected", "true", "true/expected, 5 to 95 %", "rank correlation")

@@ -20,7 +20,7 @@ GRID = Grid((48, 48), 0.0, 5.0)
 
 
 def cases() -> dict[str, tuple[Density, Density]]:
-    """Pairs by name."""
+    """Return pairs by name."""
     x = GRID.points()
     radius = (x - 2.5).norm(dim=-1)
     wave = torch.cos(2 * torch.pi * x).prod(-1)
@@ -40,8 +40,8 @@ def cases() -> dict[str, tuple[Density, Density]]:
     }
 
 
-def judged(name: str, pair: tuple[Density, Density], axes) -> Cells:
-    """A row of the table and a row of the picture."""
+def judge_pair(name: str, pair: tuple[Density, Density], axes) -> Cells:
+    """Return a row of the table and a row of the picture."""
     path = geonet.geodesic(*pair, "transport-2d", corrections=0)
     fallback = geonet.geodesic(*pair, "auto")
     truth = reference_solution(*pair)
@@ -70,7 +70,7 @@ def main() -> None:
     provenance = record_provenance()
     pairs = cases()
     figure, axes = plt.subplots(len(pairs), 4, figsize=(8, 6), layout="constrained")
-    rows = [judged(name, pair, row) for (name, pair), row in zip(pairs.items(), axes, strict=True)]
+    rows = [judge_pair(name, pair, row) for (name, pair), row in zip(pairs.items(), axes, strict=True)]
     figure.savefig(ROOT / "docs" / "images" / "transport-failures.png", dpi=110)
     header = (
         "pair",

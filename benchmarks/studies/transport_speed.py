@@ -35,7 +35,7 @@ SOLVES = 150
 
 
 def speed_rows() -> list[Cells]:
-    """Times of a whole path, solving and evaluating, per pair."""
+    """Return times of a whole path, solving and evaluating, per pair."""
     source, target = FAMILIES["mixtures-2d"]().densities(BATCH, make_generator(7_000))
     singles = [
         tuple(Density(end.tensor[k], end.grid) for end in (source, target)) for k in range(PAIRS)
@@ -46,7 +46,7 @@ def speed_rows() -> list[Cells]:
         geonet.geodesic(*ends, name).density(TIMES)
 
     def transport() -> tuple[float, float]:
-        """One pair, and a pair of the batch."""
+        """Return one pair, and a pair of the batch."""
         for _ in range(3):  # the matrices are made, the threads are awake
             path("transport-2d", singles[0])
         one = [
@@ -75,7 +75,7 @@ def speed_rows() -> list[Cells]:
 
 
 def training_row() -> Cells:
-    """Seconds of training steps until the validation error at t = ½ is below the goal."""
+    """Return seconds of training steps until the validation error at t = ½ is below the goal."""
     config = read_config(ROOT / "experiments" / "configs" / "transport-2d.toml")
     config = replace(config, validation=replace(config.validation, pairs=8))
     with tempfile.TemporaryDirectory() as folder:

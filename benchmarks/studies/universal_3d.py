@@ -39,7 +39,7 @@ Begin = Callable[[Density, Density], InitialGuess]
 
 
 def pairs_of(kind: str) -> list[Pair]:
-    """New pairs of a kind of the training's family, or of the paper's mixtures in 3D."""
+    """Return new pairs of a kind of the training's family, or of the paper's mixtures in 3D."""
     if kind == PAPER:
         box, drawn = BOX_3D.with_shape(CUBE.shape), mixtures_3d(2 * PAIRS, make_generator(SEED))
         return [(drawn[k].to_density(box), drawn[PAIRS + k].to_density(box)) for k in range(PAIRS)]
@@ -57,31 +57,31 @@ class Solved(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """On all grids."""
+        """Return the number of steps on all grids."""
         return sum(self.path.info["newton steps"])
 
 
-def solved(pair: Pair, begin: Begin | None) -> Solved:
-    """By Newton's method; the time includes that of the network that it begins with."""
+def solve(pair: Pair, begin: Begin | None) -> Solved:
+    """Solve with Newton's method; the time includes the network that provides the start."""
     began = perf_counter()
     start = None if begin is None else begin(*pair)
-    path = Midpoint(time_limit=LIMIT).found(*pair, start)
+    path = Midpoint(time_limit=LIMIT).solve_from(*pair, start)
     return Solved(path, perf_counter() - began)
 
 
 def row_of(kind: str, model: CascadeNet) -> tuple[Cells, float]:
-    """The network alone, then Newton's method from zero and both networks; and what is gained."""
+    """Return the network alone, then Newton's method from zero and both networks; and what is gained."""
     pairs = pairs_of(kind)
     starts: dict[str, Begin | None] = {
         "zero": None,
         "transport": lambda s, t: transport_potentials(s, t)[0],
         "universal": lambda s, t: predict(model, s, t)[0],
     }
-    found = {name: [solved(pair, begin) for pair in pairs] for name, begin in starts.items()}
+    found = {name: [solve(pair, begin) for pair in pairs] for name, begin in starts.items()}
     alone = [model.build_path(*pair, "universal-3d", {}) for pair in pairs]
     assert all(isinstance(path, MidpointGeodesic) for path in alone)
     known = [k for k, own in enumerate(found["zero"]) if own.path.info["converged"]]
-    off = [alone[k].totals.distance / found["zero"][k].path.totals.distance - 1 for k in known]  # pyright: ignore
+    off = [alone[k].integrals.distance / found["zero"][k].path.integrals.distance - 1 for k in known]  # pyright: ignore
     texts = [format_share(median(map(abs, off))) if off else "–"]
     texts.append(format_share(median(path.residual for path in alone)))  # pyright: ignore
     texts.append(
@@ -100,8 +100,8 @@ def row_of(kind: str, model: CascadeNet) -> tuple[Cells, float]:
     return (kind, *texts, f"{ratio:.2f}"), ratio
 
 
-def measured(model: CascadeNet) -> str:
-    """A row for every kind, and what they say together."""
+def measure_kinds(model: CascadeNet) -> str:
+    """Return a row for every kind, and what they say together."""
     rows, ratios = zip(*(row_of(kind, model) for kind in (*CUBE.kinds, PAPER)), strict=True)
     header = ["kind", "W2", "unbalanced", "alone, ms"]
     for start in ("zero", "`transport-3d`", "`universal-3d`"):
@@ -122,7 +122,7 @@ def main() -> None:
     file = Path(sys.argv[1]) if sys.argv[1:] else PRETRAINED / "universal-3d.safetensors"
     model, _ = load_cached(file, 3, "cascade")
     assert isinstance(model, CascadeNet)
-    text = measured(model)
+    text = measure_kinds(model)
     print(text)
     if not sys.argv[1:]:
         publish("universal-3d", provenance, {"docs/universal.md": {"space": text}})

@@ -41,18 +41,18 @@ class Pair(NamedTuple):
 
 
 def network(source: Density, target: Density, corrections: int) -> Geodesic:
-    """What `universal-2d` answers."""
+    """Return the path of `universal-2d`."""
     return geonet.geodesic(source, target, solver="universal-2d", corrections=corrections)
 
 
-def drawn(kind: str, k: int) -> tuple[Density, Density]:
-    """A pair of the suite at 64², or two of MNIST's digits as they are."""
+def draw_pair(kind: str, k: int) -> tuple[Density, Density]:
+    """Return a pair of the suite at 64², or two of MNIST's digits as they are."""
     return draw("digits", 28, k) if kind == RAW else draw(kind, 64, k)
 
 
 def pairs_of(kind: str) -> list[Pair]:
-    """All pairs of a kind."""
-    pairs = (drawn(kind, k) for k in range(PAIRS))
+    """Return all pairs of a kind."""
+    pairs = (draw_pair(kind, k) for k in range(PAIRS))
     return [Pair(s, t, geonet.geodesic(cut(s), cut(t), solver="midpoint")) for s, t in pairs]
 
 
@@ -66,7 +66,7 @@ class Errors(NamedTuple):
 
 
 def errors_of(path: Geodesic, pair: Pair) -> Errors:
-    """Against the reference; of the blocks, the worst of three times."""
+    """Return errors against the reference; for the blocks, the worst of three times."""
     grid, times = pair.source.grid, QUARTERS[1:-1]
     truth = pair.reference.density(0.5, grid)
     linear = geonet.geodesic(pair.source, pair.target, solver="linear").density(0.5)
@@ -81,7 +81,7 @@ def errors_of(path: Geodesic, pair: Pair) -> Errors:
 
 
 def alone_rows(suite: dict[str, list[Pair]]) -> list[Cells]:
-    """By kind: the network alone, medians."""
+    """Return medians of the network alone by kind."""
     rows = []
     for kind, pairs in suite.items():
         found = [errors_of(network(p.source, p.target, 0), p) for p in pairs]
@@ -100,7 +100,7 @@ def alone_rows(suite: dict[str, list[Pair]]) -> list[Cells]:
 
 
 def corrected_rows(suite: dict[str, list[Pair]]) -> tuple[list[Cells], str]:
-    """By kind: the network and at most three steps, and how long one pair and many take."""
+    """Return errors of the network with at most three steps, and times of one pair and of a batch, by kind."""
     rows, good, count = [], 0, 0
     for kind, pairs in suite.items():
         paths = [network(p.source, p.target, 3) for p in pairs]
@@ -129,18 +129,18 @@ def corrected_rows(suite: dict[str, list[Pair]]) -> tuple[list[Cells], str]:
 
 
 def together(densities: list[Density]) -> Density:
-    """A batch of `BATCH`, in turn."""
+    """Return a batch of `BATCH`, in turn."""
     values = [densities[k % len(densities)].tensor for k in range(BATCH)]
     return Density(torch.stack(values), densities[0].grid)
 
 
 def frames(source: Density, target: Density) -> Density:
-    """What is timed: solving with at most three steps, and the frame at ½."""
+    """Solve with at most three steps and evaluate the frame at ½; this is timed."""
     return network(source, target, 3).density(0.5)
 
 
 def start_rows(cells: int) -> tuple[list[Cells], str]:
-    """By kind: Newton's method to its tolerance from zero and from the network."""
+    """Compare Newton's method from zero and from the network, by kind."""
     rows, ratios = [], []
     for kind in KINDS:
         times: dict[str, list[float]] = {"zero": [], "network": []}
@@ -168,14 +168,14 @@ def start_rows(cells: int) -> tuple[list[Cells], str]:
 
 
 def disc(cells: int, centre: tuple[float, float], radius: float) -> Density:
-    """A disc with nothing around it, its edge a cell wide."""
+    """Return a disc with nothing around it, its edge a cell wide."""
     line = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
     distance = torch.hypot(line[:, None] - centre[0], line - centre[1])
     return Density((0.5 - (distance - radius) * cells).clamp(0, 1), Grid((cells, cells)))
 
 
 def disc_rows() -> list[Cells]:
-    """By radius: the mass that `universal-2d` leaves unbalanced between two discs far apart."""
+    """Return the mass that `universal-2d` leaves unbalanced between two distant discs, by radius."""
     rows = []
     for radius in RADII:
         left = []
@@ -191,7 +191,7 @@ FAMILIES = {"mixtures-2d": "transport-2d", "digits": "transport-mnist", "clouds"
 
 
 def family_rows() -> list[Cells]:
-    """On the families of the transport models: L1 at ½ and times, theirs and of `universal-2d`."""
+    """Compare `universal-2d` with the transport models on their families: L1 at ½ and times."""
     rows = []
     for family, model in FAMILIES.items():
         source, target = CATALOGUE[family]().densities(FAMILY_PAIRS, make_generator(FAMILY_SEED))

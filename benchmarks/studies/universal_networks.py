@@ -49,12 +49,12 @@ class Once(Module):
         self.network = network
 
     def forward(self, source: Tensor, target: Tensor) -> list[Tensor]:
-        """Densities of mean one, (B, n, n), to one potential, (B, n, n), in squared cells."""
+        """Return densities of mean one, (B, n, n), to one potential, (B, n, n), in squared cells."""
         return [self.network(*first_look(source, target))]
 
 
 def first_look(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Residual, weight and Poisson's solution at u = 0, (B, n, n) each, as a cascade sees them."""
+    """Return residual, weight and Poisson's solution at u = 0, (B, n, n) each, as a cascade sees them."""
     look = evaluate_residual(torch.zeros_like(source), source, target, torch.get_num_threads())
     residual = look.residual.clamp(-CONFIG.max_residual, CONFIG.max_residual)
     return residual, look.weight, solve_poisson(residual)
@@ -94,7 +94,7 @@ class ModesMLP(Module):
         self.gain.copy_(1 / (found.std(1, keepdim=True) + FAINT))
 
     def forward(self, residual: Tensor, weight: Tensor, solved: Tensor) -> Tensor:
-        """Fields (B, n, n) to coefficients (B, n, n); Poisson's solution has nothing to add."""
+        """Return fields (B, n, n) to coefficients (B, n, n); Poisson's solution has nothing to add."""
         fields = (self._modes_of(residual, weight) - self.mean) * self.gain
         order, back = parity_classes(2, self.modes)
         inputs = fields.index_select(2, order.flatten()).unflatten(2, order.shape)
@@ -104,14 +104,14 @@ class ModesMLP(Module):
         return table @ c.unflatten(1, (self.modes, self.modes)) @ table.T
 
     def _modes_of(self, residual: Tensor, weight: Tensor) -> Tensor:
-        """Of the field that is even under the swap and of the one that is odd, (2, B, modes²)."""
+        """Return the modes of the even and the odd field under exchange of the ends, (2, B, modes²)."""
         fields = torch.stack([torch.log(weight + DARK), torch.asinh(residual)])
         there = cosine_transform(residual.shape[-1])[: self.modes].float()
         return (there @ fields @ there.T).flatten(2)
 
 
 def _splines(cells: int, modes: int) -> Tensor:
-    """(cells, modes): coefficients of the quadratic splines that are cos(kπx) at cell centres.
+    """Return (cells, modes): coefficients of the quadratic splines that are cos(kπx) at cell centres.
 
     There a spline is ⅛, ¾, ⅛ of its neighbouring coefficients, which is ¾ + ¼cos(kπ/n) of a wave.
     """
@@ -137,13 +137,13 @@ class FourierLayer(Module):
         self.pointwise = Pointwise(width, width, 0.7)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, width, n, n) to the same."""
+        """Return (B, width, n, n) to the same."""
         active = hardswish(x)
         low = self._mixed(active.movedim(1, -1))  # features last, as they are in memory
         return x + low.movedim(-1, 1) + self.pointwise(active)
 
     def _mixed(self, x: Tensor) -> Tensor:
-        """The low modes of features (B, n, n, width), mixed, at the cells."""
+        """Return the low modes of features (B, n, n, width), mixed, at the cells."""
         n, m = x.shape[1], self.modes
         there = cosine_transform(n)[:m].float()
         (back,) = cosine_table(cell_centres_1d(n), frequencies(m), 1).float()
@@ -171,7 +171,7 @@ class FourierNet(Module):
         self.head = Pointwise(width, 1, 0.01)
 
     def forward(self, residual: Tensor, weight: Tensor, solved: Tensor) -> Tensor:
-        """Fields (B, n, n) to coefficients (B, n, n).
+        """Return fields (B, n, n) to coefficients (B, n, n).
 
         The potential is two derivatives smoother than the densities, so the answer is put through
         Poisson's equation, and added as it is, too.
@@ -190,29 +190,29 @@ class FourierNet(Module):
 
 
 def modes_once() -> Once:
-    """An MLP, with the mean and the spread of modes of the family."""
+    """Return an MLP, with the mean and the spread of modes of the family."""
     network = ModesMLP()
     network.prepare(*first_look(*random_pairs(make_generator(TYPICAL_SEED), TYPICAL, SQUARE))[:2])
     return Once(network)
 
 
 def fourier_once() -> Once:
-    """Fourier layers."""
+    """Return fourier layers."""
     return Once(FourierNet())
 
 
 def convolutions_once() -> Once:
-    """One U-Net, whose coarsest grid has 4² cells."""
+    """Return one U-Net, whose coarsest grid has 4² cells."""
     return Once(SymmetricUNet((16, 32, 64, 64, 64), (0, 1, 1, 1, 2), (1, 1, 2, 2, 0)))
 
 
 def cascade() -> CascadeNet:
-    """The network of `universal-2d`."""
+    """Return the network of `universal-2d`."""
     return CascadeNet(CascadeSettings())
 
 
 def one_network() -> CascadeNet:
-    """A cascade whose network for detail answers on the coarsest grid as well."""
+    """Return a cascade whose network for detail answers on the coarsest grid as well."""
     model = cascade()
     model.whole = model.detail
     return model

@@ -30,7 +30,7 @@ COLOURS = 256  # of the png: enough for one colour map, at a third of the size
 
 
 def rows() -> dict[str, Tensor]:
-    """Densities (COLUMNS, n, n) by what is written beside them; pairs stand beside each other."""
+    """Return densities (COLUMNS, n, n) by what is written beside them; pairs stand beside each other."""
     generator = torch.Generator().manual_seed(SEED)
     found = {
         name: random_densities(generator, torch.full((COLUMNS,), number), SQUARE)
@@ -43,8 +43,8 @@ def rows() -> dict[str, Tensor]:
     return found
 
 
-def drawn(found: dict[str, Tensor]) -> Figure:
-    """A row for each entry; every density on a scale of its own."""
+def draw_figure(found: dict[str, Tensor]) -> Figure:
+    """Return a row for each entry; every density on a scale of its own."""
     size = (SIDE * COLUMNS + 0.7, SIDE * len(found) + 0.2)
     figure = Figure(figsize=size, dpi=DPI)
     axes = figure.subplots(len(found), COLUMNS, gridspec_kw={"wspace": 0.06, "hspace": 0.06})
@@ -58,7 +58,7 @@ def drawn(found: dict[str, Tensor]) -> Figure:
 
 
 def show(axis: Axes, density: Frames) -> None:
-    """One density as an image, from zero to its highest value."""
+    """Return one density as an image, from zero to its highest value."""
     colours = LOOK.scale(density)
     image = axis.imshow(density, interpolation="nearest")
     image.set(norm=colours.norm, cmap=colours.cmap)
@@ -76,7 +76,7 @@ def close_up(axes: Iterable[Iterable[Axes]]) -> None:
 
 
 def write(figure: Figure, file: Path) -> None:
-    """As a png with few colours."""
+    """Write a PNG with few colours."""
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI)
     few = Image.open(buffer).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
@@ -86,7 +86,7 @@ def write(figure: Figure, file: Path) -> None:
 
 def main() -> None:
     """Draw, and write."""
-    write(drawn(rows()), PICTURE)
+    write(draw_figure(rows()), PICTURE)
     print(f"{PICTURE.relative_to(ROOT)}: {PICTURE.stat().st_size / 1000:.0f} kB")
 
 

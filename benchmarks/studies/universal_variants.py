@@ -60,26 +60,26 @@ VARIANTS: dict[str, Callable[[], Module]] = {
 
 
 def say(line: str) -> None:
-    """Where the work is."""
+    """Print the state of the work."""
     print(line, file=sys.stderr, flush=True)
 
 
 # ---- training
 
 
-def built(label: str) -> Module:
-    """A variant before training, its weights from the seed."""
+def build_variant(label: str) -> Module:
+    """Return a variant before training, its weights from the seed."""
     with randomness.fork_rng(SEED):
         return VARIANTS[label]()
 
 
 def learning_rate(share: float) -> float:
-    """After a share of the time: constant at first, then half a cosine down to zero."""
+    """Return the rate after a share of the time: constant, then half a cosine to zero."""
     falling = max(0.0, (share - HELD) / (1 - HELD))
     return RATE * 0.5 * (1 + math.cos(math.pi * falling))
 
 
-def trained(label: str, network: Module, minutes: float) -> int:
+def train_variant(label: str, network: Module, minutes: float) -> int:
     """Train for so long; gives the number of pairs that it saw."""
     optimizer, generator = SOAP(network.parameters(), RATE), make_generator(SEED)
     began, said, seen = perf_counter(), -math.inf, 0
@@ -99,7 +99,7 @@ def trained(label: str, network: Module, minutes: float) -> int:
 def take_step(
     network: Module, optimizer: torch.optim.Optimizer, source: Tensor, target: Tensor
 ) -> float:
-    """One step on pairs (B, n, n); gives what the dual value lacked on their own cells, before.
+    """Take one step on pairs (B, n, n); return the relative dual gap before it.
 
     Where the gradient is not finite nothing moves, so that one batch does not end a comparison.
     """
@@ -131,7 +131,7 @@ class Known(NamedTuple):
 
 
 def known_pairs(count: int = PAIRS) -> Known:
-    """So many pairs of each kind."""
+    """Return `count` pairs of each kind."""
     found = []
     for kind in KINDS:
         say(f"reference paths: {kind}")
@@ -159,7 +159,7 @@ class Errors(NamedTuple):
 
 @torch.no_grad()
 def errors_of(network: Module, pairs: Known) -> Errors:
-    """Of what a network answers on the pairs' own cells."""
+    """Return the errors of a network on the grid of the pairs."""
     coefficients = network(pairs.source, pairs.target)[-1]
     look = evaluate_residual(coefficients, pairs.source, pairs.target, torch.get_num_threads())
     off = (look.dual.clamp(min=0).sqrt() / pairs.distance - 1).abs()
@@ -167,14 +167,14 @@ def errors_of(network: Module, pairs: Known) -> Errors:
     linear = (pairs.source + pairs.target) / 2
     own, mixed = ((f - pairs.halfway).abs().mean((1, 2)) for f in (frames, linear))
     residuals = look.residual.double() / SQUARE.cells**2  # of unit mass
-    left = map(unbalanced_mass, residuals, look.totals.tolist())
+    left = map(unbalanced_mass, residuals, look.integrals.tolist())
     columns = torch.stack([off, own / mixed, torch.tensor(list(left), dtype=torch.float64)])
     medians = columns.unflatten(1, (len(KINDS), -1)).quantile(0.5, dim=2)
     return Errors(*medians.mean(1).tolist())
 
 
 def frame_of(coefficients: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """The density at t = ½, (n, n), of a potential (n, n) in squared cells."""
+    """Return the density at t = ½, (n, n), of a potential (n, n) in squared cells."""
     n, ends = len(coefficients), (source.double(), target.double())
     half = torch.tensor([0.5], dtype=torch.float64)
     return push_frames(coefficients.double() / n**2, ends, (1.0, 1.0), half, (n, n), 1)[0]
@@ -182,7 +182,7 @@ def frame_of(coefficients: Tensor, source: Tensor, target: Tensor) -> Tensor:
 
 @torch.no_grad()
 def one_pair(network: Module, pairs: Known) -> float:
-    """Seconds for one pair in torch, without the compiled loop that answers for `universal-2d`."""
+    """Return seconds for one pair in torch, without the compiled loop that answers for `universal-2d`."""
     call = lambda: network(pairs.source[:1], pairs.target[:1])  # noqa: E731
     measure_median(call, REPEATS)  # to warm up
     return measure_median(call, REPEATS)
@@ -190,9 +190,9 @@ def one_pair(network: Module, pairs: Known) -> float:
 
 def row(label: str, pairs: Known, minutes: float) -> Cells:
     """Train a variant and measure it."""
-    network = built(label)
+    network = build_variant(label)
     weights = sum(parameter.numel() for parameter in network.parameters())
-    seen = trained(label, network, minutes)
+    seen = train_variant(label, network, minutes)
     errors = errors_of(network, pairs)
     say(f"{label}: {errors}")
     return (

@@ -45,22 +45,22 @@ class CloudPair:
 
     @cached_property
     def truth(self) -> Density:
-        """Histograms of the particles on their optimal straight ways, (5, 25, 25)."""
-        return histogram(_moved(self.source, self.target), BOX_CLOUDS)
+        """Return histograms of the particles on their optimal straight ways, (5, 25, 25)."""
+        return histogram(_move_particles(self.source, self.target), BOX_CLOUDS)
 
     @cached_property
     def ends(self) -> tuple[Density, Density]:
-        """The histograms that operators see."""
+        """Return the histograms that operators see."""
         return histogram(self.source, BOX_CLOUDS), histogram(self.target, BOX_CLOUDS)
 
     @cached_property
     def noise(self) -> Tensor:
-        """How far the truth of the second sample is from that of the first, (5,)."""
-        return l1(histogram(_moved(*self.again), BOX_CLOUDS), self.truth)
+        """Return the error between the truths of both samples, (5,)."""
+        return l1(histogram(_move_particles(*self.again), BOX_CLOUDS), self.truth)
 
 
 def cloud_pairs(count: int, seed: int = SEED) -> list[CloudPair]:
-    """Clouds that no training saw."""
+    """Return clouds that no training saw."""
     generator = torch.Generator().manual_seed(seed)
     mixtures = cloud_mixtures(2 * count, generator)
     ends = [_particles(mixtures, generator) for _ in range(2)]  # two samples of each
@@ -71,7 +71,7 @@ def cloud_pairs(count: int, seed: int = SEED) -> list[CloudPair]:
 
 
 def table_3(conditions: Conditions) -> Result:
-    """L1 errors of both forms and of both flows."""
+    """Return L1 errors of both forms and of both flows."""
     pairs = cloud_pairs(conditions.count(PAIRS, 2))
     some = pairs[: conditions.count(FEW_PAIRS, 1)]
     rows = [[f"paper: {name}", *cells] for name, cells in paper.TABLE_3.items()]
@@ -79,7 +79,7 @@ def table_3(conditions: Conditions) -> Result:
     for label, method in _operators(conditions).items():
         rows.append([label, *make_spreads(torch.stack([l1(method(p), p.truth) for p in pairs]))])
     network = conditions.solver("geonet-cloud")
-    errors = [l1(_carried(p, network, both=False), p.truth) for p in some]
+    errors = [l1(_push_particles(p, network, both=False), p.truth) for p in some]
     rows.append(
         [f"`geonet-cloud`, particles forth, {len(some)} pairs", *make_spreads(torch.stack(errors))]
     )
@@ -89,7 +89,9 @@ def table_3(conditions: Conditions) -> Result:
         began = perf_counter()
         errors = [l1(_carried_by_flow(p, flow), p.truth) for p in some]
         seconds[name] = (perf_counter() - began) / len(some)
-        rows.append([f"{name} (`{flow.name}`), {len(some)} pairs", *make_spreads(torch.stack(errors))])
+        rows.append(
+            [f"{name} (`{flow.name}`), {len(some)} pairs", *make_spreads(torch.stack(errors))]
+        )
     rows.append(
         ["`linear`", *make_spreads(torch.stack([l1(_frames("linear")(p), p.truth) for p in pairs]))]
     )
@@ -100,7 +102,7 @@ def table_3(conditions: Conditions) -> Result:
         f"batches of {flows['CFM'].batch}, RF twice that (once more after one reflow), "
         f"{format_digits(seconds['CFM'])} s and {format_digits(seconds['RF'])} s a pair.",
     ]
-    remarks += _account(rows)
+    remarks += _write_goal_remark(rows)
     return Result(
         "table-3",
         "Point clouds",
@@ -111,19 +113,19 @@ def table_3(conditions: Conditions) -> Result:
 
 
 def _operators(conditions: Conditions) -> dict[str, Callable[[CloudPair], Density]]:
-    """Ways to get histograms from the operators."""
+    """Return ways to get histograms from the operators."""
     network = conditions.solver("geonet-cloud")
     transport = conditions.solver("transport-cloud")
     return {
         "`geonet-cloud`, density": _frames(network),
         "`transport-cloud`, density": _frames(transport),
-        "`transport-cloud`, particles forth": lambda p: _carried(p, transport, both=False),
-        "`transport-cloud`, particles of both ends": lambda p: _carried(p, transport, both=True),
+        "`transport-cloud`, particles forth": lambda p: _push_particles(p, transport, both=False),
+        "`transport-cloud`, particles of both ends": lambda p: _push_particles(p, transport, both=True),
     }
 
 
-def _account(rows: list) -> list[str]:
-    """Whether the aim is met: half of the paper's error in the middle."""
+def _write_goal_remark(rows: list) -> list[str]:
+    """Return a sentence on the goal: half of the paper's error at the interior times."""
     named = {str(row[0]): row[1:] for row in rows}
     theirs, noise = named["paper: GeONet"], named["truth of a second sample"]
     ours = named["`transport-cloud`, density"]
@@ -138,7 +140,7 @@ def _account(rows: list) -> list[str]:
 
 
 def _against_pot(pairs: list[CloudPair], conditions: Conditions) -> Table:
-    """The paper's protocol: POT's barycenters of the histograms are the reference."""
+    """Return the paper's protocol: POT's barycenters of the histograms are the reference."""
     references = [_frames("barycenter")(p) for p in pairs]
     rows = [["paper: GeONet", *paper.TABLE_3["GeONet"]]]
     for name in ("geonet-cloud", "transport-cloud", "linear"):
@@ -151,7 +153,7 @@ def _against_pot(pairs: list[CloudPair], conditions: Conditions) -> Table:
 
 
 def point_clouds(conditions: Conditions) -> Result:
-    """A pair by all methods, as histograms and as particles."""
+    """Return a pair by all methods, as histograms and as particles."""
     pair = cloud_pairs(1)[0]
     rows: dict[str, Density] = {"truth": pair.truth}
     for name in ("geonet-cloud", "transport-cloud"):
@@ -187,7 +189,7 @@ def point_clouds(conditions: Conditions) -> Result:
 
 
 def spreads_of_one(errors: Tensor) -> list[float]:
-    """Errors of one pair in percent."""
+    """Return the errors of one pair in per cent."""
     return (100 * errors).tolist()
 
 
@@ -198,8 +200,8 @@ def _frames(solver: str) -> Callable[[CloudPair], Density]:
     return lambda pair: make_solver(solver)(*pair.ends).density(QUARTERS)
 
 
-def _carried(pair: CloudPair, solver: str, both: bool) -> Density:
-    """Histograms of the particles, moved by the learned velocity.
+def _push_particles(pair: CloudPair, solver: str, both: bool) -> Density:
+    """Return histograms of the particles, moved by the learned velocity.
 
     With `both`, source particles count (1 − t) and target particles, moved back, t.
     """
@@ -219,15 +221,15 @@ def _carried_by_flow(pair: CloudPair, solver: FlowSolver) -> Density:
 
 
 def _flow(method: str, conditions: Conditions) -> FlowSolver:
-    """A solver that is trained for every pair; with its default budget unless it is quick."""
+    """Return a solver that is trained for every pair; with its default budget unless it is quick."""
     options = {"steps": QUICK_STEPS} if conditions.quick else {}
     solver = make_solver(method, **options)
     assert isinstance(solver, FlowSolver)
     return solver
 
 
-def _moved(source: Tensor, target: Tensor) -> Tensor:
-    """Particles (n, 2) on their optimal straight ways at the quarters, (5, n, 2)."""
+def _move_particles(source: Tensor, target: Tensor) -> Tensor:
+    """Return particles (n, 2) on their optimal straight ways at the quarters, (5, n, 2)."""
     share = np.full(len(source), 1 / len(source))
     cost = ot.dist(source.numpy(), target.numpy())
     plan = ot.emd(share, share, cost, numItermax=100_000_000)
@@ -236,7 +238,7 @@ def _moved(source: Tensor, target: Tensor) -> Tensor:
 
 
 def _particles(mixtures: GaussianMixture, generator: torch.Generator) -> Tensor:
-    """PARTICLES of each mixture, (B, n, 2); those outside the box are put on its face."""
+    """Return PARTICLES of each mixture, (B, n, 2); those outside the box are put on its face."""
     batch = len(mixtures.weights)
     chosen = torch.multinomial(mixtures.weights, PARTICLES, True, generator=generator)
     std = mixtures.covariances[..., 0, 0].sqrt().gather(1, chosen)[..., None]

@@ -35,7 +35,7 @@ class CodePairs:
     truth: Density
 
     def images(self, frames: Density) -> Tensor:
-        """Densities (pairs, 5, 32) back to codes, at the mass that goes from end to end, decoded.
+        """Return densities (pairs, 5, 32) back to codes, at the mass that goes from end to end, decoded.
 
         (pairs, 5, 784).
         """
@@ -46,20 +46,20 @@ class CodePairs:
 
 
 def code_pairs(images: tuple[np.ndarray, np.ndarray], autoencoder: Autoencoder) -> CodePairs:
-    """Digits (n, 28, 28) to digits, encoded."""
+    """Return digits (n, 28, 28) to digits, encoded."""
     source, target = (code_densities(autoencoder.encode(as_rows(end))) for end in images)
     return CodePairs(autoencoder, source, target, reference_frames(source, target, 0.0))
 
 
 def digit_pairs(count: int, seed: int = SEED) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of the digits that come with geonet, which are of the test set."""
+    """Return pairs of the digits that come with geonet, which are of the test set."""
     digits = sample_digits().images
     chosen = torch.randperm(len(digits), generator=torch.Generator().manual_seed(seed)).numpy()
     return digits[chosen[:count]], digits[chosen[count : 2 * count]]
 
 
 def mnist(conditions: Conditions) -> Result:
-    """Errors of codes and of the images decoded from them, beside those of a plain fade."""
+    """Return errors of codes and of the images decoded from them, beside those of a plain fade."""
     images = digit_pairs(conditions.count(PAIRS, QUICK_PAIRS))
     autoencoder = load_autoencoder(conditions.file("mnist-autoencoder"))
     tables = []
@@ -89,12 +89,12 @@ def mnist(conditions: Conditions) -> Result:
 
 
 def _picture_errors(found: Tensor, truth: Tensor) -> Tensor:
-    """Σ|a − b| / Σ|b| of images (pairs, 5, 784), (pairs, 5)."""
+    """Return Σ|a − b| / Σ|b| of images (pairs, 5, 784), (pairs, 5)."""
     return (found - truth).abs().sum(-1) / truth.abs().sum(-1)
 
 
 def _image_table(images: tuple[np.ndarray, np.ndarray], conditions: Conditions) -> Table:
-    """The transport form between the images themselves, in W2 and halfway."""
+    """Return the transport form between the images themselves, in W2 and halfway."""
     some = conditions.count(20, 2)
     source, target = (as_densities(end[:some], BLUR, FLOOR) for end in images)
     exact = make_solver("linear-program")(source, target)
@@ -120,7 +120,7 @@ def _image_table(images: tuple[np.ndarray, np.ndarray], conditions: Conditions) 
 
 
 def mnist_figure(conditions: Conditions) -> Result:
-    """Codes of both ends, their geodesic, the decoded images; and images moved themselves."""
+    """Return codes of both ends, their geodesic, the decoded images; and images moved themselves."""
     autoencoder = load_autoencoder(conditions.file("mnist-autoencoder"))
     digits = sample_digits()
     first, second = (int(np.flatnonzero(digits.labels == label)[3]) for label in (2, 6))

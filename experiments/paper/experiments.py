@@ -33,15 +33,15 @@ class Conditions:
     trained: tuple[tuple[str, str], ...] = ()
 
     def count(self, full: int, quick: int) -> int:
-        """How many of something."""
+        """Return the full or the quick number."""
         return quick if self.quick else full
 
     def solver(self, name: str) -> str:
-        """A solver, or the file of the model that was trained in its place."""
+        """Return a solver, or the file of the model that was trained in its place."""
         return dict(self.trained).get(name, name)
 
     def file(self, name: str) -> Path:
-        """The file of a model, the shipped one or the one trained in its place."""
+        """Return the file of a model, the shipped one or the one trained in its place."""
         if name in dict(self.trained):
             return Path(dict(self.trained)[name])
         file = MODELS / f"{name}.safetensors"
@@ -82,7 +82,7 @@ _DIGITS = ("mnist-autoencoder", "geonet-mnist", "transport-1d", "transport-mnist
 
 
 def _lazy(module: str, function: str) -> Callable[[Conditions], Result]:
-    """A function of this package, imported when it is called."""
+    """Return a function of this package, imported when it is called."""
     home = f"experiments.paper.{module}"
 
     def run(conditions: Conditions) -> Result:

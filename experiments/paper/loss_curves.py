@@ -22,7 +22,7 @@ LATE = 0.5  # the share of the steps that counts as late training
 
 
 def loss_curves(conditions: Conditions) -> Result:
-    """A row per model: the whole training, and its second half, in the units of the paper's box."""
+    """Return a row per model: the whole training, and its second half, in the units of the paper's box."""
     figure = Figure(figsize=(8, 2.3 * len(MODELS)), layout="constrained")
     axes = figure.subplots(len(MODELS), 2)
     rows = []
@@ -60,7 +60,7 @@ TERMS = (
 
 
 def history(conditions: Conditions, name: str) -> tuple[list[int], dict[str, list[float]], Header]:
-    """Steps, the loss and its terms there, and the header of the model's file.
+    """Return steps, the loss and its terms there, and the header of the model's file.
 
     Training has them relative to uniform, which is L^2d times the paper's.
     """
@@ -81,7 +81,7 @@ def _losses_in(log: Path) -> list[dict[str, Any]]:
 
 
 def _side(config: TrainingConfig) -> float:
-    """The side of the box, without reading any data for it."""
+    """Return the side of the box, without reading any data for it."""
     if config.problem.family == "digit-codes":
         from experiments.autoencoder import CODE_BOX
 

@@ -9,7 +9,7 @@ from benchmarks.results import Result, Table, make_means, make_spreads
 from experiments.paper import published_values as paper
 from experiments.paper.experiments import Conditions
 from geonet.density import Density
-from geonet.evaluation import TEST_SETS, PAIRS, TIME_LABELS, TestSet, ReferencePairs, sample_pairs
+from geonet.evaluation import PAIRS, TEST_SETS, TIME_LABELS, ReferencePairs, TestSet, sample_pairs
 from geonet.metrics import l1, l2, sliced_w1, w1
 from geonet.mixture import BOX_1D, BOX_2D
 from geonet.paths import QUARTERS, Geodesic
@@ -20,7 +20,7 @@ FORMS = ("geonet", "transport")
 
 
 def table_2(conditions: Conditions) -> Result:
-    """L1 errors of both forms against exact truth, and against POT as in the paper."""
+    """Return L1 errors of both forms against exact truth, and against POT as in the paper."""
     tables, remarks = [], []
     for name, case in TEST_SETS.items():
         pairs = sample_pairs(case, conditions.count(PAIRS, QUICK_PAIRS))
@@ -49,13 +49,13 @@ def _errors(name: str, case: TestSet, pairs: ReferencePairs, conditions: Conditi
 
 
 def _under_paper(table: Table) -> bool:
-    """Whether GeONet's means to the truth are at most the paper's."""
+    """Return a sentence that compares GeONet's means with the paper's."""
     paper_row, ours = table.rows[0][1:], table.rows[1][1:]
     return all(a.mean <= b.mean for a, b in zip(ours, paper_row, strict=True))  # pyright: ignore
 
 
 def metrics(conditions: Conditions) -> Result:
-    """L2, W1 and sliced W1 on random pairs."""
+    """Return L2, W1 and sliced W1 on random pairs."""
     tables = []
     for name, metric, case, scale in (
         ("1D L2", l2, TEST_SETS["1D random"], 100.0),
@@ -81,7 +81,7 @@ def metrics(conditions: Conditions) -> Result:
 
 
 def geodesics_1d(conditions: Conditions) -> Result:
-    """Four pairs in space × time: exact, GeONet, transport, POT."""
+    """Return four pairs in space × time: exact, GeONet, transport, POT."""
     pairs = sample_pairs(TEST_SETS["1D random"], conditions.count(4, 2))
     paths = _paths(pairs, "quantile", conditions)
     figure = _space_time(paths, len(pairs.source))
@@ -90,7 +90,7 @@ def geodesics_1d(conditions: Conditions) -> Result:
 
 
 def geodesics_2d(conditions: Conditions) -> Result:
-    """A pair at the quarters: exact, GeONet, transport, POT."""
+    """Return a pair at the quarters: exact, GeONet, transport, POT."""
     pairs = sample_pairs(TEST_SETS["2D random"], conditions.count(4, 1))
     paths = _paths(pairs, "monge-ampere", conditions)
     figure = plot_together(_examples(pairs, "monge-ampere", conditions))
@@ -99,7 +99,7 @@ def geodesics_2d(conditions: Conditions) -> Result:
 
 
 def ood(conditions: Conditions) -> Result:
-    """Pairs with narrower components than any in the training."""
+    """Return pairs with narrower components than any in the training."""
     tables, rows = [], {}
     for name, exact in (("1D OOD", "quantile"), ("2D OOD", "monge-ampere")):
         pairs = sample_pairs(TEST_SETS[name], conditions.count(4, 1))
@@ -112,11 +112,13 @@ def ood(conditions: Conditions) -> Result:
 
 
 def super_resolution(conditions: Conditions) -> Result:
-    """One coarse pair asked on finer grids, against the truth there."""
+    """Return one coarse pair asked on finer grids, against the truth there."""
     tables = []
     strips: dict[str, tuple[Geodesic, list[int]]] = {}
     for d, coarse, finer in ((1, 100, (50, 100, 200, 400)), (2, 24, (24, 48, 96, 192))):
-        case = TestSet(TEST_SETS[f"{d}D random"].family, (BOX_1D if d == 1 else BOX_2D).with_shape(coarse))
+        case = TestSet(
+            TEST_SETS[f"{d}D random"].family, (BOX_1D if d == 1 else BOX_2D).with_shape(coarse)
+        )
         counts = finer[: conditions.count(4, 3)]
         paths = {
             form: sample_pairs(case, 1).solve(conditions.solver(f"{form}-{d}d")) for form in FORMS
@@ -140,7 +142,7 @@ def super_resolution(conditions: Conditions) -> Result:
 
 
 def potentials(conditions: Conditions) -> Result:
-    """The potentials of three pairs in 1D, and in 2D at t = ½: exact, GeONet's H, transport's u."""
+    """Return the potentials of three pairs in 1D, and in 2D at t = ½: exact, GeONet's H, transport's u."""
     figure = Figure(figsize=(9, 9), layout="constrained")
     top, bottom = figure.subfigures(2, 1)  # pyright: ignore[reportGeneralTypeIssues]
     count, tables = conditions.count(3, 1), []
@@ -168,7 +170,7 @@ def potentials(conditions: Conditions) -> Result:
 
 
 def _potential_errors(path: Geodesic, exact: Geodesic) -> list[float]:
-    """√(∫|v − v*|² dμ / ∫|v*|² dμ) at the quarters in percent, mean over the pairs."""
+    """Return √(∫|v − v*|² dμ / ∫|v*|² dμ) at the quarters in percent, mean over the pairs."""
     points = path.grid.points()
     found, true = (p.velocity(QUARTERS, points) for p in (path, exact))
     weight = exact.density(QUARTERS).tensor.clamp(min=0)[..., None]
@@ -179,7 +181,7 @@ def _potential_errors(path: Geodesic, exact: Geodesic) -> list[float]:
 
 
 def _draw_potential(axis: Axes, path: Geodesic, k: int) -> None:
-    """u in space × time, or at t = ½ in the plane, with mean zero."""
+    """Return u in space × time, or at t = ½ in the plane, with mean zero."""
     if path.grid.dimension == 1:
         times = [i / 50 for i in range(51)]
         values = path.potential(times, path.grid.points())[k]
@@ -192,7 +194,7 @@ def _draw_potential(axis: Axes, path: Geodesic, k: int) -> None:
 
 
 def _methods(exact: str, conditions: Conditions, d: int) -> dict[str, str]:
-    """Solvers by the names that figures have for them."""
+    """Return solvers by the names that figures have for them."""
     learned = {f"{form}-{d}d": conditions.solver(f"{form}-{d}d") for form in FORMS}
     return {"exact": exact, **learned, "POT": "barycenter"}
 
@@ -218,7 +220,7 @@ def _example_errors(pairs: ReferencePairs, paths: dict[str, Geodesic], name: str
 
 
 def _space_time(paths: dict[str, Geodesic], count: int) -> Figure:
-    """A row per method, a column per pair: time to the right, space upwards."""
+    """Return a row per method, a column per pair: time to the right, space upwards."""
     figure = Figure(figsize=(2.2 * count, 1.9 * len(paths)), layout="constrained")
     axes = figure.subplots(len(paths), count, squeeze=False)
     times = [i / 60 for i in range(61)]
@@ -233,7 +235,7 @@ def _space_time(paths: dict[str, Geodesic], count: int) -> Figure:
 
 
 def _resolutions(strips: dict[str, tuple[Geodesic, list[int]]]) -> Figure:
-    """The path at t = ½ on every grid."""
+    """Return the path at t = ½ on every grid."""
     count = max(len(cells) for _, cells in strips.values())
     figure = Figure(figsize=(2.3 * count, 4.4), layout="constrained")
     axes = figure.subplots(len(strips), count, squeeze=False)

@@ -39,7 +39,7 @@ RACES = (
 
 
 def runtime(conditions: Conditions) -> Result:
-    """Milliseconds for a path, one pair at a time, mean and standard deviation over the pairs."""
+    """Return milliseconds for a path, one pair at a time, mean and standard deviation over the pairs."""
     tables, curves = [], {}
     for race in RACES:
         sizes = race.sizes[:: conditions.count(1, 2)]
@@ -90,7 +90,7 @@ def _milliseconds(solver: Solver, pairs: list[tuple[Density, Density]], times: i
 
 
 def _ratios(found: dict[str, dict[int, Spread]], race: Race, columns: tuple[str, ...]) -> Table:
-    """How many times faster than POT."""
+    """Return the speed relative to POT."""
     rows: list[list[Cell]] = []
     for name in (f"geonet-{race.dimension}d", f"transport-{race.dimension}d"):
         for against in list(found)[:2]:
@@ -103,7 +103,7 @@ def _ratios(found: dict[str, dict[int, Spread]], race: Race, columns: tuple[str,
 
 
 def _figure(curves: dict[int, dict[str, dict[int, Spread]]]) -> Figure:
-    """Linear above, logarithmic below."""
+    """Draw the times, linear above and logarithmic below."""
     figure = Figure(figsize=(9, 6.4), layout="constrained")
     axes = figure.subplots(2, len(curves))
     for column, (d, found) in zip(axes.T, curves.items(), strict=True):

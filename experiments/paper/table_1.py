@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.results import Cell, Result, Table, make_spreads
 from experiments.paper.experiments import Conditions
-from geonet.evaluation import TEST_SETS, PAIRS, TIME_LABELS, ReferencePairs, sample_pairs
+from geonet.evaluation import PAIRS, TEST_SETS, TIME_LABELS, ReferencePairs, sample_pairs
 from geonet.metrics import l1
 from geonet.paths import QUARTERS
 from geonet.solvers.neural.model import Header, read_tensors
@@ -35,7 +35,7 @@ KINDS = {
 
 
 def table_1(conditions: Conditions) -> Result:
-    """Properties, then accuracy and cost on the random 1D pairs of Table 2."""
+    """Return properties, then accuracy and cost on the random 1D pairs of Table 2."""
     columns = (
         "kind",
         "solver",
@@ -48,7 +48,7 @@ def table_1(conditions: Conditions) -> Result:
     pairs = sample_pairs(TEST_SETS["1D random"], conditions.count(PAIRS, 3))
     rows = []
     for name in PROPERTIES:
-        rows.append(_measured(name, pairs, conditions))
+        rows.append(_measure(name, pairs, conditions))
     costs = ("solver", "pairs", *TIME_LABELS, "training, s", "ms a pair")
     tables = [
         Table("Properties", columns, properties),
@@ -63,7 +63,7 @@ def table_1(conditions: Conditions) -> Result:
     return Result("table-1", "Four kinds of method", conditions.quick, tables, remarks)
 
 
-def _measured(name: str, pairs: ReferencePairs, conditions: Conditions) -> list[Cell]:
+def _measure(name: str, pairs: ReferencePairs, conditions: Conditions) -> list[Cell]:
     options = {}
     if name == "pinn":
         count = conditions.count(PINN_PAIRS, 1)
@@ -83,7 +83,7 @@ def _measured(name: str, pairs: ReferencePairs, conditions: Conditions) -> list[
 
 
 def _header(name: str, conditions: Conditions) -> tuple[Cell, Header]:
-    """Seconds of training, and the header of the model's file; none for others."""
+    """Return seconds of training, and the header of the model's file; none for others."""
     file = conditions.file(name)
     if not file.is_file():
         return None, {}

@@ -411,7 +411,7 @@ def test_clouds_are_of_their_mixtures():
 
 def test_particles_move_straight_and_at_the_least_cost(few):
     pair = clouds.cloud_pairs(1)[0]
-    moved = clouds._moved(pair.source, pair.target)
+    moved = clouds._move_particles(pair.source, pair.target)
     assert moved.shape == (5, 200, 2)
     assert torch.equal(moved[0], pair.source)
     assert torch.equal(moved[4].sort(0).values, pair.target.sort(0).values)
@@ -430,7 +430,7 @@ def test_the_truth_of_clouds_is_their_histogram_on_the_way(few):
     assert torch.equal(pair.truth.tensor[0], source.tensor)
     assert torch.equal(pair.truth.tensor[4], target.tensor)
     assert pair.truth.tensor.shape == (5, 25, 25)
-    middle = clouds._moved(pair.source, pair.target)[2]
+    middle = clouds._move_particles(pair.source, pair.target)[2]
     assert torch.equal(pair.truth.tensor[2], histogram(middle, BOX_CLOUDS).tensor)
 
 
@@ -456,7 +456,7 @@ def test_particles_of_both_ends_count_by_the_time(few, monkeypatch):
     """Where nothing moves, they fade; those of the source alone stay."""
     monkeypatch.setattr(clouds, "make_solver", lambda name: standing_still)
     pair = clouds.cloud_pairs(1)[0]
-    alone, both = (clouds._carried(pair, "some", both=both).tensor for both in (False, True))
+    alone, both = (clouds._push_particles(pair, "some", both=both).tensor for both in (False, True))
     source, target = (end.tensor for end in pair.ends)
     for k, t in enumerate(QUARTERS):
         assert torch.allclose(alone[k], source)
@@ -466,14 +466,14 @@ def test_particles_of_both_ends_count_by_the_time(few, monkeypatch):
 def test_particles_of_the_target_go_back(few, monkeypatch):
     """Along the path from target to source, whose time runs the other way."""
     pair = clouds.cloud_pairs(1)[0]
-    there, back = (clouds._moved(*ends) for ends in ((pair.source, pair.target), _reverse(pair)))
+    there, back = (clouds._move_particles(*ends) for ends in ((pair.source, pair.target), _reverse(pair)))
 
     def solver(source, target):
         forth = torch.equal(source.tensor, pair.ends[0].tensor)
         return SimpleNamespace(trajectories=lambda points, times: there if forth else back)
 
     monkeypatch.setattr(clouds, "make_solver", lambda name: solver)
-    both = clouds._carried(pair, "some", both=True)
+    both = clouds._push_particles(pair, "some", both=True)
     off = (both.tensor - pair.truth.tensor).abs().sum((-2, -1)) * BOX_CLOUDS.cell_volume
     assert float(off.max()) < 0.02  # but for particles on the edges of cells
 
@@ -505,7 +505,7 @@ def test_the_aim_is_judged_in_the_middle(ours, said):
         row("truth of a second sample", (20.0, 25.0, 26.0, 27.0, 20.0)),
         row("`transport-cloud`, density", ours),
     ]
-    (remark,) = clouds._account(rows)
+    (remark,) = clouds._write_goal_remark(rows)
     assert remark.startswith(
         "In between, `transport-cloud` has 14.4 (paper 28.8, noise 25.0), "
         f"{ours[2]} (paper 30.0, noise 26.0), 14.8 (paper 29.6, noise 27.0): {said}, "

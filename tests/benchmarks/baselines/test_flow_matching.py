@@ -15,8 +15,8 @@ from benchmarks.baselines.flow_matching import (
     LearnedFlow,
     RectifiedFlow,
     fit_flow,
-    on_lines,
-    paired_optimally,
+    sample_on_lines,
+    pair_optimally,
     split_cells,
 )
 from geonet import Density, GaussianMixture, Grid
@@ -167,7 +167,7 @@ def test_cells_are_split_into_at_most_so_many_parts():
 
 def test_places_are_on_the_lines_of_pairs(generator):
     x0, x1 = torch.randn(2, 4000, 3, generator=generator)
-    t, where, velocity = on_lines(x0, x1, generator)
+    t, where, velocity = sample_on_lines(x0, x1, generator)
     assert torch.allclose(where, x0 + t[:, None] * velocity, atol=1e-5)
     assert torch.allclose(where, x1 - (1 - t[:, None]) * velocity, atol=1e-5)
     found = t.sort().values  # uniform: no further from the line than Kolmogorov has it
@@ -195,7 +195,7 @@ def drawn(x0: torch.Tensor, x1: torch.Tensor, batches: int, generator) -> Counte
     """How often each pair of rows came, as numbers of the rows."""
     found = Counter()
     for _ in range(batches):
-        ends = zip((x0, x1), paired_optimally(x0, x1, generator), strict=True)
+        ends = zip((x0, x1), pair_optimally(x0, x1, generator), strict=True)
         rows = [(end == these[:, None]).all(-1).int().argmax(1).tolist() for end, these in ends]
         found.update(zip(*rows, strict=True))
     return found

@@ -8,8 +8,8 @@ from benchmarks.baselines import flow_matching as learned_flow
 from benchmarks.baselines.flow_matching import (
     FlowMatching,
     RectifiedFlow,
-    on_lines,
-    paired_optimally,
+    sample_on_lines,
+    pair_optimally,
 )
 from geonet._utils import fork_rng
 
@@ -43,7 +43,7 @@ def batch(generator):
 def test_the_same_pairs_as_often(torchcfm, batch, generator, both_seeded):
     sampler = torchcfm.ExactOptimalTransportConditionalFlowMatcher(sigma=0.0).ot_sampler
     found, distinct = [], []
-    for draw in (lambda: paired_optimally(*batch, generator), lambda: sampler.sample_plan(*batch)):
+    for draw in (lambda: pair_optimally(*batch, generator), lambda: sampler.sample_plan(*batch)):
         draws = [{tuple(row) for row in torch.cat(draw(), 1).tolist()} for _ in range(200)]
         found.append(set.union(*draws))
         distinct.append(np.mean([len(pairs) for pairs in draws]) / 64)
@@ -53,7 +53,7 @@ def test_the_same_pairs_as_often(torchcfm, batch, generator, both_seeded):
 
 
 def test_the_same_lines(torchcfm, batch, generator):
-    t, where, velocity = on_lines(*batch, generator)
+    t, where, velocity = sample_on_lines(*batch, generator)
     matcher = torchcfm.ConditionalFlowMatcher(sigma=0.0)
     _, theirs, their_velocity = matcher.sample_location_and_conditional_flow(*batch, t)
     assert torch.equal(where, theirs)
