@@ -1,4 +1,4 @@
-"""How any file is read and written: one clear error, nothing half-written."""
+"""Reading and writing of files: one kind of error, no partial files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from PIL import UnidentifiedImageError
 
 from geonet.errors import FileError, GeonetError
 
-PACKED = 1032  # bytes that one byte of an archive can stand for, at most
+MAX_COMPRESSION = 1032  # largest ratio that deflate can reach
 
 
 @contextmanager
 def atomic_write(file: Path) -> Iterator[Path]:
-    """A temporary name beside `file` to write to; it gets the real name only if all went well."""
+    """Yield a temporary name beside `file`, which is renamed to `file` if there was no error."""
     if not file.parent.is_dir():
         raise FileError(f"The folder {file.parent} does not exist; create it first.")
     temporary = file.with_name(f".{file.stem}.{os.getpid()}-{get_ident()}{file.suffix}")
@@ -36,20 +36,20 @@ def atomic_write(file: Path) -> Iterator[Path]:
 
 
 def ensure_dir(folder: Path) -> Path:
-    """The folder, there and ready for files."""
+    """Create the folder if it does not exist, and return it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileError(f"Cannot make the folder {folder}: {error.strerror}.") from error
+        raise FileError(f"Cannot create the folder {folder}: {error.strerror}.") from error
     return folder
 
 
 @contextmanager
-def wrap_read_errors(file: Path, what: str) -> Iterator[None]:
-    """Turn whatever a decoder raises into a `FileError`.
+def wrap_read_errors(file: Path, content: str) -> Iterator[None]:
+    """Turn any exception of a decoder into a `FileError`.
 
     Broken files make third-party decoders raise almost anything (OSError, ValueError, SyntaxError,
-    zlib.error, struct.error, MemoryError, ...), so all is caught; keep the body to their calls.
+    zlib.error, struct.error, MemoryError, ...), so every Exception is caught.
     """
     _check_file(file)
     try:
@@ -58,34 +58,34 @@ def wrap_read_errors(file: Path, what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise FileError(
-            f"Cannot read {file} as {what}: {_cause(error)}; check that it is whole and readable."
+            f"Cannot read {file} as {content}: {_cause(error)}; check that it is complete."
         ) from error
 
 
-def read_arrays(file: Path, what: str) -> dict[str, np.ndarray]:
-    """The arrays of an npz; nothing is unpickled."""
-    with open_npz(file, what) as archive:
+def read_arrays(file: Path, content: str) -> dict[str, np.ndarray]:
+    """Return the arrays of an npz, without pickled objects."""
+    with open_npz(file, content) as archive:
         return dict(archive)
 
 
 @contextmanager
-def open_npz(file: Path, what: str) -> Iterator[SafeNpz]:
-    """The arrays of an npz by their names, each read when it is asked for."""
-    with wrap_read_errors(file, what), zipfile.ZipFile(file) as members:
-        yield SafeNpz(members, PACKED * file.stat().st_size)
+def open_npz(file: Path, content: str) -> Iterator[SafeNpz]:
+    """Yield the arrays of an npz by name; each is read on access."""
+    with wrap_read_errors(file, content), zipfile.ZipFile(file) as members:
+        yield SafeNpz(members, MAX_COMPRESSION * file.stat().st_size)
 
 
 class SafeNpz(Mapping[str, np.ndarray]):
-    """What np.load gives, but that nothing is taken for an array which is none, nor trusted."""
+    """The arrays of an npz, read without trust in the sizes that their headers state."""
 
-    def __init__(self, members: zipfile.ZipFile, most: int):
-        self._members, self._most = members, most
+    def __init__(self, members: zipfile.ZipFile, max_bytes: int):
+        self._members, self._max_bytes = members, max_bytes
         self._names = {name.removesuffix(".npy"): name for name in members.namelist()}
 
     def __getitem__(self, name: str) -> np.ndarray:
         info = self._members.getinfo(self._names[name])
         with self._members.open(info) as stream:
-            return read_npy(stream, min(info.file_size, self._most))
+            return read_npy(stream, min(info.file_size, self._max_bytes))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -95,26 +95,27 @@ class SafeNpz(Mapping[str, np.ndarray]):
 
 
 def read_npy(stream: IO[bytes], size: int) -> np.ndarray:
-    """The array in an npy of `size` bytes; numpy would believe the header and make room first."""
-    form = np.lib.format
-    major, _ = form.read_magic(stream)
-    start, short = stream.tell(), major == 1
-    if int.from_bytes(stream.read(2 if short else 4), "little") > size:
+    """Return the array in an npy of `size` bytes; NumPy would allocate by the header first."""
+    npy = np.lib.format
+    major, _ = npy.read_magic(stream)
+    start = stream.tell()
+    if int.from_bytes(stream.read(2 if major == 1 else 4), "little") > size:
         raise ValueError("its header says that it is longer than the file")
     stream.seek(start)
-    shape, _, kind = (form.read_array_header_1_0 if short else form.read_array_header_2_0)(stream)
-    if math.prod(shape) * kind.itemsize > size and not kind.hasobject:
+    read_header = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
+    shape, _, dtype = read_header(stream)
+    if math.prod(shape) * dtype.itemsize > size and not dtype.hasobject:
         raise ValueError(f"its header says {shape} values, more than there are")
     stream.seek(0)
-    return form.read_array(stream, allow_pickle=False)
+    return npy.read_array(stream, allow_pickle=False)
 
 
 def _cause(error: Exception) -> str:
-    """What a decoder says, in one line."""
+    """Return the message of a decoder in one line."""
     if isinstance(error, UnidentifiedImageError):
         return "no known format"
-    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(said.split()).rstrip(".")
+    message = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(message.split()).rstrip(".")
 
 
 def _check_file(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""What long work says about itself, to whoever listens."""
+"""Progress messages of long computations."""
 
 from __future__ import annotations
 
@@ -7,49 +7,47 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
 
-from geonet._validation import as_number, short_repr
+from geonet._validation import as_number
 from geonet.errors import InputError
 
-Listener = Callable[[str], None]
-_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+Callback = Callable[[str], None]
+_callback: ContextVar[Callback | None] = ContextVar("callback", default=None)
 
 
 def report_progress(line: str) -> None:
-    """Say where the work is, in a few words."""
-    listener = _listener.get()
-    if listener is not None:
-        listener(line)
+    """Send a short line about the state of the computation to the callback, if there is one."""
+    callback = _callback.get()
+    if callback is not None:
+        callback(line)
 
 
 @contextmanager
-def progress_callback(listener: Listener, every: float = 0.0) -> Iterator[None]:
-    """Hear where solvers are while they work, in this thread.
+def progress_callback(callback: Callback, every: float = 0.0) -> Iterator[None]:
+    """Call a function with progress messages of solvers in the current thread.
 
-    `with geonet.listening(print, every=2): geonet.geodesic(source, target)` prints lines such as
-    "midpoint: 256×256 cells, Newton step 7, residual 1.4 %".
+    `with geonet.progress_callback(print, every=2): geonet.geodesic(source, target)` prints lines
+    such as "midpoint: 256×256 cells, Newton step 7, residual 1.4 %".
 
     Args:
-        listener: called with a line of text, in the thread that solves.
-        every: seconds between two lines; those in between are dropped.
+        callback: called with a line of text, in the thread that solves.
+        every: minimal number of seconds between two lines; others are dropped.
     """
-    if not callable(listener):
-        raise InputError(
-            f"listener is {short_repr(listener)}; give a function of a line, as print is."
-        )
+    if not callable(callback):
+        raise InputError(f"callback is {callback!r}; give a function of a line, such as print.")
     pause = as_number(every, "every", "give a number of seconds")
     if not pause >= 0:
         raise InputError(f"every is {pause:g}; give a number of seconds, at least 0.")
-    token = _listener.set(_seldom(listener, pause) if pause > 0 else listener)
+    token = _callback.set(_throttle(callback, pause) if pause > 0 else callback)
     try:
         yield
     finally:
-        _listener.reset(token)
+        _callback.reset(token)
 
 
 @contextmanager
-def part(name: str) -> Iterator[None]:
-    """Tell that a part of the work begins; what it tells meanwhile follows its name."""
-    outer = _listener.get()
+def progress_stage(name: str) -> Iterator[None]:
+    """Report that a stage begins, and prefix the messages of its computations with its name."""
+    outer = _callback.get()
     if outer is None:
         yield
         return
@@ -58,13 +56,13 @@ def part(name: str) -> Iterator[None]:
         yield
 
 
-def _seldom(listener: Listener, every: float) -> Listener:
+def _throttle(callback: Callback, every: float) -> Callback:
     last = -float("inf")
 
-    def hear(line: str) -> None:
+    def call(line: str) -> None:
         nonlocal last
         if monotonic() - last >= every:
             last = monotonic()
-            listener(line)
+            callback(line)
 
-    return hear
+    return call

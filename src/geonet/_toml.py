@@ -1,4 +1,4 @@
-"""Frozen dataclasses from and to TOML: unknown keys, wrong types and missing ones are refused."""
+"""Conversion of frozen dataclasses from and to TOML, with checks of keys and types."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ T = TypeVar("T")
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
+    """Return the tables of a TOML file."""
     with wrap_read_errors(file, "TOML"):
         return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def from_table(cls: type[T], table: Any, where: str = "") -> T:
-    """A dataclass from nested tables; `where` is the path of keys that led here.
+    """Return a dataclass from nested tables; `where` is the path of keys to the table.
 
-    A class with `of_kind` stands for those it names, of which the table chooses by its `kind`.
+    A class with `classes_by_kind` is replaced by the class that the `kind` of the table selects.
     """
-    if "of_kind" in vars(cls):
-        cls = _by_kind(cls.of_kind(), table, where)  # type: ignore[attr-defined]
+    if "classes_by_kind" in vars(cls):
+        cls = _select_class(cls.classes_by_kind(), table, where)  # type: ignore[attr-defined]
     if not isinstance(table, dict):
         raise ConfigError(f"{where} is {table!r}; give a table of {', '.join(_names(cls))}.")
     known, hints = _names(cls), get_type_hints(cls)
@@ -54,7 +54,7 @@ def from_table(cls: type[T], table: Any, where: str = "") -> T:
 
 
 def to_table(settings: Any) -> dict[str, Any]:
-    """Nested tables from a dataclass, ready for JSON and TOML; what is None is left out."""
+    """Return nested tables of a dataclass for JSON and TOML, without fields that are None."""
     table = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -66,7 +66,7 @@ def to_table(settings: Any) -> dict[str, Any]:
 
 
 def to_toml(table: dict[str, Any], prefix: str = "") -> str:
-    """TOML text of nested tables of numbers, strings, booleans and lists of these."""
+    """Return the TOML text of nested tables of numbers, strings, booleans and lists of these."""
     inner = {key: value for key, value in table.items() if isinstance(value, dict)}
     lines = [f"{key} = {_literal(value)}" for key, value in table.items() if key not in inner]
     text = "".join(line + "\n" for line in lines)
@@ -77,7 +77,7 @@ def to_toml(table: dict[str, Any], prefix: str = "") -> str:
 
 
 def check_types(settings: Any) -> None:
-    """Refuse a dataclass that was made with values of other types than its fields have."""
+    """Raise ConfigError if the values of a dataclass do not have the types of its fields."""
     hints = get_type_hints(type(settings))
     for field in dataclasses.fields(settings):
         hint, value = hints[field.name], getattr(settings, field.name)
@@ -86,8 +86,8 @@ def check_types(settings: Any) -> None:
             continue
         kind = kinds[0]
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            made = f"give {kind.__name__}(...)"
-            check_instance(value, kind, field.name, made, ConfigError)
+            remedy = f"give {kind.__name__}(...)"
+            check_instance(value, kind, field.name, remedy, ConfigError)
         elif get_origin(kind) is Literal:
             check_instance(value, str, field.name, "give a name", ConfigError)
         else:
@@ -95,7 +95,7 @@ def check_types(settings: Any) -> None:
 
 
 def require(condition: bool, message: str) -> None:
-    """Refuse a setting with one sentence."""
+    """Raise ConfigError with a message if a condition does not hold."""
     if not condition:
         raise ConfigError(message)
 
@@ -109,7 +109,7 @@ def _path(where: str, key: Any) -> str:
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
-    """`value` as the type `hint`, or an error that names the place."""
+    """Return `value` as the type `hint`; raise ConfigError with its key otherwise."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         (hint,) = (kind for kind in arguments if kind is not NoneType)  # T | None, from TOML: T
@@ -121,7 +121,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
             return value
         raise ConfigError(f"{where} is {value!r}; choose from {', '.join(map(repr, arguments))}.")
     if origin is tuple:
-        return _tuple(arguments, value, where)
+        return _to_tuple(arguments, value, where)
     if hint is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
     if type(value) is not hint or (hint is float and not math.isfinite(value)):
@@ -129,8 +129,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
-def _by_kind(named: dict[str, type], value: Any, where: str) -> type:
-    """Of several dataclasses the one whose kind the table names; the first if it names none."""
+def _select_class(named: dict[str, type], value: Any, where: str) -> type:
+    """Return the dataclass with the kind of the table; the first if the table has none."""
     default = next(iter(named))
     name = value.get("kind", default) if isinstance(value, dict) else default
     if not isinstance(name, str) or name not in named:
@@ -139,7 +139,7 @@ def _by_kind(named: dict[str, type], value: Any, where: str) -> type:
     return named[name]
 
 
-def _tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+def _to_tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise ConfigError(f"{where} is {value!r}; give a list.")
     if arguments[-1] is Ellipsis:
@@ -154,11 +154,11 @@ def _literal(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # TOML escapes as JSON does, but for this one, which JSON leaves as it is.
+        # TOML escapes like JSON, apart from DEL, which JSON keeps.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list):
         return "[" + ", ".join(_literal(item) for item in value) + "]"
     return repr(value)
 
 
-_KINDS = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a string"}
+_KINDS = {int: "an integer", float: "a finite number", bool: "true or false", str: "a string"}

@@ -1,4 +1,4 @@
-"""Objects by their location, "module:attribute", imported when they are first asked for."""
+"""Helpers without a module of their own: imports, warnings, random numbers, the version."""
 
 from __future__ import annotations
 
@@ -14,78 +14,72 @@ import torch
 
 from geonet._validation import check_instance
 
+VERSION = "0.1.0"
+
 
 def import_object(location: str) -> Any:
-    """The object at "module:attribute"."""
+    """Return the object at "module:attribute"."""
     module, attribute = location.split(":")
     return getattr(import_module(module), attribute)
 
 
-# ---- Warnings: remarks of libraries that users are not to see, and where ours come from.
+class _WarningFilter:
+    """Warnings of Pillow and POT, and deprecations, are hidden while there are users.
 
-
-LIBRARIES = r"(PIL|ot)(\.|$)"
-
-_lock = Lock()
-_inside = 0
-_outside = warnings.catch_warnings()
-
-
-@contextmanager
-def suppress_warnings() -> Iterator[None]:
-    """No warnings of Pillow and POT in here, and none that something is deprecated.
-
-    `catch_warnings` alone is not for threads: where two overlap, the one that leaves last puts back
-    what it found, the filters of the other, and they stay. Here the first thread that enters sets
-    them, and the last one that leaves puts back what was there before.
+    `catch_warnings` alone is not thread-safe: of two that overlap, the last to exit restores the
+    filters of the other one. Here the first thread to enter sets the filters, and the last one to
+    leave restores them.
     """
-    global _inside, _outside
-    with _lock:
-        if _inside == 0:
-            _outside = warnings.catch_warnings()
-            _outside.__enter__()
-            warnings.filterwarnings("ignore", module=LIBRARIES)
-            warnings.simplefilter("ignore", DeprecationWarning)
-        _inside += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _inside -= 1
-            if _inside == 0:
-                _outside.__exit__(None, None, None)
+
+    def __init__(self) -> None:
+        self._lock, self._users = Lock(), 0
+        self._filters = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._users == 0:
+                self._filters = warnings.catch_warnings()
+                self._filters.__enter__()
+                warnings.filterwarnings("ignore", module=r"(PIL|ot)(\.|$)")
+                warnings.simplefilter("ignore", DeprecationWarning)
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                self._filters.__exit__(None, None, None)
+
+
+_warning_filter = _WarningFilter()
+
+
+def suppress_warnings() -> _WarningFilter:
+    """Return a context in which warnings of Pillow and POT, and deprecations, are hidden."""
+    return _warning_filter
 
 
 def user_stacklevel() -> int:
-    """`stacklevel` with which a warning is at the first caller outside geonet."""
+    """Return the `stacklevel` of a warning that points at the first caller outside geonet."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("geonet."):
         level, frame = level + 1, frame.f_back
     return level
 
 
-# ---- Torch's global stream of random numbers, borrowed.
-
-
-_lock_randomness = RLock()  # there is one stream for all threads
+_rng_lock = RLock()  # torch has one global generator for all threads
 
 
 @contextmanager
 def fork_rng(seed: int) -> Iterator[None]:
-    """Seeds PyTorch and leaves its global generator as it was; one thread after the other."""
-    with _lock_randomness, torch.random.fork_rng(devices=[]):
+    """Seed torch's global generator and restore it afterwards; one thread at a time."""
+    with _rng_lock, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def check_generator(generator: torch.Generator | None) -> None:
-    """Refuse what draws no random numbers, such as a seed."""
+    """Raise InputError if `generator` is neither None nor a torch.Generator."""
     if generator is not None:
         remedy = "give a torch.Generator, such as torch.Generator().manual_seed(0)"
         check_instance(generator, torch.Generator, "generator", remedy)
-
-
-# ---- The version of geonet.
-
-
-VERSION = "0.1.0"

@@ -1,15 +1,15 @@
-"""The façade: `geonet.geodesic(source, target)` and its three companions."""
+"""The main functions: geodesic, solver, list_solvers and load."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from geonet._serialization import load_geodesic
 from geonet._validation import as_path, short_repr
 from geonet.density import Density
 from geonet.errors import InputError, SolverError
 from geonet.grid import Grid, check_grid
+from geonet.io import load_geodesic
 from geonet.mixture import End, GaussianMixture
 from geonet.paths import Geodesic
 from geonet.solvers.base import MixtureSolver, Solver
@@ -24,13 +24,13 @@ def geodesic(
     grid: Grid | None = None,
     **options: Any,
 ) -> Geodesic:
-    """The W2 geodesic from `source` to `target`.
+    """Return the W2 geodesic from `source` to `target`.
 
     Args:
         source: μ_0, one density or a batch.
         target: μ_1, on the same grid.
         solver: a name (see `list_solvers`), a trained model's file (*.safetensors), or a `Solver`.
-        grid: where Gaussian mixtures are evaluated; not needed for densities.
+        grid: grid on which Gaussian mixtures are evaluated; not needed for densities.
         **options: options of the named solver, such as `floor=0.01` for "monge-ampere".
     """
     if grid is not None:
@@ -38,24 +38,26 @@ def geodesic(
     if isinstance(solver, Solver):
         if options:
             raise SolverError(
-                "Options go with a solver's name, and this solver already has its own; "
+                "Options are for a solver given by its name, and this one is an object; "
                 "give them to geonet.solver(name, ...)."
             )
         chosen = solver
     else:
         chosen = make_solver(solver, **options)
     if isinstance(chosen, MixtureSolver) and grid is None:
-        return chosen(_checked(source), _checked(target))
+        _check_end(source)
+        _check_end(target)
+        return chosen(source, target)
     return chosen(*(_on_grid(end, grid, chosen) for end in (source, target)))
 
 
 def solver(name: str | Path, **options: Any) -> Solver:
-    """The solver of that name or model file, a callable (source, target) -> Geodesic."""
+    """Return the solver of that name or model file, a callable (source, target) -> Geodesic."""
     return make_solver(name, **options)
 
 
 def list_solvers() -> dict[str, str]:
-    """Every solver's name with one line on what it is for and what it gives."""
+    """Return the name of every solver with one line on its purpose and its results."""
     lines = {}
     for name, cls in load_solver_classes().items():
         lines[name] = f"{cls.info.summary}; provides {', '.join(cls.info.provides)}"
@@ -63,14 +65,14 @@ def list_solvers() -> dict[str, str]:
 
 
 def load(file: str | Path) -> Geodesic:
-    """The path that `path.save(file)` wrote."""
-    found = as_path(file)
-    import_all_solvers()  # every kind of path registers itself when its module is imported
-    return load_geodesic(found)
+    """Return the path that `path.save(file)` wrote; its results are NumPy arrays."""
+    path = as_path(file)
+    import_all_solvers()  # the import of its module registers a kind of path
+    return load_geodesic(path)
 
 
 def _on_grid(end: End, grid: Grid | None, solver: Solver) -> Density:
-    end = _checked(end)
+    _check_end(end)
     if isinstance(end, GaussianMixture):
         if grid is not None:
             return end.to_density(grid)
@@ -80,21 +82,18 @@ def _on_grid(end: End, grid: Grid | None, solver: Solver) -> Density:
         )
     if grid is not None and end.grid != grid:
         raise InputError(
-            f"grid= says where mixtures are evaluated, and this density lies on {end.grid}; "
+            f"grid is for mixtures, and this density lies on {end.grid}; "
             "use density.resample(grid) first."
         )
     return end
 
 
-def _checked(end: End) -> End:
+def _check_end(end: End) -> None:
     if not isinstance(end, Density | GaussianMixture):
         if isinstance(end, str | Path):
             name = repr(str(end))
-            raise InputError(
-                f"{name} is the name of a file, not a Density; give geonet.read({name})."
-            )
+            raise InputError(f"{name} is a file name, not a Density; give geonet.read({name}).")
         raise InputError(
             f"Source and target must be densities, and one of them is {short_repr(end)}; "
             "give geonet.Density(values, grid)."
         )
-    return end

@@ -1,19 +1,19 @@
-"""What can go wrong, as a small tree. Every message names the cause and the remedy."""
+"""Exceptions of geonet. Every message names the cause and the remedy."""
 
 
 class GeonetError(Exception):
-    """Base of every error that geonet raises on purpose."""
+    """Base class of all errors that geonet raises."""
 
     def __str__(self) -> str:
-        return " ".join(super().__str__().splitlines())  # names of files and keys may hold any
+        return " ".join(super().__str__().splitlines())  # file names may contain line breaks
 
 
 class InputError(GeonetError, ValueError):
-    """The caller gave something that cannot be used."""
+    """An argument that cannot be used."""
 
 
 class GridError(InputError):
-    """A grid that cannot exist, or two grids that do not fit together."""
+    """An impossible grid, or two grids that do not fit together."""
 
 
 class DensityError(InputError):
@@ -25,22 +25,22 @@ class FileError(InputError):
 
 
 class SolverError(InputError):
-    """An unknown solver, a wrong option, or a problem the solver does not take."""
+    """An unknown solver, a wrong option, or a problem that the solver does not take."""
 
 
 class ConfigError(InputError):
-    """A configuration with an unknown key, a wrong type or a value that makes no sense."""
+    """A configuration with an unknown key, a wrong type or an impossible value."""
 
 
-class UnavailableError(GeonetError):
-    """A quantity that the solver behind a geodesic cannot give."""
+class UnavailableError(GeonetError, NotImplementedError):
+    """A quantity that the solver of a geodesic does not provide."""
 
 
 class ConvergenceError(GeonetError, RuntimeError):
     """A solver stopped before it reached its tolerance.
 
     Attributes:
-        residual: the residual it stopped at, in the solver's own measure.
+        residual: the last residual, in the solver's own measure.
     """
 
     def __init__(self, message: str, residual: float):
@@ -49,12 +49,12 @@ class ConvergenceError(GeonetError, RuntimeError):
 
 
 class TrainingError(GeonetError, RuntimeError):
-    """A training that cannot go on, such as one whose loss is no longer finite."""
+    """A training run that cannot continue, for example because its loss is not finite."""
 
 
 class ExportError(GeonetError, RuntimeError):
-    """An export that cannot be made, or that would not answer as the model does."""
+    """An export that failed, or whose results differ from the model's."""
 
 
 class ConvergenceWarning(UserWarning):
-    """A third-party solver stopped early; its answer is returned and the report says so."""
+    """A third-party solver stopped early; its result is returned and the report says so."""

@@ -1,4 +1,4 @@
-"""A uniform grid of cells on a box."""
+"""Uniform grids of cells on a box, and the scaling of a box to the unit cube."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from numbers import Real
 from typing import Literal, TypeVar, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from geonet._validation import check_choice, check_instance, short_repr
 from geonet.errors import GeonetError, GridError
 
-ROUNDING = 1e-13  # of a coordinate: narrower cells cannot be told apart
-LEAST = 1e-290  # of a coordinate: below, numbers have fewer digits
-SCALAR = (int, float, np.integer, np.floating)
 Orientation = Literal["image", "plane"]
 
 
@@ -31,8 +28,8 @@ class Grid:
         shape: number of cells along each axis, (n_1, ..., n_d).
         lower: lower corner of the box.
         upper: upper corner of the box.
-        orientation: how pictures show two of its axes. "image": the first down and the second to the
-            right, as `imshow` shows an array. "plane": the first to the right and the second
+        orientation: how pictures show two of its axes. "image": the first down and the second to
+            the right, as `imshow` shows an array. "plane": the first to the right and the second
             upwards, as a scatter plot shows x and y. Grids that differ in this alone are equal.
     """
 
@@ -48,20 +45,19 @@ class Grid:
         upper: float | Sequence[float] = 1.0,
         orientation: Orientation = "image",
     ):
-        cells = _cell_counts(shape)
-        low, high = (
-            _corner(corner, len(cells), name)
-            for corner, name in ((lower, "lower"), (upper, "upper"))
-        )
+        cells = _parse_shape(shape)
+        low = _parse_corner(lower, len(cells), "lower")
+        high = _parse_corner(upper, len(cells), "upper")
         for axis, (a, b) in enumerate(zip(low, high, strict=True)):
             if not (math.isfinite(b - a) and a < b):
                 raise GridError(
                     f"The box is empty along axis {axis}: lower {a:g}, upper {b:g}; "
                     "give finite bounds with lower < upper."
                 )
-            if (b - a) / cells[axis] < ROUNDING * max(abs(a), abs(b), LEAST):
+            # numbers below 1e-290 have fewer digits
+            if (b - a) / cells[axis] < 1e-13 * max(abs(a), abs(b), 1e-290):
                 raise GridError(
-                    f"The cells along axis {axis} are narrower than rounding there: {cells[axis]} "
+                    f"The cells along axis {axis} are narrower than rounding errors: {cells[axis]} "
                     f"on [{a:g}, {b:g}]; give fewer cells or a box nearer to zero."
                 )
         check_choice(orientation, get_args(Orientation), "orientation", GridError)
@@ -106,21 +102,21 @@ class Grid:
         return math.prod(self.lengths)
 
     def axes(self) -> list[Tensor]:
-        """Cell centres along each axis: d tensors (n_i,), float64."""
+        """Return the cell centres along each axis: d tensors (n_i,), float64."""
         return [
             a + h * (torch.arange(n, dtype=torch.float64) + 0.5)
             for a, h, n in zip(self.lower, self.spacing, self.shape, strict=True)
         ]
 
     def edges(self) -> list[Tensor]:
-        """Cell edges along each axis: d tensors (n_i + 1,), float64."""
+        """Return the cell edges along each axis: d tensors (n_i + 1,), float64."""
         return [
             torch.linspace(a, b, n + 1, dtype=torch.float64)
             for a, b, n in zip(self.lower, self.upper, self.shape, strict=True)
         ]
 
     def points(self) -> Tensor:
-        """Cell centres, (*shape, d), float64."""
+        """Return the cell centres, a tensor (*shape, d), float64."""
         return torch.stack(torch.meshgrid(*self.axes(), indexing="ij"), dim=-1)
 
     @property
@@ -134,13 +130,13 @@ class Grid:
         return torch.tensor(self.upper, dtype=torch.float64)
 
     def with_shape(self, shape: int | Sequence[int]) -> Grid:
-        """The same box with other cells; one number serves every axis."""
-        if isinstance(shape, SCALAR):
-            shape = _cell_counts(shape) * self.dimension
+        """Return a grid with other cells on the same box; one number serves every axis."""
+        if isinstance(shape, Real):
+            shape = _parse_shape(shape) * self.dimension
         return Grid(shape, self.lower, self.upper, self.orientation)
 
     def same_box(self, other: Grid) -> bool:
-        """Whether the two grids cover the same box, up to rounding."""
+        """Return whether the two grids cover the same box, up to rounding."""
         check_grid(other, "other")
         if self.dimension != other.dimension:
             return False
@@ -157,28 +153,28 @@ class Grid:
 
 
 def check_grid(grid: Grid, name: str = "grid") -> None:
-    """Refuse what is not a grid."""
+    """Raise GridError if `grid` is not a `Grid`."""
     check_instance(grid, Grid, name, "give a geonet.Grid(shape, lower, upper)", GridError)
 
 
-def _cell_counts(shape: int | Sequence[int]) -> tuple[int, ...]:
+def _parse_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     try:
-        counts = (shape,) if isinstance(shape, SCALAR) else tuple(shape)
+        counts = (shape,) if isinstance(shape, Real) else tuple(shape)
     except (TypeError, GeonetError) as error:
         raise GridError(f"shape is {short_repr(shape)}; give (n,), (n, m) or (n, m, k).") from error
     if not counts:
         raise GridError("A grid needs at least one axis; give shape as (n,), (n, m) or (n, m, k).")
     for axis, n in enumerate(counts):
-        if not isinstance(n, SCALAR) or not n >= 2 or not math.isfinite(n) or int(n) != n:
+        if not isinstance(n, Real) or not n >= 2 or not math.isfinite(n) or int(n) != n:
             raise GridError(
-                f"Axis {axis} has {n} cells; a grid needs at least 2 whole cells along every axis."
+                f"Axis {axis} has {n} cells; give an integer of at least 2 for every axis."
             )
     return tuple(int(n) for n in counts)
 
 
-def _corner(corner: float | Sequence[float], dimension: int, name: str) -> tuple[float, ...]:
+def _parse_corner(corner: float | Sequence[float], dimension: int, name: str) -> tuple[float, ...]:
     try:
-        values = (corner,) * dimension if isinstance(corner, SCALAR) else tuple(corner)
+        values = (corner,) * dimension if isinstance(corner, Real) else tuple(corner)
         values = tuple(float(value) for value in values)
     except (TypeError, ValueError, OverflowError) as error:
         raise GridError(
@@ -192,23 +188,20 @@ def _corner(corner: float | Sequence[float], dimension: int, name: str) -> tuple
     return values
 
 
-# ---- The unit cube around a box: the one place that scales to it and back.
-#
-# With a the lower corner of the box and L its longest side, x ↦ (x − a)/L multiplies lengths and
-# velocities by 1/L, densities by L^d, potentials and the noise ε by 1/L². Solvers work in the cube; a
-# box that is not a cube fills its lower corner.
-
-
 Number = TypeVar("Number", float, Tensor)
 
 
 class UnitBox:
-    """From a grid's box to the unit cube (`to_…`), and back (`from_…`).
+    """The scaling of a grid's box to the unit cube (`to_…`), and back (`from_…`).
+
+    With a the lower corner of the box and L its longest side, x ↦ (x − a)/L multiplies lengths and
+    velocities by 1/L, densities by L^d, potentials and the noise ε by 1/L². Solvers work in the
+    cube; a box that is not a cube fills its lower corner.
 
     Attributes:
-        grid: whose box it is.
+        grid: the grid.
         length: L, the longest side.
-        sides: of the box in the cube; the longest is one.
+        sides: side lengths of the box in the cube; the longest is one.
     """
 
     def __init__(self, grid: Grid):
@@ -228,35 +221,35 @@ class UnitBox:
         return Grid((2,) * len(lower), lower, [a + self.length for a in lower])
 
     def to_points(self, points: Tensor) -> Tensor:
-        """Points (..., d) of the box, as points of the cube."""
+        """Return points (..., d) of the box as points of the cube."""
         return (points - self.grid.lower_tensor) / self.length
 
     def from_points(self, points: Tensor) -> Tensor:
-        """Points (..., d) of the cube, as points of the box."""
+        """Return points (..., d) of the cube as points of the box."""
         return self.grid.lower_tensor + self.length * points
 
     def to_density(self, values: Tensor) -> Tensor:
-        """Densities relative to uniform on the cube; float64 has room for any box."""
+        """Return densities on the cube, float64, which has the range for any box."""
         return values.double() * self.length**self.grid.dimension
 
     def from_density(self, values: Tensor) -> Tensor:
-        """Densities on the box, float64."""
+        """Return densities on the box, float64."""
         return values.double() / self.length**self.grid.dimension
 
     def from_length(self, values: Number) -> Number:
-        """Velocities, and distances, in the units of the box."""
+        """Return lengths, distances and velocities in the units of the box."""
         return values * self.length
 
     def to_potential(self, values: Number) -> Number:
-        """Potentials, and ε, in the cube."""
+        """Return potentials, or ε, in the cube."""
         return values / self.length**2
 
     def from_potential(self, values: Number) -> Number:
-        """Potentials, and ε, in the units of the box squared."""
+        """Return potentials, or ε, in the squared units of the box."""
         return values * self.length**2
 
 
 @lru_cache(maxsize=64)
 def unit_box(grid: Grid) -> UnitBox:
-    """The `UnitBox` of a grid, made once: a path asks for it many times."""
+    """Return the `UnitBox` of a grid from a cache, since a path uses it many times."""
     return UnitBox(grid)

@@ -1,4 +1,4 @@
-"""Gaussian mixtures in any dimension."""
+"""Gaussian mixtures in any dimension, and the random families of the paper."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ class GaussianMixture:
         means: (batch?, k, d).
         covariances: (batch?, k, d, d), symmetric positive definite.
         weights: (batch?, k), positive; scaled to sum one. Equal if not given.
+
+    Attributes:
+        means, covariances, weights: float64 tensors.
+        is_torch: whether results are torch tensors, as one of the arguments was.
     """
 
     def __init__(
@@ -32,7 +36,9 @@ class GaussianMixture:
         weights: ArrayLike | Tensor | None = None,
     ):
         self.is_torch = any(isinstance(given, Tensor) for given in (means, covariances, weights))
-        self.means = as_tensor(means).to(torch.float64, copy=True)  # the caller may go on writing
+        self.means = as_tensor(means).to(
+            torch.float64, copy=True
+        )  # the caller may write into its array later
         self.covariances = as_tensor(covariances).to(torch.float64, copy=True)
         *leading, k, d = self.means.shape if self.means.ndim in (2, 3) else (0, 0, 0)
         if weights is None:
@@ -54,8 +60,8 @@ class GaussianMixture:
         symmetric = bool(skew <= 1e-8 * self.covariances.abs().max())
         if bool(failed.any()) or not symmetric or not bool(torch.isfinite(self.means).all()):
             raise DensityError(
-                "These are no mixture; "
-                "give finite means and symmetric positive definite covariances."
+                "The parameters are no mixture; give finite means and symmetric positive "
+                "definite covariances."
             )
         self.weights = self.weights / self.weights.sum(-1, keepdim=True)
         self._factor = factor
@@ -67,7 +73,13 @@ class GaussianMixture:
         std: ArrayLike | Tensor,
         weights: ArrayLike | Tensor | None = None,
     ) -> GaussianMixture:
-        """Round components: means (batch?, k, d), deviations (batch?, k) or one for all."""
+        """Return a mixture of isotropic Gaussians.
+
+        Args:
+            means: (batch?, k, d).
+            std: standard deviations, (batch?, k), or one for all.
+            weights: (batch?, k), as in the class.
+        """
         is_torch = any(isinstance(given, Tensor) for given in (means, std, weights))
         means = as_tensor(means).to(torch.float64)
         std = as_tensor(std).to(torch.float64)
@@ -159,18 +171,15 @@ class GaussianMixture:
         return mixture
 
     def __getitem__(self, index: int) -> GaussianMixture:
-        """One mixture of a batch."""
-        if self.means.ndim == 2:
-            raise DensityError(
-                "This mixture has no batch axis, it is a single one; use it without an index."
-            )
+        """Return one mixture of a batch."""
         check_index(index, len(self))
         return self._like(self.means[index], self.covariances[index], self.weights[index])
 
     def __len__(self) -> int:
         if self.means.ndim == 2:
             raise DensityError(
-                "This mixture has no batch axis, it is a single one; give means (batch, k, d)."
+                "This mixture has no batch axis; use it without an index, or give means "
+                "(batch, k, d)."
             )
         return len(self.means)
 
@@ -178,25 +187,22 @@ class GaussianMixture:
         return (self[i] for i in range(len(self)))
 
     def __bool__(self) -> bool:
-        return True  # a single mixture cannot be counted
+        return True  # a single mixture has no length
 
     def __repr__(self) -> str:
         batch = f"{len(self.means)} of " if self.means.ndim == 3 else ""
         return f"GaussianMixture({batch}{self.components} components in {self.dimension}D)"
 
 
-End = Density | GaussianMixture  # what a path may start from
+End = Density | GaussianMixture  # either end of a path
 
 
-# ---- The paper's families of random mixtures, as batches.
-
+# ---- The random families of the paper
 
 BOX_1D = Grid(100, 0.0, 10.0)
 BOX_2D = Grid((64, 64), 0.0, 5.0, orientation="plane")
 BOX_3D = Grid((24, 24, 24), 0.0, 5.0, orientation="plane")
-# Bins of particles in [−7, 7]², placed on [0, 5]².
-BOX_CLOUDS = Grid((25, 25), 0.0, 5.0, orientation="plane")
-REACH_CLOUDS = 7.0
+BOX_CLOUDS = Grid((25, 25), 0.0, 5.0, orientation="plane")  # bins on [−7, 7]², scaled to [0, 5]²
 PARTICLES = 3000  # in a cloud
 
 
@@ -205,10 +211,10 @@ def mixtures_1d(
     generator: torch.Generator,
     spread: tuple[float, float] = (0.5, 0.6),
 ) -> GaussianMixture:
-    """`count` mixtures on [0, 10]: 6 equal components, means U[2, 8], std in `spread`.
+    """Return `count` mixtures on [0, 10]: 6 equal components, means U[2, 8], std in `spread`.
 
-    The paper calls the spread a variance, its published code uses it as a standard deviation; so
-    do we, which is the harder task. Out of distribution: spread (0.3, 0.4).
+    The paper calls the spread a variance, but its published code uses it as a standard deviation,
+    which is the harder task, and so does this function. Out of distribution: spread (0.3, 0.4).
     """
     means = _uniform((count, 6, 1), 2.0, 8.0, generator)
     return GaussianMixture.isotropic(means, _uniform((count, 6), *spread, generator))
@@ -220,7 +226,7 @@ def mixtures_2d(
     narrow: tuple[float, float] = (0.35, 0.4),
     wide: tuple[float, float] = (0.75, 0.9),
 ) -> GaussianMixture:
-    """`count` mixtures on [0, 5]²: 6 components with variances in `narrow` and 6 in `wide`.
+    """Return `count` mixtures on [0, 5]²: 6 components with variances in `narrow` and 6 in `wide`.
 
     Means U[0.8, 4.2]², covariance U[−0.1, 0.1]. Out of distribution: (0.25, 0.3), (0.65, 0.8).
     """
@@ -233,24 +239,24 @@ def mixtures_3d(
     narrow: tuple[float, float] = (0.35, 0.4),
     wide: tuple[float, float] = (0.75, 0.9),
 ) -> GaussianMixture:
-    """`count` mixtures on [0, 5]³, drawn as those in 2D; the paper uses none in 3D."""
+    """Return `count` mixtures on [0, 5]³, sampled like `mixtures_2d`; the paper has none in 3D."""
     return _anisotropic(3, count, generator, narrow, wide)
 
 
 def cloud_mixtures(count: int, generator: torch.Generator) -> GaussianMixture:
-    """`count` mixtures on [0, 5]², from which clouds of particles are drawn: 3 equal components.
+    """Return `count` mixtures on [0, 5]² of 3 equal components, to sample point clouds from.
 
-    On [−7, 7]², where the paper has its particles, means are U[−3, 3]² and standard deviations
-    U[0.9, 1.3]. The paper says no more than three Gaussians; these leave its level of sampling
-    noise, and gaps between the lumps.
+    On [−7, 7]², the domain of the paper's particles, means are U[−3, 3]² and standard deviations
+    U[0.9, 1.3]. The paper only states three Gaussians; these values reproduce its level of sampling
+    noise and leave gaps between the components.
     """
-    scale = BOX_CLOUDS.lengths[0] / (2 * REACH_CLOUDS)
-    means = scale * (REACH_CLOUDS + _uniform((count, 3, 2), -3.0, 3.0, generator))
+    scale = BOX_CLOUDS.lengths[0] / 14
+    means = scale * (7.0 + _uniform((count, 3, 2), -3.0, 3.0, generator))
     return GaussianMixture.isotropic(means, scale * _uniform((count, 3), 0.9, 1.3, generator))
 
 
 def cell_masses(mixture: GaussianMixture, grid: Grid) -> Tensor:
-    """The mass of a batch of isotropic mixtures in every cell of a 2D grid, (B, *grid.shape)."""
+    """Return the mass of isotropic mixtures in every cell of a 2D grid, (B, *grid.shape)."""
     std = mixture.covariances[..., 0, 0].sqrt()
     along = []
     for i, (n, low, high) in enumerate(zip(grid.shape, grid.lower, grid.upper, strict=True)):
@@ -267,7 +273,7 @@ def _anisotropic(
     narrow: tuple[float, float],
     wide: tuple[float, float],
 ) -> GaussianMixture:
-    """Means U[0.8, 4.2]^d, 6 components with variances in `narrow`, 6 in `wide`, covariances."""
+    """Return 12 components: means U[0.8, 4.2]^d, variances in `narrow` or `wide`."""
     means = _uniform((count, 12, d), 0.8, 4.2, generator)
     variances = [_uniform((count, 6, d), *bounds, generator) for bounds in (narrow, wide)]
     covariance = torch.diag_embed(torch.cat(variances, dim=1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence, Sized
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -121,17 +122,17 @@ class Geodesic(ABC):
         return self._at_points(self._potential, t, points, has_components=False)
 
     def trajectories(self, times: Times, points: ArrayLike | Tensor) -> Array:
-        """Return the positions of particles that start at points (..., d): (batch?, times?, ..., d)."""
+        """Return positions of particles that start at points (..., d): (batch?, times?, ..., d)."""
         return self._at_points(self._trajectories, times, points, has_components=True)
 
-    @property
+    @cached_property
     @torch.no_grad()
     def report(self) -> Report:
-        """How far the answer can be trusted, measured from the answer itself."""
-        from geonet.report import report_on
+        """Errors and bounds that are measured from the path itself."""
+        from geonet.report import build_report
 
         with limit_threads(len(QUARTERS) * self._n_cells):
-            return report_on(self)
+            return build_report(self)
 
     @torch.no_grad()
     def plot(
@@ -213,7 +214,7 @@ class Geodesic(ABC):
             mass: mass of the frames in the array `density`: "one", or "given" for the units of the
                 source. The array `mass`, (batch?, times), holds the mass of each frame.
         """
-        from geonet._serialization import save_geodesic
+        from geonet.io import save_geodesic
 
         return save_geodesic(self, as_path(file), times, grid, mass)
 

@@ -1,13 +1,12 @@
-"""Gradients with respect to the densities at the ends, for autograd.
+"""Gradients of distances with respect to the densities at both ends.
 
-W2² has them by the envelope theorem. It is the largest value of Kantorovich's dual problem,
+W2² has them by the envelope theorem. Kantorovich's dual problem is
 
     ½W2²(μ_0, μ_1) = max ∫φ dμ_0 + ∫ψ dμ_1        over φ(x) + ψ(y) ≤ ½|x − y|²,
 
-and where a maximum is attained the maximiser may be held still: the gradient in μ_0 is φ, in μ_1 it
-is ψ. A path's potential gives both, φ = −u_0 and ψ = u_1, so nothing has to be differentiated. For
-any other pair of the constraint, as that of a network, the value is below ½W2² for all densities:
-(φ, ψ) is a subgradient up to the gap between the two values.
+so the gradient in μ_0 is the maximiser φ, and in μ_1 it is ψ. The potential of a path gives both,
+φ = −u_0 and ψ = u_1, and nothing has to be differentiated. Any other feasible pair, such as that of
+a network, gives a lower bound for all densities: it is a subgradient up to the duality gap.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from geonet.mixture import GaussianMixture
 Potentials = Callable[[], tuple[Tensor, Tensor]]
 
 
-def wanted(*ends: Density | GaussianMixture) -> bool:
-    """Whether autograd is on and any of the ends takes part in it."""
-    return torch.is_grad_enabled() and any(map(_takes_part, ends))
+def requires_grad(*ends: Density | GaussianMixture) -> bool:
+    """Return whether autograd is enabled and any of the ends requires a gradient."""
+    return torch.is_grad_enabled() and any(map(_has_gradient, ends))
 
 
-def root(square: Tensor) -> Tensor:
-    """√square; the gradient, which is infinite at zero, is zero there, so that no NaN comes out.
+def safe_sqrt(square: Tensor) -> Tensor:
+    """Return √square with gradient zero at zero, where the true one is infinite.
 
-    That suits a distance: it has no gradient at zero, and its square has the right one.
+    A distance has no gradient at zero, and the gradient of its square becomes right this way.
     """
     if not square.requires_grad:
         return square.clamp(min=0).sqrt()
@@ -45,32 +44,32 @@ def root(square: Tensor) -> Tensor:
 def with_dual_gradient(
     distance: Tensor, source: Density, target: Density, potentials: Potentials
 ) -> Tensor:
-    """A distance W2, (batch?), with the gradient of the envelope theorem.
+    """Return a distance W2, (batch?), with the gradient of the envelope theorem.
 
     Args:
         distance: its value.
         source: μ_0.
         target: μ_1, on the same grid.
-        potentials: gives Kantorovich's φ and ψ at the cells, (batch?, *shape) each, up to constants
-            of sum zero; called when the gradient is asked for, and not before.
+        potentials: returns Kantorovich's φ and ψ at the cells, (batch?, *shape) each, up to
+            constants of sum zero; called in the backward pass only.
     """
-    if not wanted(source, target):
+    if not requires_grad(source, target):
         return distance
     volume = source.grid.cell_volume
     return _Envelope.apply(source.tensor, target.tensor, distance.detach(), potentials, volume)  # pyright: ignore[reportReturnType]
 
 
-def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """For a `backward` that cannot be differentiated itself: where it would be, it refuses.
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a `backward` so that second derivatives raise UnavailableError.
 
-    Torch's `once_differentiable` looks at the incoming gradient alone, which may be a constant.
+    Torch's `once_differentiable` checks the incoming gradient alone, which may be a constant.
     """
 
     @wraps(backward)
     def guarded(ctx: Any, *upstream: Tensor) -> Any:
         if torch.is_grad_enabled():
             raise UnavailableError(
-                "geonet has first derivatives only here; leave create_graph=True out."
+                "Only first derivatives are implemented here; leave create_graph=True out."
             )
         return backward(ctx, *upstream)
 
@@ -78,7 +77,7 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Envelope(torch.autograd.Function):
-    """The distance as a function of both ends' values."""
+    """The distance as a function of the values at both ends."""
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -94,11 +93,12 @@ class _Envelope(torch.autograd.Function):
         return distance.clone()
 
     @staticmethod
-    @first_order
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """By W2, since the gradient of ½W2² is W2 times that of W2; zero where W2 is."""
-        apart = ctx.distance > 0
-        scale = torch.where(apart, upstream[0] / torch.where(apart, ctx.distance, 1.0), 0.0)
+        """Return (φ, ψ)/W2, since ½W2² has the gradient (φ, ψ); zero if W2 is zero."""
+        is_positive = ctx.distance > 0
+        safe = torch.where(is_positive, ctx.distance, 1.0)
+        scale = torch.where(is_positive, upstream[0] / safe, 0.0)
         first, second = (
             (scale.reshape(scale.shape + (1,) * (field.ndim - scale.ndim)) * field * ctx.volume).to(
                 dtype
@@ -108,7 +108,7 @@ class _Envelope(torch.autograd.Function):
         return first, second, None, None, None
 
 
-def _takes_part(end: Density | GaussianMixture) -> bool:
+def _has_gradient(end: Density | GaussianMixture) -> bool:
     if isinstance(end, Density):
         return end.tensor.requires_grad
-    return any(part.requires_grad for part in end.parts().values())
+    return any(part.requires_grad for part in end.parameters().values())
