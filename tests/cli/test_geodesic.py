@@ -12,8 +12,8 @@ from PIL import Image
 import geonet
 from geonet.cli.geodesic import PLOTS
 from geonet.cli.job import common_grid, gathered, read_pair
-from geonet.io import opened, read_points
-from geonet.plotting.figures import AT_TIMES, OF_ALL_TIMES
+from geonet.io import parse_file, read_points
+from geonet.plotting.figures import PLOT_KINDS
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_prints_distance_solver_and_verdict(run, line_pair):
     assert rows["W2 distance"] == f"{float(path.distance):.4g}"
     assert rows["solver"] == "quantile"
     assert rows["grid"] == "40 cells on [0, 1]"
-    assert rows["trust"] == path.report.verdict()
+    assert rows["trust"] == str(path.report.summary())
     assert "written" not in rows and "mass error" not in rows
 
 
@@ -63,7 +63,7 @@ def test_the_report_is_a_panel(run, line_pair, tmp_path):
     path = geonet.load(file)
     assert out.startswith("╭─ report") and max(map(len, out.splitlines())) <= 100
     text = " ".join(out.replace("│", " ").split())  # lines are broken at the panel's width
-    assert path.report.verdict() in text and " written " in out
+    assert str(path.report.summary()) in text and " written " in out
     for label, _ in path.report.rows():
         assert f" {label} " in out
 
@@ -164,7 +164,7 @@ def test_the_look_of_pictures(run, image_pair, tmp_path):
 
 
 def test_kinds_are_those_of_the_plots():
-    assert {**dict.fromkeys(AT_TIMES, True), **dict.fromkeys(OF_ALL_TIMES, False)} == PLOTS
+    assert PLOT_KINDS == PLOTS
 
 
 def test_times_by_default(run, line_pair, tmp_path):
@@ -179,7 +179,7 @@ def test_options_reach_the_solver(run, image_pair):
         run("geodesic", *image_pair, "--solver", "monge-ampere", *options, "--json").out
     )
     assert answer["solver"] == "monge-ampere"
-    assert answer["report"]["notes"]["floor"] == 0.2
+    assert answer["report"]["info"]["floor"] == 0.2
 
 
 def test_invert_takes_ink(run, tmp_path):
@@ -198,14 +198,14 @@ def test_invert_takes_ink(run, tmp_path):
 
 
 def test_clouds_share_a_box_with_square_cells(clouds):
-    grid = common_grid(*map(opened, clouds), 40)
+    grid = common_grid(*map(parse_file, clouds), 40)
     points = torch.cat([read_points(file)[0] for file in clouds])
     lower, upper = points.amin(0), points.amax(0)
     assert max(grid.shape) == grid.shape[0] == 40
     assert grid.spacing[0] == pytest.approx(grid.spacing[1])
     margin = 0.05 * float((upper - lower).max())
-    assert (grid.corner("lower") <= lower - margin + 1e-9).all()
-    assert (grid.corner("upper") >= upper + margin - 1e-9).all()
+    assert (grid.lower_tensor <= lower - margin + 1e-9).all()
+    assert (grid.upper_tensor >= upper + margin - 1e-9).all()
     assert grid.lengths[0] == pytest.approx(float((upper - lower)[0]) + 2 * margin)
 
 
@@ -540,7 +540,7 @@ def test_both_ends_can_be_blurred(run, write, tmp_path):
     values = np.random.default_rng(0).random((12, 12))
     file, out = write("noise.npy", values), tmp_path / "path.npz"
     run("geodesic", file, file, "--blur", 1.5, "--solver", "linear", "-o", out)
-    expected = geonet.Density(values, geonet.Grid((12, 12))).blurred(1.5)
+    expected = geonet.Density(values, geonet.Grid((12, 12))).gaussian_blur(1.5)
     assert torch.equal(geonet.load(out).source.tensor, expected.tensor)
 
 

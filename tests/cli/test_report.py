@@ -22,7 +22,7 @@ def test_saved_paths_say_what_they_said_before(run, line_pair, tmp_path):
     other = path.save(tmp_path / "other.npz")
     code, out, err = run("report", file, other)
     assert (code, err) == (0, "")
-    assert out.count("╭─ report") == 2 and unwrapped(out).count(path.report.verdict()) == 2
+    assert out.count("╭─ report") == 2 and unwrapped(out).count(str(path.report.summary())) == 2
 
 
 def test_what_is_no_path_is_refused(refused, line_pair, tmp_path):

@@ -1,431 +1,308 @@
-"""The addresses of `geonet app`, and what answers each."""
+"""Routes of the web page: static files, gallery, solving, overlays, downloads and uploads."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import json
-import math
+import mimetypes
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from importlib.resources import files
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from geonet._format import format_number
-from geonet._validation import short_repr
-from geonet.app.gallery import gallery
-from geonet.app.jobs import RefusedError, Solved, Solving, Worker, refusal
-from geonet.app.middleware import Guard, SafeHeaders
+from geonet.app.gallery import build_gallery
+from geonet.app.jobs import (
+    PathCache,
+    RequestError,
+    SolvedPath,
+    SolverThread,
+    error_response,
+)
+from geonet.app.middleware import SameOriginMiddleware, SecurityHeadersMiddleware
 from geonet.app.requests import (
-    LEAST_CELLS,
-    MOST_CELLS,
-    Asked,
-    asked_from,
-    json_object,
-    particles_in,
-    read_dropped,
-    settings,
+    SolveRequest,
+    check_cells,
+    page_settings,
+    parse_request,
+    read_upload,
 )
-from geonet.density import Density
-from geonet.errors import GeonetError, InputError, SolverError, UnavailableError
+from geonet.errors import GeonetError, SolverError, UnavailableError
 from geonet.paths import Geodesic
-from geonet.plotting.explore import (
-    MOMENTS,
-    QUARTERS,
-    Floats,
-    explore_html,
-    particle_tracks,
-    potential_values,
-)
-from geonet.report import in_plain_words
+from geonet.plotting.explore import compute_overlays
 
-# ---- The answers of the page's questions, as bytes and as plain data.
-
-
-def frames_answer(asked: Asked, solved: Solved) -> bytes:
-    """Header and frames, uint8 levels (frames, *shape), of which 255 is the highest density."""
-    began = perf_counter()
-    path, times = solved.path, np.linspace(0, 1, asked.frames)
-    values = path.density(times).numpy()
-    top = float(values.max())
-    if not np.isfinite(values).all() or not top > 0:
-        raise SolverError(f"The solver {path.solver!r} has no answer here; choose another one.")
-    levels = np.rint(values.clip(0) * (255 / top)).astype(np.uint8)
-    distance = _distance(path)
-    header = {
-        "key": asked.key,
-        "shape": asked.shape,
-        "times": times.tolist(),
-        "top": top,
-        "solver": path.solver,
-        "milliseconds": 1000 * (solved.seconds + perf_counter() - began),
-        "distance": distance,
-        "distance_text": None if distance is None else format_number(distance),
-    }
-    return packed(header, levels)
+BINARY = "application/octet-stream"
+DOWNLOADS = {  # file name and media type by kind
+    "gif": ("geonet-path.gif", "image/gif"),
+    "png": ("geonet-path.png", "image/png"),
+    "npz": ("geonet-path.npz", BINARY),
+    "html": ("geonet-path.html", "text/html; charset=utf-8"),
+    "source": ("geonet-source.npy", BINARY),
+    "target": ("geonet-target.npy", BINARY),
+}
 
 
-def report_answer(asked: Asked, solved: Solved) -> dict[str, Any]:
-    """What is known of a path, in numbers and in words."""
-    began = perf_counter()
-    report = solved.path.report
-    return {
-        "key": asked.key,
-        "solver": report.solver,
-        **in_plain_words(solved.path, report),  # headline, sentences, rows and tears
-        "distance": _finite(report.distance),
-        "lower": _finite(report.distance_lower_bound),
-        "upper": _finite(report.distance_upper_bound),
-        "error_estimate": _finite(report.error_estimate),
-        "milliseconds": 1000 * (perf_counter() - began),
-    }
+def create_app(thread: SolverThread, cache: PathCache) -> ASGIApp:
+    """Return the application; it answers requests to this machine by its own page only."""
+    # The registry of Windows may say text/plain, and browsers do not run scripts of that type.
+    mimetypes.add_type("text/javascript", ".js")
+    app = Starlette(
+        routes=Routes(thread, cache).build(),
+        exception_handlers={
+            GeonetError: _handle_geonet_error,
+            ClientDisconnect: _handle_disconnect,
+            HTTPException: _handle_http_error,
+            Exception: _handle_bug,  # Starlette raises it again, so uvicorn logs it
+        },
+    )
+    app.router.redirect_slashes = False
+    hosts = ["127.0.0.1", "localhost"]
+    return SecurityHeadersMiddleware(
+        TrustedHostMiddleware(SameOriginMiddleware(app), allowed_hosts=hosts, www_redirect=False)
+    )
 
 
-def overlays_answer(asked: Asked, solved: Solved, count: int) -> bytes:
-    """Header, particles (times, count, d) and the potential (times, cells…), float32.
+class Routes:
+    """The handlers of all routes; computations run in the solver thread."""
 
-    Args:
-        asked: the question.
-        solved: its path.
-        count: of particles, started where the source's mass is.
-    """
-    path = solved.path
-    layers: dict[str, Callable[[], Floats]] = {
-        "particles": lambda: particle_tracks(path, count),
-        "potential": lambda: potential_values(path),
-    }
-    arrays: dict[str, Floats] = {}
-    why: dict[str, str] = {}
-    for name, compute in layers.items():
+    def __init__(self, thread: SolverThread, cache: PathCache):
+        self._thread, self._cache = thread, cache
+        index = files("geonet").joinpath("app/static/index.html").read_text(encoding="utf-8")
+        settings = json.dumps(page_settings()).replace("<", "\\u003c")  # cannot end its script
+        self._index = index.replace("__SETTINGS__", settings)
+
+    def build(self) -> list[BaseRoute]:
+        """Return all routes; static files have the same relative paths as in the package."""
+        return [
+            Route("/", self.get_index),
+            Mount("/app/static", StaticFiles(packages=[("geonet", "app/static")])),
+            Mount("/plotting/viewer", StaticFiles(packages=[("geonet", "plotting/viewer")])),
+            Route("/gallery/{dimension:int}/{cells:int}", self.get_gallery),
+            Route("/upload/{dimension:int}/{cells:int}", self.upload, methods=["POST"]),
+            Route("/solve", self.solve, methods=["POST"]),
+            Route("/report", self.get_report, methods=["POST"]),
+            Route("/overlays", self.get_overlays, methods=["POST"]),
+            Route("/download/{kind}", self.download, methods=["POST"]),
+        ]
+
+    async def get_index(self, _: Request) -> Response:
+        """Return the page."""
+        return Response(self._index, media_type="text/html")
+
+    async def get_gallery(self, http: Request) -> Response:
+        """Return example densities."""
+        dimension, cells = http.path_params["dimension"], http.path_params["cells"]
+        check_cells(dimension, cells)
+        return await self._run(http, lambda: JSONResponse(build_gallery(dimension, cells)))
+
+    async def upload(self, http: Request) -> Response:
+        """Return the drawing in an uploaded file."""
+        dimension, cells = http.path_params["dimension"], http.path_params["cells"]
+        check_cells(dimension, cells)
+        name = http.query_params.get("name", "")
+        content = await _read_body(http, BINARY, max_mib=32)
+        return await self._run(
+            http, lambda: JSONResponse(read_upload(content, name, dimension, cells))
+        )
+
+    async def solve(self, http: Request) -> Response:
+        """Return the frames of a path."""
+        request = await _read_request(http)
+        self._cache.record(request)
+
+        def work() -> Response:
+            self._cache.ensure_current(request)
+            content = encode_frames(request, self._cache.solve(request))
+            return Response(content, media_type=BINARY)
+
+        return await self._run(http, work)
+
+    async def get_report(self, http: Request) -> Response:
+        """Return the report on a path."""
+        request = await _read_request(http)
+
+        def work() -> Response:
+            self._cache.ensure_current(request)
+            report = self._cache.solve(request).path.report
+            return JSONResponse(asdict(report.summary()) | {"rows": report.rows()})
+
+        return await self._run(http, work)
+
+    async def get_overlays(self, http: Request) -> Response:
+        """Return particles and potential of a path."""
+        request = await _read_request(http)
+
+        def work() -> Response:
+            content = encode_overlays(self._cache.solve(request).path)
+            return Response(content, media_type=BINARY)
+
+        return await self._run(http, work)
+
+    async def download(self, http: Request) -> Response:
+        """Return a file of a path or of a drawing."""
+        kind = http.path_params["kind"]
+        if kind not in DOWNLOADS:
+            raise HTTPException(404)
+        request = await _read_request(http)
+        name, media_type = DOWNLOADS[kind]
+
+        def work() -> Response:
+            content = write_download(kind, request, lambda: self._cache.solve(request).path)
+            headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+            return Response(content, headers=headers, media_type=media_type)
+
+        return await self._run(http, work)
+
+    async def _run(self, http: Request, work: Callable[[], Response]) -> Response:
+        """Run a computation in the solver thread, unless the page is closed while it waits."""
+        answer = asyncio.wrap_future(self._thread.submit(work))
+        disconnect = asyncio.ensure_future(_wait_for_disconnect(http))
         try:
-            arrays[name] = compute()
-        except UnavailableError:
-            why[name] = f"The solver {path.solver!r} gives no {name}; choose another solver."
-    shapes = {name: list(arrays[name].shape) if name in arrays else None for name in layers}
+            await asyncio.wait((answer, disconnect), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            disconnect.cancel()
+        if not answer.done():
+            answer.cancel()
+            raise ClientDisconnect
+        return answer.result()
+
+
+async def _wait_for_disconnect(http: Request) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _read_request(http: Request) -> SolveRequest:
+    return parse_request(await _read_body(http, "application/json", max_mib=2))
+
+
+async def _read_body(http: Request, media_type: str, max_mib: int) -> bytes:
+    """Read the body of a request; stop as soon as it is too large."""
+    kind = http.headers.get("content-type", "missing").partition(";")[0].strip().lower()
+    if kind != media_type:  # forms of other sites cannot send the types used here
+        raise RequestError(f"The content type is {kind}; send {media_type}.", 415)
+    # Without "close" the server would wait for the rest of the body.
+    too_large = RequestError(
+        f"The request is larger than {max_mib} MiB; send less.", 413, {"Connection": "close"}
+    )
+    length = http.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > max_mib << 20:
+        raise too_large
+    body = bytearray()
+    async for chunk in http.stream():
+        body += chunk
+        if len(body) > max_mib << 20:
+            raise too_large
+    return bytes(body)
+
+
+def encode_frames(request: SolveRequest, solved: SolvedPath) -> bytes:
+    """Encode a header and the frames as uint8 levels, (frames, *shape); 255 is `highest`."""
+    start = perf_counter()
+    path = solved.path
+    values = path.density(np.linspace(0, 1, request.frames)).numpy()
+    highest = float(values.max())
+    if not np.isfinite(values).all() or not highest > 0:
+        raise SolverError(f"The solver {path.solver!r} failed on this pair; choose another one.")
+    levels = np.rint(values.clip(0) * (255 / highest)).astype(np.uint8)
     header = {
-        "key": asked.key,
-        "times": np.linspace(0, 1, MOMENTS).tolist(),
-        **shapes,
-        "potential_times": np.linspace(0, 1, QUARTERS).tolist(),
-        "why": why,
+        "shape": path.grid.shape,
+        "count": request.frames,
+        "highest": highest,
+        "solver": path.solver,
+        "distance": _format_distance(path),
+        "milliseconds": 1000 * (solved.seconds + perf_counter() - start),
     }
-    return packed(header, *(array.astype("<f4") for array in arrays.values()))
+    return pack(header, levels)
 
 
-def packed(header: dict[str, Any], *arrays: np.ndarray) -> bytes:
-    """The length of the header, the header padded to whole words, and the arrays behind it."""
+def _format_distance(path: Geodesic) -> str | None:
+    try:
+        return format_number(float(path.distance))
+    except UnavailableError:
+        return None
+
+
+def encode_overlays(path: Geodesic) -> bytes:
+    """Encode particles and potential as float32; the header has their shapes, or null."""
+    overlays, missing = compute_overlays(path)
+    header = {
+        "particles": overlays["particles"].shape if "particles" in overlays else None,
+        "potential": overlays["potential"].shape if "potential" in overlays else None,
+        "missing": {
+            name: f"The solver {path.solver!r} provides no {name}; choose another solver."
+            for name in missing
+        },
+    }
+    return pack(header, *(array.astype("<f4") for array in overlays.values()))
+
+
+def pack(header: dict[str, Any], *arrays: np.ndarray) -> bytes:
+    """Join the length of the header (uint32), the header padded to 4 bytes, and the arrays."""
     text = json.dumps(header, allow_nan=False).encode()
     text += b" " * (-len(text) % 4)
     return b"".join((struct.pack("<I", len(text)), text, *(array.tobytes() for array in arrays)))
 
 
-def _distance(path: Geodesic) -> float | None:
-    try:
-        return _finite(float(path.distance))
-    except UnavailableError:
-        return None
-
-
-def _finite(value: Any) -> float | None:
-    """A number that JSON can hold."""
-    return value if isinstance(value, float) and math.isfinite(value) else None
-
-
-# ---- Files that people take away from the page.
-
-
-Solve = Callable[[], Geodesic]
-
-
-@dataclass(frozen=True)
-class Export:
-    """A kind of file.
-
-    Attributes:
-        name: that the browser saves it under.
-        media_type: of its content.
-        content: its bytes, from the question and a function that gives the path.
-    """
-
-    name: str
-    media_type: str
-    content: Callable[[Asked, Solve], bytes]
-
-
-def _gif(asked: Asked, solve: Solve) -> bytes:
-    return _written(lambda file: solve().animate(file, frames=asked.frames), "morph.gif")
-
-
-def _npz(asked: Asked, solve: Solve) -> bytes:
-    times = np.linspace(0, 1, asked.frames)
-    return _written(lambda file: solve().save(file, times), "morph.npz")
-
-
-def _written(write: Callable[[Path], object], name: str) -> bytes:
-    """What is written to a file."""
+def write_download(kind: str, request: SolveRequest, solve: Callable[[], Geodesic]) -> bytes:
+    """Return the content of a file; drawings need no path."""
+    if kind in ("source", "target"):
+        density = request.source if kind == "source" else request.target
+        content = io.BytesIO()
+        np.save(content, density.numpy(mass="given").round())  # drawings are integers
+        return content.getvalue()
+    path = solve()
     with TemporaryDirectory(prefix="geonet-") as folder:
-        file = Path(folder) / name
-        write(file)
+        file = Path(folder) / f"path.{kind}"
+        if kind == "gif":
+            path.animate(file, frames=request.frames)
+        elif kind == "png":
+            path.plot().savefig(file)
+        elif kind == "npz":
+            path.save(file, np.linspace(0, 1, request.frames))
+        else:
+            path.explore(file)
         return file.read_bytes()
 
 
-def _png(_: Asked, solve: Solve) -> bytes:
-    content = io.BytesIO()
-    solve().plot().savefig(content, format="png")
-    return content.getvalue()
+async def _handle_geonet_error(_: Request, error: Exception) -> Response:
+    if isinstance(error, RequestError):
+        return error_response(str(error), error.status, error.headers)
+    return error_response(str(error), 400)
 
 
-def _html(_: Asked, solve: Solve) -> bytes:
-    return explore_html(solve()).encode()
+async def _handle_disconnect(_request: Request, _error: Exception) -> Response:
+    return error_response("The page was closed.", 503)
 
 
-def _npy(density: Density) -> bytes:
-    """The numbers of the page, which are whole, as float64."""
-    content = io.BytesIO()
-    np.save(content, density.numpy(mass="given").round())
-    return content.getvalue()
-
-
-ARRAY = "application/octet-stream"
-EXPORTS = {
-    "gif": Export("geonet-morph.gif", "image/gif", _gif),
-    "png": Export("geonet-morph.png", "image/png", _png),
-    "npz": Export("geonet-morph.npz", ARRAY, _npz),
-    "html": Export("geonet-morph.html", "text/html; charset=utf-8", _html),
-    "source": Export("geonet-source.npy", ARRAY, lambda asked, _: _npy(asked.source)),
-    "target": Export("geonet-target.npy", ARRAY, lambda asked, _: _npy(asked.target)),
-}
-
-
-# ---- The files of the page, read when the server starts: no request ever names a path.
-
-
-FOLDERS = ("app/static", "plotting/viewer")
-INDEX, SETTINGS = "index.html", "__SETTINGS__"
-MEDIA_TYPES = {
-    ".css": "text/css",
-    ".html": "text/html",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
-
-
-@dataclass(frozen=True)
-class PageFile:
-    """A file of the page.
-
-    Attributes:
-        content: its bytes.
-        media_type: what they are.
-    """
-
-    content: bytes
-    media_type: str
-
-
-def page_files(settings: dict[str, Any]) -> dict[str, PageFile]:
-    """All of them by name, with the settings in the first page."""
-    found: dict[str, PageFile] = {}
-    for folder in FOLDERS:
-        for file in files("geonet").joinpath(folder).iterdir():
-            media_type = MEDIA_TYPES.get(PurePosixPath(file.name).suffix)
-            if media_type is not None:
-                found[file.name] = PageFile(file.read_bytes(), media_type)
-    index = found[INDEX].content.decode().replace(SETTINGS, _safe_json(settings))
-    return found | {INDEX: PageFile(index.encode(), MEDIA_TYPES[".html"])}
-
-
-def _safe_json(data: dict[str, Any]) -> str:
-    """JSON that cannot end the script that it stands in."""
-    return json.dumps(data).replace("<", "\\u003c")
-
-
-Result = TypeVar("Result")
-
-BINARY = "application/octet-stream"
-DIGITS = 4  # of a number in an address, at most
-WRONG = (
-    "Something went wrong inside geonet; try another drawing or solver. The window in which "
-    "geonet app was started says more."
-)
-
-
-def application(port: int, worker: Worker, solving: Solving) -> ASGIApp:
-    """The server's application, for its page at this port alone."""
-    pages = Pages(worker, solving)
-    app = Starlette(
-        routes=pages.routes(),
-        exception_handlers={
-            GeonetError: _refused,
-            HTTPException: _unknown,
-            Exception: _failed,  # which Starlette raises again, so that it is logged
-        },
-    )
-    app.router.redirect_slashes = False
-    return SafeHeaders(Guard(app, port))
-
-
-class Pages:
-    """Answers requests: the worker computes, one after the other."""
-
-    def __init__(self, worker: Worker, solving: Solving):
-        self._worker, self._solving = worker, solving
-        self._files = page_files(settings())
-
-    def routes(self) -> list[Route]:
-        """The addresses."""
-        return [
-            Route("/", self.index),
-            Route("/page/{name}", self.file),
-            Route("/gallery/{dimension}/{cells}", self.gallery),
-            Route("/solve", self.solve, methods=["POST"]),
-            Route("/report", self.report, methods=["POST"]),
-            Route("/overlays", self.overlays, methods=["POST"]),
-            Route("/export/{kind}", self.export, methods=["POST"]),
-            Route("/read", self.read, methods=["POST"]),
-        ]
-
-    async def index(self, _: Request) -> Response:
-        """The page itself."""
-        page = self._files[INDEX]
-        return Response(page.content, media_type=page.media_type)
-
-    async def file(self, request: Request) -> Response:
-        """A file of the page, by its exact name."""
-        file = self._files.get(request.path_params["name"])
-        if file is None:
-            raise HTTPException(404)
-        return Response(file.content, media_type=file.media_type)
-
-    async def gallery(self, request: Request) -> Response:
-        """Densities to start from."""
-        dimension, cells = _cells(request.path_params)
-        return _json({"densities": await self._done(request, lambda: gallery(dimension, cells))})
-
-    async def solve(self, request: Request) -> Response:
-        """The frames of a path."""
-        asked = asked_from(json_object(await request.body()))
-        self._solving.note(asked)
-
-        def work() -> bytes:
-            self._solving.check_latest(asked)
-            return frames_answer(asked, self._solving.solved(asked))
-
-        return Response(await self._done(request, work), media_type=BINARY)
-
-    async def report(self, request: Request) -> Response:
-        """What is known of a path."""
-        asked = asked_from(json_object(await request.body()))
-
-        def work() -> dict[str, object]:
-            self._solving.check_latest(asked)
-            return report_answer(asked, self._solving.solved(asked))
-
-        return _json(await self._done(request, work))
-
-    async def overlays(self, request: Request) -> Response:
-        """Particles and potential of a path."""
-        given = json_object(await request.body())
-        count = particles_in(given)
-        asked = asked_from(given)
-
-        def work() -> bytes:
-            return overlays_answer(asked, self._solving.solved(asked), count)
-
-        return Response(await self._done(request, work), media_type=BINARY)
-
-    async def export(self, request: Request) -> Response:
-        """A file to take away."""
-        export = EXPORTS.get(request.path_params["kind"])
-        if export is None:
-            raise HTTPException(404)
-        asked = asked_from(json_object(await request.body()))
-
-        def work() -> bytes:
-            return export.content(asked, lambda: self._solving.solved(asked).path)
-
-        content = await self._done(request, work)
-        headers = {"Content-Disposition": f'attachment; filename="{export.name}"'}
-        return Response(content, headers=headers, media_type=export.media_type)
-
-    async def read(self, request: Request) -> Response:
-        """A file that was dropped on the page."""
-        dimension, cells = _cells(request.query_params)
-        name, content = request.query_params.get("name", ""), await request.body()
-        return _json(
-            await self._done(request, lambda: read_dropped(content, name, dimension, cells))
-        )
-
-    async def _done(self, request: Request, work: Callable[[], Result]) -> Result:
-        """What the worker gives; nothing is computed for a page that went away before its turn."""
-        answer = asyncio.wrap_future(self._worker.asked_for(work))
-        gone = asyncio.ensure_future(_gone(request))
-        try:
-            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-        if not answer.done():
-            answer.cancel()
-            raise RefusedError("The page went away.", 503)
-        return answer.result()
-
-
-async def _gone(request: Request) -> None:
-    """Wait until nobody listens any longer."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _cells(given: Mapping[str, str]) -> tuple[int, int]:
-    """The dimension, and the number of cells along an axis."""
-    dimension, cells = (_whole(given, name) for name in ("dimension", "cells"))
-    most = MOST_CELLS.get(dimension)
-    if most is None:
-        raise InputError(f"dimension is {dimension}; give 1 or 2.")
-    if not LEAST_CELLS <= cells <= most:
-        raise InputError(f"cells is {cells}; give {LEAST_CELLS} to {most} in {dimension}D.")
-    return dimension, cells
-
-
-def _whole(given: Mapping[str, str], name: str) -> int:
-    text = given.get(name, "")
-    if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS):
-        raise InputError(f"{name} is {short_repr(text)}; give a whole number.")
-    return int(text)
-
-
-def _json(data: object) -> Response:
-    return Response(json.dumps(data, allow_nan=False), media_type="application/json")
-
-
-async def _refused(_: Request, error: Exception) -> Response:
-    if isinstance(error, RefusedError):
-        return error.response()
-    return refusal(str(error), 400)
-
-
-async def _unknown(request: Request, error: Exception) -> Response:
-    """An address or a method that is not in the table."""
+async def _handle_http_error(http: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    where = short_repr(request.url.path)
+    path = http.url.path[:80]
     if error.status_code == 405:
-        sentence = f"{where} does not answer {request.method}; use the page at '/'."
+        message = f"{path} does not support {http.method}; open the page at /."
     else:
-        sentence = f"There is nothing at {where}; open the page at '/'."
-    return refusal(sentence, error.status_code, error.headers)
+        message = f"{path} does not exist; open the page at /."
+    return error_response(message, error.status_code, error.headers)
 
 
-async def _failed(_request: Request, _error: Exception) -> Response:
-    return refusal(WRONG, 500)
+async def _handle_bug(_request: Request, _error: Exception) -> Response:
+    message = (
+        "geonet failed with an internal error; try another drawing or solver. The terminal in "
+        "which geonet app runs shows the details."
+    )
+    return error_response(message, 500)

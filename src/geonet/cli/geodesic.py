@@ -2,164 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from geonet.errors import FileError, InputError, SolverError
+from geonet._format import format_seconds
+from geonet.cli.interp import connect_dask
+from geonet.cli.output import (
+    format_count,
+    parse_missing,
+    parse_options,
+    print_json,
+    print_report,
+    print_table,
+    progress,
+    run_interruptibly,
+    working,
+)
+from geonet.errors import FileError, InputError
 
 if TYPE_CHECKING:
-    from geonet.cli.batch import Tally
-    from geonet.cli.job import Recipe, Rendering, Solved
-    from geonet.density import Mass
-    from geonet.io import Kind
+    from geonet.cli.job import Job, Rendering, SolvedPair
 
-
-# ---- Options of `geonet geodesic` that do not fit are refused here, before torch is imported.
-
-
-# Number of times unless --times is given.
-TIMES = {".png": 5, ".npz": 11, ".gif": 31, ".mp4": 61, ".html": 33}
-ANIMATIONS = (".gif", ".mp4")
-EVEN = (*ANIMATIONS, ".html")  # their times are
-PLOTS = {  # whether they show the times that are asked for
-    **{"frames": True, "velocity": True, "slices": True},
-    **{"history": False, "tracks": False},
-}
-MOST_FRAMES = 100  # in a picture
-
-
-def check_ends(source: Path | None, target: Path | None) -> tuple[Path, Path]:
-    """Both files; refuses a single one."""
-    if source is None or target is None:
-        raise InputError("A geodesic has two ends; give two files, or --pairs CSV.")
-    return source, target
-
-
-def check_folder(extra: list[str], output: Path | None) -> Path:
-    """Where the answers of many pairs go; refuses options for a single pair."""
-    if extra:
-        raise InputError(f"--pairs goes without {extra[0]}; the folder's summary.csv has it all.")
-    if output is None or output.suffix.lower() in TIMES:
-        raise InputError("--pairs writes a file for each pair; give a folder, -o FOLDER.")
-    return output
-
-
-def check_output(output: Path | None, *inputs: Path) -> None:
-    """Refuse a file that could not be written, or is one of the inputs, before any work."""
-    if output is None:
-        return
-    try:
-        read = output.resolve() in [file.resolve() for file in inputs]  # links and .. too
-    except (OSError, RuntimeError, ValueError):  # a loop of links: what reads it will say so
-        read = False
-    if read:
-        raise FileError(f"{output} is one of the two files that are read; give another name.")
-    if output.suffix.lower() not in TIMES:
-        raise FileError(f"Cannot write {output}: give a name that ends in {', '.join(TIMES)}.")
-    if output.suffix.lower() == ".mp4":
-        from geonet.plotting.animation import check_ffmpeg
-
-        check_ffmpeg(output)
-    try:
-        if not output.parent.is_dir():
-            raise FileError(f"The folder {output.parent} does not exist; create it first.")
-        if output.is_dir():
-            raise FileError(f"{output} is a folder; give the name of a file.")
-    except OSError as error:  # a name that is too long
-        raise FileError(f"Cannot write {output}: {error.strerror}; give another name.") from error
-
-
-def check_plot(plot: str | None, output: Path | None, times: str | None) -> None:
-    """Refuse a kind of picture that does not exist or does not fit the other options."""
-    if plot is None:
-        return
-    if output is None or output.suffix.lower() != ".png":
-        raise InputError("--plot says what a png shows; give -o FILE.png.")
-    if plot not in PLOTS:
-        raise InputError(f"--plot is {plot!r}; choose from {', '.join(PLOTS)}.")
-    if times is not None and not PLOTS[plot]:
-        raise InputError(f"--plot {plot} shows all times; leave --times out.")
-
-
-def check_look(look: dict[str, Any], stamp: bool, output: Path | None, plot: str | None) -> None:
-    """Refuse colours and stamps for what has none; `look` holds the options that were given."""
-    suffix = "" if output is None else output.suffix.lower()
-    if not stamp and suffix not in ANIMATIONS:
-        raise InputError("--no-stamp is for animations; give -o FILE.gif or FILE.mp4.")
-    if look and suffix not in (".png", *EVEN):
-        raise InputError(
-            f"--{next(iter(look))} says what a picture looks like, and none is drawn; "
-            "give -o FILE.png or FILE.gif, or --plot KIND with --pairs."
-        )
-    if look and plot == "tracks":
-        raise InputError(f"--plot tracks has the colours of time; leave --{next(iter(look))} out.")
-
-
-def kind_of_tables(points: bool, grid: bool) -> Kind | None:
-    """What tables hold that do not say it, if anything was said."""
-    if points and grid:
-        raise InputError("--points and --grid exclude each other; give one of them.")
-    return "points" if points else "values" if grid else None
-
-
-def check_mass_of_frames(mass: str, output: Path | None) -> Mass:
-    """Refuse another word, or no file that could have use for it."""
-    if mass == "one":
-        return mass
-    if mass != "given":
-        raise InputError(f"--mass is {mass!r}; give one or given.")
-    if output is None:
-        raise InputError("--mass says what to write, and nothing is; add -o FILE.")
-    return mass
-
-
-def parse_times(text: str | None, output: Path | None) -> list[float]:
-    """Times in [0, 1] from a count ("5") or a list ("0,0.25,1")."""
-    if text is None:
-        text = str(TIMES[output.suffix.lower()] if output else 2)
-    elif output is None:
-        raise InputError("--times says what to write, and nothing is; add -o FILE.")
-    remedy = "give a count of at least 2, or a list such as 0,0.5,1."
-    if text.strip().isdecimal():
-        count = int(text)
-        most = MOST_FRAMES if output is not None and output.suffix.lower() == ".png" else 10_000
-        if not 2 <= count <= most:
-            raise InputError(f"--times is {count}; give a count of 2 to {most}, or a list.")
-        return [k / (count - 1) for k in range(count)]
-    if output is not None and output.suffix.lower() in EVEN:
-        raise InputError("An animation runs evenly from t = 0 to t = 1; give --times as a count.")
-    try:
-        moments = [float(part) for part in text.split(",") if part.strip()]
-    except ValueError as error:
-        raise InputError(f"--times is {text!r}; {remedy}") from error
-    outside = [t for t in moments if not 0 <= t <= 1]
-    if outside or not moments:
-        what = f"has t = {outside[0]:g} outside [0, 1]" if outside else "is empty"
-        raise InputError(f"--times {what}; {remedy}")
-    return moments
-
-
-SOME_FAILED = 1
+# Formats of the output, with the number of times unless --times is given.
+FORMATS = {".png": 5, ".npz": 11, ".gif": 31, ".mp4": 61, ".html": 33}
 
 
 def geodesic(
     source: Annotated[
-        Path | None, typer.Argument(help="Image, .npy, .npz or .csv: where the path starts.")
+        Path | None,
+        typer.Argument(metavar="SOURCE", help="Image, .npy, .npz or .csv: start of the path."),
     ] = None,
-    target: Annotated[Path | None, typer.Argument(help="Where the path ends.")] = None,
+    target: Annotated[
+        Path | None, typer.Argument(metavar="TARGET", help="End of the path.")
+    ] = None,
     pairs: Annotated[
         Path | None,
         typer.Option(
             metavar="CSV",
-            help="Many pairs instead: a csv with columns source,target; -o is then a folder, which "
-            "gets an .npz for each and summary.csv. A second run does what is missing.",
+            help="Many pairs instead: a csv with columns source,target; -o is then a folder for an "
+            ".npz of each pair and summary.csv. A second run computes missing pairs only.",
         ),
     ] = None,
     solver: Annotated[
-        str, typer.Option(help="A name from `geonet solvers`, or a model's file.")
+        str, typer.Option(metavar="SOLVER", help="A name from `geonet solvers`, or a model file.")
     ] = "auto",
     option: Annotated[
         list[str] | None,
@@ -179,6 +66,7 @@ def geodesic(
         int | None,
         typer.Option(
             min=2,
+            metavar="CELLS",
             help="Cells along the longest side of the output; finer files are resampled first, by "
             "default to 1024, in 3D to 128.",
         ),
@@ -197,13 +85,25 @@ def geodesic(
     grid: Annotated[
         bool, typer.Option("--grid", help="Tables without header hold values on a grid.")
     ] = False,
+    missing: Annotated[
+        str,
+        typer.Option(
+            metavar="raise|exclude|VALUE",
+            help="Cells that are NaN or --nodata: raise an error, count them as empty, or fill "
+            "them with a number.",
+        ),
+    ] = "raise",
     nodata: Annotated[
         float | None,
-        typer.Option(
-            metavar="VALUE",
-            help="The value of cells without data, such as 255 or nan; they count as empty.",
-        ),
+        typer.Option(metavar="VALUE", help="The value that marks missing cells, such as 255."),
     ] = None,
+    outside: Annotated[
+        str,
+        typer.Option(
+            metavar="raise|drop",
+            help="Points outside the other file's box: raise an error or drop.",
+        ),
+    ] = "raise",
     mass: Annotated[
         str,
         typer.Option(
@@ -215,15 +115,15 @@ def geodesic(
     blur: Annotated[
         float,
         typer.Option(
-            min=0.0,
-            metavar="CELLS",
-            help="Blur both ends first, by so many cells: for counts and noise.",
+            min=0.0, metavar="CELLS", help="Blur both densities first: for counts and noise."
         ),
     ] = 0.0,
     output: Annotated[
         Path | None,
         typer.Option(
-            *("--output", "-o"),
+            "--output",
+            "-o",
+            metavar="FILE",
             help="File to write: .npz, .png, .gif, .html, .mp4 (ffmpeg); a folder with --pairs.",
         ),
     ] = None,
@@ -231,32 +131,35 @@ def geodesic(
         str | None,
         typer.Option(
             metavar="KIND",
-            help="What a png shows: frames, velocity (2D), tracks of particles (2D), history (1D: "
+            help="Kind of a png: frames, velocity (2D), tracks of particles (2D), history (1D: "
             "space × time) or slices (3D). With --pairs: write a png for each pair too.",
         ),
     ] = None,
     cmap: Annotated[
-        str | None, typer.Option(help="Colours of a picture: a colour map of matplotlib.")
+        str | None, typer.Option(metavar="CMAP", help="A colour map of matplotlib.")
     ] = None,
     norm: Annotated[
-        str | None,
-        typer.Option(metavar="NORM", help="How colours follow values: linear, sqrt or log."),
+        str | None, typer.Option(metavar="NORM", help="Scale of colours: linear, sqrt or log.")
     ] = None,
-    vmin: Annotated[float | None, typer.Option(help="Value of the first colour.")] = None,
-    vmax: Annotated[float | None, typer.Option(help="Value of the last colour.")] = None,
+    vmin: Annotated[
+        float | None, typer.Option(metavar="VALUE", help="Value of the first colour.")
+    ] = None,
+    vmax: Annotated[
+        float | None, typer.Option(metavar="VALUE", help="Value of the last colour.")
+    ] = None,
     stamp: Annotated[
-        bool, typer.Option(" /--no-stamp", help="Animations: leave out the times on the frames.")
+        bool, typer.Option(" /--no-stamp", help="Animations: omit the times on the frames.")
     ] = True,
     scheduler: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="With --pairs: let a Dask cluster solve them, tcp://host:8786; its workers must "
-            "see the same files.",
+            help="With --pairs: compute on a Dask cluster, tcp://host:8786, whose workers can read "
+            "and write the same files.",
         ),
     ] = None,
     report: Annotated[
-        bool, typer.Option("--report", help="Print how far the path can be trusted.")
+        bool, typer.Option("--report", help="Print the report on the error of the path.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
@@ -264,57 +167,62 @@ def geodesic(
 
     For example: geonet geodesic a.png b.png -o morph.gif --report
 
-    Many pairs: geonet geodesic --pairs pairs.csv -o answers
+    Many pairs: geonet geodesic --pairs pairs.csv -o results
     """
-    from geonet.cli.output import waited_for, working
+    colours = {"cmap": cmap, "norm": norm, "vmin": vmin, "vmax": vmax}
+    colours = {name: value for name, value in colours.items() if value is not None}
+    check_options(
+        source=source,
+        target=target,
+        pairs=pairs,
+        output=output,
+        plot=plot,
+        times=times,
+        colours=colours,
+        stamp=stamp,
+        mass=mass,
+        outside=outside,
+        points=points,
+        grid=grid,
+        scheduler=scheduler,
+        report=report,
+    )
+    suffix = ".npz" if pairs else "" if output is None else output.suffix.lower()
+    options, moments, filling = (
+        parse_options(option or []),
+        parse_times(times, suffix),
+        parse_missing(missing),
+    )
+    with working("starting"):  # importing torch takes seconds
+        from geonet.cli.job import Job, Rendering
 
-    options = parse_options(option or [])
-    kind = kind_of_tables(points, grid)
-
-    def recipe(written: Path | None) -> Recipe:
-        moments = parse_times(times, written)
-        from geonet.cli.job import (
-            Recipe,  # importing torch takes seconds; wrong input must not wait for it
-        )
-
-        unit = check_mass_of_frames(mass, written)
-        made = Recipe(solver, options, moments, resolution, invert, kind, nodata, unit, blur)
-        made.check()
-        return made
-
-    asked = {"cmap": cmap, "norm": norm, "vmin": vmin, "vmax": vmax}
-    look = {name: value for name, value in asked.items() if value is not None}
-
-    def rendering(moments: list[float], unit: Mass) -> Rendering:
-        from geonet.cli.job import Rendering
-
-        how = Rendering(moments, plot or "frames", **look, stamp=stamp, mass=unit)
-        if look:  # importing matplotlib takes a while
-            how.check()
-        return how
-
+    job = Job(
+        solver=solver,
+        options=options,
+        times=moments,
+        resolution=resolution,
+        invert=invert,
+        kind="points" if points else "values" if grid else None,
+        missing=filling,  # pyright: ignore[reportArgumentType]
+        nodata=nodata,
+        outside=outside,  # pyright: ignore[reportArgumentType]
+        mass=mass,  # pyright: ignore[reportArgumentType]
+        blur=blur,
+    )
+    style = {**colours, "mass": mass}
     if pairs is not None:
-        given = {"two files": source is not None, "--report": report}
-        folder = check_folder([name for name, there in given.items() if there], output)
-        picture = None if plot is None else Path("of-a-pair.png")
-        check_plot(plot, picture, None)
-        check_look(look, stamp, picture, plot)
-        made = recipe(Path("of-a-pair.npz"))
-        pictures = None if picture is None else rendering(parse_times(times, picture), made.mass)
-        return _many(pairs, folder, made, pictures, scheduler, as_json)
-    if scheduler is not None:
-        raise InputError("--scheduler is for many pairs; give --pairs CSV, or leave it out.")
-    first, second = check_ends(source, target)
-    check_output(output, first, second)
-    check_plot(plot, output, times)
-    check_look(look, stamp, output, plot)
-    made = recipe(output)
-    how = rendering(made.times, made.mass)
+        assert output is not None
+        pictures = None
+        if plot is not None:
+            pictures = Rendering(parse_times(times, ".png"), plot, style=style)
+        return _solve_many(pairs, output, job, pictures, scheduler, as_json)
+    assert source is not None and target is not None
+    rendering = Rendering(moments, plot, stamp, style)
     with working("solving") as show:
-        solved = waited_for(lambda: made.solve(first, second).judged(), show)
+        solved = run_interruptibly(lambda: job.solve(source, target), show)
     if output is not None:
         with working(f"writing {output}"):
-            solved.write(output, how)
+            solved.write(output, rendering)
     if as_json:
         _print_json(solved, output)
     else:
@@ -322,130 +230,213 @@ def geodesic(
     return 0
 
 
-# ---- one pair
+# ---- Checks before torch is imported
 
 
-def _print_json(solved: Solved, output: Path | None) -> None:
-    from geonet.cli.output import print_json
-
-    path, found = solved.path, solved.report
-    answer: dict[str, Any] = {
-        "changed": list(solved.changes),
-        "distance": found.distance,
-        "solver": found.solver,
-        "seconds": round(solved.seconds, 4),
-        "read": solved.read,
-        "grid": {name: getattr(path.grid, name) for name in ("shape", "lower", "upper")},
-        "report": found.to_dict(),
-        "output": None if output is None else str(output),
-    }
-    print_json(answer)
-
-
-def _print(solved: Solved, output: Path | None, in_full: bool) -> None:
-    from geonet._format import format_seconds
-    from geonet.cli.job import as_text
-    from geonet.cli.output import print_report, print_table
-
-    found = solved.report
-    for sentence in solved.changes:
-        typer.echo(sentence)
-    ends = zip(("source", "target"), map(as_text, solved.read), strict=True)
-    where = [*ends, ("grid", str(solved.path.grid)), ("solved in", format_seconds(solved.seconds))]
-    written = [] if output is None else [("written", str(output))]
-    if in_full:
-        print_report(found, [*where, *written])
-        return
-    rows = dict(found.rows())
-    rows.setdefault("W2 distance", "not given by this solver")
-    shown = [(label, rows[label]) for label in ("solver", "W2 distance")]
-    print_table([*where, *shown, ("trust", found.verdict()), *written])
-
-
-# ---- many pairs
-
-
-def _many(
-    pairs: Path,
-    folder: Path,
-    recipe: Recipe,
-    pictures: Rendering | None,
+def check_options(
+    *,
+    source: Path | None,
+    target: Path | None,
+    pairs: Path | None,
+    output: Path | None,
+    plot: str | None,
+    times: str | None,
+    colours: dict[str, Any],
+    stamp: bool,
+    mass: str,
+    outside: str,
+    points: bool,
+    grid: bool,
     scheduler: str | None,
-    as_json: bool,
-) -> int:
-    from geonet.cli.batch import SUMMARY, read_pair_list, solve_many
-    from geonet.cli.interp import connected
-    from geonet.cli.output import counted, one_thread, progress
-
-    rows = read_pair_list(pairs)
-    with one_thread(), connected(scheduler) as client, progress("pairs", len(rows)) as bar:
-        tally = solve_many(rows, pairs.parent, folder, recipe, bar, pictures, client)
-    if as_json:
-        _print_tally_json(tally, folder)
-    else:
-        already = f", {tally.before} were there already" if tally.before else ""
-        typer.echo(f"{counted(tally.solved, 'pair')} solved{already}: {folder / SUMMARY}")
-        if tally.missed:
-            what = counted(tally.missed, "pair")
-            typer.echo(f"{what} not converged; the column converged of the summary says which.")
-        if tally.changed:
-            what = counted(tally.changed, "pair")
-            typer.echo(f"{what} coarsened or changed; the column changed of the summary says how.")
-        if tally.failures:
-            typer.echo(f"{counted(len(tally.failures), 'pair')} without an answer:")
-        for failure in tally.failures:
-            pair = failure.pair
-            typer.echo(f"  line {pair.line}, {pair.source} → {pair.target}: {failure.message}")
-    return SOME_FAILED if tally.failures else 0
-
-
-def _print_tally_json(tally: Tally, folder: Path) -> None:
-    from geonet.cli.output import print_json
-
-    failures = [
-        {
-            "line": failure.pair.line,
-            "source": failure.pair.source,
-            "target": failure.pair.target,
-            "error": failure.message,
-        }
-        for failure in tally.failures
+    report: bool,
+) -> None:
+    """Raise InputError if options do not fit together or the output cannot be written."""
+    suffix = "" if output is None else output.suffix.lower()
+    many, kinds = pairs is not None, ("frames", "velocity", "slices", "history", "tracks")
+    picture = suffix if not many else ".png" if plot else ""  # suffix of the drawn file
+    colour = next(iter(colours), "")
+    no_file = "applies to the output, and there is none; add -o FILE."
+    rules = [
+        (points and grid, "--points and --grid exclude each other; give one of them."),
+        (mass not in ("one", "given"), f"--mass is {mass!r}; give one or given."),
+        (outside not in ("raise", "drop"), f"--outside is {outside!r}; give raise or drop."),
+        (many and source is not None, "--pairs replaces the two files; leave one of them out."),
+        (many and report, "--report is for one pair; summary.csv has the reports of --pairs."),
+        (
+            many and (output is None or suffix in FORMATS),
+            "--pairs writes a file for each pair; give a folder, -o FOLDER.",
+        ),
+        (
+            scheduler is not None and not many,
+            "--scheduler is for many pairs; give --pairs CSV, or leave it out.",
+        ),
+        (
+            not many and target is None,
+            "A geodesic has two ends; give two files, or --pairs CSV.",
+        ),
+        (times is not None and output is None, f"--times {no_file}"),
+        (mass == "given" and output is None, f"--mass {no_file}"),
+        (
+            plot is not None and picture != ".png",
+            "--plot is the kind of a png; give -o FILE.png.",
+        ),
+        (
+            plot is not None and plot not in kinds,
+            f"--plot is {plot!r}; choose from {', '.join(kinds)}.",
+        ),
+        (
+            plot in ("history", "tracks") and times is not None and not many,
+            f"--plot {plot} shows all times; leave --times out.",
+        ),
+        (
+            not stamp and picture not in (".gif", ".mp4"),
+            "--no-stamp is for animations; give -o FILE.gif or FILE.mp4.",
+        ),
+        (
+            bool(colours) and picture not in (".png", ".gif", ".mp4", ".html"),
+            f"--{colour} applies to pictures, and none is drawn; give -o FILE.png or FILE.gif, or "
+            "--plot KIND with --pairs.",
+        ),
+        (
+            bool(colours) and plot == "tracks",
+            f"--plot tracks uses colours for time; leave --{colour} out.",
+        ),
     ]
+    for is_wrong, message in rules:
+        if is_wrong:
+            raise InputError(message)
+    if output is not None and not many:
+        _check_output(output, [file for file in (source, target) if file is not None])
+
+
+def _check_output(output: Path, inputs: list[Path]) -> None:
+    """Raise FileError if a file cannot be written, or is one of the inputs."""
+    try:
+        is_input = output.resolve() in [file.resolve() for file in inputs]  # also through links
+    except (OSError, RuntimeError, ValueError):  # a loop of links, which the reader reports
+        is_input = False
+    if is_input:
+        raise FileError(f"{output} is one of the two input files; give another name.")
+    if output.suffix.lower() not in FORMATS:
+        raise FileError(f"Cannot write {output}: give a name that ends in {', '.join(FORMATS)}.")
+    if output.suffix.lower() == ".mp4":
+        from geonet.plotting.animation import check_ffmpeg
+
+        check_ffmpeg(output)
+    try:
+        if not output.parent.is_dir():
+            raise FileError(f"The folder {output.parent} does not exist; create it first.")
+        if output.is_dir():
+            raise FileError(f"{output} is a folder; give the name of a file.")
+    except OSError as error:  # a name that is too long
+        raise FileError(f"Cannot write {output}: {error.strerror}; give another name.") from error
+
+
+def parse_times(text: str | None, suffix: str) -> list[float]:
+    """Parse times in [0, 1] from a count ("5") or a list ("0,0.25,1")."""
+    text = str(FORMATS.get(suffix, 2)) if text is None else text
+    remedy = "give a count of at least 2, or a list such as 0,0.5,1."
+    if text.strip().isdecimal():
+        count, most = int(text), 100 if suffix == ".png" else 10_000
+        if not 2 <= count <= most:
+            raise InputError(f"--times is {count}; give a count of 2 to {most}, or a list.")
+        return [k / (count - 1) for k in range(count)]
+    if suffix in (".gif", ".mp4", ".html"):
+        raise InputError("An animation runs evenly from t = 0 to t = 1; give --times as a count.")
+    try:
+        times = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise InputError(f"--times is {text!r}; {remedy}") from error
+    outside = [t for t in times if not 0 <= t <= 1]
+    if outside or not times:
+        cause = f"has t = {outside[0]:g} outside [0, 1]" if outside else "is empty"
+        raise InputError(f"--times {cause}; {remedy}")
+    return times
+
+
+# ---- Output
+
+
+def _print_json(solved: SolvedPair, output: Path | None) -> None:
+    path, report = solved.path, solved.report
     print_json(
         {
-            "solved": tally.solved,
-            "before": tally.before,
-            "changed": tally.changed,
-            "not_converged": tally.missed,
-            "failures": failures,
-            "output": str(folder),
+            "changed": list(solved.notices),
+            "distance": report.distance,
+            "solver": report.solver,
+            "seconds": round(solved.seconds, 4),
+            "read": solved.contents,
+            "grid": {name: getattr(path.grid, name) for name in ("shape", "lower", "upper")},
+            "report": report.to_dict(),
+            "output": None if output is None else str(output),
         }
     )
 
 
-# ---- `--option name=value` as keyword arguments of a solver.
+def _print(solved: SolvedPair, output: Path | None, in_full: bool) -> None:
+    from geonet.cli.job import format_contents
+
+    report = solved.report
+    for sentence in solved.notices:
+        typer.echo(sentence)
+    ends = zip(("source", "target"), map(format_contents, solved.contents), strict=True)
+    rows = [*ends, ("grid", str(solved.path.grid)), ("solved in", format_seconds(solved.seconds))]
+    written = [] if output is None else [("written", str(output))]
+    if in_full:
+        print_report(report, [*rows, *written])
+        return
+    entries = {"W2 distance": "not given by this solver", **dict(report.rows())}
+    rows += [(label, entries[label]) for label in ("solver", "W2 distance")]
+    print_table([*rows, ("trust", str(report.summary())), *written])
 
 
-WORDS = {"true": True, "false": False, "none": None}
+def _solve_many(
+    pairs: Path,
+    folder: Path,
+    job: Job,
+    pictures: Rendering | None,
+    scheduler: str | None,
+    as_json: bool,
+) -> int:
+    """Solve the pairs of a list and print a summary; return 1 if some failed."""
+    from geonet.cli.batch import SUMMARY, BatchJob, read_pair_list, solve_batch
 
-
-def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
-    """Values by name; the solver checks whether they fit."""
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        name, separator, text = (part.strip() for part in pair.partition("="))
-        if not separator or not name or not text:
-            raise SolverError(f"--option {pair!r} is not NAME=VALUE; write e.g. floor=0.01.")
-        options[name] = _value(text)
-    return options
-
-
-def _value(text: str) -> int | float | bool | str | None:
-    if text.lower() in WORDS:
-        return WORDS[text.lower()]
-    for number in (int, float):
-        try:
-            return number(text)
-        except ValueError:
-            continue
-    return text
+    rows = read_pair_list(pairs)
+    batch = BatchJob(pairs.parent, folder, job, pictures)
+    with connect_dask(scheduler) as client, progress("pairs", len(rows)) as bar:
+        summary = solve_batch(rows, batch, bar, client)
+    if as_json:
+        failures = [
+            {
+                "line": failure.pair.line,
+                "source": failure.pair.source,
+                "target": failure.pair.target,
+                "error": failure.message,
+            }
+            for failure in summary.failures
+        ]
+        print_json(
+            {
+                "solved": summary.solved,
+                "before": summary.before,
+                "changed": summary.changed,
+                "not_converged": summary.not_converged,
+                "failures": failures,
+                "output": str(folder),
+            }
+        )
+    else:
+        before = f", {summary.before} existed already" if summary.before else ""
+        typer.echo(f"{format_count(summary.solved, 'pair')} solved{before}: {folder / SUMMARY}")
+        if summary.not_converged:
+            count = format_count(summary.not_converged, "pair")
+            typer.echo(f"{count} not converged; see the column converged of the summary.")
+        if summary.changed:
+            count = format_count(summary.changed, "pair")
+            typer.echo(f"{count} coarsened or changed; see the column changed of the summary.")
+        if summary.failures:
+            typer.echo(f"{format_count(len(summary.failures), 'pair')} failed:")
+        for failure in summary.failures:
+            pair = failure.pair
+            typer.echo(f"  line {pair.line}, {pair.source} → {pair.target}: {failure.message}")
+    return 1 if summary.failures else 0

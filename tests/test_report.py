@@ -1,0 +1,383 @@
+"""Reports: bounds and errors of paths, and their summary in words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import geonet
+from benchmarks.pairs import draw
+from geonet import Density, GaussianMixture, Grid
+from geonet.report import Report, measure_discontinuity
+from geonet.solvers.bures import moment_bounds
+
+LINE, SQUARE = Grid(60, 0, 10), Grid((24, 24), 0, 5)
+DIAGNOSTICS = {
+    "error_estimate": "L1 error, estimated",
+    "in_distribution": "in distribution",
+    "mismatch": "mismatch at t = ½",
+    "continuity": "continuity residual",
+    "hamilton_jacobi": "Hamilton–Jacobi residual",
+    "smallest_determinant": "smallest determinant",
+}
+
+
+def bump(grid: Grid, *mean: float, mass: float = 1.0) -> Density:
+    values = GaussianMixture.isotropic([list(mean)], [0.7]).to_density(grid).tensor
+    return Density(mass * values, grid)
+
+
+def solve(*ends: Density, **options: Any) -> Report:
+    return geonet.geodesic(*ends, **options).report
+
+
+@pytest.fixture
+def batch_1d(pair_1d):
+    return tuple(Density(torch.stack([end.tensor] * 7), end.grid) for end in pair_1d)
+
+
+def report_with(ends, **diagnostics) -> Report:
+    """Return the report of a path with these diagnostics."""
+    path = geonet.geodesic(*ends)
+    path._diagnostics = lambda: {key: torch.tensor(value) for key, value in diagnostics.items()}
+    return path.report
+
+
+# ---- Entries
+
+
+def test_report_is_computed_once(pair_1d):
+    path = geonet.geodesic(*pair_1d)
+    assert path.report is path.report
+
+
+def test_unknown_entries_are_none_and_have_no_row(pair_1d):
+    report = geonet.geodesic(*pair_1d).report
+    for name, label in DIAGNOSTICS.items():
+        assert getattr(report, name) is None and report.to_dict()[name] is None
+        assert label not in str(report)
+    assert "W2 at least" in str(report) and "W2 at most" in str(report)
+
+
+@pytest.mark.parametrize("name", DIAGNOSTICS)
+def test_diagnostics_of_the_path_are_entries_and_rows(pair_1d, batch_1d, name):
+    values = [True, False] * 4 if name == "in_distribution" else [0.125 * k for k in range(8)]
+    single = report_with(pair_1d, **{name: values[1]})
+    assert getattr(single, name) == values[1]
+    assert dict(single.rows())[DIAGNOSTICS[name]] == str(values[1])
+    many = report_with(batch_1d, **{name: values[:7]})
+    assert getattr(many, name) == values[:7]
+    assert dict(many.rows())[DIAGNOSTICS[name]].endswith(", …")
+    for report in (single, many):
+        assert json.loads(json.dumps(report.to_dict())) == report.to_dict()
+
+
+def test_diagnostics_of_some_pairs(batch_1d):
+    nan = float("nan")
+    plain = geonet.geodesic(*batch_1d).report
+    report = report_with(
+        batch_1d,
+        in_distribution=[1.0, nan, 0.0] + [nan] * 4,
+        distance_lower_bound=[nan] * 7,
+        distance_upper_bound=[nan] * 7,
+    )
+    assert report.in_distribution == [True, None, False] + [None] * 4
+    assert report.distance_lower_bound == plain.distance_lower_bound
+    assert dict(report.rows())[DIAGNOSTICS["in_distribution"]] == "True, –, False, –, –, …"
+
+
+def test_lists_for_each_pair_are_separated_by_semicolons(pair_1d):
+    info = {"cells": [None, [32, 32], [128, 128]], "steps": [[1] * 7], "iterations": [3, 4]}
+    rows = dict(replace(geonet.geodesic(*pair_1d).report, info=info).rows())
+    assert rows["cells"] == "–; 32, 32; 128, 128"
+    assert (rows["steps"], rows["iterations"]) == ("1, 1, 1, 1, 1, …", "3, 4")
+
+
+def test_masses_have_rows_if_they_differ(pair_1d):
+    source, target = pair_1d
+    for factor in (1.004, 5.0):
+        report = solve(source, Density(factor * target.tensor / source.mass, target.grid))
+        assert ("mass ratio" in dict(report.rows())) == (factor == 5.0)
+
+
+def test_blur_of_noise_and_of_coarse_cells(pair_2d):
+    assert solve(*pair_2d, solver="midpoint").blur is None
+    assert solve(*pair_2d, solver="schrodinger", epsilon=0.08).blur == pytest.approx(0.2)
+    coarse = [end.resample(end.grid.with_shape(12)) for end in pair_2d]
+    plan = geonet.geodesic(*coarse, "linear-program", max_cells=36, coarsen=True)
+    assert plan.report.blur == pytest.approx(max(plan.cells.spacing))
+
+
+def test_a_path_without_a_grid_has_no_report():
+    path = geonet.geodesic(*(GaussianMixture.isotropic([[m]], 0.1) for m in (0.0, 1.0)), "bures")
+    with pytest.raises(geonet.errors.InputError, match="grid"):
+        _ = path.report
+
+
+# ---- Bounds of W2
+
+
+def test_moment_bounds_hold(generator):
+    grid = Grid(60, -1.0, 3.0)
+    first, second = (
+        Density(torch.rand(20, 60, dtype=torch.float64, generator=generator) ** 6, grid)
+        for _ in range(2)
+    )
+    truth = geonet.geodesic(first, second, "quantile").distance
+    lower, upper = moment_bounds(first, second)
+    assert bool((lower <= truth).all()) and bool((truth <= upper).all()) and float(lower.min()) > 0
+
+
+def test_moment_bounds_are_sharp_for_points_and_for_equal_ends():
+    values = torch.zeros(2, 9, 9, dtype=torch.float64)
+    values[0, 1, 2] = values[1, 7, 3] = 1
+    lower, upper = moment_bounds(*(Density(v, Grid((9, 9))) for v in values))
+    assert float(lower) == pytest.approx(37**0.5 / 9) == float(upper)
+    spread = GaussianMixture.isotropic([[0.5, 0.5]], 0.1).to_density(Grid((60, 60)))
+    lower, upper = moment_bounds(spread, spread)
+    assert float(lower) < 1e-6 and float(upper) == pytest.approx(0.2, rel=1e-3)  # σ√(2d)
+
+
+def test_moment_bounds_hold_for_constant_cells():
+    """The map from the uniform density to one cell scales each axis, so W2 is known."""
+    grid, values = Grid((16, 16)), torch.zeros(16, 16, dtype=torch.float64)
+    values[12, 9] = 1
+    scale = 15 / 16
+    exact = sum(scale**2 / 3 - scale * c + c * c for c in (12 / 16, 9 / 16)) ** 0.5
+    uniform = Density(torch.ones(16, 16, dtype=torch.float64), grid)
+    lower, upper = moment_bounds(uniform, Density(values, grid))
+    assert float(lower) == pytest.approx(exact, rel=1e-9) and float(upper) > exact
+
+
+def test_the_sharper_bound_is_reported(pair_1d):
+    plain = geonet.geodesic(*pair_1d).report
+    assert plain.distance_lower_bound < plain.distance < plain.distance_upper_bound
+    for low, high in ((0.0, 1e9), (plain.distance - 1e-6, plain.distance + 1e-6)):
+        report = report_with(pair_1d, distance_lower_bound=low, distance_upper_bound=high)
+        assert report.distance_lower_bound == pytest.approx(max(low, plain.distance_lower_bound))
+        assert report.distance_upper_bound == pytest.approx(min(high, plain.distance_upper_bound))
+
+
+def test_a_distance_outside_its_bounds_is_shown_as_an_interval(batch_1d):
+    low, high = [0.0] * 5 + [1e3] * 2, [2e3, 0.5, *[2e3] * 5]
+    report = report_with(batch_1d, distance_lower_bound=low, distance_upper_bound=high)
+    own, bound = report.distance[0], report.distance_lower_bound[1]
+    assert report.is_distance_uncertain and report.to_dict()["distance"][1] == own
+    start = f"{own:.4g}, between {bound:.4g} and 0.5, {own:.4g}"
+    assert dict(report.rows())["W2 distance"].startswith(start)
+
+
+@pytest.mark.parametrize(("share", "is_uncertain"), [(0.01, False), (0.03, True)])
+def test_an_uncertain_distance_is_shown_as_an_interval(pair_1d, share, is_uncertain):
+    report = geonet.geodesic(*pair_1d).report
+    report = replace(report, distance_uncertainty=share * report.distance)
+    assert report.is_distance_uncertain == is_uncertain
+    assert dict(report.rows())["W2 distance"].startswith("between") == is_uncertain
+
+
+@pytest.mark.parametrize("factor", [1 - 9e-4, 1.0, 1 + 9e-4])
+def test_a_distance_outside_by_rounding_is_moved_to_its_bound(batch_1d, factor):
+    sharp = (factor * geonet.geodesic(*batch_1d).distance).tolist()
+    report = report_with(batch_1d, distance_lower_bound=sharp, distance_upper_bound=sharp)
+    assert not report.is_distance_uncertain
+    assert report.distance_lower_bound == report.distance == report.distance_upper_bound
+
+
+def test_the_distance_of_midpoint_is_within_its_bounds():
+    report = solve(*draw("high-contrast", 24), solver="midpoint")
+    assert report.distance_lower_bound <= report.distance <= report.distance_upper_bound
+    assert not report.is_distance_uncertain
+
+
+@pytest.mark.parametrize("solver", ["midpoint", "linear-program", "quantile"])
+def test_equal_ends_have_a_certain_distance(pair_1d, solver):
+    report = solve(pair_1d[0], pair_1d[0], solver=solver)
+    assert report.distance_lower_bound <= report.distance <= report.distance_upper_bound
+    assert not report.is_distance_uncertain and float(dict(report.rows())["W2 distance"]) < 1e-6
+    point = solve(*2 * [Density([0.0, 1.0, 0.0], Grid(3))], solver="quantile")
+    assert not point.is_distance_uncertain and replace(point, distance=0.1).is_distance_uncertain
+
+
+# ---- Discontinuity
+
+
+def discs(n, *circles):
+    """Discs (row, column, radius) on n × n cells."""
+    points = Grid((n, n)).points()
+    inside = [((points - torch.tensor([y, x])) ** 2).sum(-1) < r**2 for y, x, r in circles]
+    return Density(torch.stack(inside).any(0).double(), Grid((n, n)))
+
+
+def discontinuity(source, target, solver="midpoint"):
+    return measure_discontinuity(geonet.geodesic(source, target, solver))
+
+
+@pytest.mark.parametrize("n", [32, 64])
+def test_discontinuity_of_a_disc_that_splits(n):
+    """The cut occupies two of 32 columns: 2 · 0.4/32 / (π · 0.2²)."""
+    share = discontinuity(discs(n, (0.5, 0.5, 0.2)), discs(n, (0.5, 0.2, 0.14), (0.5, 0.8, 0.14)))
+    assert float(share) == pytest.approx(2 * 0.4 / 32 / (torch.pi * 0.04), rel=0.35)
+
+
+def test_continuous_maps():
+    move = discontinuity(discs(64, (0.3, 0.3, 0.2)), discs(64, (0.7, 0.6, 0.2)))
+    grow = discontinuity(discs(64, (0.5, 0.5, 0.07)), discs(64, (0.5, 0.5, 0.42)))
+    parts = discs(64, (0.5, 0.2, 0.14), (0.5, 0.8, 0.14))
+    assert move == 0 and grow < 0.02 and discontinuity(parts, discs(64, (0.5, 0.5, 0.2))) < 0.02
+
+
+def test_discontinuity_in_1d_and_without_trajectories():
+    x = Grid(128).points()[..., 0]
+    box = Density((abs(x - 0.5) < 0.125).double(), Grid(128))
+    parts = Density((abs(abs(x - 0.5) - 0.35) < 0.1).double(), Grid(128))
+    assert float(discontinuity(box, parts, "quantile")) == pytest.approx(2 / 16, rel=0.01)
+    assert discontinuity(box, parts, "linear") is None
+    batch = [Density(torch.stack([a.tensor, box.tensor]), box.grid) for a in (box, parts)]
+    assert discontinuity(*batch, "quantile").tolist() == pytest.approx([2 / 16, 0.0], rel=0.01)
+    atoms = torch.zeros(2, 16, 16)
+    atoms[0, 2, 2] = atoms[1, 12, 12] = 1.0
+    assert discontinuity(*(Density(a, Grid((16, 16))) for a in atoms), "back-and-forth") == 0.0
+
+
+# ---- Summary
+
+
+def report(solver: str = "midpoint", **entries: Any) -> Report:
+    """Return the report of an accurate path that moves mass by twelve cells, with changes."""
+    accurate: dict[str, Any] = {
+        "distance": 12.0,
+        "distance_lower_bound": 11.99,
+        "distance_upper_bound": 12.05,
+        "mass_error": 0.0,
+        "negativity": 0.0,
+        "source_error": 0.0,
+        "target_error": 0.0,
+        "info": {},
+        "source_mass": 1.0,
+        "target_mass": 1.0,
+        "cell": 1.0,
+        "dimension": 2,
+    }
+    return Report(solver=solver, **accurate | entries)
+
+
+WIDE = {"distance_lower_bound": 6.0, "distance_upper_bound": 18.0}
+UNCONVERGED = {"converged": False}
+
+
+@pytest.mark.parametrize(
+    ("entries", "headline"),
+    [
+        ({}, "Distance certified within 0.5 %"),
+        ({"error_estimate": 0.3}, "Expect errors of about 30 %"),
+        ({"error_estimate": 2.0}, "Not reliable: expect errors of about 200 %"),
+        (WIDE | {"error_estimate": 0.02}, "Expect errors of about 2 %"),
+        (WIDE, "The error between the ends is unknown"),
+        ({"solver": "quantile"}, "The path is exact for densities"),
+        ({"distance": 0.0, "distance_lower_bound": 0.0, "error_estimate": 0.0}, "Nothing moves"),
+        ({"solver": "linear", "distance": None}, "No transport"),
+    ],
+)
+def test_headline(entries, headline):
+    assert report(**entries).summary().headline.startswith(headline)
+
+
+@pytest.mark.parametrize(
+    ("entries", "sentence"),
+    [
+        ({"cell": 24.0}, "Mass moves less than a cell (rms)."),
+        ({"cell": 12.0}, "Mass moves 1 cell (rms)."),
+        ({"distance": None}, "Mass moves at least 12 cells (rms)."),
+        ({"distance_upper_bound": 12.0571}, "W2 is between 11.99 and 12.06."),  # rounded upwards
+        ({"error_estimate": 0.016}, "Expect an L1 error of 1.6 % between the ends."),
+        ({"blur": 3.0}, "The frame halfway is blurred by 3 cells."),
+        ({"blur": 30.0}, "The frame halfway is blurred by 30 cells, more than the mass moves."),
+        ({"source_error": 0.03}, "The path misses the source by 3 %."),
+        ({"target_error": 0.03}, "The path misses the target by 3 %."),
+        ({"mass_error": 0.03}, "The total mass is off by up to 3 %."),
+        ({"negativity": 0.03}, "Up to 3 % of the mass is negative."),
+        ({"mismatch": 0.09}, "The densities pushed from both ends differ by 9 % halfway."),
+        ({"in_distribution": False}, "The pair differs from the training data of the network."),
+        ({"info": UNCONVERGED}, "The solver did not reach its tolerance."),
+        ({"info": {"plan entries": 9}}, "The frames between the ends are grainy."),
+        ({"target_mass": 3.0}, "The target has 3 times the mass of the source"),
+        ({"discontinuous_mass": 0.12}, "The map is discontinuous: 12 % of the mass"),
+        ({"solver": "monge-ampere"}, "The residual of the Monge–Ampère equation"),
+    ],
+)
+def test_sentences(entries, sentence):
+    assert sentence in str(report(**entries).summary())
+    assert sentence not in str(report().summary())
+
+
+def test_shares_below_the_threshold_are_not_mentioned():
+    names = ("source_error", "target_error", "mass_error", "negativity", "mismatch")
+    assert report(**dict.fromkeys(names, 0.004)).summary() == report().summary()
+
+
+@pytest.mark.parametrize(
+    ("entries", "advice"),
+    [
+        ({}, None),
+        ({"error_estimate": 0.31}, "gaussian_blur"),
+        ({"info": UNCONVERGED}, "gaussian_blur"),
+        ({"info": UNCONVERGED | {"stopped after": "3 s"}}, "a larger time_limit"),
+        ({"info": UNCONVERGED, "dimension": 1}, "'quantile'"),
+        ({"solver": "back-and-forth", "info": UNCONVERGED}, "a larger max_iterations"),
+        ({"solver": "back-and-forth", "mismatch": 0.35}, "Compare with solver='midpoint'"),
+        ({"solver": "transport-2d", "error_estimate": 0.47}, "Choose solver='midpoint'"),
+        ({"solver": "geonet-2d", "target_error": 0.17}, "Choose solver='midpoint'"),
+        ({"solver": "schrodinger", "blur": 20.0}, "a smaller epsilon"),
+        ({"solver": "schrodinger", "blur": 3.0}, None),
+        ({"solver": "schrodinger", "blur": 3.0, "distance_uncertainty": 1.5}, "a smaller epsilon"),
+        ({"solver": "linear-program", "blur": 20.0}, "a larger max_cells"),
+        ({"solver": "linear-program", "info": {"plan entries": 9}}, "for smooth frames"),
+        ({"solver": "linear-program", "info": {"plan entries": 9}, "dimension": 4}, None),
+        ({"solver": "another-package", "dimension": 4}, "'linear-program'"),
+        ({"solver": "linear", "dimension": 4}, "'linear-program'"),
+        ({"solver": "monge-ampere"}, None),
+    ],
+)
+def test_at_most_one_recommendation(entries, advice):
+    verbs = ("Choose", "Give", "Compare", "Blur")
+    sentences = [s for s in report(**entries).summary().sentences if s.startswith(verbs)]
+    assert len(sentences) == (advice is not None)
+    assert advice is None or advice in sentences[0]
+
+
+def test_a_batch_is_summarised_by_its_worst_pair():
+    names = ("mass_error", "negativity", "source_error", "target_error")
+    entries = {name: [0.0] * 3 for name in names} | {"error_estimate": [0.01, 0.31, None]}
+    summary = report(**entries).summary()
+    assert summary.headline == "Worst of 3 pairs is path[1]: expect errors of about 31 %"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "The path is exact for densities that are constant in each cell. Mass moves 24 cells"),
+        ({"solver": "linear"}, "No transport"),
+        ({"solver": "schrodinger", "epsilon": 0.4}, "blurred by 2.7 cells"),
+    ],
+)
+def test_summaries_of_solutions(options, text):
+    path = geonet.geodesic(bump(LINE, 3.0), bump(LINE, 7.0), **options)
+    assert text in str(path.report.summary())
+
+
+def test_a_batch_with_several_solvers():
+    """An isolated cell is solved by the linear program, spots by midpoint."""
+    spots = draw("spots", 24)
+    cells = torch.zeros(2, 24, 24, dtype=torch.float64)
+    cells[0, 3, 4] = cells[1, 20, 11] = 1
+    ends = [
+        Density(torch.stack([cell, spot.tensor]), spot.grid)
+        for cell, spot in zip(cells, spots, strict=True)
+    ]
+    path = geonet.geodesic(*ends, learned=False)
+    assert path.report.solvers == ["linear-program", "midpoint"]
+    assert path.report.summary().sentences == path[1].report.summary().sentences
