@@ -1,4 +1,4 @@
-"""Shared by all tests: random generators, the paper's pairs, and pairs whose answer is known."""
+"""Shared fixtures: random generators, pairs of the paper, and pairs with a known solution."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+import experiments  # noqa: F401  registers the models that only the experiments use
 from geonet import _files as files
 from geonet.density import Density
 from geonet.evaluation import random_potential
@@ -25,7 +26,7 @@ CELLS = {1: 128, 2: 48, 3: 24}
 
 
 def potentials(d: int, count: int = 1, radius: float = 1.0, modes: int = 4, seed: int = 0):
-    """Random low modes in the unit cube with |eigenvalues of D²u| up to `radius`, (B, modes, …)."""
+    """Return random low modes on the unit cube with |λ(D²u)| ≤ `radius`, (B, modes, …)."""
     generator = torch.Generator().manual_seed(100 * d + seed)
     series = [
         random_potential(Grid((4,) * d), generator, modes, strength=0.5).coefficients
@@ -36,7 +37,7 @@ def potentials(d: int, count: int = 1, radius: float = 1.0, modes: int = 4, seed
 
 @dataclass(frozen=True)
 class KnownPair:
-    """A pair made from its potential and its density halfway, so that everything is known."""
+    """A pair constructed from its potential and its density at t = ½, with the exact solution."""
 
     source: Density
     target: Density
@@ -48,7 +49,7 @@ class KnownPair:
 def known_pair(
     d: int, radius: float = 1.0, cells: int | None = None, length: float = 1.0, **options
 ) -> KnownPair:
-    """A wavy positive density at t = ½, sent along ±½∇u to both ends, on a cube of that length."""
+    """Push a smooth positive density at t = ½ along ±½∇u to both ends, on a cube."""
     grid = Grid((cells or CELLS[d],) * d, 0.0, length)
     coefficients = potentials(d, radius=radius, **options)
     series = CosineSeries(coefficients[0].double() * length**2, grid)
@@ -67,7 +68,7 @@ def known_pair(
 
     def density(t: float, grid: Grid) -> Tensor:
         s = torch.tensor([t - 0.5], dtype=torch.float64)
-        (origin,) = lines.origins(s, grid.points().reshape(-1, d))
+        (origin,) = lines.trace_back(s, grid.points().reshape(-1, d))
         values = halfway(origin.point) / origin.determinant(t - 0.5) / mass
         return values.reshape(grid.shape)
 
@@ -93,34 +94,34 @@ def generator() -> torch.Generator:
 
 @pytest.fixture
 def pair_1d(generator):
-    return tuple(mixtures_1d(1, generator)[0].on(BOX_1D) for _ in range(2))
+    return tuple(mixtures_1d(1, generator)[0].to_density(BOX_1D) for _ in range(2))
 
 
 @pytest.fixture
 def pair_2d(generator):
-    return tuple(mixtures_2d(1, generator)[0].on(BOX_2D.with_shape(32)) for _ in range(2))
+    return tuple(mixtures_2d(1, generator)[0].to_density(BOX_2D.with_shape(32)) for _ in range(2))
 
 
 @pytest.fixture
 def double_precision():
-    """New tensors are float64, as tests of formulas want them."""
+    """Make float64 the default dtype."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(before)
 
 
-# ---- files whose tensors lie at odd addresses
+# ---- Files with misaligned tensors
 
 
-def misaligned(tensor: Tensor) -> Tensor:
-    """The same values, one element behind an address that torch's allocator gives (64 bytes)."""
+def misalign(tensor: Tensor) -> Tensor:
+    """Return a copy at an address that is not a multiple of 64 bytes."""
     buffer = tensor.new_empty(tensor.numel() + 1)
     return buffer[1:].view(tensor.shape).copy_(tensor)
 
 
 class MisalignedTensors:
-    """`safe_open`, but every tensor of the file is `misaligned`, as the map of a file may be."""
+    """`safe_open` with misaligned tensors, as a memory map may have."""
 
     def __init__(self, *arguments):
         self._archive = safe_open(*arguments)
@@ -136,11 +137,11 @@ class MisalignedTensors:
         return getattr(self._archive, name)
 
     def get_tensor(self, name: str) -> Tensor:
-        return misaligned(self._archive.get_tensor(name))
+        return misalign(self._archive.get_tensor(name))
 
 
 class MisalignedArrays(files.SafeNpz):
-    """Likewise for the arrays of an npz."""
+    """An npz with misaligned arrays."""
 
     def __getitem__(self, name: str) -> np.ndarray:
         array = super().__getitem__(name)
@@ -151,14 +152,14 @@ class MisalignedArrays(files.SafeNpz):
 
 def _misalign_files(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(model_file, "safe_open", MisalignedTensors)
-    patch.setattr(files, "Archive", MisalignedArrays)
+    patch.setattr(files, "SafeNpz", MisalignedArrays)
 
 
 @pytest.fixture
 def misaligned_files(monkeypatch) -> None:
-    """All that is read from model files, checkpoints and saved paths lies at odd addresses."""
+    """Misalign all tensors of model files, checkpoints and saved paths."""
     _misalign_files(monkeypatch)
 
 
-if os.environ.get("GEONET_MISALIGNED") == "1":  # a row of tests/trust/matrix.py: for all tests
+if os.environ.get("GEONET_MISALIGNED") == "1":  # set by tests/trust/matrix.py
     _misalign_files(pytest.MonkeyPatch())
