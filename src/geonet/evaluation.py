@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from geonet import _progress as progress
 from geonet._format import format_number
+from geonet._progress import progress_stage
 from geonet.density import Density
 from geonet.errors import ConvergenceError, DensityError, GeonetError, InputError, UnavailableError
 from geonet.grid import Grid
@@ -98,7 +98,7 @@ def measure(
     errors, distances, failures = [], [], []
     for k in range(len(source)):
         try:
-            with progress.part(f"{solver.name} {k + 1}/{len(source)}"):
+            with progress_stage(f"{solver.name} {k + 1}/{len(source)}"):
                 path = solver(source[k], target[k])
             errors.append(100 * l1_tensor(path.density(QUARTERS), frames[k]).double())
             distances.append(_distance_error(path, float(distance[k])))
@@ -169,7 +169,7 @@ def reference_solution(
         return solve_pair(source, target, epsilon)
     parts = []
     for k, pair in enumerate(zip(source, target, strict=True), 1):
-        with progress.part(f"exact path {k}/{len(source)}"):
+        with progress_stage(f"exact path {k}/{len(source)}"):
             parts.append(solve_pair(*pair, epsilon))
     frames = torch.stack([part.frames.tensor for part in parts])
     return Reference(

@@ -1,3 +1,5 @@
+"""Cubic splines, conservative resampling and blurring."""
+
 import math
 from itertools import pairwise
 
@@ -6,39 +8,35 @@ import torch
 
 from geonet import Density, Grid
 from geonet.errors import GridError
-from geonet.numerics.interpolation import CubicSpline, resample
+from geonet.numerics.interpolation import CubicSpline, gaussian_blur, resample
 
 
 def smooth(points):
-    """Not even at the faces: its normal derivative does not vanish there."""
+    """Return a smooth function whose normal derivative does not vanish at the faces."""
     phase = points @ torch.arange(1.0, points.shape[-1] + 1, dtype=torch.float64)
     return torch.exp(torch.sin(2 * phase) + 0.3 * points[..., 0])
 
 
-def worst_error(d, n, points):
-    grid = Grid((n,) * d, 0.0, 1.0)
-    return float((CubicSpline(smooth(grid.points()), grid)(points) - smooth(points)).abs().max())
-
-
 @pytest.mark.parametrize("d", [1, 2, 3])
-def test_fourth_order_everywhere_in_the_box(d, generator):
+def test_spline_is_of_fourth_order_everywhere_in_the_box(d, generator):
     points = torch.rand(2000, d, dtype=torch.float64, generator=generator)
-    points[:d] = torch.eye(d, dtype=torch.float64)  # corners, where the values are continued
-    sizes = (16, 32) if d == 3 else (20, 40, 80)
-    errors = [worst_error(d, n, points) for n in sizes]
+    points[:d] = torch.eye(d, dtype=torch.float64)  # corners, where the values are extrapolated
+    grids = [Grid((n,) * d) for n in ((16, 32) if d == 3 else (20, 40, 80))]
+    splines = [CubicSpline(smooth(grid.points()), grid) for grid in grids]
+    errors = [float((spline(points) - smooth(points)).abs().max()) for spline in splines]
     orders = [math.log2(a / b) for a, b in pairwise(errors)]
     assert min(orders) > 3.5, (errors, orders)
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])
-def test_takes_the_values_at_the_centres(d, generator):
+def test_spline_interpolates_the_values_at_the_centres(d, generator):
     grid = Grid((5, 6, 7)[:d], -1.0, 2.0)
     values = torch.rand(2, *grid.shape, dtype=torch.float64, generator=generator)
     at_centres = CubicSpline(values, grid)(grid.points().reshape(-1, d))
     assert torch.allclose(at_centres, values.reshape(2, -1), atol=1e-12)
 
 
-def test_reproduces_cubics_exactly(generator):
+def test_spline_reproduces_cubics_exactly(generator):
     grid = Grid((8, 9), 0.0, 1.0)
 
     def cubic(p):
@@ -55,17 +53,17 @@ def test_reproduces_cubics_exactly(generator):
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])
-def test_differentiable_in_points_and_values(d, generator):
+def test_spline_is_differentiable_in_points_and_values(d, generator):
     grid = Grid((4,) * d, 0.0, 1.0)
     values = torch.rand(2, *grid.shape, dtype=torch.float64, generator=generator)
     points = 0.1 + 0.8 * torch.rand(3, d, dtype=torch.float64, generator=generator)
-    own = 0.1 + 0.8 * torch.rand(2, 3, d, dtype=torch.float64, generator=generator)
-    for where in (points, own):
-        inputs = (values.requires_grad_(), where.requires_grad_())
+    separate = 0.1 + 0.8 * torch.rand(2, 3, d, dtype=torch.float64, generator=generator)
+    for x in (points, separate):
+        inputs = (values.requires_grad_(), x.requires_grad_())
         assert torch.autograd.gradcheck(lambda v, p: CubicSpline(v, grid)(p), inputs)
 
 
-def test_each_density_can_have_its_own_points(generator):
+def test_each_function_can_have_separate_points(generator):
     grid = Grid((8, 6), 0.0, 1.0)
     values = torch.rand(3, 8, 6, dtype=torch.float64, generator=generator)
     points = torch.rand(3, 10, 2, dtype=torch.float64, generator=generator)
@@ -74,7 +72,7 @@ def test_each_density_can_have_its_own_points(generator):
     assert torch.allclose(together, torch.stack(one_by_one))
 
 
-def test_points_outside_go_to_the_nearest_face():
+def test_points_outside_are_moved_to_the_nearest_face():
     grid = Grid(10, 0.0, 1.0)
     spline = CubicSpline(smooth(grid.points()), grid)
     outside, faces = torch.tensor([[-3.0], [1.5]]).double(), torch.tensor([[0.0], [1.0]]).double()
@@ -82,7 +80,7 @@ def test_points_outside_go_to_the_nearest_face():
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_tiny_grids_work(n):
+def test_spline_on_tiny_grids(n):
     grid = Grid(n, 0.0, 1.0)
     spline = CubicSpline(2 + 3 * grid.points()[:, 0], grid)
     points = torch.linspace(0, 1, 7, dtype=torch.float64)[:, None]
@@ -90,7 +88,7 @@ def test_tiny_grids_work(n):
 
 
 @pytest.mark.parametrize(("n", "m"), [(10, 10), (10, 5), (10, 20), (10, 7), (7, 10)])
-def test_resampling_keeps_mass_exactly(n, m, generator):
+def test_resampling_conserves_mass_exactly(n, m, generator):
     values = torch.rand(2, n, n + 1, dtype=torch.float64, generator=generator)
     source, target = Grid((n, n + 1), 0, 5), Grid((m, m), 0, 5)
     moved = resample(values, source, target)
@@ -107,7 +105,16 @@ def test_resampling_to_halves_and_back_is_the_identity(generator):
     assert torch.allclose(resample(fine, Grid((12, 12)), Grid((6, 6))), values)
 
 
-def test_resampling_to_another_box_is_refused():
+def test_resampling_to_another_box_is_an_error():
     density = Density(torch.ones(4), Grid(4, 0, 1))
     with pytest.raises(GridError, match="the boxes differ"):
         density.resample(Grid(4, 0, 2))
+
+
+def test_blur_has_the_variance_of_the_kernel_and_reflects_at_the_walls():
+    spike = torch.zeros(41, dtype=torch.float64)
+    spike[20] = 1
+    blurred, x = gaussian_blur(spike, 3.0), torch.arange(41) - 20.0
+    assert float(blurred.sum()) == pytest.approx(1)
+    assert float((blurred * x**2).sum()) == pytest.approx(9, rel=2e-3)
+    assert float(gaussian_blur(spike.roll(20), 3.0).sum()) == pytest.approx(1)

@@ -1,123 +1,90 @@
+"""Packed symmetric matrices against torch.linalg."""
+
 import pytest
 import torch
 
 from geonet.numerics import symmetric_matrices as packed
 
 pytestmark = pytest.mark.usefixtures("double_precision")
-
-DIMENSIONS = [1, 2, 3]
-FORMS = {"tensor": lambda a: a, "list": list}
+every_dimension = pytest.mark.parametrize("d", [1, 2, 3])
 
 
-def packed_from(matrix, form="tensor"):
-    """Matrices (..., d, d) by their upper triangles, (entries, ...)."""
-    d = matrix.shape[-1]
+def random_matrices(d, generator):
+    """Return random symmetric matrices (5, 4, d, d)."""
+    matrix = torch.randn(5, 4, d, d, generator=generator)
+    return matrix + matrix.mT
+
+
+def is_close(computed, expected):
+    return torch.allclose(computed, expected, rtol=1e-9, atol=1e-10)
+
+
+@every_dimension
+def test_pack_and_unpack(d, generator):
+    a = random_matrices(d, generator)
     rows, columns = torch.triu_indices(d, d)
-    return FORMS[form](matrix[..., rows, columns].movedim(-1, 0))
+    assert torch.equal(torch.stack(packed.pack(a)), a[..., rows, columns].movedim(-1, 0))
+    assert torch.equal(packed.unpack(packed.pack(a), d), a)
 
 
-@pytest.fixture
-def symmetric(generator):
-    """Random symmetric matrices (5, 4, d, d)."""
-
-    def drawn(d):
-        matrix = torch.randn(5, 4, d, d, generator=generator)
-        return matrix + matrix.mT
-
-    return drawn
-
-
-def close(computed, expected):
-    return torch.allclose(computed, expected, rtol=1e-11, atol=1e-12)
+@every_dimension
+def test_determinant_and_inverse_of_identity_plus_s_times_a(d, generator):
+    a = 0.2 * random_matrices(d, generator)
+    for s in (0.0, 1.0, -0.7, 0.5 * torch.randn(4, generator=generator)):
+        whole = torch.eye(d) + torch.as_tensor(s)[..., None, None] * a
+        for form in (packed.pack(a), torch.stack(packed.pack(a))):  # a list or a tensor
+            assert is_close(packed.determinant(form, s), torch.linalg.det(whole))
+            assert is_close(packed.unpack(packed.inverse(form, s), d), torch.linalg.inv(whole))
 
 
-@pytest.mark.parametrize("d", DIMENSIONS)
-@pytest.mark.parametrize("form", FORMS)
-def test_determinant_of_one_plus_s_times_a(form, d, symmetric, generator):
-    a = symmetric(d)
-    for s in (0.0, 1.0, -0.7, torch.randn(4, generator=generator)):
-        expected = torch.linalg.det(torch.eye(d) + torch.as_tensor(s)[..., None, None] * a)
-        assert close(packed.determinant(packed_from(a, form), s), expected)
+@every_dimension
+def test_products_and_solutions(d, generator):
+    a, right = random_matrices(d, generator), torch.randn(5, 4, d, generator=generator)
+    found = torch.stack(packed.multiply(packed.pack(a), right.unbind(-1)), -1)
+    assert is_close(found, (a @ right[..., None])[..., 0])
+    found = torch.stack(packed.solve(packed.pack(a), 0.3, right.unbind(-1)), -1)
+    assert is_close(found, torch.linalg.solve(torch.eye(d) + 0.3 * a, right))
 
 
-@pytest.mark.parametrize("d", DIMENSIONS)
-@pytest.mark.parametrize("form", FORMS)
-def test_invariants_are_symmetric_functions_of_the_eigenvalues(form, d, symmetric):
-    a = symmetric(d)
+@every_dimension
+def test_invariants_are_symmetric_functions_of_the_eigenvalues(d, generator):
+    a = random_matrices(d, generator)
     values = torch.linalg.eigvalsh(a)
     trace, product = values.sum(-1), values.prod(-1)
     minors = (trace**2 - (values**2).sum(-1)) / 2
     expected = {1: [trace], 2: [trace, product], 3: [trace, minors, product]}[d]
-    found = packed.invariants(packed_from(a, form))
-    assert len(found) == d
-    assert all(close(*both) for both in zip(found, expected, strict=True))
+    found = packed.invariants(packed.pack(a))
+    assert all(is_close(*both) for both in zip(found, expected, strict=True))
 
 
-def test_characteristic_by_hand():
-    """1 + 2s + 3s² + 4s³."""
+def test_characteristic_polynomial_has_the_invariants_as_coefficients():
     numbers = [torch.tensor(float(n)) for n in (2, 3, 4)]
-    assert [packed.characteristic(numbers[:n], 10.0).item() for n in (1, 2, 3)] == [21, 321, 4321]
+    values = [packed.characteristic_polynomial(numbers[:n], 10.0).item() for n in (1, 2, 3)]
+    assert values == [21, 321, 4321]
 
 
-@pytest.mark.parametrize("d", DIMENSIONS)
-@pytest.mark.parametrize("form", FORMS)
-def test_inverse_of_one_plus_s_times_a(form, d, symmetric, generator):
-    a = 0.2 * symmetric(d)
-    for s in (0.0, 1.0, -0.7, 0.5 * torch.randn(4, generator=generator)):
-        whole = torch.eye(d) + torch.as_tensor(s)[..., None, None] * a
-        found = packed.inverse(packed_from(a, form), s)
-        for entry, expected in zip(found, packed_from(torch.linalg.inv(whole)), strict=True):
-            assert torch.allclose(entry, expected, rtol=1e-8, atol=1e-10)
-
-
-@pytest.mark.parametrize("d", DIMENSIONS)
-def test_solutions_with_one_plus_s_times_a(d, symmetric, generator):
-    a, right = symmetric(d), torch.randn(5, 4, d, generator=generator)
-    expected = torch.linalg.solve(torch.eye(d) + 0.3 * a, right)
-    found = packed.solved(packed.entries(a), 0.3, right.unbind(-1))
-    assert torch.allclose(torch.stack(found, -1), expected, rtol=1e-9)
-
-
-@pytest.mark.parametrize("d", DIMENSIONS)
-def test_entries_are_packed(d, symmetric):
-    a = symmetric(d)
-    assert torch.equal(packed.unpacked(packed.entries(a), d), a)
-
-
-@pytest.mark.parametrize("d", DIMENSIONS)
-@pytest.mark.parametrize("form", FORMS)
-def test_product_with_vectors(form, d, symmetric, generator):
-    a, right = symmetric(d), torch.randn(5, 4, d, generator=generator)
-    found = packed.product(packed_from(a, form), FORMS[form](right.movedim(-1, 0)))
-    expected = (a @ right[..., None])[..., 0]
-    assert len(found) == d
-    assert close(torch.stack(found, -1), expected)
-
-
-@pytest.mark.parametrize("d", DIMENSIONS)
-@pytest.mark.parametrize("form", FORMS)
-def test_spectral_radius(form, d, symmetric):
-    a = symmetric(d)
-    shifts = torch.tensor([-4.0, -1.0, 0.0, 1.0, 4.0])[:, None, None, None]  # either end wins
-    a = a + shifts * torch.eye(d)
+@every_dimension
+def test_spectral_radius(d, generator):
+    shifts = torch.tensor([-4.0, -1.0, 0.0, 1.0, 4.0])[:, None, None, None]
+    a = random_matrices(d, generator) + shifts * torch.eye(d)  # largest or smallest eigenvalue
     expected = torch.linalg.eigvalsh(a).abs().amax(-1)
-    assert close(packed.spectral_radius(packed_from(a, form)), expected)
+    assert is_close(packed.spectral_radius(packed.pack(a)), expected)
 
 
-@pytest.mark.parametrize("d", DIMENSIONS)
-@pytest.mark.parametrize("size", [0.0, 1.0, -1.0, 0.1, -1e-3, 7e5])
+@every_dimension
+@pytest.mark.parametrize("size", [0.0, -1.0, 0.1, -1e-3, 7e5])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_spectral_radius_of_multiples_of_the_identity(dtype, size, d):
-    a = packed_from(size * torch.eye(d, dtype=dtype))
+    a = packed.pack(size * torch.eye(d, dtype=dtype))
     assert packed.spectral_radius(a).item() == pytest.approx(abs(size), rel=1e-6)
 
 
 @pytest.mark.parametrize(
     "values", [(2.0, 2.0, -1.0), (1.0, -2.0, -2.0), (3.0, 3.0, 3.0 + 1e-9), (0.0, 0.0, -5.0)]
 )
-def test_spectral_radius_where_eigenvalues_meet(values, generator):
-    """There the cosine of the angle is ±1, and rounding may carry it beyond."""
-    turn, _ = torch.linalg.qr(torch.randn(20, 3, 3, generator=generator))
-    a = turn @ torch.diag(torch.tensor(values)) @ turn.mT
+def test_spectral_radius_of_multiple_eigenvalues(values, generator):
+    """The cosine of the angle is ±1, and rounding may exceed it."""
+    rotation, _ = torch.linalg.qr(torch.randn(20, 3, 3, generator=generator))
+    a = rotation @ torch.diag(torch.tensor(values)) @ rotation.mT
     expected = torch.full((20,), max(abs(value) for value in values))
-    assert torch.allclose(packed.spectral_radius(packed_from(a)), expected, rtol=1e-7)
+    assert torch.allclose(packed.spectral_radius(packed.pack(a)), expected, rtol=1e-7)

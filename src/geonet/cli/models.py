@@ -102,7 +102,8 @@ def _takes(solver: Solver, dimension: int) -> bool:
         from geonet.solvers.neural.model import load_model
 
         return load_model(Path(file))[0].settings.dimension == dimension
-    return solver.dimensions is None or dimension in solver.dimensions
+    dimensions = solver.info.dimensions
+    return dimensions is None or dimension in dimensions
 
 
 def _measure_suite(solver: Solver, test_set: TestSet, count: int) -> Measurement:
