@@ -1,143 +1,101 @@
-"""Imports point down the list of packages, lazy ones included: the tree shows the flow."""
+"""Structure of the package: imports point inwards, and only `info` describes solvers."""
 
 from __future__ import annotations
 
 import ast
-import importlib
-import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+import torch
 
 import geonet
+from geonet.solvers.registry import list_solver_names
 
 ROOT = Path(geonet.__file__).parent
-LAYERS = (  # from the bottom up; a package may import what stands before it
-    (
-        "advice",
-        "errors",
-        "arguments",
-        "locations",
-        "version",
-        "quiet",
-        "randomness",
-        "files",
-        "settings",
-        "threads",
-        "progress",
-        "wording",
-    ),
-    ("optimizers",),
-    ("measures",),
-    ("fields",),
-    ("geodesics",),
-    ("operators",),
-    ("solvers",),
-    ("evaluation",),
-    ("training",),
-    ("plotting",),
-    ("export",),
-    ("studies",),
-    ("api",),  # the façade
-    ("",),  # geonet itself, which gives the façade's names
-    ("xarray",),
-    ("app",),
-    ("cli",),
-    ("__main__",),
-)
-LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-BELOW = LEVEL["solvers"]
-# Paths and densities are drawn and loaded by packages above their own, by these locations.
-HANDED_UP = {
-    "geonet.plotting.figures:plot_kind",
-    "geonet.plotting.animation:animate_geodesic",
-    "geonet.plotting.explore:explore_geodesic",
-    "geonet.plotting.explore:framed_html",
-    "geonet.plotting.figures:plot_density",
-    "geonet.plotting.style:Look",
-    "geonet.api:load",
+RINGS = {  # other files are the core, ring 0
+    **dict.fromkeys(("solvers", "api", "metrics", "report"), 1),
+    **dict.fromkeys(("evaluation", "training", "onnx", "plotting", "xarray", "app", "cli"), 2),
 }
+ENTRY_POINTS = ("__init__.py", "__main__.py")
 
 
-def imports_of(tree: ast.AST) -> set[str]:
-    """Every module of geonet that is imported anywhere in a file, by statement or by location."""
-    found = set()
-    for node in ast.walk(tree):
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    for file in sorted(ROOT.rglob("*.py")):
+        yield str(file.relative_to(ROOT)), ast.parse(file.read_text(encoding="utf-8"))
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    """Yield imported modules, also those inside functions, but not those for type checking."""
+    nodes = list(tree.body)
+    while nodes:
+        node = nodes.pop()
         if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative imports hide where they point"
-            found |= {f"{node.module}.{name.name}" for name in node.names}
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            module, colon, attribute = node.value.partition(":")
-            if colon and attribute.isidentifier() and node.value not in HANDED_UP:
-                found.add(module)
-    return {name for name in found if name.split(".")[0] == "geonet"}
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            nodes += ast.iter_child_nodes(node)
 
 
-def part_of(module: str) -> str:
-    """The package of a module, or the module itself where it stands alone."""
-    names = module.split(".")[1:]
-    return names[0] if names and names[0] in LEVEL else ""
+def ring(module: str) -> int:
+    return RINGS.get(module.split(".")[0], 0)
 
 
-def violations(root: Path) -> list[str]:
-    """Imports that point up, or from one package into another beside it."""
-    wrong = []
-    for file in sorted(root.rglob("*.py")):
-        module = ".".join(("geonet", *file.relative_to(root).with_suffix("").parts))
-        here = part_of(module.removesuffix(".__init__"))
-        for name in sorted(imports_of(ast.parse(file.read_text(encoding="utf-8")))):
-            there = part_of(name)
-            up = LEVEL[there] > LEVEL[here] or (
-                LEVEL[there] == LEVEL[here] and there != here and LEVEL[here] > 0
-            )
-            if up and here != "":  # the front door opens every room
-                wrong.append(f"{module} imports {name}")
-    return wrong
-
-
-def test_imports_point_down():
-    assert violations(ROOT) == []
-
-
-def test_every_package_has_its_place():
-    parts = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or _is_package(path)}
-    assert parts - {"__init__"} == set(LEVEL) - {""}
-
-
-def test_the_check_can_fail(tmp_path):
-    """An import that points up is found, at the top of a file and inside a function."""
-    (tmp_path / "solvers").mkdir()
-    (tmp_path / "solvers" / "pinn.py").write_text(
-        "from geonet.grid import Grid\n"
-        "def f():\n    from geonet.training.loop import train\n    import geonet\n"
-        "PLACE = 'geonet.plotting.figures:draw'\n"
-    )
-    assert violations(tmp_path) == [
-        "geonet.solvers.pinn imports geonet",
-        "geonet.solvers.pinn imports geonet.plotting.figures",
-        "geonet.solvers.pinn imports geonet.training.loop.train",
+def test_imports_point_inwards():
+    outwards = [
+        (file, name)
+        for file, tree in trees()
+        for name in imports(tree)
+        if name.startswith("geonet.") and file not in ENTRY_POINTS
+        if ring(name.removeprefix("geonet.")) > ring(file.removesuffix(".py").replace("/", "."))
     ]
+    assert outwards == []
 
 
-def modules() -> list[str]:
-    found = pkgutil.walk_packages(geonet.__path__, "geonet.")
-    return [m.name for m in found if not m.name.rpartition(".")[2].startswith("_")]  # compiled
+def test_the_package_imports_no_benchmarks():
+    names = {name.split(".")[0] for _, tree in trees() for name in imports(tree)}
+    assert not names & {"benchmarks", "experiments", "tests"}
 
 
-@pytest.mark.parametrize("name", modules())
-def test_nothing_shadows_a_module(name):
-    """`import a.b.c`, `import a.b.c as m` and `from a.b import c` all give the module."""
-    module = importlib.import_module(name)
-    package, _, leaf = name.rpartition(".")
-    assert getattr(importlib.import_module(package), leaf) is module
-    scope: dict[str, object] = {}
-    exec(f"import {name} as m", scope)
-    assert scope["m"] is module
-    exec(f"from {package} import {leaf} as n", scope)
-    assert scope["n"] is module
+def test_importing_geonet_does_not_import_torch():
+    code = "import sys, geonet, geonet.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def _is_package(path: Path) -> bool:
-    return path.is_dir() and (path / "__init__.py").exists()
+def test_only_info_describes_solvers():
+    """No file but these has a table of solver names, or compares with one."""
+    allowed = ("solvers/registry.py", "solvers/neural/pretrained.py", "solvers/auto.py")
+    ambiguous = {"linear", "auto"}  # also names of colour scales and of layouts
+    names = set(list_solver_names()) - ambiguous
+    tables = []
+    for file, tree in trees():
+        for node in ast.walk(tree):
+            parts: list[ast.expr | None] = []
+            if isinstance(node, ast.Dict):
+                parts = node.keys
+            elif isinstance(node, ast.Tuple | ast.List | ast.Set):
+                parts = [*node.elts]
+            elif isinstance(node, ast.Compare):
+                parts = [node.left, *node.comparators]
+            if file not in allowed and names & {getattr(part, "value", None) for part in parts}:
+                tables.append(f"{file}:{node.lineno}")
+    assert tables == []
+
+
+def test_the_default_solver_passes_through_few_files():
+    """Count the files of a solve with the default solver, after imports and caches are warm."""
+    points = geonet.Grid((48, 48)).points()
+    ends = [torch.exp(-((points - c) ** 2).sum(-1) / 0.02) + 0.01 for c in (0.35, 0.65)]
+    source, target = (geonet.Density(end, geonet.Grid((48, 48))) for end in ends)
+    files = set()
+
+    def record(frame, event, argument):
+        files.add(frame.f_code.co_filename)
+
+    for profile in (None, record):
+        sys.setprofile(profile)
+        geonet.geodesic(source, target).density([0.25, 0.5, 0.75])
+    sys.setprofile(None)
+    assert len([file for file in files if file.startswith(str(ROOT))]) <= 21

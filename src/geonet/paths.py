@@ -129,10 +129,8 @@ class Geodesic(ABC):
     @torch.no_grad()
     def report(self) -> Report:
         """Errors and bounds that are measured from the path itself."""
-        from geonet.report import build_report
-
         with limit_threads(len(QUARTERS) * self._n_cells):
-            return build_report(self)
+            return import_object("geonet.report:build_report")(self)
 
     @torch.no_grad()
     def plot(

@@ -1,13 +1,11 @@
-"""How to solve the pair in two files, and what to write of its path."""
+"""One pair of files: reading both onto one grid, solving the pair and writing its path."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -17,449 +15,386 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+import geonet
+from geonet._files import atomic_write
 from geonet._format import format_number, format_percent
 from geonet._progress import report_progress
-from geonet.cli.output import counted
+from geonet.cli.output import format_count
 from geonet.density import Density
 from geonet.errors import FileError, GridError, InputError
 from geonet.grid import Grid
-from geonet.io import IMAGE_SUFFIXES, Contents, Kind, opened
+from geonet.io import IMAGE_SUFFIXES, FileContents, Kind, parse_file
 
 if TYPE_CHECKING:
-    from geonet.density import Mass
+    from geonet.density import Mass, Missing
     from geonet.paths import Geodesic
     from geonet.report import Report
-
-
-# ---- What was coarsened, padded or replaced on the way to an answer: its first line.
-#
-# Whoever changes what was given calls `changed` with a sentence. What solvers did is in the notes of
-# their paths.
-
-
-_sentences: ContextVar[list[str] | None] = ContextVar("sentences", default=None)
-
-
-@contextmanager
-def gathered() -> Iterator[list[str]]:
-    """The sentences of all that is changed meanwhile, each once."""
-    sentences: list[str] = []
-    token = _sentences.set(sentences)
-    try:
-        yield sentences
-    finally:
-        _sentences.reset(token)
-
-
-def changed(sentence: str) -> None:
-    """Say that something was changed."""
-    sentences = _sentences.get()
-    if sentences is not None and sentence not in sentences:
-        sentences.append(sentence)
-
-
-def cells(grid: Grid) -> str:
-    """64×64, without the box."""
-    return "×".join(map(str, grid.shape))
-
-
-def changes_in(path: Geodesic, asked: str) -> list[str]:
-    """What the solver of a path changed, if `asked` was the solver that was asked for."""
-    notes, found = path.notes, []
-    if "solved on" in notes:
-        coarser = str(notes["solved on"]).partition(" cells")[0]
-        found.append(
-            f"Coarsened: solved on {coarser} cells, not on {cells(path.grid)} "
-            "(--option max_cells=… takes more)."
-        )
-    if notes.get("floor"):
-        found.append(
-            f"Changed: {format_percent(notes['floor'])} of the mass of both ends is spread evenly "
-            "(--option floor=0 for none)."
-        )
-    if notes.get("epsilon raised from"):
-        found.append(
-            f"Changed: epsilon is {format_number(notes['epsilon'])}, the least that these cells resolve, "
-            f"and not {format_number(notes['epsilon raised from'])}."
-        )
-    if asked == "auto" and path.solver == "linear-program":
-        found.append(
-            "Chosen: the mass stands in separate cells, so linear-program moves these one by one "
-            "(--solver midpoint spreads them)."
-        )
-    return found
-
-
-# ---- Two files as two densities on one grid.
-
-
-FLAGS: dict[Kind, str] = {"points": "--points", "values": "--grid"}
-CLOUD_CELLS = {1: 64, 2: 64, 3: 24}  # along the longest side, where no resolution is given
-# Cells along the longest side of what is solved, where no resolution is given.
-LARGEST = {1: 2**20, 2: 1024, 3: 128}
-MAX_CELLS = 2**26
-MARGIN = 0.05  # of the longest side, around point clouds
-
-
-def read_pair(
-    source: Path,
-    target: Path,
-    invert: bool,
-    resolution: int | None,
-    kind: Kind | None = None,
-    nodata: float | None = None,
-) -> tuple[Density, Density]:
-    """Read both files onto one grid: see `open_pair` and `densities_of`."""
-    return densities_of(*open_pair(source, target, invert, kind, nodata), resolution)
-
-
-def open_pair(
-    source: Path, target: Path, invert: bool, kind: Kind | None, nodata: float | None
-) -> tuple[Contents, Contents]:
-    """Both files, each with what it holds.
-
-    `kind` is for files that do not say what they hold, `nodata` for values and `invert` for images;
-    each of them must concern one of the files.
-    """
-    first, second = (opened(file, invert, nodata) for file in (source, target))
-    if kind is not None:
-        if kind not in (*first.kinds, *second.kinds):
-            raise InputError(
-                f"{FLAGS[kind]} fits neither {source} nor {target}, which hold {first.kinds[0]}; "
-                "leave it out."
-            )
-        first, second = (c.told(kind) if kind in c.kinds else c for c in (first, second))
-    for contents in (first, second):
-        _check_contents(contents)
-    values = [contents.file for contents in (first, second) if contents.kind == "values"]
-    pictures = [file for file in values if file.suffix.lower() in IMAGE_SUFFIXES]
-    if invert and not pictures:
-        raise InputError(f"--invert is for images and {source} is none; leave it out.")
-    if nodata is not None and not values:
-        raise InputError(f"--nodata is for cells, and {source} holds points; leave it out.")
-    return first, second
-
-
-def _check_contents(contents: Contents) -> None:
-    """Refuse what only an option can settle."""
-    if contents.kind is None:
-        raise FileError(f"{contents.doubt()}; give --points or --grid.")
-    if contents.kind == "values":
-        bad = int(np.ma.filled(np.isnan(contents.numbers), False).sum())
-        if bad:
-            raise FileError(
-                f"{contents.file} does not hold a density: {bad} of {contents.numbers.size} values "
-                "are NaN; fill them, or give --nodata nan to count them as empty."
-            )
-
-
-def what_was_read(contents: Contents) -> dict[str, Any]:
-    """Plain data: how many points, or how many cells along each axis and how many without data."""
-    if contents.kind == "points":
-        return {"kind": "points", "points": len(contents.numbers)}
-    shape, missing = contents.values().shape, int(np.ma.count_masked(contents.numbers))
-    return {"kind": "values", "shape": list(shape), "without_data": missing}
-
-
-def as_text(read: dict[str, Any]) -> str:
-    """What was read, for people."""
-    if read["kind"] == "points":
-        return f"read as {counted(read['points'], 'point')}"
-    text = f"read as {'×'.join(map(str, read['shape']))} values"
-    if read["without_data"]:
-        share = 100 * read["without_data"] / math.prod(read["shape"])
-        text += f"; {share:.2g} % of its cells have no data and count as empty"
-    return text
-
-
-def densities_of(
-    source: Contents, target: Contents, resolution: int | None
-) -> tuple[Density, Density]:
-    """Both files on one grid, with at most `resolution` cells along its longest side.
-
-    Point clouds are counted: two of them on a box around both, one on the other file's grid. Two
-    densities come to the finer cells of the two; pictures of different proportions are padded to
-    squares. Boxes that differ otherwise are left to the solver, which refuses them.
-    """
-    clouds = [contents.kind == "points" for contents in (source, target)]
-    if all(clouds):
-        grid = common_grid(source, target, resolution)
-        changed(
-            f"Counted: W2 is that of the points counted in {cells(grid)} cells, which are "
-            f"{format_number(max(grid.spacing), 2)} wide (see --resolution)."
-        )
-        return source.density(grid), target.density(grid)
-    if clouds[0]:
-        second = _no_finer(target.density(), resolution)
-        return _counted(source, second), second
-    first = source.density()
-    if clouds[1]:
-        first = _no_finer(first, resolution)
-        return first, _counted(target, first)
-    second = target.density()
-    if first.grid.dimension != second.grid.dimension:
-        raise FileError(
-            f"{source.file} is {first.grid.dimension}D and {target.file} is "
-            f"{second.grid.dimension}D; give two files of one dimension."
-        )
-    first, second = _on_one_grid(first, second)
-    return _no_finer(first, resolution), _no_finer(second, resolution)
-
-
-def _counted(cloud: Contents, other: Density) -> Density:
-    """A cloud on the other file's grid: beside a picture, x to the right and y upwards.
-
-    Beside a file with a box of its own, the coordinates are in the order of that box's axes.
-    """
-    grid = other.grid
-    if grid.dimension != 2 or not _is_picture(other):
-        return cloud.density(grid)
-    plane = Grid(grid.shape[::-1], 0.0, grid.upper[::-1], drawn="plane")
-    counted = cloud.density(plane)
-    return Density._of(counted.tensor.T.flip(0).contiguous(), grid, counted.mass, None)
-
-
-def common_grid(source: Contents, target: Contents, resolution: int | None) -> Grid:
-    """Square cells on a box around both clouds, `resolution` of them along its longest side."""
-    first, second = (contents.points()[0] for contents in (source, target))
-    if first.shape[-1] != second.shape[-1]:
-        raise FileError(
-            f"{source.file} has points in {first.shape[-1]}D and {target.file} in "
-            f"{second.shape[-1]}D; "
-            "give two clouds with the same coordinates."
-        )
-    both = torch.cat([first, second])
-    lower, upper = both.amin(0), both.amax(0)
-    longest = float((upper - lower).max())
-    if longest == 0:
-        raise InputError(
-            f"All points of {source.file} and {target.file} coincide; there is nothing to move."
-        )
-    along = resolution or CLOUD_CELLS.get(first.shape[-1], min(CLOUD_CELLS.values()))
-    cell = longest * (1 + 2 * MARGIN) / along
-    counts = (upper - lower + 2 * MARGIN * longest) / cell
-    shape = (counts - 1e-9).ceil().clamp(min=2)  # rounding must not add a cell
-    centre, half = (lower + upper) / 2, shape * cell / 2
-    corners = (centre - half).tolist(), (centre + half).tolist()
-    grid = Grid(shape.long().tolist(), *corners, drawn="plane")
-    check_size(grid)
-    return grid
-
-
-def output_grid(grid: Grid, resolution: int) -> Grid:
-    """`resolution` cells along the longest side of the same box, the others in proportion."""
-    resized = grid.with_shape([max(2, round(resolution * n / grid.longest)) for n in grid.lengths])
-    check_size(resized)
-    return resized
-
-
-def check_size(grid: Grid) -> None:
-    """Refuse a grid that would fill the memory."""
-    if grid.size > MAX_CELLS:
-        raise GridError(f"{grid} are {grid.size:,} in all; give a smaller --resolution.")
-
-
-def _on_one_grid(first: Density, second: Density) -> tuple[Density, Density]:
-    """Both on the same box and on the finer of the two grids, where that is possible."""
-    if not first.grid.same_box(second.grid) and _is_picture(first) and _is_picture(second):
-        ends = cells(first.grid), cells(second.grid)
-        first, second = _padded(first), _padded(second)
-        changed(f"Padded: {ends[0]} and {ends[1]} cells are set in the middle of empty squares.")
-    if not first.grid.same_box(second.grid) or first.grid.shape == second.grid.shape:
-        return first, second
-    finer = [max(pair) for pair in zip(first.grid.shape, second.grid.shape, strict=True)]
-    grid = first.grid.with_shape(finer)
-    ends = cells(first.grid), cells(second.grid)
-    changed(f"Resampled: {ends[0]} and {ends[1]} cells are both brought to {cells(grid)}.")
-    return first.resample(grid), second.resample(grid)
-
-
-def _is_picture(density: Density) -> bool:
-    """Equal cells in a box at zero whose longest side is one, for a file without a box."""
-    grid = density.grid
-    return grid == Grid(grid.shape, 0.0, [n / max(grid.shape) for n in grid.shape])
-
-
-def _padded(density: Density) -> Density:
-    """In the middle of a cube, with empty cells around."""
-    shape = density.grid.shape
-    margins = [(max(shape) - n) // 2 for n in shape]
-    values = torch.zeros((max(shape),) * len(shape), dtype=density.tensor.dtype)
-    inside = tuple(slice(m, m + n) for m, n in zip(margins, shape, strict=True))
-    values[inside] = density.tensor
-    grid = Grid(values.shape, 0.0, 1.0, density.grid.drawn)
-    return Density._of(values, grid, density.mass, None)
-
-
-def _no_finer(density: Density, resolution: int | None) -> Density:
-    """Resampled if it has more cells along its longest side, which it says."""
-    most = resolution or LARGEST.get(density.grid.dimension, max(density.grid.shape))
-    if max(density.grid.shape) <= most:
-        return density
-    coarser = output_grid(density.grid, most)
-    changed(
-        f"Coarsened: {cells(density.grid)} cells are solved on {cells(coarser)} "
-        f"(--resolution {max(density.grid.shape)} solves them all)."
-    )
-    return density.resample(coarser)
-
-
-SHOWN = "geonet"  # the text of a png that says how it was drawn
+    from geonet.samples import Outside
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What `geonet geodesic` was asked to do with a pair.
+class ResolutionLimits:
+    """Numbers of cells that `geonet geodesic` chooses.
 
     Attributes:
-        solver: a name or a model's file.
-        options: of the solver.
-        times: to write, or how many of them: an animation runs evenly.
+        cloud: cells along the longest side of two point clouds, in 1D, 2D and 3D.
+        side: most cells along the longest side without --resolution, in 1D, 2D and 3D.
+        total: most cells of a grid.
+        margin: margin around point clouds, as a fraction of the longest side.
+    """
+
+    cloud: tuple[int, int, int] = (64, 64, 24)
+    side: tuple[int, int, int] = (2**20, 1024, 128)
+    total: int = 2**26
+    margin: float = 0.05
+
+
+LIMITS = ResolutionLimits()
+
+
+@dataclass(frozen=True)
+class Job:
+    """Options of `geonet geodesic` for reading and solving pairs of files.
+
+    Attributes:
+        solver: a name or a model file.
+        options: options of the solver.
+        times: times to write; animations use their number only.
         resolution: cells along the longest side.
-        invert: whether dark ink is the mass of images.
-        kind: what files hold that do not say it, "points" or "values".
-        nodata: the value of cells without data.
-        mass: of the frames, "one" or "given".
-        blur: of both ends before they are solved, in cells.
+        invert: whether dark pixels of images hold the mass.
+        kind: contents of ambiguous tables, "points" or "values".
+        missing: treatment of cells without a value.
+        nodata: the value that marks cells without data.
+        outside: treatment of points outside the other file's box.
+        mass: mass of the written frames, "one" or "given".
+        blur: Gaussian blur of both densities before solving, in cells.
     """
 
     solver: str
     options: dict[str, Any]
     times: list[float]
-    resolution: int | None
-    invert: bool
+    resolution: int | None = None
+    invert: bool = False
     kind: Kind | None = None
+    missing: Missing = "raise"
     nodata: float | None = None
+    outside: Outside = "raise"
     mass: Mass = "one"
     blur: float = 0.0
 
-    def check(self) -> None:
-        """Refuse a solver or an option that does not exist, before any file is read."""
-        self._solver()
+    def __post_init__(self) -> None:
+        geonet.solver(self.solver, **self.options)  # raises for unknown names and options
 
-    def solve(self, source: Path, target: Path) -> Solved:
-        """Read both files and solve the pair."""
-        chosen = self._solver()
-        files = open_pair(source, target, self.invert, self.kind, self.nodata)
-        with gathered() as changes:
-            ends = densities_of(*files, self.resolution)
-        first, second = (end.blurred(self.blur) for end in ends)
-        began = perf_counter()
-        path = chosen(first, second)
-        seconds = perf_counter() - began
-        changes += changes_in(path, self.solver)
-        read = what_was_read(files[0]), what_was_read(files[1])
-        if self.nodata is not None and not any(one.get("without_data") for one in read):
-            changes.append(f"Unused: no cell has the value of --nodata, {self.nodata:g}.")
-        return Solved(path, self.grid_for(path), seconds, read, tuple(changes))
+    def solve(self, source: Path, target: Path) -> SolvedPair:
+        """Read both files, solve the pair and compute the report."""
+        solver = geonet.solver(self.solver, **self.options)
+        notices: list[str] = []
+        files = self.open_pair(source, target)
+        first, second = (
+            end.gaussian_blur(self.blur) for end in self.read_densities(*files, notices)
+        )
+        start = perf_counter()
+        path = solver(first, second)
+        seconds = perf_counter() - start
+        notices += _describe_changes(path, self.solver)
+        contents = describe_contents(files[0]), describe_contents(files[1])
+        if self.nodata is not None and not any(one.get("missing") for one in contents):
+            notices.append(f"Unused: no cell has the value of --nodata, {self.nodata:g}.")
+        solved = SolvedPair(path, self.output_grid(path), seconds, contents, tuple(notices))
+        _ = solved.report
+        return solved
 
-    def grid_for(self, path: Geodesic) -> Grid:
-        """The grid on which a path is to be written."""
-        return output_grid(path.grid, self.resolution) if self.resolution else path.grid
+    def open_pair(self, source: Path, target: Path) -> tuple[FileContents, FileContents]:
+        """Parse both files; every option that describes files must apply to one of them."""
+        first, second = (parse_file(file, self.invert, self.nodata) for file in (source, target))
+        if self.kind is not None:
+            if self.kind not in (*first.kinds, *second.kinds):
+                option = "--points" if self.kind == "points" else "--grid"
+                raise InputError(
+                    f"{option} fits neither {source} nor {target}, which hold {first.kinds[0]}; "
+                    "leave it out."
+                )
+            first, second = (
+                contents.with_kind(self.kind) if self.kind in contents.kinds else contents
+                for contents in (first, second)
+            )
+        for contents in (first, second):
+            if contents.kind is None:
+                raise FileError(f"{contents.ambiguity()}; give --points or --grid.")
+        cells = [contents.file for contents in (first, second) if contents.kind == "values"]
+        if self.invert and not any(file.suffix.lower() in IMAGE_SUFFIXES for file in cells):
+            raise InputError(f"--invert is for images and {source} is none; leave it out.")
+        if self.nodata is not None and not cells:
+            raise InputError(f"--nodata is for cells, and {source} holds points; leave it out.")
+        return first, second
+
+    def read_densities(
+        self, source: FileContents, target: FileContents, notices: list[str]
+    ) -> tuple[Density, Density]:
+        """Return both densities on one grid, with at most `resolution` cells on its longest side.
+
+        Point clouds are counted: two of them on a box around both, one on the other file's grid.
+        Two densities are resampled to the finer cells of the two; images of different proportions
+        are padded to squares. The solver rejects other pairs of boxes.
+
+        Args:
+            source: the first file.
+            target: the second file.
+            notices: receives a sentence for every change.
+        """
+        clouds = [contents.kind == "points" for contents in (source, target)]
+        if all(clouds):
+            grid = self.cloud_grid(source, target)
+            notices.append(
+                f"Counted: W2 is computed from the points counted in {_format_shape(grid)} cells, "
+                f"which are {format_number(max(grid.spacing), 2)} wide (see --resolution)."
+            )
+            return source.density(grid), target.density(grid)
+        if clouds[0]:
+            second = self._limit_resolution(target.density(missing=self.missing), notices)
+            return self._histogram(source, second), second
+        first = source.density(missing=self.missing)
+        if clouds[1]:
+            first = self._limit_resolution(first, notices)
+            return first, self._histogram(target, first)
+        second = target.density(missing=self.missing)
+        if first.grid.dimension != second.grid.dimension:
+            raise FileError(
+                f"{source.file} is {first.grid.dimension}D and {target.file} is "
+                f"{second.grid.dimension}D; give two files of one dimension."
+            )
+        first, second = _resample_to_finer(first, second, notices)
+        return self._limit_resolution(first, notices), self._limit_resolution(second, notices)
+
+    def cloud_grid(self, source: FileContents, target: FileContents) -> Grid:
+        """Return square cells on a box around both clouds."""
+        first, second = (contents.points()[0] for contents in (source, target))
+        if first.shape[-1] != second.shape[-1]:
+            raise FileError(
+                f"{source.file} has points in {first.shape[-1]}D and {target.file} in "
+                f"{second.shape[-1]}D; give two clouds with the same coordinates."
+            )
+        both = torch.cat([first, second])
+        lower, upper = both.amin(0), both.amax(0)
+        longest = float((upper - lower).max())
+        if longest == 0:
+            raise InputError(
+                f"All points of {source.file} and {target.file} coincide; there is nothing to move."
+            )
+        count = self.resolution or LIMITS.cloud[first.shape[-1] - 1]
+        cell = longest * (1 + 2 * LIMITS.margin) / count
+        counts = (upper - lower + 2 * LIMITS.margin * longest) / cell
+        shape = (counts - 1e-9).ceil().clamp(min=2)  # rounding must not add a cell
+        centre, half = (lower + upper) / 2, shape * cell / 2
+        corners = (centre - half).tolist(), (centre + half).tolist()
+        return _check_size(Grid(shape.long().tolist(), *corners, orientation="plane"))
+
+    def _histogram(self, cloud: FileContents, other: Density) -> Density:
+        """Count a cloud on the other file's grid: on an image with x to the right and y upwards.
+
+        On the grid of a file with a box, the coordinates are in the order of the box's axes.
+        """
+        grid = other.grid
+        if grid.dimension != 2 or not _is_image_grid(grid):
+            return cloud.density(grid, self.outside)
+        plane = Grid(grid.shape[::-1], 0.0, grid.upper[::-1], orientation="plane")
+        density = cloud.density(plane, self.outside)
+        values = density.tensor.T.flip(0).contiguous()
+        return Density._unchecked(values, grid, density.mass_tensor, None, False)
+
+    def _limit_resolution(self, density: Density, notices: list[str]) -> Density:
+        """Resample a density that has too many cells along its longest side."""
+        shape = density.grid.shape
+        most = self.resolution or LIMITS.side[len(shape) - 1]
+        if max(shape) <= most:
+            return density
+        coarser = _resize(density.grid, most)
+        notice = (
+            f"Coarsened: {_format_shape(density.grid)} cells are solved on "
+            f"{_format_shape(coarser)} (--resolution {max(shape)} keeps all)."
+        )
+        if notice not in notices:
+            notices.append(notice)
+        return density.resample(coarser)
+
+    def output_grid(self, path: Geodesic) -> Grid:
+        """Return the grid on which a path is written."""
+        return _resize(path.grid, self.resolution) if self.resolution else path.grid
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, by which two recipes are compared; a model's file with what is in it."""
-        plain = asdict(self) | {"nodata": None if self.nodata is None else str(self.nodata)}  # NaN
-        return plain | model_digest(self.solver)
-
-    def _solver(self):
-        import geonet
-
-        return geonet.solver(self.solver, **self.options)
+        """Return plain data by which two jobs are compared; it includes a model file's digest."""
+        nodata = None if self.nodata is None else str(self.nodata)  # NaN differs from itself
+        return asdict(self) | {"nodata": nodata} | model_digest(self.solver)
 
 
 def model_digest(solver: str) -> dict[str, str]:
-    """What tells a model's file from others of its name; nothing for a solver's name."""
+    """Return the digest of a model file; nothing for the name of a solver."""
     model = Path(solver)
     return {"model": sha256(model.read_bytes()).hexdigest()} if model.is_file() else {}
 
 
+def describe_contents(contents: FileContents) -> dict[str, Any]:
+    """Return the number of points, or the shape and the number of missing cells, as plain data."""
+    if contents.kind == "points":
+        return {"kind": "points", "points": len(contents.numbers)}
+    values = contents.values()
+    missing = np.ma.getmaskarray(values) | np.isnan(np.ma.getdata(values))
+    return {"kind": "values", "shape": list(values.shape), "missing": int(missing.sum())}
+
+
+def format_contents(contents: dict[str, Any]) -> str:
+    """Return a text such as "read as 64×64 values"."""
+    if contents["kind"] == "points":
+        return f"read as {format_count(contents['points'], 'point')}"
+    text = f"read as {'×'.join(map(str, contents['shape']))} values"
+    if contents["missing"]:
+        share = 100 * contents["missing"] / math.prod(contents["shape"])
+        text += f"; {share:.2g} % of its cells are missing"
+    return text
+
+
+def _describe_changes(path: Geodesic, solver: str) -> list[str]:
+    """Return sentences about changes that the solver made to the problem."""
+    info, sentences = path.info, []
+    if "solved on" in info:
+        coarser = str(info["solved on"]).partition(" cells")[0]
+        sentences.append(
+            f"Coarsened: solved on {coarser} cells, not on {_format_shape(path.grid)} "
+            "(--option max_cells=… allows more)."
+        )
+    if info.get("floor"):
+        sentences.append(
+            f"Changed: {format_percent(info['floor'])} of the mass of both densities is spread "
+            "evenly (--option floor=0 for none)."
+        )
+    if info.get("epsilon raised from"):
+        sentences.append(
+            f"Changed: epsilon is {format_number(info['epsilon'])}, the least that these cells "
+            f"resolve, and not {format_number(info['epsilon raised from'])}."
+        )
+    if solver != path.solver and "plan entries" in info:
+        sentences.append(
+            "Chosen: linear-program, which moves separate cells one by one "
+            "(--solver midpoint spreads them)."
+        )
+    return sentences
+
+
+def _resample_to_finer(
+    first: Density, second: Density, notices: list[str]
+) -> tuple[Density, Density]:
+    """Bring both to the same box and the finer cells of the two, if possible."""
+    shapes = f"{_format_shape(first.grid)} and {_format_shape(second.grid)}"
+    is_same_box = first.grid.same_box(second.grid)
+    if not is_same_box and _is_image_grid(first.grid) and _is_image_grid(second.grid):
+        first, second = _pad(first), _pad(second)
+        notices.append(f"Padded: {shapes} cells are centred in empty squares.")
+        shapes = f"{_format_shape(first.grid)} and {_format_shape(second.grid)}"
+    if not first.grid.same_box(second.grid) or first.grid.shape == second.grid.shape:
+        return first, second
+    finer = [max(pair) for pair in zip(first.grid.shape, second.grid.shape, strict=True)]
+    grid = first.grid.with_shape(finer)
+    notices.append(f"Resampled: {shapes} cells are both brought to {_format_shape(grid)}.")
+    return first.resample(grid), second.resample(grid)
+
+
+def _is_image_grid(grid: Grid) -> bool:
+    """Return whether a grid is the default of a file without a box."""
+    return grid == Grid(grid.shape, 0.0, [n / max(grid.shape) for n in grid.shape])
+
+
+def _pad(density: Density) -> Density:
+    """Centre a density in a square or cube of empty cells."""
+    shape = density.grid.shape
+    margins = [(max(shape) - n) // 2 for n in shape]
+    values = torch.zeros((max(shape),) * len(shape), dtype=density.tensor.dtype)
+    inside = tuple(slice(m, m + n) for m, n in zip(margins, shape, strict=True))
+    values[inside] = density.tensor
+    grid = Grid(values.shape, 0.0, 1.0, density.grid.orientation)
+    return Density._unchecked(values, grid, density.mass_tensor, None, False)
+
+
+def _resize(grid: Grid, resolution: int) -> Grid:
+    """Return `resolution` cells along the longest side of the box, the others in proportion."""
+    shape = [max(2, round(resolution * length / grid.max_side)) for length in grid.lengths]
+    return _check_size(grid.with_shape(shape))
+
+
+def _check_size(grid: Grid) -> Grid:
+    """Raise GridError if a grid would exhaust the memory."""
+    if grid.size > LIMITS.total:
+        raise GridError(f"{grid} are {grid.size:,} in all; give a smaller --resolution.")
+    return grid
+
+
+def _format_shape(grid: Grid) -> str:
+    return "×".join(map(str, grid.shape))
+
+
 @dataclass(frozen=True)
 class Rendering:
-    """How a path is written: at which times, and what pictures look like.
+    """Options for writing a path.
 
     Attributes:
-        times: of frames, or how many of them: an animation runs evenly.
-        kind: of a figure.
-        cmap: the colours; for these see `Look`.
-        norm: how they follow values.
-        vmin: the value of the first.
-        vmax: the value of the last.
-        stamp: whether the frames of an animation say their times.
-        mass: of the frames, "one" or "given".
+        times: times of the frames; animations use their number only.
+        kind: kind of figure.
+        stamp: whether the frames of an animation show their times.
+        style: arguments of `geonet.plotting.Style`.
     """
 
     times: list[float]
-    kind: str = "frames"
-    cmap: str = "magma"
-    norm: str = "linear"
-    vmin: float | None = None
-    vmax: float | None = None
+    kind: str | None = None
     stamp: bool = True
-    mass: Mass = "one"
+    style: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def look(self) -> dict[str, Any]:
-        """The arguments of `Look`, by which a path is drawn."""
-        names = ("cmap", "norm", "vmin", "vmax", "mass")
-        return {name: getattr(self, name) for name in names}
+    def __post_init__(self) -> None:
+        if set(self.style) - {"mass"}:  # importing matplotlib takes a while
+            from geonet.plotting.style import Style
 
-    @property
-    def shown(self) -> str:
-        """What a picture says of itself, by which one that shows something else is told."""
+            Style(**self.style)
+
+    def to_json(self) -> str:
+        """Return the text that a PNG file carries to identify its rendering."""
         return json.dumps(asdict(self))
-
-    def check(self) -> None:
-        """Refuse colours that do not exist, before any file is read."""
-        from geonet.plotting.style import Look
-
-        Look(**self.look)
 
 
 @dataclass(frozen=True)
-class Solved:
-    """A path, and what else is to be told of it.
+class SolvedPair:
+    """A path, and facts about its computation.
 
     Attributes:
-        path: the answer.
-        grid: on which to write it.
-        seconds: that solving took.
-        read: what the two files held.
-        changes: sentences on what was coarsened or replaced on the way.
+        path: the path.
+        grid: the grid on which to write it.
+        seconds: time of the solver.
+        contents: contents of the two files.
+        notices: sentences about changes to the problem.
     """
 
     path: Geodesic
     grid: Grid
-    seconds: float
-    read: Sequence[dict[str, Any]] = ()
-    changes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    contents: Sequence[dict[str, Any]] = ()
+    notices: tuple[str, ...] = ()
 
     @cached_property
     def report(self) -> Report:
-        """How far the path can be trusted; measuring it may take as long as solving."""
-        report_progress("measuring how far the path can be trusted")
+        """Report on the path; measuring it may take as long as solving."""
+        report_progress("measuring the error of the path")
         return self.path.report
 
-    def judged(self) -> Solved:
-        """The same, with its report made."""
-        _ = self.report
-        return self
-
-    def write(self, output: Path, how: Rendering) -> None:
-        """Write frames, a figure of some kind, an animation or a page; the suffix names which."""
-        from geonet._files import atomic_write
-        from geonet.plotting.figures import OF_ALL_TIMES
-
-        suffix = output.suffix.lower()
+    def write(self, output: Path, rendering: Rendering) -> None:
+        """Write frames, a figure, an animation or an interactive page, depending on the suffix."""
+        times, style, suffix = rendering.times, rendering.style, output.suffix.lower()
         if suffix == ".npz":
-            self.path.save(output, how.times, self.grid, how.mass)
+            self.path.save(output, times, self.grid, style.get("mass", "one"))
         elif suffix == ".png":
-            times = None if how.kind in OF_ALL_TIMES else how.times
-            figure = self.path.plot(times, self.grid, how.kind, **how.look)
+            shows_all_times = rendering.kind in ("history", "tracks")
+            figure = self.path.plot(
+                None if shows_all_times else times, self.grid, rendering.kind or "frames", **style
+            )
             with atomic_write(output) as temporary:
-                figure.savefig(temporary, format="png", metadata={SHOWN: how.shown})
+                figure.savefig(temporary, format="png", metadata={"geonet": rendering.to_json()})
         elif suffix == ".html":
-            self.path.explore(output, len(how.times), self.grid, **how.look)
+            self.path.explore(output, len(times), self.grid, **style)
         else:
-            look = {**how.look, "stamp": how.stamp}
-            self.path.animate(output, len(how.times), self.grid, **look)
+            self.path.animate(output, len(times), self.grid, stamp=rendering.stamp, **style)
