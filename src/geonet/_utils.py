@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from threading import Lock, RLock
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from geonet._validation import check_instance
+
+if TYPE_CHECKING:
+    import torch
 
 VERSION = "0.1.0"
 
@@ -73,6 +74,8 @@ _rng_lock = RLock()  # torch has one global generator for all threads
 @contextmanager
 def fork_rng(seed: int) -> Iterator[None]:
     """Seed torch's global generator and restore it afterwards; one thread at a time."""
+    import torch  # takes seconds
+
     with _rng_lock, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -81,5 +84,7 @@ def fork_rng(seed: int) -> Iterator[None]:
 def check_generator(generator: torch.Generator | None) -> None:
     """Raise InputError if `generator` is neither None nor a torch.Generator."""
     if generator is not None:
+        import torch
+
         remedy = "give a torch.Generator, such as torch.Generator().manual_seed(0)"
         check_instance(generator, torch.Generator, "generator", remedy)
