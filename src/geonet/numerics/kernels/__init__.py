@@ -1,7 +1,8 @@
-"""Load the compiled kernels: one library for each kind of processor.
+"""Loader of the compiled kernels, with one build for each kind of processor.
 
-Every file that calls the kernels declares what its functions take and checks everything that it
-hands over: C looks at nothing but addresses.
+Every module that calls the kernels declares the arguments of its functions, and checks everything
+that it passes: C trusts the addresses that it gets. The environment variable GEONET_COMPILED
+selects a build by name; 0 disables the kernels, and torch takes over.
 """
 
 from __future__ import annotations
@@ -18,101 +19,108 @@ from torch import Tensor
 
 from geonet.errors import InputError
 
-BUILDS = ("default", "avx2", "avx512")  # each runs wherever a later one does
+BUILDS = ("default", "avx2", "avx512")  # a processor that runs one also runs those before it
 
 
-def available() -> bool:
-    """Whether there are compiled loops, and they are not turned off by GEONET_COMPILED=0."""
-    return build() is not None
+def is_available() -> bool:
+    """Return whether there are compiled kernels, and GEONET_COMPILED does not disable them."""
+    return active_build() is not None
 
 
-def build() -> str | None:
-    """Which of the builds is used; None where torch does it.
+def active_build() -> str | None:
+    """Return the name of the build in use; None if torch is used instead.
 
-    The one for this processor, unless GEONET_COMPILED names another, or is 0 for none.
+    It is the build for this processor, unless GEONET_COMPILED names another one.
     """
-    asked = os.environ.get("GEONET_COMPILED", "1")
-    if asked in ("", "1"):
-        return _own_build()
-    if asked in BUILDS and _library(asked) is None:
+    choice = os.environ.get("GEONET_COMPILED", "1")
+    if choice in ("", "1"):
+        return _native_build()
+    if choice in BUILDS and _load_build(choice) is None:
         raise InputError(
-            f"GEONET_COMPILED is {asked}, but that build was not compiled or does not run on this "
-            f"machine; what there is: {', '.join((*loadable(), '0'))}."
+            f"GEONET_COMPILED is {choice}, but that build was not compiled or does not run on this "
+            f"machine; available are {', '.join((*available_builds(), '0'))}."
         )
-    if asked not in (*BUILDS, "0"):
-        raise InputError(f"GEONET_COMPILED is {asked!r}; give 0, 1, {', '.join(BUILDS)}.")
-    return None if asked == "0" else asked
+    if choice not in (*BUILDS, "0"):
+        raise InputError(f"GEONET_COMPILED is {choice!r}; give 0, 1, {', '.join(BUILDS)}.")
+    return None if choice == "0" else choice
 
 
-def loadable() -> list[str]:
-    """The builds that this machine can run, the widest last."""
-    return [name for name in BUILDS if _library(name) is not None]
+def available_builds() -> list[str]:
+    """Return the builds that run on this machine, the widest vectors last."""
+    return [name for name in BUILDS if _load_build(name) is not None]
 
 
-def library() -> ctypes.CDLL | None:
-    """The build that is used; None where torch does it."""
-    name = build()
-    return None if name is None else _library(name)
+def compatible_library(declare: Callable[[ctypes.CDLL], bool]) -> ctypes.CDLL | None:
+    """Return the library in use if `declare` accepts it, else None.
+
+    Args:
+        declare: sets the argument types of the functions that a module calls, and returns whether
+            the library was built for the structures of that module.
+    """
+    name = active_build()
+    found = None if name is None else _load_build(name)
+    return found if found is not None and declare(found) else None
 
 
-def fitting(declared: Callable[[ctypes.CDLL], bool]) -> ctypes.CDLL | None:
-    """The build that is used, if it fits the file that declares what its functions take."""
-    found = library()
-    return found if found is not None and declared(found) else None
-
-
-def called(declared: Callable[[ctypes.CDLL], bool]) -> ctypes.CDLL:
-    """The same where it is known to be there."""
-    found = fitting(declared)
-    assert found is not None, "ask available() first"
+def library(declare: Callable[[ctypes.CDLL], bool]) -> ctypes.CDLL:
+    """Return the library like `compatible_library`, but assume that it is available."""
+    found = compatible_library(declare)
+    assert found is not None, "check is_available() first"
     return found
 
 
 def library_name() -> str | None:
-    """The file that is used, without its folder."""
-    found = library()
+    """Return the file name of the library in use."""
+    name = active_build()
+    found = None if name is None else _load_build(name)
     return None if found is None else Path(found._name).name
 
 
-def _room(*shape: int) -> Tensor:
-    """Where C writes; single precision whatever torch's default is."""
+def load_extension(name: str) -> ctypes.CDLL | None:
+    """Load an extension module of this package; None if it does not exist or does not load."""
+    spec = find_spec(f"geonet.numerics.kernels.{name}")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        return ctypes.CDLL(spec.origin)
+    except OSError:  # built for another machine, or torch was built without OpenMP
+        return None
+
+
+def empty_f32(*shape: int) -> Tensor:
+    """Return memory for C to write to, single precision whatever torch's default is."""
     return torch.empty(shape, dtype=torch.float32, device="cpu")
 
 
-def _addresses(*tensors: Tensor) -> list[int]:
-    """Of what C reads and writes in single precision."""
-    for tensor in tensors:
-        fits = tensor.dtype == torch.float32 and tensor.device.type == "cpu"
-        assert fits and tensor.is_contiguous()
-    return [tensor.data_ptr() for tensor in tensors]
-
-
-def _single(tensor: Tensor) -> Tensor:
+def as_f32(tensor: Tensor) -> Tensor:
+    """Return a contiguous copy in single precision, unless it is one already."""
     return tensor.detach().to("cpu", torch.float32).contiguous()
 
 
+def addresses(*tensors: Tensor) -> list[int]:
+    """Return the addresses of tensors that C reads or writes in single precision."""
+    for tensor in tensors:
+        is_f32 = tensor.dtype == torch.float32 and tensor.device.type == "cpu"
+        assert is_f32 and tensor.is_contiguous()
+    return [tensor.data_ptr() for tensor in tensors]
+
+
 @lru_cache(maxsize=1)
-def _own_build() -> str | None:
-    """The build for this processor, or else the one for any of its kind."""
-    return next((name for name in (_capability(), "default") if _library(name) is not None), None)
+def _native_build() -> str | None:
+    """Return the build for this processor, or else the default one."""
+    names = (_capability(), "default")
+    return next((name for name in names if _load_build(name) is not None), None)
 
 
 def _capability() -> str:
-    """The build that is for what torch's own loops are."""
+    """Return the build with the instruction set of torch's own loops."""
     name = torch.backends.cpu.get_cpu_capability().lower()
     return name if name in BUILDS else "default"
 
 
 @lru_cache(maxsize=len(BUILDS) + 1)
-def _library(name: str) -> ctypes.CDLL | None:
-    """A build, if it was compiled from these sources and this processor can run it."""
-    if name not in BUILDS[: BUILDS.index(_capability()) + 1]:
+def _load_build(name: str) -> ctypes.CDLL | None:
+    """Load a build if it was compiled and this processor can run it."""
+    if BUILDS.index(name) > BUILDS.index(_capability()):
         return None
-    found = find_spec(f"geonet.numerics.kernels._kernels_{name}")
-    if found is None or found.origin is None:
-        return None
-    try:
-        library = ctypes.CDLL(found.origin)
-    except OSError:  # it was made for another machine, or torch brings no OpenMP
-        return None
-    return library
+    return load_extension(f"_kernels_{name}")

@@ -1,82 +1,78 @@
-/* Loops of the back-and-forth method: transforms by the squared distance, and mass that is pushed.
+/* c-transforms with the squared distance, and push-forward of cell masses.
 
-   transforms.py has the same in torch and NumPy, checks what is handed over, and says what it means.
-   Compiled without -ffast-math, for there may be infinite values, and without threads. */
+   c_transform.py has the same in torch and NumPy, documents the functions and checks their
+   arguments. Compiled without -ffast-math, because values may be infinite, and without threads. */
 
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 
-#define COLUMNS 8 /* taken at a time, where a row is not contiguous: as many as fill a cache line */
-/* From this share of an output cell on a cell gets another sample. It is no half: with minima over a
-   lattice stretches of 1.5 are common, and rounding would decide. */
-#define MORE 0.53
+#define COLUMNS 8 /* processed together if a row is not contiguous: they fill a cache line */
+/* Stretch in output cells, beyond a whole number, from which a cell gets another sample. Not
+   a half: minima over a lattice often stretch cells by exactly 1.5, and rounding would
+   decide. */
+#define NEXT_SAMPLE 0.53
 #define INLINE static inline __attribute__((always_inline))
 
-int32_t geonet_transforms_version = 1;
+int32_t geonet_c_transform_version = 2;
 
-/* ---- min_j f_j + a(p − j)² at places p = first + i·step, all in units of the spacing of j */
+/* ---- min_j f_j + a(p − j)² at positions p = first + i·step, all in units of the spacing of
+   j */
 
 typedef struct {
-    int64_t from, to; /* how many values a row has, and how many places are asked for */
+    int64_t from, to; /* numbers of values and of positions */
     double first, step, weight;
 } Axis;
 
-/* Which parabolas are lowest somewhere, from left to right, and where each begins to be. */
-static int64_t envelope(const double *f, int64_t n, double weight, int64_t *lowest, double *begins)
-{
+/* Lower envelope of the parabolas: the active ones from left to right, and the start of each. */
+static int64_t envelope(const double *f, int64_t n, double weight, int64_t *active,
+                        double *starts) {
     int64_t last = -1;
     const double half = 0.5 / weight;
     for (int64_t j = 0; j < n; j++) {
-        if (!(f[j] < INFINITY))
-            continue;
+        if (!(f[j] < INFINITY)) continue;
         double crossing = -INFINITY;
         for (; last >= 0; last--) {
-            const int64_t i = lowest[last];
+            const int64_t i = active[last];
             crossing = half * (f[j] - f[i]) / (double)(j - i) + 0.5 * (double)(i + j);
-            if (crossing > begins[last])
-                break;
+            if (crossing > starts[last]) break;
         }
         last++;
-        lowest[last] = j;
-        begins[last] = last ? crossing : -INFINITY;
+        active[last] = j;
+        starts[last] = last ? crossing : -INFINITY;
     }
     return last + 1;
 }
 
-/* One row; `where` takes the minimising j, −1 where there is none, unless it is null. */
-static void row(const double *f, const Axis *axis, int64_t *lowest, double *begins, double *answer,
-                int64_t *where)
-{
-    const int64_t count = envelope(f, axis->from, axis->weight, lowest, begins);
+/* One row; `index` gets the minimising j, −1 if there is none, unless it is null. */
+static void transform_row(const double *f, const Axis *axis, int64_t *active, double *starts,
+                          double *answer, int64_t *index) {
+    const int64_t count = envelope(f, axis->from, axis->weight, active, starts);
     int64_t k = 0;
     for (int64_t i = 0; i < axis->to; i++) {
-        const double place = axis->first + (double)i * axis->step;
-        while (k + 1 < count && begins[k + 1] < place)
-            k++;
-        const int64_t j = count ? lowest[k] : -1;
-        const double apart = place - (double)j;
+        const double position = axis->first + (double)i * axis->step;
+        while (k + 1 < count && starts[k + 1] < position) k++;
+        const int64_t j = count ? active[k] : -1;
+        const double apart = position - (double)j;
         answer[i] = count ? f[j] + axis->weight * apart * apart : INFINITY;
-        if (where)
-            where[i] = j;
+        if (index) index[i] = j;
     }
 }
 
-/* Along the middle axis of values (outer, from, inner): answers, and minimisers, (outer, to, inner).
-   Returns 1 where there is no memory. */
-int32_t geonet_transform(const double *values, double *answer, int64_t *where, int64_t outer,
-                         int64_t inner, int64_t from, int64_t to, double first, double step,
-                         double weight)
-{
+/* Along the middle axis of values (outer, from, inner): minima, and minimisers, (outer, to,
+   inner). Returns 1 if memory runs out. */
+int32_t geonet_c_transform(const double *values, double *answer, int64_t *index, int64_t outer,
+                           int64_t inner, int64_t from, int64_t to, double first, double step,
+                           double weight) {
     const Axis axis = {from, to, first, step, weight};
     double *reals = malloc(sizeof(double) * (size_t)(COLUMNS * (from + to) + from));
-    int64_t *wholes = malloc(sizeof(int64_t) * (size_t)(COLUMNS * to + from));
-    if (!reals || !wholes) {
-        free(reals), free(wholes);
+    int64_t *indices = malloc(sizeof(int64_t) * (size_t)(COLUMNS * to + from));
+    if (!reals || !indices) {
+        free(reals), free(indices);
         return 1;
     }
-    double *begins = reals, *in = begins + from, *out = in + COLUMNS * from;
-    int64_t *lowest = wholes, *found = lowest + from;
+    double *starts = reals, *in = starts + from, *out = in + COLUMNS * from;
+    int64_t *active = indices, *minimisers = active + from;
     for (int64_t o = 0; o < outer; o++) {
         for (int64_t c = 0; c < inner; c += COLUMNS) {
             const int64_t wide = inner - c < COLUMNS ? inner - c : COLUMNS;
@@ -84,30 +80,30 @@ int32_t geonet_transform(const double *values, double *answer, int64_t *where, i
                 for (int64_t b = 0; b < wide; b++)
                     in[b * from + j] = values[(o * from + j) * inner + c + b];
             for (int64_t b = 0; b < wide; b++)
-                row(in + b * from, &axis, lowest, begins, out + b * to,
-                    where ? found + b * to : NULL);
+                transform_row(in + b * from, &axis, active, starts, out + b * to,
+                              index ? minimisers + b * to : NULL);
             for (int64_t i = 0; i < to; i++)
                 for (int64_t b = 0; b < wide; b++) {
                     answer[(o * to + i) * inner + c + b] = out[b * to + i];
-                    if (where)
-                        where[(o * to + i) * inner + c + b] = found[b * to + i];
+                    if (index) index[(o * to + i) * inner + c + b] = minimisers[b * to + i];
                 }
         }
     }
-    free(reals), free(wholes);
+    free(reals), free(indices);
     return 0;
 }
 
 /* ---- mass of cells, pushed by a map that is multilinear in each cell */
 
-/* Shares a sample's mass out among the 2^d cell centres around it; beyond the last ones it stays. */
-INLINE void splat(const int d, const double *place, double mass, const int64_t *cells, double *total)
-{
+/* Distribute the mass of a sample to the 2^d cell centres around it; beyond the outermost
+   ones to these. */
+INLINE void deposit(const int d, const double *position, double mass, const int64_t *cells,
+                    double *total) {
     int64_t low[3], next[3];
     double share[3];
     for (int a = 0; a < d; a++) {
         const double most = (double)(cells[a] - 1);
-        const double p = place[a] < 0 ? 0 : place[a] > most ? most : place[a];
+        const double p = position[a] < 0 ? 0 : position[a] > most ? most : position[a];
         low[a] = (int64_t)p;
         next[a] = low[a] + 1 < cells[a] ? low[a] + 1 : low[a];
         share[a] = p - (double)low[a];
@@ -124,9 +120,9 @@ INLINE void splat(const int d, const double *place, double mass, const int64_t *
     }
 }
 
-/* How many samples a cell needs along each axis: as many as output cells it is stretched over. */
-INLINE int64_t samples(const int d, double at[8][3], int64_t *count)
-{
+/* Number of samples of a cell along each axis: the number of output cells over which it is
+   stretched. */
+INLINE int64_t count_samples(const int d, double at[8][3], int64_t *count) {
     int64_t all = 1;
     for (int a = 0; a < d; a++) {
         double stretch = 0;
@@ -134,34 +130,30 @@ INLINE int64_t samples(const int d, double at[8][3], int64_t *count)
             if (!(corner >> a & 1))
                 for (int b = 0; b < d; b++)
                     stretch = fmax(stretch, fabs(at[corner | 1 << a][b] - at[corner][b]));
-        count[a] = stretch < 1 + MORE ? 1 : (int64_t)(stretch + (1 - MORE));
+        count[a] = stretch < 1 + NEXT_SAMPLE ? 1 : (int64_t)(stretch + (1 - NEXT_SAMPLE));
         all *= count[a];
     }
     return all;
 }
 
-/* The place of sample s of a cell: between the cell's corners. */
-INLINE void sample(const int d, double at[8][3], const int64_t *count, int64_t s, double *place)
-{
+/* Position of sample s of a cell, interpolated between the cell's corners. */
+INLINE void sample_position(const int d, double at[8][3], const int64_t *count, int64_t s,
+                            double *position) {
     double along[3];
     for (int a = d - 1; a >= 0; a--) {
         along[a] = ((double)(s % count[a]) + 0.5) / (double)count[a];
         s /= count[a];
     }
-    for (int b = 0; b < d; b++)
-        place[b] = 0;
+    for (int b = 0; b < d; b++) position[b] = 0;
     for (int corner = 0; corner < 1 << d; corner++) {
         double weight = 1;
-        for (int a = 0; a < d; a++)
-            weight *= corner >> a & 1 ? along[a] : 1 - along[a];
-        for (int b = 0; b < d; b++)
-            place[b] += weight * at[corner][b];
+        for (int a = 0; a < d; a++) weight *= corner >> a & 1 ? along[a] : 1 - along[a];
+        for (int b = 0; b < d; b++) position[b] += weight * at[corner][b];
     }
 }
 
-INLINE void push(const int d, const double *mass, const double *corners, const int64_t *shape,
-                 double *total, const int64_t *cells)
-{
+INLINE void push_cells(const int d, const double *mass, const double *corners, const int64_t *shape,
+                       double *total, const int64_t *cells) {
     int64_t size = 1, nodes = 1, steps[3], count[3], index[3] = {0, 0, 0};
     for (int a = d - 1; a >= 0; a--) {
         steps[a] = nodes;
@@ -170,35 +162,32 @@ INLINE void push(const int d, const double *mass, const double *corners, const i
     }
     for (int64_t cell = 0; cell < size; cell++) {
         if (mass[cell] != 0) {
-            double at[8][3], place[3];
+            double at[8][3], position[3];
             for (int corner = 0; corner < 1 << d; corner++) {
                 int64_t node = 0;
-                for (int a = 0; a < d; a++)
-                    node += (index[a] + (corner >> a & 1)) * steps[a];
-                for (int b = 0; b < d; b++)
-                    at[corner][b] = corners[b * nodes + node];
+                for (int a = 0; a < d; a++) node += (index[a] + (corner >> a & 1)) * steps[a];
+                for (int b = 0; b < d; b++) at[corner][b] = corners[b * nodes + node];
             }
-            const int64_t all = samples(d, at, count);
+            const int64_t all = count_samples(d, at, count);
             for (int64_t s = 0; s < all; s++) {
-                sample(d, at, count, s, place);
-                splat(d, place, mass[cell] / (double)all, cells, total);
+                sample_position(d, at, count, s, position);
+                deposit(d, position, mass[cell] / (double)all, cells, total);
             }
         }
         for (int a = d - 1; a >= 0 && ++index[a] == shape[a]; a--)
-            if (a)
-                index[a] = 0;
+            if (a) index[a] = 0;
     }
 }
 
-/* Adds the mass of cells (*shape) to the output's (*cells). `corners` (d, *(shape + 1)) has where the
-   corners of the cells go, in units of output cells whose centres are whole numbers. */
-void geonet_push(const double *mass, const double *corners, const int64_t *shape, double *total,
-                 const int64_t *cells, int32_t d)
-{
+/* Add the mass of cells (*shape) to the output (*cells). `corners` (d, *(shape + 1)) are the
+   images of the corners of the cells, in units of output cells whose centres are whole
+   numbers. */
+void geonet_push_cells(const double *mass, const double *corners, const int64_t *shape,
+                       double *total, const int64_t *cells, int32_t d) {
     if (d == 1)
-        push(1, mass, corners, shape, total, cells);
+        push_cells(1, mass, corners, shape, total, cells);
     else if (d == 2)
-        push(2, mass, corners, shape, total, cells);
+        push_cells(2, mass, corners, shape, total, cells);
     else if (d == 3)
-        push(3, mass, corners, shape, total, cells);
+        push_cells(3, mass, corners, shape, total, cells);
 }

@@ -1,49 +1,50 @@
-/* The elliptic problem of one of Newton's steps, K x = b, by conjugate gradients with multigrid.
+/* The linear system of a Newton step, K x = b, by conjugate gradients with multigrid.
 
-   (K x)_i is the sum over points of grad B_i . A grad x, with a positive matrix A at every point. It
-   is never assembled. Coarser levels have twice the spacing and means of A; smoothing is Chebyshev's.
-   multigrid.py does the same in torch. */
+   (K x)_i is the sum over points of grad B_i . A grad x, with a positive definite matrix A at
+   every point. K is never assembled. Coarser levels have twice the spacing and means of A; the
+   smoother is Chebyshev-Jacobi. system.py has the same in torch. */
 
 #include "quadratic.h"
 
-#define MARGIN 1.15 /* of an eigenvalue that is found from below */
-#define SMOOTHING 2 /* steps before and after a coarser level */
-#define SHARE 0.25 /* of the spectrum that smoothing leaves to coarser levels */
-#define WORTH 8192 /* cells for which waking one more thread pays */
+#define EIGENVALUE_MARGIN 1.15 /* the power method estimates eigenvalues from below */
+#define SMOOTHING_STEPS 2 /* before and after a coarser level */
+#define SMALLEST_DAMPED \
+    0.25 /* smallest eigenvalue that smoothing damps, as a share of the largest */
+#define CELLS_PER_THREAD 8192 /* work that makes up for waking one more thread */
 
 /* One level of the hierarchy. */
 typedef struct {
     Grid grid;
-    float *weights; /* A at the points, with what integrals need: (2^d, entries, cells) */
-    float *diagonal; /* one over that of K, (cells) */
+    float *weights; /* A at the points, times the quadrature weight: (2^d, entries, cells) */
+    float *inverse_diagonal; /* 1 / diagonal of K, (cells) */
     float *padded, *summed; /* (rows, last + 2) */
     float *x, *b, *r, *work; /* (cells) each */
-    float *mode; /* the steepest, (cells) */
-    double largest; /* eigenvalue of K over its diagonal */
-    /* from the next coarser level, along each axis: first tap and weights */
-    int32_t *first[3];
-    float *taps[3];
-    int32_t width[3];
-    /* half-cells of the coarser level from those of this one, along each axis */
-    int32_t *half_first[3];
-    float *half_taps[3];
-    int32_t half_width[3];
-    float ratio[3]; /* the coarser level's spacing over this one's */
-    float *room; /* (4 * cells) */
+    float *mode; /* eigenvector of the largest eigenvalue, (cells) */
+    double largest_eigenvalue; /* of D^-1 K, D the diagonal of K */
+    /* prolongation from the next coarser level along each axis: first tap and weights */
+    int32_t *prolong_first[3];
+    float *prolong_taps[3];
+    int32_t prolong_width[3];
+    /* means over half-cells of the coarser level along each axis */
+    int32_t *average_first[3];
+    float *average_taps[3];
+    int32_t average_width[3];
+    float ratio[3]; /* spacing of the coarser level over the spacing of this one */
+    float *scratch; /* (4 * cells) */
 } Level;
 
 typedef struct {
     int32_t d, levels, threads;
-    int32_t fresh; /* whether `mode` is still to be guessed */
-    Level level[MOST_LEVELS];
-    double *factor; /* of the coarsest level's matrix */
-    float *rooms[2]; /* for the weights after one and after two axes were coarsened */
+    int32_t fresh; /* whether `mode` has no estimate yet */
+    Level level[MAX_LEVELS];
+    double *factor; /* Cholesky factor of the matrix of the coarsest level */
+    float *coarsening[2]; /* weights after one and after two axes are coarsened */
 } Hierarchy;
 
 /* ---- rows */
 
-/* Copy (rows, n) to (rows, n + 2) with the first and the last once more. */
-static void pad(const Grid *grid, const float *x, float *padded) {
+/* Copy (rows, n) to (rows, n + 2), repeating the first and the last column. */
+static void pad_rows(const Grid *grid, const float *x, float *padded) {
     const int32_t n = grid->shape[2];
     for (int64_t i = 0; i < grid->cells / n; i++) {
         float *row = padded + i * (n + 2);
@@ -53,7 +54,7 @@ static void pad(const Grid *grid, const float *x, float *padded) {
     }
 }
 
-void geonet_pad_double(const Grid *grid, const double *x, double *padded) {
+void geonet_pad_rows(const Grid *grid, const double *x, double *padded) {
     const int32_t n = grid->shape[2];
     for (int64_t i = 0; i < grid->cells / n; i++) {
         double *row = padded + i * (n + 2);
@@ -63,8 +64,8 @@ void geonet_pad_double(const Grid *grid, const double *x, double *padded) {
     }
 }
 
-/* The transpose of `pad`, for some rows. */
-void geonet_fold(int32_t n, int64_t from, int64_t to, float *summed, float *y) {
+/* Transpose of `pad_rows`, for some rows. */
+void geonet_fold_rows(int32_t n, int64_t from, int64_t to, float *summed, float *y) {
     for (int64_t i = from; i < to; i++) {
         float *row = summed + i * (n + 2);
         row[1] += row[0];
@@ -73,10 +74,10 @@ void geonet_fold(int32_t n, int64_t from, int64_t to, float *summed, float *y) {
     }
 }
 
-/* Along a block of a row: values and slopes of every leading row of taps at both points. */
-INLINE void along(const int d, const float *const *taps, int32_t start, int32_t count,
-                  float value[2][9][BLOCK], float slope[2][9][BLOCK]) {
-    for (int k = 0; k < rows_of(d); k++)
+/* Values and slopes along a block of a row, for every leading row of taps at both points. */
+INLINE void evaluate_row(const int d, const float *const *taps, int32_t start, int32_t count,
+                         float value[2][9][BLOCK], float slope[2][9][BLOCK]) {
+    for (int k = 0; k < tap_row_count(d); k++)
         for (int q = 0; q < 2; q++) {
             const float *c = taps[k] + start;
             const float v0 = (float)W[0][q][0], v1 = (float)W[0][q][1], v2 = (float)W[0][q][2];
@@ -89,10 +90,10 @@ INLINE void along(const int d, const float *const *taps, int32_t start, int32_t 
         }
 }
 
-/* The transpose: back from both points to the rows of taps. */
-INLINE void along_back(const int d, float value[2][9][BLOCK], float slope[2][9][BLOCK],
-                       int32_t count, float *const *sums, int32_t start) {
-    for (int k = 0; k < rows_of(d); k++) {
+/* Transpose of `evaluate_row`: from both points to the rows of taps. */
+INLINE void evaluate_row_transpose(const int d, float value[2][9][BLOCK], float slope[2][9][BLOCK],
+                                   int32_t count, float *const *sums, int32_t start) {
+    for (int k = 0; k < tap_row_count(d); k++) {
         if (!sums[k]) continue;
         float *to = sums[k] + start;
         for (int l = 0; l < 3; l++) {
@@ -112,20 +113,20 @@ INLINE void stiffness_block(const int d, const float *weights, int64_t cells, in
                             float value[2][9][BLOCK], float slope[2][9][BLOCK],
                             float back[2][9][BLOCK], float back_slope[2][9][BLOCK]) {
     for (int q = 0; q < 2; q++) {
-        for (int k = 0; k < rows_of(d); k++)
+        for (int k = 0; k < tap_row_count(d); k++)
             for (int32_t j = 0; j < count; j++) back[q][k][j] = back_slope[q][k][j] = 0.0f;
         for (int p = 0; p < leading_points(d); p++) {
             const float *a = weights + (int64_t)((2 * p + q) * entries(d)) * cells;
 #pragma omp simd
             for (int32_t j = 0; j < count; j++) {
                 float g[3] = {0, 0, 0}, f[3];
-                for (int k = 0; k < rows_of(d); k++) {
+                for (int k = 0; k < tap_row_count(d); k++) {
                     if (d == 3) {
-                        g[0] += (float)lead(d, 1, 0, p, k) * value[q][k][j];
-                        g[1] += (float)lead(d, 0, 1, p, k) * value[q][k][j];
+                        g[0] += (float)leading_weight(d, 1, 0, p, k) * value[q][k][j];
+                        g[1] += (float)leading_weight(d, 0, 1, p, k) * value[q][k][j];
                     }
-                    if (d == 2) g[0] += (float)lead(d, 1, 0, p, k) * value[q][k][j];
-                    g[d - 1] += (float)lead(d, 0, 0, p, k) * slope[q][k][j];
+                    if (d == 2) g[0] += (float)leading_weight(d, 1, 0, p, k) * value[q][k][j];
+                    g[d - 1] += (float)leading_weight(d, 0, 0, p, k) * slope[q][k][j];
                 }
                 if (d == 1) f[0] = a[j] * g[0];
                 if (d == 2) {
@@ -135,13 +136,15 @@ INLINE void stiffness_block(const int d, const float *weights, int64_t cells, in
                 if (d == 3) {
                     f[0] = a[j] * g[0] + a[cells + j] * g[1] + a[2 * cells + j] * g[2];
                     f[1] = a[cells + j] * g[0] + a[3 * cells + j] * g[1] + a[4 * cells + j] * g[2];
-                    f[2] = a[2 * cells + j] * g[0] + a[4 * cells + j] * g[1] + a[5 * cells + j] * g[2];
+                    f[2] =
+                        a[2 * cells + j] * g[0] + a[4 * cells + j] * g[1] + a[5 * cells + j] * g[2];
                 }
-                for (int k = 0; k < rows_of(d); k++) {
+                for (int k = 0; k < tap_row_count(d); k++) {
                     if (d == 3)
-                        back[q][k][j] += (float)lead(d, 1, 0, p, k) * f[0] + (float)lead(d, 0, 1, p, k) * f[1];
-                    if (d == 2) back[q][k][j] += (float)lead(d, 1, 0, p, k) * f[0];
-                    back_slope[q][k][j] += (float)lead(d, 0, 0, p, k) * f[d - 1];
+                        back[q][k][j] += (float)leading_weight(d, 1, 0, p, k) * f[0] +
+                                         (float)leading_weight(d, 0, 1, p, k) * f[1];
+                    if (d == 2) back[q][k][j] += (float)leading_weight(d, 1, 0, p, k) * f[0];
+                    back_slope[q][k][j] += (float)leading_weight(d, 0, 0, p, k) * f[d - 1];
                 }
             }
         }
@@ -163,17 +166,18 @@ INLINE void stiffness_slab(const int d, Level *level, int32_t from, int32_t to) 
             const float *taps[9];
             float *sums[9];
             tap_rows(d, grid, i, j, n + 2, rows);
-            for (int k = 0; k < rows_of(d); k++) {
+            for (int k = 0; k < tap_row_count(d); k++) {
                 taps[k] = level->padded + rows[k];
-                sums[k] = in_slab(d, grid, rows[k] / (n + 2), from, to) ? level->summed + rows[k] : NULL;
+                sums[k] =
+                    in_slab(d, grid, rows[k] / (n + 2), from, to) ? level->summed + rows[k] : NULL;
             }
             const int64_t cell = ((int64_t)i * grid->shape[1] + j) * n;
             for (int32_t start = 0; start < n; start += BLOCK) {
                 const int32_t count = n - start < BLOCK ? n - start : BLOCK;
-                along(d, taps, start, count, value, slope);
-                stiffness_block(d, level->weights + cell + start, grid->cells, count, value, slope, back,
-                                back_slope);
-                along_back(d, back, back_slope, count, sums, start);
+                evaluate_row(d, taps, start, count, value, slope);
+                stiffness_block(d, level->weights + cell + start, grid->cells, count, value, slope,
+                                back, back_slope);
+                evaluate_row_transpose(d, back, back_slope, count, sums, start);
             }
         }
     }
@@ -185,9 +189,9 @@ static void stiffness_any(int d, Level *level, int32_t from, int32_t to) {
     if (d == 3) stiffness_slab(3, level, from, to);
 }
 
-/* How many threads a level is worth. */
+/* Number of threads for a level. */
 static int threads_for(const Hierarchy *h, const Level *level) {
-    const int64_t worth = level->grid.cells / WORTH;
+    const int64_t worth = level->grid.cells / CELLS_PER_THREAD;
     const int32_t most = level->grid.shape[slab_axis(h->d)];
     int threads = worth < h->threads ? (int)worth : h->threads;
     threads = threads < most ? threads : most;
@@ -199,12 +203,13 @@ static void stiffness(const Hierarchy *h, Level *level, const float *x, float *y
     const int d = h->d, threads = threads_for(h, level);
     const int32_t size = level->grid.shape[slab_axis(d)], n = level->grid.shape[2];
     const int64_t lines = d == 3 ? level->grid.shape[1] : 1;
-    pad(&level->grid, x, level->padded);
+    pad_rows(&level->grid, x, level->padded);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int part = 0; part < threads; part++) {
-        const int32_t from = slab_begin(size, part, threads), to = slab_begin(size, part + 1, threads);
+        const int32_t from = slab_begin(size, part, threads),
+                      to = slab_begin(size, part + 1, threads);
         stiffness_any(d, level, from, to);
-        geonet_fold(n, from * lines, to * lines, level->summed, y);
+        geonet_fold_rows(n, from * lines, to * lines, level->summed, y);
     }
 }
 
@@ -219,16 +224,18 @@ INLINE void diagonal_any(const int d, Level *level) {
             int64_t rows[9];
             tap_rows(d, grid, i, line, n + 2, rows);
             const int64_t cell = ((int64_t)i * grid->shape[1] + line) * n;
-            for (int k = 0; k < rows_of(d); k++)
+            for (int k = 0; k < tap_row_count(d); k++)
                 for (int l = 0; l < 3; l++) {
                     float *to = level->summed + rows[k] + l;
                     for (int q = 0; q < 2; q++)
                         for (int p = 0; p < leading_points(d); p++) {
-                            const float *a =
-                                level->weights + (int64_t)((2 * p + q) * entries(d)) * grid->cells + cell;
-                            const float last = (float)(lead(d, 0, 0, p, k) * W[1][q][l]);
-                            const float first = (float)(lead(d, 1, 0, p, k) * W[0][q][l]);
-                            const float second = (float)(lead(d, 0, 1, p, k) * W[0][q][l]);
+                            const float *a = level->weights +
+                                             (int64_t)((2 * p + q) * entries(d)) * grid->cells +
+                                             cell;
+                            const float last = (float)(leading_weight(d, 0, 0, p, k) * W[1][q][l]);
+                            const float first = (float)(leading_weight(d, 1, 0, p, k) * W[0][q][l]);
+                            const float second =
+                                (float)(leading_weight(d, 0, 1, p, k) * W[0][q][l]);
                             const int64_t N = grid->cells;
 #pragma omp simd
                             for (int32_t j = 0; j < n; j++) {
@@ -239,14 +246,16 @@ INLINE void diagonal_any(const int d, Level *level) {
                                 if (d == 3)
                                     to[j] += a[j] * first * first + a[3 * N + j] * second * second +
                                              a[5 * N + j] * last * last +
-                                             2 * (a[N + j] * first * second + a[2 * N + j] * first * last +
+                                             2 * (a[N + j] * first * second +
+                                                  a[2 * N + j] * first * last +
                                                   a[4 * N + j] * second * last);
                             }
                         }
                 }
         }
-    geonet_fold(n, 0, grid->cells / n, level->summed, level->diagonal);
-    for (int64_t i = 0; i < grid->cells; i++) level->diagonal[i] = 1.0f / level->diagonal[i];
+    geonet_fold_rows(n, 0, grid->cells / n, level->summed, level->inverse_diagonal);
+    for (int64_t i = 0; i < grid->cells; i++)
+        level->inverse_diagonal[i] = 1.0f / level->inverse_diagonal[i];
 }
 
 static void diagonal(int d, Level *level) {
@@ -279,8 +288,8 @@ static void apply(const float *in, float *out, int64_t outer, int32_t n_in, int3
 }
 
 /* out = T^t in along an axis. */
-static void apply_back(const float *in, float *out, int64_t outer, int32_t n_in, int32_t n_out,
-                       int64_t inner, const int32_t *first, const float *taps, int32_t width) {
+static void apply_transpose(const float *in, float *out, int64_t outer, int32_t n_in, int32_t n_out,
+                            int64_t inner, const int32_t *first, const float *taps, int32_t width) {
     memset(out, 0, sizeof(float) * (size_t)(outer * n_out * inner));
     for (int64_t o = 0; o < outer; o++)
         for (int32_t i = 0; i < n_in; i++) {
@@ -293,43 +302,44 @@ static void apply_back(const float *in, float *out, int64_t outer, int32_t n_in,
         }
 }
 
-/* Coefficients of the next coarser level to this one's: the same spline where cells are halved. */
+/* Coefficients of the next coarser level to this one: the same spline if cells are halved. */
 static void prolong(int d, const Level *fine, const Level *coarse, const float *x, float *y) {
     const float *from = x;
-    float *rooms[2] = {fine->room, fine->room + fine->grid.cells * 2};
+    float *buffers[2] = {fine->scratch, fine->scratch + fine->grid.cells * 2};
     int32_t shape[3];
     memcpy(shape, coarse->grid.shape, sizeof shape);
     for (int axis = 3 - d; axis < 3; axis++) {
-        float *to = axis == 2 ? y : rooms[axis % 2];
+        float *to = axis == 2 ? y : buffers[axis % 2];
         int64_t outer = 1, inner = 1;
         for (int a = 0; a < axis; a++) outer *= shape[a];
         for (int a = axis + 1; a < 3; a++) inner *= shape[a];
-        apply(from, to, outer, shape[axis], fine->grid.shape[axis], inner, fine->first[axis],
-              fine->taps[axis], fine->width[axis]);
+        apply(from, to, outer, shape[axis], fine->grid.shape[axis], inner,
+              fine->prolong_first[axis], fine->prolong_taps[axis], fine->prolong_width[axis]);
         shape[axis] = fine->grid.shape[axis];
         from = to;
     }
 }
 
-/* The transpose of `prolong`. */
+/* Transpose of `prolong`. */
 static void restrict_to(int d, const Level *fine, const Level *coarse, const float *x, float *y) {
     const float *from = x;
-    float *rooms[2] = {fine->room, fine->room + fine->grid.cells * 2};
+    float *buffers[2] = {fine->scratch, fine->scratch + fine->grid.cells * 2};
     int32_t shape[3];
     memcpy(shape, fine->grid.shape, sizeof shape);
     for (int axis = 2; axis >= 3 - d; axis--) {
-        float *to = axis == 3 - d ? y : rooms[axis % 2];
+        float *to = axis == 3 - d ? y : buffers[axis % 2];
         int64_t outer = 1, inner = 1;
         for (int a = 0; a < axis; a++) outer *= shape[a];
         for (int a = axis + 1; a < 3; a++) inner *= shape[a];
-        apply_back(from, to, outer, shape[axis], coarse->grid.shape[axis], inner, fine->first[axis],
-                   fine->taps[axis], fine->width[axis]);
+        apply_transpose(from, to, outer, shape[axis], coarse->grid.shape[axis], inner,
+                        fine->prolong_first[axis], fine->prolong_taps[axis],
+                        fine->prolong_width[axis]);
         shape[axis] = coarse->grid.shape[axis];
         from = to;
     }
 }
 
-/* Along one axis: planes (2^d, entries, cells) of the stiffness' weights to coarser half-cells.
+/* Average planes (2^d, entries, cells) of the weights over coarser half-cells along one axis.
 
    A cell has two half-cells along an axis, one around each point. */
 static void coarsen_axis(int d, const float *in, const int32_t *shape_in, float *out,
@@ -340,14 +350,14 @@ static void coarsen_axis(int d, const float *in, const int32_t *shape_in, float 
     int64_t outer = 1, inner = 1;
     for (int a = 0; a < axis; a++) outer *= shape_in[a];
     for (int a = axis + 1; a < 3; a++) inner *= shape_in[a];
-    const int32_t n_in = shape_in[axis], n_out = shape_out[axis], width = fine->half_width[axis];
+    const int32_t n_in = shape_in[axis], n_out = shape_out[axis], width = fine->average_width[axis];
     const int points = 1 << d, m = entries(d);
     for (int point = 0; point < points; point++)
         for (int e = 0; e < m; e++) {
             float *to = out + (int64_t)(point * m + e) * cells_out;
             const float *from[2] = {in + (int64_t)((point & ~bit) * m + e) * cells_in,
                                     in + (int64_t)((point | bit) * m + e) * cells_in};
-            if (inner == 1 && n_in == 2 * n_out) { /* as below, but in vectors */
+            if (inner == 1 && n_in == 2 * n_out) { /* the loop below, vectorised */
                 const int odd = (point & bit) != 0;
 #pragma omp simd
                 for (int64_t i = 0; i < outer * n_out; i++)
@@ -357,8 +367,8 @@ static void coarsen_axis(int d, const float *in, const int32_t *shape_in, float 
             for (int64_t o = 0; o < outer; o++)
                 for (int32_t i = 0; i < n_out; i++) {
                     const int32_t half = 2 * i + ((point & bit) != 0);
-                    const int32_t first = fine->half_first[axis][half];
-                    const float *w = fine->half_taps[axis] + (int64_t)half * width;
+                    const int32_t first = fine->average_first[axis][half];
+                    const float *w = fine->average_taps[axis] + (int64_t)half * width;
                     float *row = to + (o * n_out + i) * inner;
                     for (int64_t j = 0; j < inner; j++) row[j] = 0;
                     for (int32_t k = 0; k < width; k++) {
@@ -371,15 +381,15 @@ static void coarsen_axis(int d, const float *in, const int32_t *shape_in, float 
         }
 }
 
-/* The weights of the next coarser level: means of this one's, in the coarser level's units. */
-static void coarsen(int d, const Level *fine, Level *coarse, float *rooms[2]) {
+/* Weights of the next coarser level: means, in the units of the coarser level. */
+static void coarsen(int d, const Level *fine, Level *coarse, float *buffers[2]) {
     const float *from = fine->weights;
     int32_t shape[3], next[3], axes[3], count = 0;
     memcpy(shape, fine->grid.shape, sizeof shape);
     for (int axis = 3 - d; axis < 3; axis++)
         if (coarse->grid.shape[axis] != shape[axis]) axes[count++] = axis;
     for (int k = 0; k < count; k++) {
-        float *to = k == count - 1 ? coarse->weights : rooms[k];
+        float *to = k == count - 1 ? coarse->weights : buffers[k];
         memcpy(next, shape, sizeof shape);
         next[axes[k]] = coarse->grid.shape[axes[k]];
         coarsen_axis(d, from, shape, to, next, axes[k], fine);
@@ -414,7 +424,8 @@ static double dot(const float *a, const float *b, int64_t n) {
     return total;
 }
 
-/* The largest eigenvalue of D^-1 K by the power method, from the mode that the last problem left. */
+/* Largest eigenvalue of D^-1 K by the power method, starting from the eigenvector of the last
+   problem. */
 static double largest_eigenvalue(const Hierarchy *h, Level *level) {
     const int64_t n = level->grid.cells;
     const int steps = h->fresh ? 6 : 2;
@@ -428,28 +439,28 @@ static double largest_eigenvalue(const Hierarchy *h, Level *level) {
         stiffness(h, level, level->mode, level->work);
         double norm = 0, size = 0; /* in the norm of D, in which D^-1 K is symmetric */
         for (int64_t i = 0; i < n; i++) {
-            const float next = level->diagonal[i] * level->work[i];
+            const float next = level->inverse_diagonal[i] * level->work[i];
             norm += (double)next * level->work[i];
-            size += (double)level->mode[i] * level->mode[i] / level->diagonal[i];
+            size += (double)level->mode[i] * level->mode[i] / level->inverse_diagonal[i];
             level->work[i] = next;
         }
         value = sqrt(norm / size);
         const float scale = (float)(1 / sqrt(norm));
         for (int64_t i = 0; i < n; i++) level->mode[i] = level->work[i] * scale;
     }
-    return MARGIN * value;
+    return EIGENVALUE_MARGIN * value;
 }
 
-/* Some steps of Chebyshev's method with Jacobi's, on the upper part of the spectrum: x for K x = b.
+/* Chebyshev-Jacobi steps for K x = b on the upper part of the spectrum.
 
-   From x = 0 if `fresh`. work and r are used. */
+   From x = 0 if `fresh`. Overwrites work and r. */
 static void smooth(const Hierarchy *h, Level *level, const float *b, float *x, int fresh) {
     const int64_t n = level->grid.cells;
-    const double top = level->largest, bottom = top * SHARE;
+    const double top = level->largest_eigenvalue, bottom = top * SMALLEST_DAMPED;
     const double theta = (top + bottom) / 2, delta = (top - bottom) / 2, sigma = theta / delta;
     double rho = 1 / sigma;
     float *r = level->r, *step = level->work;
-    for (int s = 0; s < SMOOTHING; s++) {
+    for (int s = 0; s < SMOOTHING_STEPS; s++) {
         if (s == 0 && fresh)
             memcpy(r, b, sizeof(float) * (size_t)n);
         else {
@@ -460,13 +471,14 @@ static void smooth(const Hierarchy *h, Level *level, const float *b, float *x, i
         if (s == 0) {
             const float scale = (float)(1 / theta);
 #pragma omp simd
-            for (int64_t i = 0; i < n; i++) step[i] = scale * level->diagonal[i] * r[i];
+            for (int64_t i = 0; i < n; i++) step[i] = scale * level->inverse_diagonal[i] * r[i];
         } else {
             const double next = 1 / (2 * sigma - rho);
             const float keep = (float)(next * rho), scale = (float)(2 * next / delta);
             rho = next;
 #pragma omp simd
-            for (int64_t i = 0; i < n; i++) step[i] = keep * step[i] + scale * level->diagonal[i] * r[i];
+            for (int64_t i = 0; i < n; i++)
+                step[i] = keep * step[i] + scale * level->inverse_diagonal[i] * r[i];
         }
         if (s == 0 && fresh)
             memcpy(x, step, sizeof(float) * (size_t)n);
@@ -476,7 +488,8 @@ static void smooth(const Hierarchy *h, Level *level, const float *b, float *x, i
     }
 }
 
-/* The matrix of the coarsest level, factored; the constant is fixed by a little of the identity. */
+/* Factor the matrix of the coarsest level, plus a constant matrix that removes its null
+   space. */
 static void factor(Hierarchy *h) {
     Level *level = &h->level[h->levels - 1];
     const int64_t n = level->grid.cells;
@@ -489,12 +502,14 @@ static void factor(Hierarchy *h) {
         mean += a[i * n + i] / (double)n;
     }
     for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < n; j++) a[i * n + j] += mean / (double)n; /* the constant's part */
+        for (int64_t j = 0; j < n; j++)
+            a[i * n + j] += mean / (double)n; /* shifts the eigenvalue of the constant */
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j <= i; j++) {
             double sum = a[i * n + j];
             for (int64_t k = 0; k < j; k++) sum -= a[i * n + k] * a[j * n + k];
-            a[i * n + j] = i == j ? sqrt(sum > 1e-12 * mean ? sum : 1e-12 * mean) : sum / a[j * n + j];
+            a[i * n + j] =
+                i == j ? sqrt(sum > 1e-12 * mean ? sum : 1e-12 * mean) : sum / a[j * n + j];
         }
 }
 
@@ -536,8 +551,8 @@ static void cycle(Hierarchy *h, int l, const float *b, float *x) {
     smooth(h, level, b, x, 0);
 }
 
-/* Make all levels of a problem whose finest one has the weights, after adding `floor` to A. */
-void geonet_prepare(Hierarchy *h, const double *step, double floor) {
+/* Prepare all levels, after adding `damping` to A on the finest one. */
+void geonet_multigrid_prepare(Hierarchy *h, const double *step, double damping) {
     Level *finest = &h->level[0];
     const int64_t cells = finest->grid.cells;
     const int d = h->d, m = entries(d);
@@ -545,28 +560,29 @@ void geonet_prepare(Hierarchy *h, const double *step, double floor) {
     for (int a = 0; a < d; a++) share *= step[a];
     for (int point = 0; point < 1 << d; point++)
         for (int a = 0; a < d; a++) {
-            const float more = (float)(floor * share / (step[a] * step[a]));
+            const float added = (float)(damping * share / (step[a] * step[a]));
             float *plane = finest->weights + (int64_t)(point * m + diagonal_entry(d, a)) * cells;
-            for (int64_t i = 0; i < cells; i++) plane[i] += more;
+            for (int64_t i = 0; i < cells; i++) plane[i] += added;
         }
     for (int l = 0; l < h->levels; l++) {
         Level *level = &h->level[l];
-        if (l > 0) coarsen(d, level - 1, level, h->rooms);
+        if (l > 0) coarsen(d, level - 1, level, h->coarsening);
         if (l == h->levels - 1) break;
         diagonal(d, level);
-        level->largest = largest_eigenvalue(h, level);
+        level->largest_eigenvalue = largest_eigenvalue(h, level);
     }
     h->fresh = 0;
     factor(h);
 }
 
-/* x with K x = b up to `tolerance` of |b|, by conjugate gradients with multigrid, from zero.
+/* Solve K x = b up to `tolerance` of |b| by conjugate gradients with multigrid, from zero.
 
-   Gives the number of steps. room: (4, cells). */
-int32_t geonet_solve(Hierarchy *h, const float *b, float *x, float *room, double tolerance, int32_t most, double *left) {
+   Returns the number of iterations. scratch: (4, cells). */
+int32_t geonet_multigrid_solve(Hierarchy *h, const float *b, float *x, float *scratch,
+                               double tolerance, int32_t max_iterations) {
     Level *level = &h->level[0];
     const int64_t n = level->grid.cells;
-    float *p = room, *q = p + n, *z = q + n, *g = z + n;
+    float *p = scratch, *q = p + n, *z = q + n, *g = z + n;
     memset(x, 0, sizeof(float) * (size_t)n);
     double mean = 0;
     for (int64_t i = 0; i < n; i++) mean += b[i];
@@ -575,7 +591,7 @@ int32_t geonet_solve(Hierarchy *h, const float *b, float *x, float *room, double
     const double start = dot(g, g, n);
     double gz = 0, now = start;
     int32_t step = 0;
-    while (step < most && now > tolerance * tolerance * start && start > 0) {
+    while (step < max_iterations && now > tolerance * tolerance * start && start > 0) {
         cycle(h, 0, g, z);
         const double next = dot(g, z, n);
         const float beta = step ? (float)(next / gz) : 0.0f;
@@ -597,9 +613,9 @@ int32_t geonet_solve(Hierarchy *h, const float *b, float *x, float *room, double
         now = dot(g, g, n);
         step++;
     }
-    *left = start > 0 ? sqrt(now / start) : 0;
     return step;
 }
 
-/* What solve.py compares with its own: a library that is older than it must not be called. */
-const int32_t geonet_multigrid_made_for[] = {MOST_LEVELS, sizeof(Level), sizeof(Hierarchy)};
+/* compiled.py compares these numbers with its own, so that it never calls an outdated
+   library. */
+const int32_t geonet_multigrid_abi[] = {MAX_LEVELS, sizeof(Level), sizeof(Hierarchy)};

@@ -1,30 +1,30 @@
-/* What a potential in quadratic splines makes of two densities: at t = 1/2, and in frames.
+/* Residual of the Newton engine at a potential in quadratic splines, and frames of its path.
 
    With v = grad u, and densities that are constant in their cells,
 
        rho0(y) = mu0(y - v/2) det(I - D2u/2)        rho1(y) = mu1(y + v/2) det(I + D2u/2),
 
-   where mu is averaged over the image of the half-cell, a box. Where the map folds the determinant
-   counts as negative: then the mass of rho stays one, and what folds is pushed apart again.
-   halfway.py and carried.py do the same in torch. */
+   with mu averaged over the image of the half-cell, a box. If the map folds, the determinant
+   counts as negative: then the mass of rho stays one, and the fold is pushed apart. system.py
+   and path.py have the same in torch. */
 
 #include "quadratic.h"
 
-#define VERSION 3 /* one more whenever something here changes for elliptic.py */
+#define VERSION 4 /* increment with every change of the interface to compiled.py */
 
-#define NARROWEST 1e-3f /* cells of a frame */
+#define MIN_WIDTH 1e-3f /* of deposited boxes, in cells of a frame */
 
-/* Both ends, relative to uniform on the box. */
+/* The pair, relative to the uniform density on the box. */
 typedef struct {
     Grid grid;
-    double step[3]; /* sides of a cell, of the axes that there are */
-    const float *ends[2]; /* (cells) each */
-    double softness; /* the least width, in cells, over which an end is averaged */
+    double step[3]; /* side lengths of a cell, for the axes of the grid */
+    const float *densities[2]; /* (cells) each */
+    double min_width; /* smallest width in cells over which a density is averaged */
 } Problem;
 
-/* Of a symmetric matrix m (packed) that is not positive: minus the product of |eigenvalues|, and the
-   cofactors with negative eigenvalues set to zero. By Jacobi's rotations. */
-static double folded(const int d, const double *m, double *cof) {
+/* Minus the product of |eigenvalues| of a packed symmetric matrix that is not positive
+   definite, and its cofactors with negative eigenvalues set to zero, by Jacobi rotations. */
+static double folded_determinant(const int d, const double *m, double *cof) {
     double a[3][3], v[3][3] = {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}, w[3] = {1, 1, 1};
     if (d == 1) {
         cof[0] = 1;
@@ -76,26 +76,28 @@ static double folded(const int d, const double *m, double *cof) {
     return det;
 }
 
-/* Means of an end over boxes around places, both in cells: the density is constant in each cell, and
-   a box is at most a cell wide, so that it meets at most two cells along an axis.
+/* Means of a density over boxes, centres and widths in cells. The density is constant in each
+   cell and boxes are at most a cell wide, so that they overlap at most two cells along an
+   axis.
 
-   Cells are counted in 32 bits, for vectors of them. */
-INLINE void means_over(const int d, const Grid *grid, const float *values, float place[3][BLOCK],
-                       float width[3][BLOCK], int32_t count, float *mean) {
+   Cells have 32-bit indices, so that vectors of them are short. */
+INLINE void average_over_boxes(const int d, const Grid *grid, const float *values,
+                               float centre[3][BLOCK], float width[3][BLOCK], int32_t count,
+                               float *mean) {
     int32_t at[BLOCK], next[3][BLOCK], stride = 1;
-    float way[3][BLOCK];
+    float fraction[3][BLOCK];
     for (int axis = d - 1; axis >= 0; axis--) {
         const int32_t n = grid->shape[3 - d + axis];
 #pragma omp simd
         for (int32_t j = 0; j < count; j++) {
-            const float w = width[axis][j], most = (float)n - w;
-            float low = place[axis][j] - 0.5f * w;
+            const float w = width[axis][j], upper = (float)n - w;
+            float low = centre[axis][j] - 0.5f * w;
             low = low > 0 ? low : 0;
-            low = low < most ? low : most;
+            low = low < upper ? low : upper;
             int32_t i = (int32_t)low;
             i = i < n - 1 ? i : n - 1;
             const float beyond = (low + w - (float)(i + 1)) / w;
-            way[axis][j] = beyond > 0 ? beyond : 0;
+            fraction[axis][j] = beyond > 0 ? beyond : 0;
             next[axis][j] = i < n - 1 ? stride : 0;
             at[j] = (axis == d - 1 ? 0 : at[j]) + i * stride;
         }
@@ -104,28 +106,29 @@ INLINE void means_over(const int d, const Grid *grid, const float *values, float
 #pragma omp simd
     for (int32_t j = 0; j < count; j++) {
         const int32_t i = at[j], last = next[d - 1][j];
-        const float t = way[d - 1][j];
+        const float t = fraction[d - 1][j];
         const float a = values[i] + t * (values[i + last] - values[i]);
         if (d == 1) mean[j] = a;
         if (d > 1) {
             const int32_t k = i + next[d - 2][j];
             const float b = values[k] + t * (values[k + last] - values[k]);
-            const float face = a + way[d - 2][j] * (b - a);
+            const float face = a + fraction[d - 2][j] * (b - a);
             if (d == 2) mean[j] = face;
             if (d == 3) {
                 const int32_t l = i + next[0][j], m = k + next[0][j];
                 const float e = values[l] + t * (values[l + last] - values[l]);
                 const float f = values[m] + t * (values[m + last] - values[m]);
-                mean[j] = face + way[0][j] * (e + way[1][j] * (f - e) - face);
+                mean[j] = face + fraction[0][j] * (e + fraction[1][j] * (f - e) - face);
             }
         }
     }
 }
 
-/* Values, slopes and bends of u along a block of a row, for every leading row of taps. */
-INLINE void along(const int d, const double *const *taps, int32_t start, int32_t count,
-                  double value[2][9][BLOCK], double slope[2][9][BLOCK], double bend[9][BLOCK]) {
-    for (int k = 0; k < rows_of(d); k++) {
+/* Values, slopes and curvatures of u along a block of a row, for every leading row of taps. */
+INLINE void evaluate_row(const int d, const double *const *taps, int32_t start, int32_t count,
+                         double value[2][9][BLOCK], double slope[2][9][BLOCK],
+                         double curvature[9][BLOCK]) {
+    for (int k = 0; k < tap_row_count(d); k++) {
         const double *c = taps[k] + start;
         for (int q = 0; q < 2; q++)
 #pragma omp simd
@@ -134,41 +137,41 @@ INLINE void along(const int d, const double *const *taps, int32_t start, int32_t
                 slope[q][k][j] = W[1][q][0] * c[j] + W[1][q][1] * c[j + 1] + W[1][q][2] * c[j + 2];
             }
 #pragma omp simd
-        for (int32_t j = 0; j < count; j++) bend[k][j] = c[j] - 2 * c[j + 1] + c[j + 2];
+        for (int32_t j = 0; j < count; j++) curvature[k][j] = c[j] - 2 * c[j + 1] + c[j + 2];
     }
 }
 
-/* Gradient and second derivatives (packed) of u at a point of every cell of a block. */
-INLINE void derivatives(const int d, double value[2][9][BLOCK], double slope[2][9][BLOCK],
-                        double bend[9][BLOCK], const double *step, int p, int q, int32_t count,
-                        float gradient[3][BLOCK], float hessian[6][BLOCK]) {
+/* Gradient and second derivatives (packed) of u at one point of every cell of a block. */
+INLINE void evaluate_derivatives(const int d, double value[2][9][BLOCK], double slope[2][9][BLOCK],
+                                 double curvature[9][BLOCK], const double *step, int p, int q,
+                                 int32_t count, float gradient[3][BLOCK], float hessian[6][BLOCK]) {
     const double i0 = 1 / step[0], i1 = d > 1 ? 1 / step[1] : 0, i2 = d > 2 ? 1 / step[2] : 0;
 #pragma omp simd
     for (int32_t j = 0; j < count; j++) {
         double g[3] = {0, 0, 0}, s[6] = {0, 0, 0, 0, 0, 0};
-        for (int k = 0; k < rows_of(d); k++) {
-            const double v = value[q][k][j], l = slope[q][k][j], b = bend[k][j];
+        for (int k = 0; k < tap_row_count(d); k++) {
+            const double v = value[q][k][j], l = slope[q][k][j], b = curvature[k][j];
             if (d == 1) {
                 g[0] += l;
                 s[0] += b;
             }
             if (d == 2) {
-                g[0] += lead(d, 1, 0, p, k) * v;
-                g[1] += lead(d, 0, 0, p, k) * l;
-                s[0] += lead(d, 2, 0, p, k) * v;
-                s[1] += lead(d, 1, 0, p, k) * l;
-                s[2] += lead(d, 0, 0, p, k) * b;
+                g[0] += leading_weight(d, 1, 0, p, k) * v;
+                g[1] += leading_weight(d, 0, 0, p, k) * l;
+                s[0] += leading_weight(d, 2, 0, p, k) * v;
+                s[1] += leading_weight(d, 1, 0, p, k) * l;
+                s[2] += leading_weight(d, 0, 0, p, k) * b;
             }
             if (d == 3) {
-                g[0] += lead(d, 1, 0, p, k) * v;
-                g[1] += lead(d, 0, 1, p, k) * v;
-                g[2] += lead(d, 0, 0, p, k) * l;
-                s[0] += lead(d, 2, 0, p, k) * v;
-                s[1] += lead(d, 1, 1, p, k) * v;
-                s[2] += lead(d, 1, 0, p, k) * l;
-                s[3] += lead(d, 0, 2, p, k) * v;
-                s[4] += lead(d, 0, 1, p, k) * l;
-                s[5] += lead(d, 0, 0, p, k) * b;
+                g[0] += leading_weight(d, 1, 0, p, k) * v;
+                g[1] += leading_weight(d, 0, 1, p, k) * v;
+                g[2] += leading_weight(d, 0, 0, p, k) * l;
+                s[0] += leading_weight(d, 2, 0, p, k) * v;
+                s[1] += leading_weight(d, 1, 1, p, k) * v;
+                s[2] += leading_weight(d, 1, 0, p, k) * l;
+                s[3] += leading_weight(d, 0, 2, p, k) * v;
+                s[4] += leading_weight(d, 0, 1, p, k) * l;
+                s[5] += leading_weight(d, 0, 0, p, k) * b;
             }
         }
         gradient[0][j] = (float)(g[0] * i0);
@@ -189,22 +192,22 @@ INLINE void derivatives(const int d, double value[2][9][BLOCK], double slope[2][
     }
 }
 
-/* m = I + s D2u (packed), its determinant, and the least of its leading minors: where that is not
-   positive the map folds. */
-INLINE void stretched(const int d, float s, int32_t count, float hessian[6][BLOCK], float m[6][BLOCK],
-                      float *det, float *worst) {
+/* m = I + s D2u (packed), its determinant, and the smallest of its leading minors: the map
+   folds unless that is positive. */
+INLINE void evaluate_jacobian(const int d, float s, int32_t count, float hessian[6][BLOCK],
+                              float m[6][BLOCK], float *det, float *minor_min) {
 #pragma omp simd
     for (int32_t j = 0; j < count; j++) {
         if (d == 1) {
             m[0][j] = 1 + s * hessian[0][j];
-            det[j] = worst[j] = m[0][j];
+            det[j] = minor_min[j] = m[0][j];
         }
         if (d == 2) {
             m[0][j] = 1 + s * hessian[0][j];
             m[1][j] = s * hessian[1][j];
             m[2][j] = 1 + s * hessian[2][j];
             det[j] = m[0][j] * m[2][j] - m[1][j] * m[1][j];
-            worst[j] = det[j] < m[0][j] ? det[j] : m[0][j];
+            minor_min[j] = det[j] < m[0][j] ? det[j] : m[0][j];
         }
         if (d == 3) {
             m[0][j] = 1 + s * hessian[0][j];
@@ -217,34 +220,34 @@ INLINE void stretched(const int d, float s, int32_t count, float hessian[6][BLOC
             det[j] = m[0][j] * (m[3][j] * m[5][j] - m[4][j] * m[4][j]) -
                      m[1][j] * (m[1][j] * m[5][j] - m[4][j] * m[2][j]) +
                      m[2][j] * (m[1][j] * m[4][j] - m[3][j] * m[2][j]);
-            worst[j] = det[j] < m[0][j] ? det[j] : m[0][j];
-            worst[j] = minor < worst[j] ? minor : worst[j];
+            minor_min[j] = det[j] < m[0][j] ? det[j] : m[0][j];
+            minor_min[j] = minor < minor_min[j] ? minor : minor_min[j];
         }
     }
 }
 
-/* What one end brings to t = 1/2: rho = det(I + s D2u) mu(y + s grad u), and det. Half of mu times
-   the cofactors is added to `cof`, and where the map folds mu to `folding`. */
-INLINE void brought(const int d, const Problem *problem, const float *mu, float s, int32_t count,
-                    float place[3][BLOCK], float gradient[3][BLOCK], float hessian[6][BLOCK],
-                    float *rho, float *det, float cof[6][BLOCK], float *folding) {
+/* Pull one density back to t = 1/2: rho = det(I + s D2u) mu(y + s grad u), and det. Adds half
+   of mu times the cofactors to `cof`, and mu at folds to `folded_mass`. */
+INLINE void pull_back(const int d, const Problem *problem, const float *mu, float s, int32_t count,
+                      float centre[3][BLOCK], float gradient[3][BLOCK], float hessian[6][BLOCK],
+                      float *rho, float *det, float cof[6][BLOCK], float *folded_mass) {
     float m[6][BLOCK];
-    float density[BLOCK], worst[BLOCK], x[3][BLOCK], width[3][BLOCK], least = 1;
+    float density[BLOCK], minor_min[BLOCK], x[3][BLOCK], width[3][BLOCK], smallest = 1;
     for (int a = 0; a < d; a++) {
-        const float scale = s / (float)problem->step[a], softness = (float)problem->softness;
+        const float scale = s / (float)problem->step[a], min_width = (float)problem->min_width;
 #pragma omp simd
         for (int32_t j = 0; j < count; j++) {
-            x[a][j] = place[a][j] + scale * gradient[a][j];
+            x[a][j] = centre[a][j] + scale * gradient[a][j];
             float w = 0.5f + 0.5f * s * hessian[diagonal_entry(d, a)][j];
-            w = w > softness ? w : softness;
+            w = w > min_width ? w : min_width;
             width[a][j] = w < 1 ? w : 1;
         }
     }
-    means_over(d, &problem->grid, mu, x, width, count, density);
-    stretched(d, s, count, hessian, m, det, worst);
-#pragma omp simd reduction(min : least)
+    average_over_boxes(d, &problem->grid, mu, x, width, count, density);
+    evaluate_jacobian(d, s, count, hessian, m, det, minor_min);
+#pragma omp simd reduction(min : smallest)
     for (int32_t j = 0; j < count; j++) {
-        const float half = worst[j] > 0 ? 0.5f * density[j] : 0;
+        const float half = minor_min[j] > 0 ? 0.5f * density[j] : 0;
         if (d == 1) cof[0][j] += 0.5f * density[j];
         if (d == 2) {
             cof[0][j] += half * m[2][j];
@@ -260,24 +263,27 @@ INLINE void brought(const int d, const Problem *problem, const float *mu, float 
             cof[5][j] += half * (m[0][j] * m[3][j] - m[1][j] * m[1][j]);
         }
         rho[j] = density[j] * det[j];
-        least = worst[j] < least ? worst[j] : least;
+        smallest = minor_min[j] < smallest ? minor_min[j] : smallest;
     }
-    if (least > 0) return;
+    if (smallest > 0) return;
     for (int32_t j = 0; j < count; j++) {
-        if (worst[j] > 0) continue;
-        double entry[6], found[6];
+        if (minor_min[j] > 0) continue;
+        double entry[6], cofactors[6];
         for (int e = 0; e < entries(d); e++) entry[e] = m[e][j];
-        det[j] = (float)folded(d, entry, found);
+        det[j] = (float)folded_determinant(d, entry, cofactors);
         if (d > 1)
-            for (int e = 0; e < entries(d); e++) cof[e][j] += 0.5f * density[j] * (float)found[e];
+            for (int e = 0; e < entries(d); e++)
+                cof[e][j] += 0.5f * density[j] * (float)cofactors[e];
         rho[j] = density[j] * det[j];
-        *folding += density[j];
+        *folded_mass += density[j];
     }
 }
 
-/* Spread what is at the points of a block back to the splines, (2^(d-1), 2, count) to rows of taps. */
-INLINE void spread(const int d, float part[4][2][BLOCK], int32_t count, float *const *sums, int32_t start) {
-    for (int k = 0; k < rows_of(d); k++) {
+/* Project values at the points of a block onto the splines: (2^(d-1), 2, count) to rows of
+   taps. */
+INLINE void project_row(const int d, float part[4][2][BLOCK], int32_t count, float *const *sums,
+                        int32_t start) {
+    for (int k = 0; k < tap_row_count(d); k++) {
         if (!sums[k]) continue;
         float *to = sums[k] + start;
         for (int q = 0; q < 2; q++) {
@@ -286,7 +292,7 @@ INLINE void spread(const int d, float part[4][2][BLOCK], int32_t count, float *c
             for (int32_t j = 0; j < count; j++) {
                 total[j] = 0;
                 for (int p = 0; p < leading_points(d); p++)
-                    total[j] += (float)lead(d, 0, 0, p, k) * part[p][q][j];
+                    total[j] += (float)leading_weight(d, 0, 0, p, k) * part[p][q][j];
             }
             for (int l = 0; l < 3; l++)
 #pragma omp simd
@@ -295,55 +301,59 @@ INLINE void spread(const int d, float part[4][2][BLOCK], int32_t count, float *c
     }
 }
 
-enum { APART, MASS0, MASS1, ENERGY, GAIN, FOLDING, TOTALS };
+enum { MISMATCH, SOURCE_MASS, TARGET_MASS, KINETIC_ENERGY, DUAL_TERM, FOLDED_MASS, INTEGRALS };
 
-/* Add what a block holds to the totals. */
-INLINE void count_up(const int d, int p, int q, int32_t count, double value[2][9][BLOCK],
-                     float gradient[3][BLOCK], float rho[2][BLOCK], float folding, double share,
-                     double *totals) {
-    double apart = 0, mass0 = 0, mass1 = 0, energy = 0, gain = 0;
-#pragma omp simd reduction(+ : apart, mass0, mass1, energy, gain)
+/* Add the integrals over a block. */
+INLINE void add_integrals(const int d, int p, int q, int32_t count, double value[2][9][BLOCK],
+                          float gradient[3][BLOCK], float rho[2][BLOCK], float folded_mass,
+                          double share, double *integrals) {
+    double mismatch = 0, source_mass = 0, target_mass = 0, energy = 0, dual_term = 0;
+#pragma omp simd reduction(+ : mismatch, source_mass, target_mass, energy, dual_term)
     for (int32_t j = 0; j < count; j++) {
         const float difference = rho[1][j] - rho[0][j];
         float square = 0;
         double u = 0;
         for (int a = 0; a < d; a++) square += gradient[a][j] * gradient[a][j];
-        for (int k = 0; k < rows_of(d); k++) u += lead(d, 0, 0, p, k) * value[q][k][j];
-        apart += fabsf(difference);
-        mass0 += rho[0][j];
-        mass1 += rho[1][j];
+        for (int k = 0; k < tap_row_count(d); k++)
+            u += leading_weight(d, 0, 0, p, k) * value[q][k][j];
+        mismatch += fabsf(difference);
+        source_mass += rho[0][j];
+        target_mass += rho[1][j];
         energy += (double)square * (rho[0][j] + rho[1][j]);
-        gain += u * difference;
+        dual_term += u * difference;
     }
-    const double sums[TOTALS] = {apart, mass0, mass1, energy, gain, folding};
-    for (int k = 0; k < TOTALS; k++) totals[k] += share * sums[k];
+    const double sums[INTEGRALS] = {mismatch, source_mass, target_mass,
+                                    energy,   dual_term,   folded_mass};
+    for (int k = 0; k < INTEGRALS; k++) integrals[k] += share * sums[k];
 }
 
-/* A block of `geonet_halfway_splines`. */
-INLINE void halfway_block(const int d, const Problem *problem, const double *const *taps,
-                          float *const *sums, float *weights, int32_t i, int32_t line, int32_t start,
-                          int own, double *totals) {
+/* One block of `geonet_newton_residual`. */
+INLINE void residual_block(const int d, const Problem *problem, const double *const *taps,
+                           float *const *sums, float *weights, int32_t i, int32_t line,
+                           int32_t start, int own, double *integrals) {
     const Grid *grid = &problem->grid;
     const int32_t n = grid->shape[2], count = n - start < BLOCK ? n - start : BLOCK;
-    double value[2][9][BLOCK], slope[2][9][BLOCK], bend[9][BLOCK], share = 1.0 / (1 << d);
+    double value[2][9][BLOCK], slope[2][9][BLOCK], curvature[9][BLOCK], share = 1.0 / (1 << d);
     float part[4][2][BLOCK];
     for (int a = 0; a < d; a++) share *= problem->step[a];
-    along(d, taps, start, count, value, slope, bend);
+    evaluate_row(d, taps, start, count, value, slope, curvature);
     for (int p = 0; p < leading_points(d); p++)
         for (int q = 0; q < 2; q++) {
-            float gradient[3][BLOCK], hessian[6][BLOCK], place[3][BLOCK], cof[6][BLOCK];
-            float rho[2][BLOCK], det[BLOCK], folding = 0;
+            float gradient[3][BLOCK], hessian[6][BLOCK], centre[3][BLOCK], cof[6][BLOCK];
+            float rho[2][BLOCK], det[BLOCK], folded_mass = 0;
             memset(cof, 0, sizeof cof);
-            derivatives(d, value, slope, bend, problem->step, p, q, count, gradient, hessian);
+            evaluate_derivatives(d, value, slope, curvature, problem->step, p, q, count, gradient,
+                                 hessian);
             for (int32_t j = 0; j < count; j++) {
                 float at[3];
-                place_of(d, i, line, start + j, p, q, at);
-                for (int a = 0; a < d; a++) place[a][j] = at[a];
+                half_cell_centre(d, i, line, start + j, p, q, at);
+                for (int a = 0; a < d; a++) centre[a][j] = at[a];
             }
             for (int side = 0; side < 2; side++)
-                brought(d, problem, problem->ends[side], side ? 0.5f : -0.5f, count, place, gradient,
-                        hessian, rho[side], det, cof, &folding);
-            for (int32_t j = 0; j < count; j++) part[p][q][j] = (float)share * (rho[1][j] - rho[0][j]);
+                pull_back(d, problem, problem->densities[side], side ? 0.5f : -0.5f, count, centre,
+                          gradient, hessian, rho[side], det, cof, &folded_mass);
+            for (int32_t j = 0; j < count; j++)
+                part[p][q][j] = (float)share * (rho[1][j] - rho[0][j]);
             if (!own) continue;
             float *w = weights + (int64_t)((2 * p + q) * entries(d)) * grid->cells + start;
             int e = 0;
@@ -351,15 +361,16 @@ INLINE void halfway_block(const int d, const Problem *problem, const double *con
                 for (int b = a; b < d; b++, e++) {
                     const float scale = (float)(share / (problem->step[a] * problem->step[b]));
 #pragma omp simd
-                    for (int32_t j = 0; j < count; j++) w[(int64_t)e * grid->cells + j] = scale * cof[e][j];
+                    for (int32_t j = 0; j < count; j++)
+                        w[(int64_t)e * grid->cells + j] = scale * cof[e][j];
                 }
-            count_up(d, p, q, count, value, gradient, rho, folding, share, totals);
+            add_integrals(d, p, q, count, value, gradient, rho, folded_mass, share, integrals);
         }
-    spread(d, part, count, sums, start);
+    project_row(d, part, count, sums, start);
 }
 
-INLINE void halfway_slab(const int d, const Problem *problem, const double *padded, float *summed,
-                         float *weights, int32_t from, int32_t to, double *totals) {
+INLINE void residual_slab(const int d, const Problem *problem, const double *padded, float *summed,
+                          float *weights, int32_t from, int32_t to, double *integrals) {
     const Grid *grid = &problem->grid;
     const int32_t n = grid->shape[2], axis = slab_axis(d), lines = d == 3 ? grid->shape[1] : 1;
     memset(summed + (int64_t)from * lines * (n + 2), 0,
@@ -372,52 +383,58 @@ INLINE void halfway_slab(const int d, const Problem *problem, const double *padd
             const double *taps[9];
             float *sums[9];
             tap_rows(d, grid, i, j, n + 2, rows);
-            for (int k = 0; k < rows_of(d); k++) {
+            for (int k = 0; k < tap_row_count(d); k++) {
                 taps[k] = padded + rows[k];
                 sums[k] = in_slab(d, grid, rows[k] / (n + 2), from, to) ? summed + rows[k] : NULL;
             }
             const int64_t cell = ((int64_t)i * grid->shape[1] + j) * n;
             for (int32_t start = 0; start < n; start += BLOCK)
-                halfway_block(d, problem, taps, sums, weights + cell, i, j, start, s >= from && s < to,
-                              totals);
+                residual_block(d, problem, taps, sums, weights + cell, i, j, start,
+                               s >= from && s < to, integrals);
         }
     }
 }
 
-/* What a potential, coefficients (cells), makes of both ends at t = 1/2.
+/* Evaluate the equation at a potential with coefficients (cells).
 
-   residual: (cells), the integral of (rho1 - rho0) with every spline. weights: (2^d, entries, cells),
-   A = (mu0 cof(I - D2u/2) + mu1 cof(I + D2u/2))/2 at every point, times what integrals need.
-   totals: of |rho1 - rho0|, rho0, rho1, |grad u|^2 (rho0 + rho1), u (rho1 - rho0), and what folds.
-   padded: room for (rows, last + 2) doubles; summed: for as many floats. */
-void geonet_halfway_splines(const Problem *problem, int32_t d, int32_t threads,
+   residual: (cells), the integral of (rho1 - rho0) against every spline. weights: (2^d, entries,
+   cells), A = (mu0 cof(I - D2u/2) + mu1 cof(I + D2u/2))/2 at every point, times the quadrature
+   weight and scaled to cells. integrals: of |rho1 - rho0|, rho0, rho1, |grad u|^2 (rho0 + rho1),
+   u (rho1 - rho0), and the folded mass.
+   padded: scratch, (rows, last + 2) doubles; summed: as many floats. */
+void geonet_newton_residual(const Problem *problem, int32_t d, int32_t threads,
                             const double *coefficients, float *residual, float *weights,
-                            double *totals, double *padded, float *summed) {
+                            double *integrals, double *padded, float *summed) {
     const Grid *grid = &problem->grid;
     const int32_t n = grid->shape[2], size = grid->shape[slab_axis(d)];
     const int64_t lines = d == 3 ? grid->shape[1] : 1;
-    double parts[MOST_THREADS][TOTALS] = {0};
-    threads = threads > MOST_THREADS ? MOST_THREADS : threads;
+    double parts[MAX_THREADS][INTEGRALS] = {0};
+    threads = threads > MAX_THREADS ? MAX_THREADS : threads;
     threads = threads > size ? size : threads;
-    geonet_pad_double(grid, coefficients, padded);
+    geonet_pad_rows(grid, coefficients, padded);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int part = 0; part < threads; part++) {
-        const int32_t from = slab_begin(size, part, threads), to = slab_begin(size, part + 1, threads);
-        if (d == 1) halfway_slab(1, problem, padded, summed, weights, from, to, parts[part]);
-        if (d == 2) halfway_slab(2, problem, padded, summed, weights, from, to, parts[part]);
-        if (d == 3) halfway_slab(3, problem, padded, summed, weights, from, to, parts[part]);
-        geonet_fold(n, from * lines, to * lines, summed, residual);
+        const int32_t from = slab_begin(size, part, threads),
+                      to = slab_begin(size, part + 1, threads);
+        if (d == 1) residual_slab(1, problem, padded, summed, weights, from, to, parts[part]);
+        if (d == 2) residual_slab(2, problem, padded, summed, weights, from, to, parts[part]);
+        if (d == 3) residual_slab(3, problem, padded, summed, weights, from, to, parts[part]);
+        geonet_fold_rows(n, from * lines, to * lines, summed, residual);
     }
-    memset(totals, 0, sizeof(double) * TOTALS);
+    memset(integrals, 0, sizeof(double) * INTEGRALS);
     for (int part = 0; part < threads; part++)
-        for (int k = 0; k < TOTALS; k++) totals[k] += parts[part][k];
+        for (int k = 0; k < INTEGRALS; k++) integrals[k] += parts[part][k];
 }
 
-/* Numbers of each kind that a thread of `geonet_looks` needs room for. */
-INLINE int64_t weights_of(const int d, const Grid *grid) { return ((int64_t)entries(d) << d) * grid->cells; }
-INLINE int64_t padded_of(const Grid *grid) { return grid->cells / grid->shape[2] * (grid->shape[2] + 2); }
+/* Sizes of the scratch memory of a thread of `geonet_newton_residual_batch`. */
+INLINE int64_t weights_size(const int d, const Grid *grid) {
+    return ((int64_t)entries(d) << d) * grid->cells;
+}
+INLINE int64_t padded_size(const Grid *grid) {
+    return grid->cells / grid->shape[2] * (grid->shape[2] + 2);
+}
 
-/* trace A/d, means over cells (cells) of the weights that `geonet_halfway_splines` gave. */
+/* trace A/d, averaged over each cell, (cells), from the weights of `geonet_newton_residual`. */
 static void mean_weight(const int d, const Problem *problem, const float *weights, float *mean) {
     const int64_t cells = problem->grid.cells;
     double volume = 1;
@@ -432,47 +449,56 @@ static void mean_weight(const int d, const Problem *problem, const float *weight
         }
 }
 
-/* One pair of `geonet_looks`, by so many threads. */
-static void look(const Problem *like, int32_t d, int32_t threads, int64_t k, const double *coefficients,
-                 const float *source, const float *target, float *residual, float *mean,
-                 double *totals, float *floats, double *doubles) {
-    const int64_t cells = like->grid.cells;
-    Problem problem = *like;
-    problem.ends[0] = source + k * cells;
-    problem.ends[1] = target + k * cells;
-    geonet_halfway_splines(&problem, d, threads, coefficients + k * cells, residual + k * cells, floats,
-                           totals + k * TOTALS, doubles, floats + weights_of(d, &like->grid));
+/* One pair of `geonet_newton_residual_batch`. */
+static void evaluate_pair(const Problem *common, int32_t d, int32_t threads, int64_t k,
+                          const double *coefficients, const float *source, const float *target,
+                          float *residual, float *mean, double *integrals, float *floats,
+                          double *doubles) {
+    const int64_t cells = common->grid.cells;
+    Problem problem = *common;
+    problem.densities[0] = source + k * cells;
+    problem.densities[1] = target + k * cells;
+    geonet_newton_residual(&problem, d, threads, coefficients + k * cells, residual + k * cells,
+                           floats, integrals + k * INTEGRALS, doubles,
+                           floats + weights_size(d, &common->grid));
     mean_weight(d, &problem, floats, mean + k * cells);
 }
 
-/* `geonet_halfway_splines` for many pairs on one grid, with mean weights instead of weights.
+/* `geonet_newton_residual` for many pairs on one grid, with mean weights instead of weights.
 
-   coefficients, source, target, residual, mean: (pairs, cells) each; totals: (pairs, TOTALS).
-   Threads share out pairs. Where these are fewer, all threads work on one pair after the other.
-   floats: room for (threads or 1, weights_of + padded_of), doubles: for (threads or 1, padded_of). */
-void geonet_looks(const Problem *like, int32_t d, int32_t threads, int64_t pairs,
-                  const double *coefficients, const float *source, const float *target,
-                  float *residual, float *mean, double *totals, float *floats, double *doubles) {
-    const int64_t padded = padded_of(&like->grid), own = weights_of(d, &like->grid) + padded;
+   coefficients, source, target, residual, mean: (pairs, cells) each; integrals: (pairs,
+   INTEGRALS).
+   Each thread has its own pairs. If there are fewer pairs than threads, all threads work on one
+   pair after the other.
+   floats: scratch, (threads or 1, weights_size + padded_size); doubles: (threads or 1,
+   padded_size). */
+void geonet_newton_residual_batch(const Problem *common, int32_t d, int32_t threads, int64_t pairs,
+                                  const double *coefficients, const float *source,
+                                  const float *target, float *residual, float *mean,
+                                  double *integrals, float *floats, double *doubles) {
+    const int64_t padded = padded_size(&common->grid),
+                  own = weights_size(d, &common->grid) + padded;
     if (threads == 1 || pairs < threads) {
         for (int64_t k = 0; k < pairs; k++)
-            look(like, d, threads, k, coefficients, source, target, residual, mean, totals, floats, doubles);
+            evaluate_pair(common, d, threads, k, coefficients, source, target, residual, mean,
+                          integrals, floats, doubles);
         return;
     }
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int part = 0; part < threads; part++)
         for (int64_t k = pairs * part / threads; k < pairs * (part + 1) / threads; k++)
-            look(like, d, 1, k, coefficients, source, target, residual, mean, totals,
-                 floats + part * own, doubles + part * padded);
+            evaluate_pair(common, d, 1, k, coefficients, source, target, residual, mean, integrals,
+                          floats + part * own, doubles + part * padded);
 }
 
 /* ---- frames */
 
-/* The cells that [centre - width/2, centre + width/2] meets, moved inside [0, n]: the first one. */
-INLINE int32_t interval(float centre, float width, int32_t n, float *low, float *high) {
-    const float most = (float)n - width;
+/* Shift [centre - width/2, centre + width/2] into [0, n]; return the first cell that it
+   overlaps. */
+INLINE int32_t clip_interval(float centre, float width, int32_t n, float *low, float *high) {
+    const float upper = (float)n - width;
     float from = centre - 0.5f * width;
-    from = from < most ? from : most;
+    from = from < upper ? from : upper;
     from = from > 0 ? from : 0;
     *low = from;
     *high = from + width < (float)n ? from + width : (float)n;
@@ -480,16 +506,17 @@ INLINE int32_t interval(float centre, float width, int32_t n, float *low, float 
     return first < n - 1 ? first : n - 1;
 }
 
-/* What `put` does in 2D where the box is no wider than a cell, as most are: it meets at most four. */
-INLINE void put_small(const Grid *grid, const float *centre, const float *width, float mass,
-                      float *frame) {
+/* `deposit` in 2D for boxes no wider than a cell, which is the common case: they overlap at
+   most four cells. */
+INLINE void deposit_small(const Grid *grid, const float *centre, const float *width, float mass,
+                          float *frame) {
     int32_t at[2];
     float beyond[2];
     for (int a = 0; a < 2; a++) {
         const int32_t n = grid->shape[1 + a];
-        const float w = width[a] > NARROWEST ? width[a] : NARROWEST;
+        const float w = width[a] > MIN_WIDTH ? width[a] : MIN_WIDTH;
         float low, high;
-        at[a] = interval(centre[a], w, n, &low, &high);
+        at[a] = clip_interval(centre[a], w, n, &low, &high);
         beyond[a] = (high - (float)(at[a] + 1)) / (high - low);
         beyond[a] = beyond[a] > 0 ? beyond[a] : 0;
     }
@@ -503,20 +530,20 @@ INLINE void put_small(const Grid *grid, const float *centre, const float *width,
     row[right] += lower * beyond[1];
 }
 
-/* Share out a mass evenly over a box among the cells of a frame. */
-INLINE void put(const int d, const Grid *grid, const float *centre, const float *width, float mass,
-                float *frame) {
+/* Distribute a mass evenly over a box of a frame. */
+INLINE void deposit(const int d, const Grid *grid, const float *centre, const float *width,
+                    float mass, float *frame) {
     if (d == 2 && width[0] <= 1 && width[1] <= 1) {
-        put_small(grid, centre, width, mass, frame);
+        deposit_small(grid, centre, width, mass, frame);
         return;
     }
     int32_t first[3] = {0, 0, 0};
     float low[3] = {0, 0, 0}, high[3] = {1, 1, 1};
     for (int a = 0; a < d; a++) {
         const int32_t n = grid->shape[3 - d + a];
-        float w = width[a] > NARROWEST ? width[a] : NARROWEST;
+        float w = width[a] > MIN_WIDTH ? width[a] : MIN_WIDTH;
         w = w < (float)n ? w : (float)n;
-        first[3 - d + a] = interval(centre[a], w, n, &low[3 - d + a], &high[3 - d + a]);
+        first[3 - d + a] = clip_interval(centre[a], w, n, &low[3 - d + a], &high[3 - d + a]);
     }
     mass /= (high[0] - low[0]) * (high[1] - low[1]) * (high[2] - low[2]);
     for (int32_t i = first[0]; i < grid->shape[0] && (float)i < high[0]; i++) {
@@ -530,54 +557,56 @@ INLINE void put(const int d, const Grid *grid, const float *centre, const float 
     }
 }
 
-/* What an end brings is off by an error in D2u over the determinant: so it counts with its square. */
-INLINE float trust(float det) { return det > 0 ? det * det : 0; }
+/* An error in D2u changes a density in inverse proportion to its determinant: weight by its
+   square. */
+INLINE float confidence(float det) { return det > 0 ? det * det : 0; }
 
-/* A block of half-cells, carried to every frame. */
-INLINE void carry_block(const int d, const Problem *problem, const double *const *taps, int32_t i,
-                        int32_t line, int32_t start, const float *times, int32_t moments,
-                        const Grid *to, const float *scale, float *frames) {
+/* Push a block of half-cells to every frame. */
+INLINE void push_block(const int d, const Problem *problem, const double *const *taps, int32_t i,
+                       int32_t line, int32_t start, const float *times, int32_t time_count,
+                       const Grid *to, const float *scale, float *frames) {
     const Grid *grid = &problem->grid;
     const int32_t n = grid->shape[2], count = n - start < BLOCK ? n - start : BLOCK;
-    double value[2][9][BLOCK], slope[2][9][BLOCK], bend[9][BLOCK];
-    along(d, taps, start, count, value, slope, bend);
+    double value[2][9][BLOCK], slope[2][9][BLOCK], curvature[9][BLOCK];
+    evaluate_row(d, taps, start, count, value, slope, curvature);
     for (int p = 0; p < leading_points(d); p++)
         for (int q = 0; q < 2; q++) {
-            float gradient[3][BLOCK], hessian[6][BLOCK], place[3][BLOCK], cof[6][BLOCK];
-            float rho[2][BLOCK], det[2][BLOCK], folding = 0;
+            float gradient[3][BLOCK], hessian[6][BLOCK], centre[3][BLOCK], cof[6][BLOCK];
+            float rho[2][BLOCK], det[2][BLOCK], folded_mass = 0;
             memset(cof, 0, sizeof cof);
-            derivatives(d, value, slope, bend, problem->step, p, q, count, gradient, hessian);
+            evaluate_derivatives(d, value, slope, curvature, problem->step, p, q, count, gradient,
+                                 hessian);
             for (int32_t j = 0; j < count; j++) {
                 float at[3];
-                place_of(d, i, line, start + j, p, q, at);
-                for (int a = 0; a < d; a++) place[a][j] = at[a];
+                half_cell_centre(d, i, line, start + j, p, q, at);
+                for (int a = 0; a < d; a++) centre[a][j] = at[a];
             }
             for (int side = 0; side < 2; side++)
-                brought(d, problem, problem->ends[side], side ? 0.5f : -0.5f, count, place, gradient,
-                        hessian, rho[side], det[side], cof, &folding);
+                pull_back(d, problem, problem->densities[side], side ? 0.5f : -0.5f, count, centre,
+                          gradient, hessian, rho[side], det[side], cof, &folded_mass);
             for (int32_t j = 0; j < count; j++) {
-                const float first = trust(det[0][j]), second = trust(det[1][j]);
+                const float first = confidence(det[0][j]), second = confidence(det[1][j]);
                 if (!(rho[0][j] > 0) && !(rho[1][j] > 0)) continue;
-                for (int32_t m = 0; m < moments; m++) {
+                for (int32_t m = 0; m < time_count; m++) {
                     const float t = times[m], s = t - 0.5f;
                     const float w0 = (1 - t) * first, w1 = t * second;
                     const float mass = (w0 * rho[0][j] + w1 * rho[1][j]) / (w0 + w1);
                     if (!(mass > 0)) continue;
-                    float centre[3], width[3];
+                    float box_centre[3], width[3];
                     for (int a = 0; a < d; a++) {
-                        const float moved = s * gradient[a][j] / (float)problem->step[a];
-                        centre[a] = (place[a][j] + moved) * scale[a];
+                        const float displacement = s * gradient[a][j] / (float)problem->step[a];
+                        box_centre[a] = (centre[a][j] + displacement) * scale[a];
                         width[a] = (0.5f + 0.5f * s * hessian[diagonal_entry(d, a)][j]) * scale[a];
                     }
-                    put(d, to, centre, width, mass, frames + m * to->cells);
+                    deposit(d, to, box_centre, width, mass, frames + m * to->cells);
                 }
             }
         }
 }
 
-INLINE void carry_slab(const int d, const Problem *problem, const double *padded, int32_t from,
-                       int32_t until, const float *times, int32_t moments, const Grid *to,
-                       const float *scale, float *frames) {
+INLINE void push_slab(const int d, const Problem *problem, const double *padded, int32_t from,
+                      int32_t until, const float *times, int32_t time_count, const Grid *to,
+                      const float *scale, float *frames) {
     const Grid *grid = &problem->grid;
     const int32_t n = grid->shape[2], lines = d == 3 ? grid->shape[1] : 1;
     for (int32_t s = from; s < until; s++)
@@ -586,29 +615,32 @@ INLINE void carry_slab(const int d, const Problem *problem, const double *padded
             int64_t rows[9];
             const double *taps[9];
             tap_rows(d, grid, i, j, n + 2, rows);
-            for (int k = 0; k < rows_of(d); k++) taps[k] = padded + rows[k];
+            for (int k = 0; k < tap_row_count(d); k++) taps[k] = padded + rows[k];
             for (int32_t start = 0; start < n; start += BLOCK)
-                carry_block(d, problem, taps, i, j, start, times, moments, to, scale, frames);
+                push_block(d, problem, taps, i, j, start, times, time_count, to, scale, frames);
         }
 }
 
-/* Densities at times (moments) on the cells of another grid on the same box, up to a factor.
+/* Densities at times (time_count) on the cells of another grid of the same box, up to a
+   factor.
 
-   frames: (threads, moments, cells of `to`), zero at first; their sum is the answer.
-   scale: cells of `to` for one of the potential's, along each axis. padded: as above. */
-void geonet_carry(const Problem *problem, int32_t d, int32_t threads, const double *coefficients,
-                  const float *times, int32_t moments, const Grid *to, const float *scale,
-                  float *frames, double *padded) {
+   frames: (threads, time_count, cells of `to`), zero at first; their sum over threads is the
+   result.
+   scale: cells of `to` per cell of the potential, along each axis. padded: scratch as above. */
+void geonet_push_frames(const Problem *problem, int32_t d, int32_t threads,
+                        const double *coefficients, const float *times, int32_t time_count,
+                        const Grid *to, const float *scale, float *frames, double *padded) {
     const int32_t size = problem->grid.shape[slab_axis(d)];
-    geonet_pad_double(&problem->grid, coefficients, padded);
+    geonet_pad_rows(&problem->grid, coefficients, padded);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int part = 0; part < threads; part++) {
-        const int32_t from = slab_begin(size, part, threads), until = slab_begin(size, part + 1, threads);
-        float *own = frames + (int64_t)part * moments * to->cells;
-        if (d == 1) carry_slab(1, problem, padded, from, until, times, moments, to, scale, own);
-        if (d == 2) carry_slab(2, problem, padded, from, until, times, moments, to, scale, own);
-        if (d == 3) carry_slab(3, problem, padded, from, until, times, moments, to, scale, own);
+        const int32_t from = slab_begin(size, part, threads),
+                      until = slab_begin(size, part + 1, threads);
+        float *own = frames + (int64_t)part * time_count * to->cells;
+        if (d == 1) push_slab(1, problem, padded, from, until, times, time_count, to, scale, own);
+        if (d == 2) push_slab(2, problem, padded, from, until, times, time_count, to, scale, own);
+        if (d == 3) push_slab(3, problem, padded, from, until, times, time_count, to, scale, own);
     }
 }
 
-const int32_t geonet_halfway_made_for[] = {VERSION, BLOCK, sizeof(Grid), sizeof(Problem)};
+const int32_t geonet_newton_residual_abi[] = {VERSION, BLOCK, sizeof(Grid), sizeof(Problem)};

@@ -1,10 +1,10 @@
-"""The potential at t = ½ of any two densities, by Newton's method from coarse to fine.
+"""Multilevel Newton iteration for the potential at t = ½.
 
-Every level solves the equation of `fields.elliptic` on densities averaged to its cells, from the
-potential that the coarser level found. A step that does not lower the residual is taken again with
-a floor λ that is five times higher (Levenberg, Marquardt). Where that does not help either,
-densities are blurred and the blur is taken back: `LADDER`. At last the ends are what they were
-given as, constant in each cell; nothing of blur or floor stays in the equation.
+Every level solves the equation of `system` for densities averaged to its cells, from the potential
+of the next coarser level. A step that does not lower the residual is repeated with a larger
+Levenberg–Marquardt damping. If damping alone does not help, the level is solved for blurred
+densities first, with ever less blur. The last solve of each level has neither blur nor a change of
+the densities, so that neither remains in the solution.
 """
 
 from __future__ import annotations
@@ -19,429 +19,511 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from geonet._format import format_percent
 from geonet._progress import report_progress
 from geonet.grid import Grid
 from geonet.numerics.interpolation import resample
-from geonet.numerics.splines import refined, repeated
-from geonet.solvers.newton.system import Elliptic, Levels, Totals, levels_on
-
-# ---- Newton's steps on one grid, between two ends, until the residual is at its goal.
-
-
-FLOOR, HIGHEST = 0.1, 30.0  # of A, relative to uniform
-FINE, FINE_FLOOR = 0.002, 0.03  # where the residual is less, the floor may be less
-RAISE, LOWER, FAST = (
-    5.0,
-    3.0,
-    0.3,
-)  # the floor after a failure and a success; a success that is fast
-LOWERS = 0.95  # what a step must leave of the residual at most
-INEXACT, ITERATIONS = 0.1, 40  # tolerance and most steps of the linear problem
-LOST = 0.05  # of an end's mass: sums over half-cells are off by less
-
-Solution = tuple[Tensor, float, Totals]  # a potential, its residual and its totals
-Seen = tuple[Tensor, list[float]]  # what `look` gives
+from geonet.numerics.splines import prolong_spline, repeat_cells
+from geonet.solvers.newton.system import (
+    Hierarchy,
+    NewtonSystem,
+    ResidualIntegrals,
+    build_hierarchy,
+)
 
 
-class Course:
-    """What was done so far, and until when there is time.
+@dataclass(frozen=True)
+class NewtonConfig:
+    """Tuning parameters of the iteration; residuals are shares of the mass."""
+
+    damping: float = 0.1  # first and smallest damping λ, relative to the uniform density
+    max_damping: float = 30.0  # damping above which the iteration stops
+    fine_residual: float = 0.002  # residual below which the damping may be smaller
+    fine_damping: float = 0.03  # smallest damping below this residual
+    damping_increase: float = 5.0  # factor of the damping after a failed step
+    damping_decrease: float = 3.0  # divisor after a successful step; cubed after a fast one
+    fast_reduction: float = 0.3  # ratio of residuals below which a step is fast
+    sufficient_reduction: float = 0.95  # ratio of residuals above which a step has failed
+    linear_tolerance: float = 0.1  # relative residual of the linear system
+    linear_iterations: int = 40  # largest number of conjugate gradient iterations
+    coarsest_cells: int = 8  # cells along the longest axis of the coarsest level
+    coarse_tolerance: float = 0.02  # residual at which levels before the last one stop
+    coarse_width: float = 1.0  # width in cells of averages before the last level
+    uniform_share: float = 0.1  # share of uniform mass in the densities of the very first solve
+    guess_residual: float = 0.6  # largest residual of a usable guess on the densities' cells
+    resampled_guess_residual: float = 0.3  # largest residual of a usable guess on other cells
+    # standard deviations in cells of the blurs of each attempt, until one succeeds
+    blurs: tuple[tuple[float, ...], ...] = ((), (0.0,), (0.7, 0.0), (1.5, 0.7, 0.0))
+    blur_tolerance: float = 5e-3  # residual at which solves with blurred densities stop
+    attempt_reduction: float = 0.75  # ratio of residuals above which no further attempt is made
+    detail_mismatch: float = 0.2  # mismatch above which cells are halved
+    small_grid: int = 2048  # cells up to which a grid counts as small
+    small_grid_mismatch: float = 0.1  # mismatch above which cells of a small grid are halved
+    short_distance: float = 2.0  # W2 in cells below which pairs need halved cells
+    zero_distance: float = 1e-3  # W2 in cells below which densities count as equal
+    max_halvings: int = 2  # how often cells may be halved
+    max_cells: int = 2**20  # largest number of cells after halving
+
+
+DEFAULT_CONFIG = NewtonConfig()
+
+
+@dataclass(frozen=True)
+class NewtonResult:
+    """A potential and the course of its iteration.
 
     Attributes:
-        steps: as `Found` has them.
+        coefficients: spline coefficients in the unit cube, (*cells), double precision.
+        residual: Σ_i|∫B_i(ρ1 − ρ0)|, the share of the mass that is not balanced, plus lost mass.
+        integrals: integrals on the last level.
+        steps: per level, from coarse to fine: cells, Newton steps, conjugate gradient iterations.
+        converged: whether the residual is at most twice the tolerance.
+        timed_out: whether the time limit ended the iteration before it converged.
+    """
+
+    coefficients: Tensor
+    residual: float
+    integrals: ResidualIntegrals
+    steps: tuple[tuple[str, int, int], ...]
+    converged: bool
+    timed_out: bool
+
+
+class InitialGuess:
+    """A potential from which the iteration starts.
+
+    Attributes:
+        coefficients: spline coefficients in the unit cube, (*any cells).
+    """
+
+    def __init__(self, coefficients: Tensor):
+        self.coefficients = coefficients
+
+    def refine(self) -> InitialGuess | None:
+        """Return a better guess on cells of half the side, or None."""
+        return None
+
+
+@dataclass(frozen=True)
+class MultilevelNewton:
+    """The solver of one pair on the unit cube.
+
+    Attributes:
+        tolerance: residual at which the last level stops.
+        max_iterations: largest number of Newton steps per level and blur.
+        refine: whether the last levels may halve the cells of the densities.
+        threads: largest number of threads.
+        time_limit: seconds after which no step begins and the best potential so far is returned.
+        config: tuning parameters.
+    """
+
+    tolerance: float
+    max_iterations: int = 20
+    refine: bool = True
+    threads: int = 1
+    time_limit: float | None = None
+    config: NewtonConfig = DEFAULT_CONFIG
+
+    def solve(
+        self,
+        source: Tensor,
+        target: Tensor,
+        sides: Sequence[float],
+        start: Tensor | InitialGuess | None = None,
+    ) -> NewtonResult:
+        """Return the potential between two densities.
+
+        Args:
+            source: density in the unit cube, (*cells).
+            target: likewise.
+            sides: side lengths of the box.
+            start: initial guess. If it is close enough, it replaces all coarser levels; if the
+                solution from it does not converge, the better one of it and a solution from zero
+                is returned.
+        """
+        problem = self._problem(source, target, sides)
+        guess = InitialGuess(start) if isinstance(start, Tensor) else start
+        solution = None if guess is None else self._warm_start(problem, guess)
+        if solution is None:
+            guess, solution = None, self._multilevel(problem)
+        solution = self._halve_while_needed(problem, solution)
+        result = self._result(problem.budget, solution)
+        if guess is None or result.converged or result.timed_out:
+            return result
+        from_zero = self.solve(source, target, sides)
+        return from_zero if from_zero.residual < result.residual else result
+
+    def polish(
+        self, source: Tensor, target: Tensor, sides: Sequence[float], guess: InitialGuess
+    ) -> NewtonResult:
+        """Return a guess on the densities' cells after at most `max_iterations` steps in all.
+
+        The guess is refined first, if the pair needs that and it raises the dual value.
+        """
+        state = self._choose_resolution(self._problem(source, target, sides), guess)
+        problem = state.problem
+        iteration = self._iteration(state.system, problem)
+        solution = iteration.run(
+            state.coefficients, problem.densities, 0.0, self.tolerance, state.evaluation
+        )
+        problem.budget.steps.append(iteration.summary())
+        return self._result(problem.budget, solution)
+
+    def _problem(self, source: Tensor, target: Tensor, sides: Sequence[float]) -> _Problem:
+        densities = source.double(), target.double()
+        return _Problem(densities, tuple(sides), Budget(self.time_limit))
+
+    def _result(self, budget: Budget, solution: _Solution) -> NewtonResult:
+        converged, late = solution.residual <= 2 * self.tolerance, budget.exhausted()
+        return NewtonResult(*solution, tuple(budget.steps), converged, late and not converged)
+
+    def _multilevel(self, problem: _Problem) -> _Solution:
+        """Solve on the densities' own cells, from zero on the coarsest level."""
+        levels = build_hierarchy(problem.shape, problem.sides, self.threads)
+        fine = sum(max(shape) > self.config.coarsest_cells for shape in levels.shapes)
+        first = min(fine, len(levels.shapes) - 1)
+        c = torch.zeros(levels.shapes[first], dtype=torch.float64)
+        return self._descend(problem, levels, first, c, from_zero=True)
+
+    def _warm_start(self, problem: _Problem, guess: InitialGuess) -> _Solution | None:
+        """Solve from a guess; return None if it is not close enough."""
+        c = guess.coefficients.double()
+        if c.shape == problem.shape:
+            state = self._choose_resolution(problem, guess)
+            if unbalanced_mass(*state.evaluation) > self.config.guess_residual:
+                return None
+            threshold = self._refine_threshold(state.coefficients.shape, problem)
+            return self._solve_level(
+                state.problem,
+                state.system,
+                state.coefficients,
+                max_mismatch=threshold,
+                evaluation=state.evaluation,
+            )
+        levels = build_hierarchy(problem.shape, problem.sides, self.threads)
+        finer = [k for k, shape in enumerate(levels.shapes) if max(shape) >= max(c.shape)] or [0]
+        if not self._start_is_close(problem, levels[finer[-1]], c):
+            return None
+        return self._descend(problem, levels, finer[-1], c, from_zero=False)
+
+    def _choose_resolution(self, problem: _Problem, guess: InitialGuess) -> _LevelState:
+        """Refine a guess while the pair needs it and the dual value rises."""
+        best: _LevelState | None = None
+        for halvings in range(self.config.max_halvings + 1):
+            c = guess.coefficients.double()
+            system = build_hierarchy(c.shape, problem.sides, self.threads)[0]
+            system.set_densities(*problem.densities, 0.0)
+            state = _LevelState(problem, system, c, system.evaluate(c))
+            if best is not None and state.integrals.distance <= best.integrals.distance:
+                break
+            best = state
+            if halvings == self.config.max_halvings or not self._can_refine(c.shape, 1):
+                break
+            finer = guess.refine() if self._lacks_resolution(state, halvings) else None
+            if finer is None:
+                break
+            guess, problem = finer, problem.halve()
+        assert best is not None
+        return best
+
+    def _descend(
+        self, problem: _Problem, levels: Hierarchy, first: int, c: Tensor, from_zero: bool
+    ) -> _Solution:
+        """Solve level by level, from `first` to the finest, which has the densities' cells."""
+        for k in range(first, 0, -1):
+            begins = from_zero and k == first
+            c = self._solve_level(problem, levels[k], c, is_last=False, is_first=begins)[0]
+        threshold = self._refine_threshold(problem.shape, problem)
+        begins = from_zero and first == 0
+        return self._solve_level(problem, levels[0], c, is_first=begins, max_mismatch=threshold)
+
+    def _solve_level(
+        self,
+        problem: _Problem,
+        system: NewtonSystem,
+        c: Tensor,
+        *,
+        is_last: bool = True,
+        is_first: bool = False,
+        max_mismatch: float = math.inf,
+        evaluation: Evaluation | None = None,
+    ) -> _Solution:
+        """Solve one level.
+
+        Args:
+            problem: the pair.
+            system: the equation of the level.
+            c: potential to start from, on any cells.
+            is_last: whether it is solved to the tolerance, with densities that are not averaged.
+            is_first: whether it starts from zero, with densities that share some mass.
+            max_mismatch: mismatch above which no attempts with blur are made, because cells will
+                be halved.
+            evaluation: the equation at c, if `system` has evaluated it already.
+        """
+        config, width = self.config, 0.0 if is_last else self.config.coarse_width
+        c = prolong_spline(c, system.shape)
+        means = [_average(values, system.shape, problem.sides) for values in problem.densities]
+        goal = self.tolerance if is_last else max(config.coarse_tolerance, self.tolerance)
+        iteration = self._iteration(system, problem)
+        if is_first:
+            share = config.uniform_share
+            mixed = [(1 - share) * mean + share * problem.uniform for mean in means]
+            c = iteration.run(c, mixed, config.coarse_width, goal).coefficients
+        best: _Solution | None = None
+        for attempt, blurs in enumerate(config.blurs):
+            now, iteration.attempt = c, attempt + 1
+            for blur in blurs:
+                blurred = [_blur(mean, blur) for mean in means]
+                blur_goal = max(goal, config.blur_tolerance)
+                now = iteration.run(now, blurred, config.coarse_width, blur_goal).coefficients
+            solution = iteration.run(now, means, width, goal, None if attempt else evaluation)
+            improves = best is None or solution.residual < config.attempt_reduction * best.residual
+            if best is None or solution.residual < best.residual:
+                best = solution
+            if best.residual <= 2 * goal or best.integrals.mismatch > max_mismatch:
+                break
+            if (attempt > 1 and not improves) or problem.budget.exhausted():
+                break
+        assert best is not None
+        problem.budget.steps.append(iteration.summary())
+        return best
+
+    def _halve_while_needed(self, problem: _Problem, solution: _Solution) -> _Solution:
+        """Solve again on halved cells while the pair has more detail than the cells."""
+        halvings = _count_halvings(problem.shape, solution.coefficients.shape)
+        fine = problem.halve(halvings)
+        for times in range(halvings + 1, self.config.max_halvings + 1):
+            if not self._can_refine(problem.shape, times) or problem.budget.exhausted():
+                break
+            if not self._should_refine(solution.integrals, problem.cell, times, problem.cells):
+                break
+            fine = fine.halve()
+            system = build_hierarchy(fine.shape, fine.sides, self.threads)[0]
+            solution = self._solve_level(fine, system, solution.coefficients)
+        return solution
+
+    def _iteration(self, system: NewtonSystem, problem: _Problem) -> NewtonIteration:
+        return NewtonIteration(
+            system, self.max_iterations, problem.uniform, problem.budget, self.config
+        )
+
+    def _start_is_close(self, problem: _Problem, system: NewtonSystem, start: Tensor) -> bool:
+        """Return whether a potential balances most of the mass; others are worse than zero."""
+        source, target = (_average(v, system.shape, problem.sides) for v in problem.densities)
+        system.set_densities(source, target, self.config.coarse_width)
+        residual, _ = system.evaluate(prolong_spline(start.double(), system.shape))
+        return float(residual.abs().sum()) < self.config.resampled_guess_residual
+
+    def _lacks_resolution(self, state: _LevelState, halvings: int) -> bool:
+        """Return whether the cells of a state are too large for its pair.
+
+        Halved cells reduce only the part of the mismatch that these cells cannot represent.
+        """
+        shape, integrals = state.coefficients.shape, state.integrals
+        cell = (max(state.problem.sides) / max(shape)) * 2**halvings
+        unresolved = integrals.mismatch - unbalanced_mass(*state.evaluation)
+        cells = math.prod(shape) >> (halvings * len(shape))
+        integrals = integrals._replace(mismatch=unresolved)
+        return self._should_refine(integrals, cell, halvings + 1, cells)
+
+    def _should_refine(
+        self, integrals: ResidualIntegrals, cell: float, times: int, cells: int
+    ) -> bool:
+        """Return whether cells should be halved for the first or second time.
+
+        Args:
+            integrals: integrals of the potential so far.
+            cell: side length of a cell of the densities.
+            times: 1 or 2.
+            cells: cells of a density.
+        """
+        config, distance = self.config, integrals.distance
+        if config.zero_distance * cell < distance < config.short_distance * cell / (2 * times):
+            return True
+        is_short = distance < config.short_distance * cell
+        return integrals.mismatch > self._detail_mismatch(cells) and (times == 1 or is_short)
+
+    def _refine_threshold(self, shape: Sequence[int], problem: _Problem) -> float:
+        """Return the mismatch above which cells (*shape) of a potential will be halved."""
+        return self._detail_mismatch(problem.cells) if self._can_refine(shape, 1) else math.inf
+
+    def _detail_mismatch(self, cells: int) -> float:
+        is_small = cells < self.config.small_grid
+        return self.config.small_grid_mismatch if is_small else self.config.detail_mismatch
+
+    def _can_refine(self, shape: Sequence[int], times: int) -> bool:
+        return self.refine and math.prod(shape) << (times * len(shape)) <= self.config.max_cells
+
+
+class NewtonIteration:
+    """Damped Newton steps on one level.
+
+    Attributes:
+        attempt: index of the blurs in the config, from 1.
+    """
+
+    def __init__(
+        self,
+        system: NewtonSystem,
+        max_iterations: int,
+        uniform: float,
+        budget: Budget,
+        config: NewtonConfig,
+    ):
+        self.system, self.max_iterations, self.uniform = system, max_iterations, uniform
+        self.budget, self.config = budget, config
+        self.steps = self.linear_iterations = 0
+        self.attempt, self.cells = 1, "×".join(map(str, system.shape))
+
+    def run(
+        self,
+        c: Tensor,
+        densities: Sequence[Tensor],
+        min_width: float,
+        goal: float,
+        evaluation: Evaluation | None = None,
+    ) -> _Solution:
+        """Iterate until the residual is at most `goal`, or no step lowers it.
+
+        `evaluation` is the equation at c if the system has evaluated it for these densities.
+        """
+        system, config, damping = self.system, self.config, self.config.damping
+        if evaluation is None:
+            system.set_densities(densities[0], densities[1], min_width)
+            evaluation = system.evaluate(c)
+        residual, integrals = evaluation
+        size = unbalanced_mass(residual, integrals)
+        for _ in range(self.max_iterations):
+            if size <= goal or damping > config.max_damping or self.budget.exhausted():
+                break
+            self._report(size)
+            step = system.compute_step(
+                residual, damping * self.uniform, config.linear_tolerance, config.linear_iterations
+            )
+            trial, trial_integrals = system.evaluate(c + step)
+            trial_size = unbalanced_mass(trial, trial_integrals)
+            self.steps += 1
+            self.linear_iterations += system.iterations
+            if trial_size < config.sufficient_reduction * size:
+                is_fine = trial_size <= config.fine_residual
+                is_fast = trial_size <= config.fast_reduction * size
+                damping = max(
+                    config.fine_damping if is_fine else config.damping,
+                    damping / config.damping_decrease ** (3 if is_fast else 1),
+                )
+                c, residual, integrals, size = c + step, trial, trial_integrals, trial_size
+            else:
+                damping *= config.damping_increase
+                residual, integrals = system.evaluate(c)  # restores the weights of c
+        return _Solution(c, size, ResidualIntegrals(*integrals))
+
+    def summary(self) -> tuple[str, int, int]:
+        """Return cells, Newton steps and conjugate gradient iterations so far."""
+        return self.cells, self.steps, self.linear_iterations
+
+    def _report(self, residual: float) -> None:
+        attempt = f", attempt {self.attempt}" if self.attempt > 1 else ""
+        report_progress(
+            f"midpoint: {self.cells} cells{attempt}, Newton step {self.steps + 1}, "
+            f"residual {100 * residual:.3g} %"
+        )
+
+
+class Budget:
+    """Iteration log and deadline of one solve.
+
+    Attributes:
+        steps: entries of `NewtonResult.steps`.
     """
 
     def __init__(self, time_limit: float | None):
         self.steps: list[tuple[str, int, int]] = []
         self._end = math.inf if time_limit is None else monotonic() + time_limit
 
-    def late(self) -> bool:
-        """Whether the time is over."""
+    def exhausted(self) -> bool:
+        """Return whether the time limit has passed."""
         return monotonic() >= self._end
 
 
-class Walk:
-    """Newton's steps on one level, counted and told.
+def unbalanced_mass(
+    residual: Tensor, integrals: Sequence[float], mass_tolerance: float = 0.05
+) -> float:
+    """Return Σ|r_i| plus the mass that both densities lose between quadrature points.
 
-    Attributes:
-        attempt: the row of `LADDER`, from 1.
+    Quadrature alone changes masses by less than `mass_tolerance`, which does not count.
     """
-
-    def __init__(self, equation: Elliptic, most: int, uniform: float, course: Course):
-        self.equation, self.most, self.uniform, self.course = equation, most, uniform, course
-        self.steps = self.iterations = 0
-        self.attempt, self.cells = 1, "×".join(map(str, equation.shape))
-
-    def __call__(
-        self,
-        c: Tensor,
-        ends: Sequence[Tensor],
-        softness: float,
-        goal: float,
-        seen: Seen | None = None,
-    ) -> Solution:
-        """Step until the residual is at the goal, or nothing lowers it.
-
-        What the equation has `seen` of c between these ends need not be looked at again.
-        """
-        equation, floor = self.equation, FLOOR
-        if seen is None:
-            equation.between(ends[0], ends[1], softness)
-            seen = equation.look(c)
-        residual, totals = seen
-        size = unbalanced(residual, totals)
-        for _ in range(self.most):
-            if size <= goal or floor > HIGHEST or self.course.late():
-                break
-            self._tell(size)
-            step = equation.step_for(residual, floor * self.uniform, INEXACT, ITERATIONS)
-            trial, found = equation.look(c + step)
-            now = unbalanced(trial, found)
-            self.steps += 1
-            self.iterations += equation.iterations
-            if now < LOWERS * size:
-                least = FLOOR if now > FINE else FINE_FLOOR
-                floor = max(least, floor / (LOWER if now > FAST * size else LOWER**3))
-                c, residual, totals, size = c + step, trial, found, now
-            else:  # the weights are now those of the trial
-                floor *= RAISE
-                residual, totals = equation.look(c)
-        return c, size, Totals(*totals)
-
-    def _tell(self, residual: float) -> None:
-        again = f", attempt {self.attempt}" if self.attempt > 1 else ""
-        report_progress(
-            f"midpoint: {self.cells} cells{again}, Newton step {self.steps + 1}, "
-            f"residual {format_percent(residual)}"
-        )
-
-
-def unbalanced(residual: Tensor, totals: Sequence[float]) -> float:
-    """Σ|r_i|, and what both ends miss of their mass where the half-cells jump over it."""
-    lost = sum(max(0.0, abs(1 - mass) - LOST) for mass in Totals(*totals)[1:3])
+    lost = sum(max(0.0, abs(1 - mass) - mass_tolerance) for mass in integrals[1:3])
     return float(residual.abs().sum()) + lost
 
 
-FIRST = 8  # cells along the longest axis of the coarsest level
-COARSE = 0.02  # residual that is enough on levels that are not the last
-NEAR, NEARER = 0.6, 0.3  # residual of a potential to start from, at most: on the same cells, others
-STEPS = 20  # most steps between two ends
-SHARED = 0.1  # uniform mass with which the first level begins
-SOFT, SHARP = 1.0, 0.0  # least width in cells over which ends are averaged
-LADDER = ((), (0.0,), (0.7, 0.0), (1.5, 0.7, 0.0))  # blurs in cells, until one row is enough
-GAINS = 0.75  # of the residual: what a row must leave at most, for the next to be tried
-HALF_DONE = 5e-3  # residual that is enough while densities are blurred
-DETAIL = 0.2  # mismatch above which half the cells' spacing is worth its time,
-DETAIL_OF_FEW, FEW = 0.1, 2048  # and where there are fewer cells, which cost little
-FINEST = 2**20  # cells above which it is not
-SHORT = 2.0  # cells: where W2 is less, so is a quarter of it
-NOTHING = 1e-3  # cells: where W2 is less, the ends are equal
-MOST_HALVINGS = 2  # of the cells' spacing
+Evaluation = tuple[Tensor, list[float]]  # residual and integrals of NewtonSystem.evaluate
 
 
-@dataclass(frozen=True)
-class Found:
-    """A potential, and how far Newton's method got.
-
-    Attributes:
-        coefficients: of the quadratic splines, (*cells), double precision; in the unit cube.
-        residual: Σ_i|∫B_i(ρ1 − ρ0)|, the part of the mass that is not balanced, and what of both
-            ends' mass is lost.
-        totals: at the last level.
-        steps: per level, from coarse to fine: cells, Newton's steps, steps of conjugate gradients.
-        converged: whether the residual reached the tolerance.
-        late: whether the time limit ended it.
-    """
+class _Solution(NamedTuple):
+    """A potential on one level with its residual and integrals."""
 
     coefficients: Tensor
     residual: float
-    totals: Totals
-    steps: tuple[tuple[str, int, int], ...]
-    converged: bool
-    late: bool
+    integrals: ResidualIntegrals
 
 
-@dataclass(frozen=True)
-class Newton:
-    """How a pair is solved.
+class _Problem(NamedTuple):
+    """A pair of densities (*shape) on a box, and the budget of its solve."""
 
-    Attributes:
-        tolerance: of the residual.
-        max_steps: of Newton's method on each level and for each blur.
-        refine: whether levels may have a half and a quarter of the densities' spacing.
-        threads: how many may work on it.
-        time_limit: seconds after which no step begins; what is best then is the answer.
-    """
+    densities: tuple[Tensor, Tensor]
+    sides: tuple[float, ...]
+    budget: Budget
 
-    tolerance: float
-    max_steps: int = STEPS
-    refine: bool = True
-    threads: int = 1
-    time_limit: float | None = None
+    @property
+    def shape(self) -> torch.Size:
+        return self.densities[0].shape
 
-    def solved(
-        self,
-        source: Tensor,
-        target: Tensor,
-        sides: Sequence[float],
-        start: Tensor | Start | None = None,
-    ) -> Found:
-        """The potential of densities (*cells) in the unit cube, in a box with these sides.
+    @property
+    def cells(self) -> int:
+        return self.densities[0].numel()
 
-        A potential to start from, (*other cells), replaces all levels that are coarser than it, if
-        it is near enough; one that knows finer ones is asked for them where they are wanted.
-        """
-        ends, course = [source.double(), target.double()], Course(self.time_limit)
-        begun = start if start is None or not isinstance(start, Tensor) else Start(start)
-        solution = None if begun is None else self._from_start(ends, sides, begun, course)
-        if solution is None:
-            begun, solution = None, self._from_zero(ends, sides, course)
-        halvings = _halvings(source.shape, solution[0].shape)
-        fine, cell = _halved(ends, halvings), max(sides) / max(source.shape)
-        for times in range(halvings + 1, MOST_HALVINGS + 1):
-            more = self._may_refine(source.shape, times) and not course.late()
-            if not (more and wants_more(solution[2], cell, times, source.numel())):
-                break
-            fine = _halved(fine, 1)
-            equation = levels_on(fine[0].shape, sides, self.threads).at(0)
-            solution = self._level(
-                equation, solution[0], fine, sides, True, False, math.inf, course
-            )
-        c, residual, totals = solution
-        enough, late = residual <= 2 * self.tolerance, course.late()
-        found = Found(c, residual, totals, tuple(course.steps), enough, late and not enough)
-        if begun is None or enough or late:
-            return found
-        again = self.solved(source, target, sides)
-        return again if again.residual < residual else found
+    @property
+    def cell(self) -> float:
+        """Side length of a cell."""
+        return max(self.sides) / max(self.shape)
 
-    def _from_zero(
-        self, ends: Sequence[Tensor], sides: Sequence[float], course: Course
-    ) -> Solution:
-        """The potential on the densities' own cells, level by level."""
-        levels = levels_on(ends[0].shape, sides, self.threads)
-        shapes = [shape for shape in levels.shapes if max(shape) > FIRST]
-        order = list(range(min(len(shapes), len(levels.shapes) - 1), -1, -1))
-        c = torch.zeros(levels.shapes[order[0]], dtype=torch.float64)
-        return self._levels(levels, order, c, ends, sides, True, course)
+    @property
+    def uniform(self) -> float:
+        """Value of the uniform density."""
+        return 1 / math.prod(self.sides)
 
-    def _from_start(
-        self,
-        ends: Sequence[Tensor],
-        sides: Sequence[float],
-        start: Start,
-        course: Course,
-    ) -> Solution | None:
-        """The same from a potential, or from a finer one; None if it is not near enough."""
-        c = start.coefficients.double()
-        if c.shape != ends[0].shape:
-            levels = levels_on(ends[0].shape, sides, self.threads)
-            fine = [k for k, shape in enumerate(levels.shapes) if max(shape) >= max(c.shape)] or [0]
-            if not self._is_near(levels.at(fine[-1]), c, ends, sides):
-                return None
-            return self._levels(levels, fine[::-1], c, ends, sides, False, course)
-        place = self._finest(ends, sides, start)
-        if unbalanced(*place.seen) > NEAR:
-            return None
-        wish = self._wish(place.c.shape, ends[0].numel())
-        known = place.equation, place.c, place.ends, sides, True, False, wish, course, place.seen
-        return self._level(*known)
-
-    def _finest(self, ends: Sequence[Tensor], sides: Sequence[float], start: Start) -> _Place:
-        """A potential on the densities' cells; finer ones where they lack detail and that helps."""
-        best: _Place | None = None
-        for halvings in range(MOST_HALVINGS + 1):
-            c = start.coefficients.double()
-            equation = levels_on(c.shape, sides, self.threads).at(0)
-            equation.between(ends[0], ends[1], SHARP)
-            place = _Place(equation, c, ends, equation.look(c))
-            totals = Totals(*place.seen[1])
-            if best is not None and totals.distance <= Totals(*best.seen[1]).distance:
-                break
-            best = place
-            if halvings == MOST_HALVINGS or not self._may_refine(c.shape, 1):
-                break
-            lacks = lacks_detail(totals, unbalanced(*place.seen), sides, c.shape, halvings)
-            finer = start.finer() if lacks else None
-            if finer is None:
-                break
-            start, ends = finer, _halved(ends, 1)
-        assert best is not None
-        return best
-
-    def _levels(
-        self,
-        levels: Levels,
-        order: Sequence[int],
-        c: Tensor,
-        ends: Sequence[Tensor],
-        sides: Sequence[float],
-        from_zero: bool,
-        course: Course,
-    ) -> Solution:
-        """From level to level in this order; the last is number 0."""
-        solution = None
-        for k in order:
-            begins = from_zero and k == order[0]
-            wish = self._wish(ends[0].shape, ends[0].numel()) if k == 0 else math.inf
-            solution = self._level(levels.at(k), c, ends, sides, k == 0, begins, wish, course)
-            c = solution[0]
-        assert solution is not None
-        return solution
-
-    def polished(
-        self, source: Tensor, target: Tensor, sides: Sequence[float], start: Start
-    ) -> Found:
-        """At most `max_steps` steps in all, from a potential on the densities' cells.
-
-        Or from a finer one, where that is wanted and its dual value is higher.
-        """
-        course, ends = Course(self.time_limit), [source.double(), target.double()]
-        equation, c, ends, seen = self._finest(ends, sides, start)
-        walk = Walk(equation, self.max_steps, 1 / math.prod(sides), course)
-        c, residual, totals = walk(c, ends, SHARP, self.tolerance, seen)
-        steps = ((walk.cells, walk.steps, walk.iterations),)
-        enough, late = residual <= 2 * self.tolerance, course.late()
-        return Found(c, residual, totals, steps, enough, late and not enough)
-
-    def _wish(self, shape: Sequence[int], cells: int) -> float:
-        """The mismatch above which a potential's cells (*shape) are left for smaller ones.
-
-        Args:
-            shape: of the potential.
-            cells: of a density.
-        """
-        return detail_of(cells) if self._may_refine(shape, 1) else math.inf
-
-    def _may_refine(self, shape: Sequence[int], times: int) -> bool:
-        return self.refine and math.prod(shape) * 2 ** (times * len(shape)) <= FINEST
-
-    def _is_near(
-        self, equation: Elliptic, start: Tensor, ends: Sequence[Tensor], sides: Sequence[float]
-    ) -> bool:
-        """Whether a potential balances most of the mass; others are worse than none."""
-        source, target = (_averaged(end, equation.shape, sides) for end in ends)
-        equation.between(source, target, SOFT)
-        residual, _ = equation.look(refined(start.double(), equation.shape))
-        return float(residual.abs().sum()) < NEARER
-
-    def _level(
-        self,
-        equation: Elliptic,
-        c: Tensor,
-        ends: Sequence[Tensor],
-        sides: Sequence[float],
-        last: bool,
-        first: bool,
-        enough: float,
-        course: Course,
-        seen: Seen | None = None,
-    ) -> Solution:
-        """The potential on one level, its residual and totals, from one on any cells.
-
-        A mismatch above `enough` is left to a finer level. On the last level the equation may have
-        looked at the potential already, and have `seen` it.
-        """
-        c = refined(c, equation.shape)
-        means = [_averaged(end, equation.shape, sides) for end in ends]
-        goal = self.tolerance if last else max(COARSE, self.tolerance)
-        walk = Walk(equation, self.max_steps, 1 / math.prod(sides), course)
-        if first:
-            uniform = 1 / math.prod(sides)
-            mixed = [(1 - SHARED) * mean + SHARED * uniform for mean in means]
-            c, _, _ = walk(c, mixed, SOFT, goal)
-        best: Solution | None = None
-        for height, rung in enumerate(LADDER):
-            now, walk.attempt = c, height + 1
-            for blur in rung:
-                blurred = [_blurred(mean, blur) for mean in means]
-                now, _, _ = walk(now, blurred, SOFT, max(goal, HALF_DONE))
-            found = walk(now, means, SHARP if last else SOFT, goal, None if height else seen)
-            gained = best is None or found[1] < GAINS * best[1]
-            if best is None or found[1] < best[1]:
-                best = found
-            if best[1] <= 2 * goal or best[2].mismatch > enough or (height > 1 and not gained):
-                break
-            if course.late():
-                break
-        assert best is not None
-        course.steps.append((walk.cells, walk.steps, walk.iterations))
-        return best
+    def halve(self, times: int = 1) -> _Problem:
+        """Return the same densities on cells that are halved this many times."""
+        shape = [n << times for n in self.shape]
+        first, second = (repeat_cells(values, shape) for values in self.densities)
+        return self._replace(densities=(first, second))
 
 
-class _Place(NamedTuple):
-    """Where Newton's method begins: an equation that has `seen` c between ends (*cells)."""
+class _LevelState(NamedTuple):
+    """A potential with the equation at it, which its system has evaluated last."""
 
-    equation: Elliptic
-    c: Tensor
-    ends: Sequence[Tensor]
-    seen: Seen
+    problem: _Problem
+    system: NewtonSystem
+    coefficients: Tensor
+    evaluation: Evaluation
 
-
-class Start:
-    """A potential to start from.
-
-    Attributes:
-        coefficients: of splines, (*any cells), in the unit cube.
-    """
-
-    def __init__(self, coefficients: Tensor):
-        self.coefficients = coefficients
-
-    def finer(self) -> Start | None:
-        """One on cells of half the side, or None if none is known."""
-        return None
+    @property
+    def integrals(self) -> ResidualIntegrals:
+        return ResidualIntegrals(*self.evaluation[1])
 
 
-def detail_of(cells: int) -> float:
-    """The mismatch above which a density's cells, so many, are worth being halved."""
-    return DETAIL_OF_FEW if cells < FEW else DETAIL
-
-
-def wants_more(totals: Totals, cell: float, times: int, cells: int) -> bool:
-    """Whether a pair has detail, or a distance, that wants smaller cells a first or second time.
-
-    Args:
-        totals: of the potential so far.
-        cell: the side of a density's cell.
-        times: a first or a second.
-        cells: of a density.
-    """
-    if NOTHING * cell < totals.distance < SHORT * cell / (2 * times):
-        return True
-    return totals.mismatch > detail_of(cells) and (times == 1 or totals.distance < SHORT * cell)
-
-
-def lacks_detail(
-    totals: Totals, unbalanced: float, sides: Sequence[float], shape: Sequence[int], halvings: int
-) -> bool:
-    """Whether cells (*shape), halved so often already, are too large for a pair.
-
-    Of what does not match halfway, smaller cells mend what the potential on these cannot balance.
-    """
-    cell = (max(sides) / max(shape)) * 2**halvings
-    left = totals._replace(mismatch=totals.mismatch - unbalanced)
-    return wants_more(left, cell, halvings + 1, math.prod(shape) >> (halvings * len(shape)))
-
-
-def _halvings(shape: Sequence[int], finer: Sequence[int]) -> int:
-    """How often cells of a shape are halved for a finer one; 0 for any other."""
+def _count_halvings(shape: Sequence[int], finer: Sequence[int]) -> int:
+    """Return how often cells of a shape are halved for a finer one; 0 for unrelated shapes."""
     halvings = max(0, round(math.log2(max(finer) / max(shape))))
-    same = tuple(n << halvings for n in shape) == tuple(finer)
-    return halvings if same else 0
+    is_same = tuple(n << halvings for n in shape) == tuple(finer)
+    return halvings if is_same else 0
 
 
-def _halved(ends: Sequence[Tensor], halvings: int) -> list[Tensor]:
-    """Densities on cells that are halved so often."""
-    return [repeated(end, [n << halvings for n in end.shape]) for end in ends]
-
-
-def _averaged(values: Tensor, shape: Sequence[int], sides: Sequence[float]) -> Tensor:
-    """Means over the cells of a coarser grid."""
+def _average(values: Tensor, shape: Sequence[int], sides: Sequence[float]) -> Tensor:
+    """Average over the cells of a coarser grid."""
     if tuple(values.shape) == tuple(shape):
         return values
     return resample(values, Grid(values.shape, 0.0, sides), Grid(shape, 0.0, sides))
 
 
-def _blurred(values: Tensor, cells: float) -> Tensor:
+def _blur(values: Tensor, cells: float) -> Tensor:
     return torch.from_numpy(gaussian_filter(values.numpy(), cells, mode="reflect"))

@@ -1,16 +1,15 @@
-"""A geodesic given by its potential at t = ½ in quadratic splines: any two densities.
+"""Geodesics given by their potential u at t = ½ in quadratic splines.
 
-With s = t − ½ the particle that is at y halfway is at x = y + s∇u(y) at time t, so that
+With s = t − ½, the particle at y at the midpoint is at x = y + s∇u(y) at time t, so that
 
     v(x, t) = ∇u(y)            u(x, t) = u(y) + (s/2)|∇u(y)|².
-
-Frames carry the half-cells of the potential's grid from t = ½ to any time; see `fields.carried`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -23,239 +22,41 @@ from geonet._progress import report_progress
 from geonet._threads import threads_for
 from geonet.density import Density
 from geonet.grid import Grid, unit_box
-from geonet.numerics.autograd import first_order, wanted, with_dual_gradient
-from geonet.numerics.splines import Jet, at_half_cells, at_points, half_cell_places, repeated
+from geonet.numerics.autograd import once_differentiable, requires_grad, with_dual_gradient
+from geonet.numerics.splines import (
+    Jet,
+    evaluate_at_half_cells,
+    evaluate_at_points,
+    half_cell_centres,
+    repeat_cells,
+)
 from geonet.paths import Geodesic
 from geonet.solvers.bures import gaussian_distance
 from geonet.solvers.newton import compiled
 from geonet.solvers.newton.bounds import lower_bound, upper_bound
-from geonet.solvers.newton.system import Totals, brought, levels_on, signed, spread_back
-
-# ---- Densities between the ends, cell means in and cell means out.
-#
-# A half-cell y of the potential's grid holds the mass of ρ0 and ρ1 there. At time t it is the box
-# around y + (t − ½)∇u(y), stretched by I + (t − ½)D²u, whose mass is shared out evenly among the
-# cells that it meets. Since −2 ≤ D²u ≤ 2 no box is more than twice as wide as its half-cell: nothing
-# has holes. Where u is linear, a frame is the density itself, moved, and as sharp.
-#
-# What an end brings is off by an error in D²u over its determinant, so ρ0 and ρ1 count with (1 − t)
-# and t times the square of theirs. Frames are scaled to mass one.
+from geonet.solvers.newton.system import (
+    ResidualIntegrals,
+    build_hierarchy,
+    project_onto_splines,
+    pull_back_density,
+    signed_det_and_cofactor,
+)
 
 
-NARROWEST = 1e-3  # cells of a frame
-
-
-def carried(
-    coefficients: Tensor,
-    ends: tuple[Tensor, Tensor],
-    sides: Sequence[float],
-    times: Tensor,
-    shape: Sequence[int],
-    threads: int,
-) -> Tensor:
-    """Densities (T, *shape) of mass one at times (T,), on the cells of a box that begins at zero.
-
-    Args:
-        coefficients: of the potential at t = ½, (*cells).
-        ends: source and target on the same cells.
-        sides: of the box.
-        times: between 0 and 1.
-        shape: of the frames.
-        threads: how many may work on it.
-    """
-    traced = coefficients.requires_grad or any(end.requires_grad for end in ends)
-    if compiled.available() and not (traced and torch.is_grad_enabled()):
-        frames = compiled.carried(coefficients, ends, sides, times, shape, threads)
-    else:
-        frames = plainly_carried(coefficients, ends, sides, times, shape)
-    volume = math.prod(sides) / math.prod(shape)
-    # No density on a geodesic is higher than both ends: what is, comes from folds.
-    highest = max(float(end.detach().max()) for end in ends)
-    return _normalised(_normalised(frames, volume).clamp(max=highest), volume)
-
-
-def _normalised(frames: Tensor, volume: float) -> Tensor:
-    """Frames (T, *shape) scaled to mass one."""
-    mass = frames.flatten(1).sum(1) * volume
-    return frames / mass.reshape(-1, *(1,) * (frames.ndim - 1))
-
-
-def plainly_carried(
-    coefficients: Tensor,
-    ends: tuple[Tensor, Tensor],
-    sides: Sequence[float],
-    times: Tensor,
-    shape: Sequence[int],
-) -> Tensor:
-    """The same in torch, up to a factor; autograd follows the potential and both ends."""
-    own = coefficients.shape
-    step = [side / n for side, n in zip(sides, own, strict=True)]
-    jet = at_half_cells(coefficients.double(), step)
-    rho, trust = [], []
-    for end, s in zip(ends, (-0.5, 0.5), strict=True):
-        density, matrix = brought(end.double(), jet.gradient, jet.hessian, s, step)
-        det = determinants(matrix)
-        rho.append(density * det)
-        trust.append(det.clamp(min=0) ** 2)
-    scale = torch.tensor([m / n for m, n in zip(shape, own, strict=True)], dtype=torch.float64)
-    moved = jet.gradient / torch.tensor(step, dtype=torch.float64)
-    stretch = jet.hessian.diagonal(dim1=-2, dim2=-1)
-    frames = []
-    for t in times.tolist():
-        first, second = (1 - t) * trust[0], t * trust[1]
-        weight = (first + second).clamp(min=torch.finfo(torch.float64).tiny)
-        mass = ((first * rho[0] + second * rho[1]) / weight).clamp(min=0)
-        place = (half_cell_places(own) + (t - 0.5) * moved) * scale
-        width = (0.5 + 0.5 * (t - 0.5) * stretch) * scale
-        frames.append(_put(mass.flatten(), place.flatten(0, -2), width.flatten(0, -2), shape))
-    return torch.stack(frames)
-
-
-def determinants(matrix: Tensor) -> Tensor:
-    """Of I ∓ ½D²u, (...), as `signed` has them; autograd follows those that do not fold."""
-    det, _, folds = signed(matrix.detach())
-    return torch.where(folds, det, torch.linalg.det(matrix)) if matrix.requires_grad else det
-
-
-def _put(mass: Tensor, place: Tensor, width: Tensor, shape: Sequence[int]) -> Tensor:
-    """Masses (N,) shared out over boxes of width (N, d) around places (N, d), in cells."""
-    most = torch.tensor(shape, dtype=torch.float64)
-    width = torch.minimum(width.clamp(min=NARROWEST), most)
-    low = torch.minimum(place - width / 2, most - width).clamp(min=0)
-    high = torch.minimum(low + width, most)
-    first = torch.minimum(low.detach().floor(), most - 1)
-    reach = [int(k) for k in (high.detach().ceil() - first).amax(0)]
-    frame = mass.new_zeros(math.prod(shape))
-    density = mass / (high - low).prod(1)
-    for corner in product(*(range(k) for k in reach)):
-        index, share = torch.zeros(len(mass), dtype=torch.long), density
-        for axis, k in enumerate(corner):
-            cell = first[:, axis] + k
-            over = torch.minimum(high[:, axis], cell + 1) - torch.maximum(low[:, axis], cell)
-            share = share * over.clamp(min=0)
-            index = index * shape[axis] + cell.clamp(max=shape[axis] - 1).long()
-        frame = frame.index_add(0, index, share)
-    return frame.reshape(tuple(shape))
-
-
-# ---- The gradient of a potential with respect to both ends: the adjoint of its elliptic problem.
-#
-# The potential c solves r(c, μ0, μ1) = 0, with r_i = ∫B_i(ρ1 − ρ0). Where the ends change r by δr
-# with c held still, c changes by δc = −J⁻¹δr, J = ∂r/∂c. So a gradient g with respect to c is one
-# with respect to the ends: that of λ·r with −Jᵀλ = g. On fine cells −J is the symmetric K of Newton's
-# step; what it is on these cells is found by some corrections, λ ← λ + K⁻¹(g + Jᵀλ).
-
-
-FLOOR = 1e-3  # of A, relative to uniform: where there is no mass the potential is free
-TOLERANCE, ITERATIONS = 1e-4, 100  # of conjugate gradients
-CORRECTIONS, ENOUGH = 12, 1e-6  # of λ, and what may be left of g
-
-
-def followed(path: SplineGeodesic) -> Tensor:
-    """The coefficients of a path, (*cells), which autograd can follow back to both ends."""
-    balance = _balance(path.coefficients, path._ends(), path.step)
-    return _Solution.apply(balance, path)  # pyright: ignore[reportReturnType]
-
-
-def _balance(coefficients: Tensor, ends: tuple[Tensor, Tensor], step: list[float]) -> Tensor:
-    """r, (*cells); autograd follows the potential and both ends."""
-    jet = at_half_cells(coefficients, step)
-    rho = []
-    for end, s in zip(ends, (-0.5, 0.5), strict=True):
-        density, matrix = brought(end.double(), jet.gradient, jet.hessian, s, step)
-        rho.append(density * determinants(matrix))
-    share = math.prod(step) / 2 ** len(step)
-    return spread_back(share * (rho[1] - rho[0]))
-
-
-class _Solution(torch.autograd.Function):
-    """The coefficients as a function of the balance."""
-
-    @staticmethod
-    def forward(ctx: Any, balance: Tensor, path: SplineGeodesic) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.path = path
-        return path.coefficients.clone()
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """λ with −Jᵀλ = g, at the solution."""
-        path: SplineGeodesic = ctx.path
-        g = upstream[0] - upstream[0].mean()  # the constant is free
-        size = float(g.norm())
-        answer, left, least = torch.zeros_like(g), g, math.inf
-        if not size > 0:
-            return answer, None
-        solved = _preconditioner(path)
-        for _ in range(CORRECTIONS):
-            trial = answer + size * solved(left / size)
-            rest = g + _transposed(path, trial)
-            rest = rest - rest.mean()
-            now = float(rest.norm())
-            if not now < least:  # the maps fold: better than this it does not get
-                break
-            answer, left, least = trial, rest, now
-            if now < ENOUGH * size:
-                break
-        return answer, None
-
-
-def _preconditioner(path: SplineGeodesic):
-    """K⁻¹ at the solution."""
-    source, target = (end.detach() for end in path._ends())
-    shape, sides = path.coefficients.shape, path.box.sides
-    equation = levels_on(shape, sides, threads_for(path.coefficients.numel())).at(0)
-    equation.between(source, target, 0.0)
-    residual, _ = equation.look(path.coefficients)
-    equation.step_for(residual, FLOOR / math.prod(sides), TOLERANCE, 1)
-    return lambda right: equation.solved(right, TOLERANCE, ITERATIONS)
-
-
-def _transposed(path: SplineGeodesic, direction: Tensor) -> Tensor:
-    """Jᵀλ."""
-    ends = path._ends()
-    with torch.enable_grad():
-        c = path.coefficients.detach().clone().requires_grad_()
-        balance = _balance(c, (ends[0].detach(), ends[1].detach()), path.step)
-        (answer,) = torch.autograd.grad(balance, c, direction)
-    return answer
-
-
-# ---- What a potential's mismatch and residual mean for the error of its frames.
-#
-# The numbers are measured by `make midpoint` over pairs of every kind, and over pairs with exact
-# paths. Most of the mismatch is detail of the size of a half-cell, which cancels in cell means.
-
-
-SLOPE = 0.35  # of the error over the mismatch
-UNBALANCED = 3.0  # of the error over the residual
-
-
-def expected_error(residual: float, totals: Totals) -> float:
-    """The L1 error to expect between the ends."""
-    return min(2.0, SLOPE * totals.mismatch + UNBALANCED * residual)
-
-
-STEPS = 60  # of Newton's method for where a particle is halfway
-STEEPEST = 0.02  # least eigenvalue of I + sD²u that a step may divide by
-POOR = 0.05  # residual above which a potential may be useless
-NEAR = 1e-12  # in the unit cube: where a particle was found
-SHORTEST = 2.0**-20  # of a step, beyond which shorter ones are of no use
-
-
-class SplineGeodesic(Geodesic):
+class MidpointGeodesic(Geodesic):
     """The path of one pair from its potential at t = ½.
 
     Args:
         source: one density.
         target: likewise.
-        solver: the name.
-        notes: for the report.
-        coefficients: of the quadratic splines, (*cells), double precision, in the unit cube around
-            the box. Cells are those of the grid, or halves, quarters, … of them.
-        residual: the share of the mass that Newton's method left unbalanced.
-        totals: what the potential makes of both ends.
-        usual: whether the pair is like those of a network's training; None where none took part.
+        solver: name of the solver.
+        info: entries for the report.
+        coefficients: spline coefficients in the unit cube around the box, (*cells), double
+            precision. Cells are those of the grid, or halves, quarters, … of them.
+        residual: share of the mass that is not balanced at t = ½.
+        integrals: integrals of the potential and both densities at t = ½.
+        in_distribution: whether the pair is similar to the training data of the network that
+            answered; None if no network did.
     """
 
     kind = "splines"
@@ -265,183 +66,419 @@ class SplineGeodesic(Geodesic):
         source: Density,
         target: Density,
         solver: str,
-        notes: dict[str, Any],
+        info: dict[str, Any],
         coefficients: Tensor,
         residual: float,
-        totals: Totals,
-        usual: bool | None = None,
+        integrals: ResidualIntegrals,
+        in_distribution: bool | None = None,
     ):
-        super().__init__(source, target, solver, notes)
-        self.coefficients, self.residual, self.totals = coefficients, residual, totals
-        self.usual = usual
+        super().__init__(source, target, solver, info)
+        self.coefficients, self.residual, self.integrals = coefficients, residual, integrals
+        self.in_distribution = in_distribution
         self.box = unit_box(source.grid)
         cells = zip(self.box.sides, coefficients.shape, strict=True)
         self.step = [side / n for side, n in cells]
 
-    def _ends(self) -> tuple[Tensor, Tensor]:
-        """Both ends in the unit cube, on the cells of the potential."""
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """Lower and upper bound of W2, in the unit cube."""
         first, second = (
-            repeated(self.box.to_density(end.tensor), self.coefficients.shape)
-            for end in (self.source, self.target)
+            self.box.to_density(end.tensor.detach()) for end in (self.source, self.target)
         )
-        return first, second
+        sides, distance = self.box.sides, self.integrals.distance
+        report_progress("bounding W2 from below")
+        lower = lower_bound(self.coefficients, first, second, sides, distance)
+        source, target = (values.detach() for values in self._densities())
+        report_progress("bounding W2 from above")
+        return lower, upper_bound(self.coefficients, source, target, sides, max(lower, distance))
 
-    # ---- answers
+    def expected_error(self) -> float:
+        """Return the expected L1 error of frames between the ends.
 
-    def _loops_over(self) -> int:
-        return self.coefficients.numel() if compiled.available() else 0
+        Both slopes are measured over pairs of every kind and over pairs with exact paths (`make
+        midpoint`). Most of the mismatch is detail of the size of a half-cell, which cancels in
+        cell means.
+        """
+        return min(2.0, 0.35 * self.integrals.mismatch + 3.0 * self.residual)
+
+    def _densities(self) -> tuple[Tensor, Tensor]:
+        """Return source and target in the unit cube, on the cells of the potential."""
+        shape = self.coefficients.shape
+        return (
+            repeat_cells(self.box.to_density(self.source.tensor), shape),
+            repeat_cells(self.box.to_density(self.target.tensor), shape),
+        )
+
+    def _kernel_size(self) -> int:
+        return self.coefficients.numel() if compiled.is_available() else 0
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         inside = (times > 0) & (times < 1)
         frames = torch.empty(len(times), *grid.shape, dtype=torch.float64)
         coefficients = self.coefficients
-        if wanted(self.source, self.target):
+        if requires_grad(self.source, self.target):
             frames = frames.clone()
-            coefficients = followed(self)
+            coefficients = differentiable_coefficients(self)
         for k in torch.nonzero(~inside).flatten().tolist():
             end = self.target if times[k] == 1 else self.source
             frames[k] = end.tensor if grid == self.grid else end.resample(grid).tensor
         if bool(inside.any()):
-            threads = threads_for(self.coefficients.numel())
-            known = coefficients, self._ends(), self.box.sides, times[inside], grid.shape, threads
-            frames[inside] = self.box.from_density(carried(*known))
+            pushed = push_frames(
+                coefficients,
+                self._densities(),
+                self.box.sides,
+                times[inside],
+                grid.shape,
+                threads_for(self.coefficients.numel()),
+            )
+            frames[inside] = self.box.from_density(pushed)
         return frames
 
     def _distance(self) -> Tensor:
-        """Kantorovich's dual value of u; its gradient is by the envelope theorem.
+        """Return the Kantorovich dual value of u, with the gradient of the envelope theorem.
 
-        A useless u may give less than the moments alone, which bound W2 from below as well. Where
-        Newton's method did not converge the value is kept within its bounds.
+        If the iteration did not converge, the value is clipped to its bounds. A poor potential
+        may give less than the moments of the densities, which bound W2 from below as well.
         """
-        value = self.totals.distance
-        if not self.notes.get("converged", True):
+        value = self.integrals.distance
+        if not self.info.get("converged", True):
             value = min(max(value, self.bounds[0]), self.bounds[1])
-        scaled = self.box.from_velocity(torch.tensor(value, dtype=torch.float64))
+        scaled = self.box.from_length(torch.tensor(value, dtype=torch.float64))
         dual = with_dual_gradient(scaled, self.source, self.target, self._kantorovich)
-        spreads = self.source.covariance(), self.target.covariance()
-        moments = gaussian_distance(self.target.mean() - self.source.mean(), *spreads)
-        return torch.maximum(dual, moments) if self.residual > POOR else dual
+        if self.residual <= 0.05:
+            return dual
+        covariances = self.source._covariance(), self.target._covariance()
+        shift = self.target._mean() - self.source._mean()
+        return torch.maximum(dual, gaussian_distance(shift, *covariances))
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
-        return self._each(times, points, lambda t, jet: self.box.from_velocity(jet.gradient))
+        return self._map_points(times, points, lambda t, jet: self.box.from_length(jet.gradient))
 
     def _potential(self, times: Tensor, points: Tensor) -> Tensor:
-        def moved(t: float, jet: Jet) -> Tensor:
+        def propagate(t: float, jet: Jet) -> Tensor:
             value = jet.value + 0.5 * (t - 0.5) * (jet.gradient**2).sum(-1)
             return self.box.from_potential(value)
 
-        return self._each(times, points, moved)
+        return self._map_points(times, points, propagate)
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
-        """Straight lines; those that splines lead out, by part of a cell, end at a wall."""
-        lower, upper = self.grid.corner("lower"), self.grid.corner("upper")
+        """Return straight lines, clipped to the box: splines may leave it by part of a cell."""
+        lower, upper = self.grid.lower_tensor, self.grid.upper_tensor
         return super()._trajectories(times, points).clamp(lower, upper)
 
-    def _each(
-        self, times: Tensor, points: Tensor, answer: Callable[[float, Jet], Tensor]
+    def _map_points(
+        self, times: Tensor, points: Tensor, function: Callable[[float, Jet], Tensor]
     ) -> Tensor:
-        """What `answer` makes of u halfway, where the particles at `points` are then."""
-        c, places = self.coefficients, self.box.to_points(points)
-        if wanted(self.source, self.target):
-            c = followed(self)
-        jets = ((t, at_points(c, self.step, self._halfway(c, t, places))) for t in times.tolist())
-        return torch.stack([answer(t, jet) for t, jet in jets])
+        """Apply a function of t and of the jet of u at the midpoint positions of particles."""
+        c, x = self.coefficients, self.box.to_points(points)
+        if requires_grad(self.source, self.target):
+            c = differentiable_coefficients(self)
+        return torch.stack(
+            [
+                function(t, evaluate_at_points(c, self.step, self._midpoint_positions(c, t, x)))
+                for t in times.tolist()
+            ]
+        )
 
-    def _halfway(self, c: Tensor, t: float, x: Tensor) -> Tensor:
-        """y (N, d) with y + (t − ½)∇u(y) = x, by Newton's method; autograd follows c."""
+    def _midpoint_positions(self, c: Tensor, t: float, x: Tensor) -> Tensor:
+        """Return y (N, d) with y + (t − ½)∇u(y) = x; differentiable with respect to c."""
         with torch.no_grad():
-            y = _traced_back(c.detach(), self.step, t - 0.5, x, self.box.sides)
+            y = _solve_preimage(c.detach(), self.step, t - 0.5, x, self.box.sides)
         if not c.requires_grad:
             return y
-        jet = at_points(c, self.step, y)  # one more step, to first order in c
-        matrix = _floored(jet.hessian.detach(), t - 0.5)
-        miss = y + (t - 0.5) * jet.gradient - x
-        return y - torch.linalg.solve(matrix, (miss - miss.detach())[..., None])[..., 0]
+        jet = evaluate_at_points(c, self.step, y)  # one more step, to first order in c
+        jacobian = _regularised_jacobian(jet.hessian.detach(), t - 0.5)
+        error = y + (t - 0.5) * jet.gradient - x
+        return y - torch.linalg.solve(jacobian, (error - error.detach())[..., None])[..., 0]
 
-    # ---- trust
-
-    def expected_error(self) -> float:
-        """The L1 error to expect between the ends."""
-        return expected_error(self.residual, self.totals)
-
-    @cached_property
-    def bounds(self) -> tuple[float, float]:
-        """W2 is at least and at most this, in the unit cube."""
-        ends = [self.box.to_density(end.tensor.detach()) for end in (self.source, self.target)]
-        known = ends[0], ends[1], self.box.sides, self.totals.distance
-        report_progress("bounding W2 from below")
-        lower = lower_bound(self.coefficients, *known)
-        source, target = (end.detach() for end in self._ends())
-        distance = max(lower, self.totals.distance)
-        report_progress("bounding W2 from above")
-        return lower, upper_bound(self.coefficients, source, target, self.box.sides, distance)
-
-    def _checks(self) -> dict[str, Tensor]:
+    def _diagnostics(self) -> dict[str, Tensor]:
         lower, upper = self.bounds
-        checks = {
-            "distance_lower_bound": self.box.from_velocity(lower),
-            "distance_upper_bound": self.box.from_velocity(upper),
-            "mismatch": self.totals.mismatch,
+        values = {
+            "distance_lower_bound": self.box.from_length(lower),
+            "distance_upper_bound": self.box.from_length(upper),
+            "mismatch": self.integrals.mismatch,
             "error_estimate": self.expected_error(),
         }
-        if not self.notes.get("converged", True):  # then nothing but the bounds is known of W2
-            distance = min(max(lower, self.totals.distance), upper)
-            unsure = max(upper - distance, distance - lower)
-            checks["distance_uncertainty"] = self.box.from_velocity(unsure)
-        if self.usual is not None:
-            checks["in_distribution"] = self.usual
-        return {name: torch.tensor(value, dtype=torch.float64) for name, value in checks.items()}
+        if not self.info.get("converged", True):  # only the bounds of W2 are certain
+            distance = min(max(lower, self.integrals.distance), upper)
+            uncertainty = max(upper - distance, distance - lower)
+            values["distance_uncertainty"] = self.box.from_length(uncertainty)
+        if self.in_distribution is not None:
+            values["in_distribution"] = self.in_distribution
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
 
     def _state(self) -> dict[str, np.ndarray]:
         state = {
             "coefficients": self.coefficients.numpy(),
             "residual": np.array(self.residual),
-            "totals": np.array(self.totals),
+            "integrals": np.array(self.integrals),
         }
-        return state if self.usual is None else state | {"usual": np.array(self.usual)}
+        if self.in_distribution is not None:
+            state["in_distribution"] = np.array(self.in_distribution)
+        return state
 
     @classmethod
-    def _from_state(cls, source, target, solver, notes, state) -> SplineGeodesic:
-        coefficients = torch.from_numpy(state["coefficients"])
-        totals = Totals(*state["totals"].tolist())
-        usual = bool(state["usual"]) if "usual" in state else None
-        known = coefficients, float(state["residual"]), totals, usual
-        return cls(source, target, solver, notes, *known)
+    def _from_state(cls, source, target, solver, info, state) -> MidpointGeodesic:
+        return cls(
+            source,
+            target,
+            solver,
+            info,
+            torch.from_numpy(state["coefficients"]),
+            float(state["residual"]),
+            ResidualIntegrals(*state["integrals"].tolist()),
+            bool(state["in_distribution"]) if "in_distribution" in state else None,
+        )
 
 
-def _traced_back(
-    c: Tensor, step: list[float], s: float, x: Tensor, sides: tuple[float, ...]
+def _solve_preimage(
+    c: Tensor,
+    step: list[float],
+    s: float,
+    x: Tensor,
+    sides: tuple[float, ...],
+    max_iterations: int = 60,
+    tolerance: float = 1e-12,
+    min_step: float = 2.0**-20,
 ) -> Tensor:
-    """y (N, d) with y + s∇u(y) = x, or as near as it gets; the best of all steps.
+    """Return y (N, d) with y + s∇u(y) = x, by a damped Newton method.
 
-    Points that are found, or that no step brings nearer, are left alone.
+    Points leave the iteration once their error is below the tolerance, or once steps shorter than
+    `min_step` of a Newton step bring no improvement; these keep their best position.
     """
     upper = torch.tensor(sides, dtype=torch.float64)
-    found, left = x.clone(), torch.arange(len(x))
-    y, best, back = x, x, torch.zeros_like(x)
-    least = torch.full((len(x),), torch.inf, dtype=torch.float64)
+    result, active = x.clone(), torch.arange(len(x))
+    y, best, newton_step = x, x, torch.zeros_like(x)
+    smallest = torch.full((len(x),), torch.inf, dtype=torch.float64)
     size = torch.ones(len(x), 1, dtype=torch.float64)
-    for _ in range(STEPS):
-        jet = at_points(c, step, y)
-        miss = y + s * jet.gradient - x[left]
-        now = miss.norm(dim=-1)
-        better = now < least
-        newton = torch.linalg.solve(_floored(jet.hessian[better], s), miss[better, :, None])
-        back = back.index_put((better,), newton[..., 0])
-        best, least = torch.where(better[:, None], y, best), torch.minimum(least, now)
+    for _ in range(max_iterations):
+        jet = evaluate_at_points(c, step, y)
+        error = y + s * jet.gradient - x[active]
+        norm = error.norm(dim=-1)
+        better = norm < smallest
+        jacobian = _regularised_jacobian(jet.hessian[better], s)
+        solution = torch.linalg.solve(jacobian, error[better, :, None])
+        newton_step = newton_step.index_put((better,), solution[..., 0])
+        best, smallest = torch.where(better[:, None], y, best), torch.minimum(smallest, norm)
         size = torch.where(better[:, None], (2 * size).clamp(max=1.0), size / 2)
-        found[left] = best
-        going = (least >= NEAR) & (size[:, 0] >= SHORTEST)
+        result[active] = best
+        going = (smallest >= tolerance) & (size[:, 0] >= min_step)
         if not bool(going.any()):
             break
-        left, best, back = left[going], best[going], back[going]
-        least, size = least[going], size[going]
-        y = torch.minimum((best - size * back).clamp(min=0), upper)
-    return found
+        active, best, newton_step = active[going], best[going], newton_step[going]
+        smallest, size = smallest[going], size[going]
+        y = torch.minimum((best - size * newton_step).clamp(min=0), upper)
+    return result
 
 
-def _floored(hessian: Tensor, s: float) -> Tensor:
-    """I + sD²u with eigenvalues that are not too small to divide by."""
+def _regularised_jacobian(hessian: Tensor, s: float, min_eigenvalue: float = 0.02) -> Tensor:
+    """Return I + sD²u with eigenvalues of at least `min_eigenvalue`, which can be divided by."""
     matrix = torch.eye(hessian.shape[-1], dtype=torch.float64) + s * hessian
     values, vectors = torch.linalg.eigh(matrix)
-    return (vectors * values.clamp(min=STEEPEST)[..., None, :]) @ vectors.mT
+    return (vectors * values.clamp(min=min_eigenvalue)[..., None, :]) @ vectors.mT
+
+
+# ---- Frames: cell means in and cell means out
+#
+# A half-cell y of the potential's grid carries the mass of ρ0 and ρ1. At time t it is the box
+# around y + (t − ½)∇u(y), stretched by I + (t − ½)D²u, whose mass is distributed evenly over the
+# cells that it overlaps. Since −2 ≤ D²u ≤ 2 no box is more than twice as wide as its half-cell, so
+# that frames have no holes. If u is linear, a frame is the shifted density, and as sharp.
+#
+# An error in D²u changes ρ0 and ρ1 in inverse proportion to their determinants. Both are therefore
+# averaged with weights 1 − t and t times the squares of the determinants.
+
+
+def push_frames(
+    coefficients: Tensor,
+    densities: tuple[Tensor, Tensor],
+    sides: Sequence[float],
+    times: Tensor,
+    shape: Sequence[int],
+    threads: int,
+) -> Tensor:
+    """Return frames (T, *shape) of mass one at times (T,), on a box with corner zero.
+
+    Args:
+        coefficients: potential at t = ½, (*cells).
+        densities: source and target on the same cells.
+        sides: side lengths of the box.
+        times: times between 0 and 1.
+        shape: cells of the frames.
+        threads: largest number of threads.
+    """
+    traced = coefficients.requires_grad or any(values.requires_grad for values in densities)
+    if compiled.is_available() and not (traced and torch.is_grad_enabled()):
+        frames = compiled.push_frames(coefficients, densities, sides, times, shape, threads)
+    else:
+        frames = push_frames_torch(coefficients, densities, sides, times, shape)
+    volume = math.prod(sides) / math.prod(shape)
+    # No density of a geodesic exceeds both ends; only folds do.
+    highest = max(float(values.detach().max()) for values in densities)
+    return _normalise_mass(_normalise_mass(frames, volume).clamp(max=highest), volume)
+
+
+def _normalise_mass(frames: Tensor, volume: float) -> Tensor:
+    """Scale frames (T, *shape) to mass one."""
+    mass = frames.flatten(1).sum(1) * volume
+    return frames / mass.reshape(-1, *(1,) * (frames.ndim - 1))
+
+
+def push_frames_torch(
+    coefficients: Tensor,
+    densities: tuple[Tensor, Tensor],
+    sides: Sequence[float],
+    times: Tensor,
+    shape: Sequence[int],
+) -> Tensor:
+    """Return frames up to a factor; differentiable in the potential and both densities."""
+    own = coefficients.shape
+    step = [side / n for side, n in zip(sides, own, strict=True)]
+    jet = evaluate_at_half_cells(coefficients.double(), step)
+    rho, confidence = [], []
+    for values, s in zip(densities, (-0.5, 0.5), strict=True):
+        density, jacobian = pull_back_density(values.double(), jet.gradient, jet.hessian, s, step)
+        det = _signed_determinants(jacobian)
+        rho.append(density * det)
+        confidence.append(det.clamp(min=0) ** 2)
+    scale = torch.tensor([m / n for m, n in zip(shape, own, strict=True)], dtype=torch.float64)
+    displacement = jet.gradient / torch.tensor(step, dtype=torch.float64)
+    stretch = jet.hessian.diagonal(dim1=-2, dim2=-1)
+    frames = []
+    for t in times.tolist():
+        first, second = (1 - t) * confidence[0], t * confidence[1]
+        weight = (first + second).clamp(min=torch.finfo(torch.float64).tiny)
+        mass = ((first * rho[0] + second * rho[1]) / weight).clamp(min=0)
+        centre = (half_cell_centres(own) + (t - 0.5) * displacement) * scale
+        width = (0.5 + 0.5 * (t - 0.5) * stretch) * scale
+        frames.append(
+            _deposit_boxes(mass.flatten(), centre.flatten(0, -2), width.flatten(0, -2), shape)
+        )
+    return torch.stack(frames)
+
+
+def _signed_determinants(jacobian: Tensor) -> Tensor:
+    """Return determinants of I ∓ ½D²u, (...), negative for folds, which have no gradient."""
+    det, _, folds = signed_det_and_cofactor(jacobian.detach())
+    return torch.where(folds, det, torch.linalg.det(jacobian)) if jacobian.requires_grad else det
+
+
+def _deposit_boxes(
+    mass: Tensor, centre: Tensor, width: Tensor, shape: Sequence[int], min_width: float = 1e-3
+) -> Tensor:
+    """Distribute masses (N,) over boxes with centres and widths (N, d) in cells of a frame."""
+    upper = torch.tensor(shape, dtype=torch.float64)
+    width = torch.minimum(width.clamp(min=min_width), upper)
+    low = torch.minimum(centre - width / 2, upper - width).clamp(min=0)
+    high = torch.minimum(low + width, upper)
+    first = torch.minimum(low.detach().floor(), upper - 1)
+    reach = [int(k) for k in (high.detach().ceil() - first).amax(0)]
+    frame = mass.new_zeros(math.prod(shape))
+    density = mass / (high - low).prod(1)
+    for corner in product(*(range(k) for k in reach)):
+        index, share = torch.zeros(len(mass), dtype=torch.long), density
+        for axis, k in enumerate(corner):
+            cell = first[:, axis] + k
+            overlap = torch.minimum(high[:, axis], cell + 1) - torch.maximum(low[:, axis], cell)
+            share = share * overlap.clamp(min=0)
+            index = index * shape[axis] + cell.clamp(max=shape[axis] - 1).long()
+        frame = frame.index_add(0, index, share)
+    return frame.reshape(tuple(shape))
+
+
+# ---- Gradient of the potential with respect to both densities, by the adjoint method
+#
+# The potential c solves r(c, μ0, μ1) = 0. A change δr of r at fixed c changes c by δc = −J⁻¹δr
+# with J = ∂r/∂c. A gradient g with respect to c therefore becomes the gradient of λ·r with respect
+# to the densities, with −Jᵀλ = g. On fine cells −J is close to the symmetric K of a Newton step,
+# which is the preconditioner of the iteration λ ← λ + K⁻¹(g + Jᵀλ).
+
+
+@dataclass(frozen=True)
+class AdjointConfig:
+    """Tuning parameters of the adjoint solve."""
+
+    damping: float = 1e-3  # relative to the uniform density, for regions without mass
+    linear_tolerance: float = 1e-4  # relative residual of the preconditioner
+    linear_iterations: int = 100  # most conjugate gradient iterations of the preconditioner
+    max_iterations: int = 12  # largest number of iterations for λ
+    tolerance: float = 1e-6  # relative residual at which the iteration for λ stops
+
+
+DEFAULT_ADJOINT = AdjointConfig()
+
+
+def differentiable_coefficients(
+    path: MidpointGeodesic, config: AdjointConfig = DEFAULT_ADJOINT
+) -> Tensor:
+    """Return the coefficients of a path, (*cells), as a differentiable function of both ends."""
+    residual = _differentiable_residual(path.coefficients, path._densities(), path.step)
+    return _ImplicitSolve.apply(residual, path, config)  # pyright: ignore[reportReturnType]
+
+
+def _differentiable_residual(
+    coefficients: Tensor, densities: tuple[Tensor, Tensor], step: list[float]
+) -> Tensor:
+    """Return r, (*cells), as a differentiable function of the potential and both densities."""
+    jet = evaluate_at_half_cells(coefficients, step)
+    rho = []
+    for values, s in zip(densities, (-0.5, 0.5), strict=True):
+        density, jacobian = pull_back_density(values.double(), jet.gradient, jet.hessian, s, step)
+        rho.append(density * _signed_determinants(jacobian))
+    volume = math.prod(step) / 2 ** len(step)
+    return project_onto_splines(volume * (rho[1] - rho[0]))
+
+
+class _ImplicitSolve(torch.autograd.Function):
+    """The coefficients as a function of the residual."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, residual: Tensor, path: MidpointGeodesic, config: AdjointConfig
+    ) -> Tensor:
+        ctx.path, ctx.config = path, config
+        return path.coefficients.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        """Return λ with −Jᵀλ = g at the solution."""
+        path, config = ctx.path, ctx.config
+        g = upstream[0] - upstream[0].mean()  # the constant is free
+        size = float(g.norm())
+        adjoint, residual, smallest = torch.zeros_like(g), g, math.inf
+        if not size > 0:
+            return adjoint, None, None
+        precondition = _preconditioner(path, config)
+        for _ in range(config.max_iterations):
+            trial = adjoint + size * precondition(residual / size)
+            trial_residual = g + _transposed_jacobian_product(path, trial)
+            trial_residual = trial_residual - trial_residual.mean()
+            norm = float(trial_residual.norm())
+            if not norm < smallest:  # K is a poor approximation of −J if maps fold
+                break
+            adjoint, residual, smallest = trial, trial_residual, norm
+            if norm < config.tolerance * size:
+                break
+        return adjoint, None, None
+
+
+def _preconditioner(path: MidpointGeodesic, config: AdjointConfig) -> Callable[[Tensor], Tensor]:
+    """Return K⁻¹ at the solution, as a function."""
+    source, target = (values.detach() for values in path._densities())
+    shape, sides = path.coefficients.shape, path.box.sides
+    system = build_hierarchy(shape, sides, threads_for(path.coefficients.numel()))[0]
+    system.set_densities(source, target, 0.0)
+    residual, _ = system.evaluate(path.coefficients)
+    system.compute_step(residual, config.damping / math.prod(sides), config.linear_tolerance, 1)
+    return lambda right: system.solve(right, config.linear_tolerance, config.linear_iterations)
+
+
+def _transposed_jacobian_product(path: MidpointGeodesic, direction: Tensor) -> Tensor:
+    """Return Jᵀλ."""
+    source, target = (values.detach() for values in path._densities())
+    with torch.enable_grad():
+        c = path.coefficients.detach().clone().requires_grad_()
+        residual = _differentiable_residual(c, (source, target), path.step)
+        (result,) = torch.autograd.grad(residual, c, direction)
+    return result

@@ -1,10 +1,9 @@
-"""Any two densities: the potential at t = ½ in quadratic splines, by Newton's method."""
+"""The solver "midpoint": Newton's method for any two densities on a grid."""
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,38 +18,35 @@ from geonet.errors import ConvergenceWarning, SolverError
 from geonet.grid import unit_box
 from geonet.paths import Geodesic
 from geonet.solvers.base import ALL_QUANTITIES, MenuEntry, Solver, SolverInfo, solve_threaded
-from geonet.solvers.newton.iteration import STEPS, InitialGuess, MultilevelNewton, NewtonResult
+from geonet.solvers.newton.iteration import InitialGuess, MultilevelNewton, NewtonResult
 from geonet.solvers.newton.path import MidpointGeodesic
-
-STARTS = ("zero", "network")
 
 
 @dataclass(frozen=True)
 class Midpoint(Solver):
-    """Newton's method for the potential at t = ½, for any two densities on a grid.
+    """Newton's method for the Kantorovich potential at t = ½, for any two densities on a grid.
 
-    Zeros, holes, islands, jumps, noise and any contrast are welcome, and any shape of grid. The
-    potential at t = ½ is C^{1,1} whatever the ends are, so quadratic splines with one coefficient
-    a cell represent it. Newton's steps go from coarse grids to fine ones; each is an elliptic
-    problem, solved by conjugate gradients with multigrid. Densities count as constant in each cell:
-    frames are cell means of mass one, as sharp as the ends.
+    Densities may have zeros, holes, islands, jumps, noise and any contrast. The potential at t = ½
+    is C^{1,1} for all of them, so that quadratic splines with one coefficient per cell represent
+    it. Newton's method proceeds from coarse to fine grids; each step solves an elliptic problem by
+    conjugate gradients with multigrid. Densities count as constant in each cell: frames are cell
+    means of mass one, as sharp as the ends.
 
-    Where densities have more detail than the potential on their cells can balance, the last level
-    has half their spacing. The report says on how many cells it was solved, how many steps each
-    level took, how much of the mass is not balanced (the residual), and whether that reached the
-    tolerance; if not, there is a warning too. It bounds W2 from both sides, whatever the potential
-    is.
+    If densities have more detail than the potential on their cells can balance, the last level has
+    half their spacing. The report states the cells of the last level, the steps of each level, the
+    share of the mass that is not balanced (the residual), and whether it reached the tolerance; if
+    not, there is a warning as well. Bounds of W2 from both sides hold for any potential.
 
     Attributes:
-        tolerance: of the residual, a share of the mass.
+        tolerance: share of the mass that may remain unbalanced.
         start: "zero", "network" for the potential of `universal-2d` or `universal-3d`, or
             coefficients of quadratic splines in the unit cube around the box, (*any shape), for all
             pairs.
-        max_steps: of Newton's method on each level and for each blur; a level has seven blurs at
-            most.
+        max_iterations: largest number of Newton steps per level and blur; a level has seven blurs
+            at most.
         refine: whether the last level may have half the spacing of the grid.
-        time_limit: seconds for each pair after which the best potential so far is the answer, which
-            the report then calls not converged. None for no limit: the same answer every time.
+        time_limit: seconds for each pair after which the best potential so far is the result, which
+            the report then calls not converged. None for no limit: the same result every time.
     """
 
     info = SolverInfo(
@@ -65,7 +61,7 @@ class Midpoint(Solver):
 
     tolerance: float = 2e-3
     start: str | Tensor = "zero"
-    max_steps: int = STEPS
+    max_iterations: int = 20
     refine: bool = True
     time_limit: float | None = None
 
@@ -74,11 +70,11 @@ class Midpoint(Solver):
             raise SolverError(
                 f"tolerance is {self.tolerance:g}; give a share of the mass in (0, 1)."
             )
-        if self.max_steps < 1:
-            raise SolverError(f"max_steps is {self.max_steps}; give at least 1.")
+        if self.max_iterations < 1:
+            raise SolverError(f"max_iterations is {self.max_iterations}; give at least 1.")
         if self.time_limit is not None and not self.time_limit > 0:
             raise SolverError(f"time_limit is {self.time_limit:g}; give seconds above 0.")
-        if isinstance(self.start, str) and self.start not in STARTS:
+        if isinstance(self.start, str) and self.start not in ("zero", "network"):
             raise SolverError(
                 f"start is {self.start!r}; give 'zero', 'network' or an array of coefficients."
             )
@@ -86,8 +82,8 @@ class Midpoint(Solver):
     def _solve(self, source: Density, target: Density) -> Geodesic:
         if not source.batch_shape:
             return self._solve_pair(source, target)
-        starts, count = self._starts(source, target), len(source)
-        solve = lambda i: self.found(source[i], target[i], starts(i), warn=False)  # noqa: E731
+        guesses, count = self._initial_guesses(source, target), len(source)
+        solve = lambda i: self.solve_from(source[i], target[i], guesses[i])  # noqa: E731
         paths = solve_threaded(solve, count, source.grid.size)
         missed = [k for k, path in enumerate(paths.paths) if not path.info["converged"]]
         if missed:
@@ -95,70 +91,74 @@ class Midpoint(Solver):
         return paths
 
     def _solve_pair(self, source: Density, target: Density) -> MidpointGeodesic:
-        return self.found(source, target, self._starts(source, target)(0), warn=True)
+        (guess,) = self._initial_guesses(source, target)
+        return self.solve_from(source, target, guess, warn=True)
 
-    def _starts(
+    def _initial_guesses(
         self, source: Density, target: Density
-    ) -> Callable[[int], Tensor | InitialGuess | None]:
-        """The potential to begin with, by the pair's number."""
-        if isinstance(self.start, str) and self.start == "zero":
-            return lambda i: None
+    ) -> Sequence[Tensor | InitialGuess | None]:
+        """Return the potential from which each pair starts."""
+        count = len(source) if source.batch_shape else 1
         if isinstance(self.start, str):
-            from geonet.solvers.neural.transport.solver import initial_potentials
+            if self.start == "zero":
+                return [None] * count
+            from geonet.solvers.neural.cascade import initial_potentials
 
-            guesses = initial_potentials(source.detach(), target.detach())
-            return lambda i: guesses[i]
-        given = torch.as_tensor(self.start, dtype=torch.float64)
-        if given.ndim != source.grid.dimension or not bool(torch.isfinite(given).all()):
+            return initial_potentials(source.detach(), target.detach())
+        coefficients = torch.as_tensor(self.start, dtype=torch.float64)
+        dimension = source.grid.dimension
+        if coefficients.ndim != dimension or not bool(torch.isfinite(coefficients).all()):
             raise SolverError(
-                f"start has {given.ndim} axes or numbers that are not finite; give finite "
-                f"coefficients with {source.grid.dimension} axes."
+                f"start has {coefficients.ndim} axes or numbers that are not finite; give finite "
+                f"coefficients with {dimension} axes."
             )
-        return lambda i: given
+        return [coefficients] * count
 
-    def found(
+    def solve_from(
         self,
         source: Density,
         target: Density,
         start: Tensor | InitialGuess | None,
         warn: bool = False,
     ) -> MidpointGeodesic:
-        """The path of a checked pair from a potential, (*any cells), or from zero."""
+        """Return the path of a checked pair from an initial guess, or from zero."""
         box = unit_box(source.grid)
         first, second = (box.to_density(end.tensor.detach()) for end in (source, target))
         threads = threads_for(source.grid.size)
         newton = MultilevelNewton(
-            self.tolerance, self.max_steps, self.refine, threads, self.time_limit
+            self.tolerance, self.max_iterations, self.refine, threads, self.time_limit
         )
-        found = newton.solved(first, second, box.sides, start)
-        if warn and not found.converged:
-            _warn("The pair", self.tolerance, found.residual)
-        return self.path_of(source, target, found)
+        result = newton.solve(first, second, box.sides, start)
+        if warn and not result.converged:
+            balance = f" ({format_percent(result.residual)} of the mass is not balanced)"
+            _warn("The pair", self.tolerance, balance)
+        return self.build_path(source, target, result)
 
-    def path_of(self, source: Density, target: Density, found: NewtonResult) -> MidpointGeodesic:
-        """The path of what Newton's method found, with info on how it went."""
+    def build_path(
+        self, source: Density, target: Density, result: NewtonResult
+    ) -> MidpointGeodesic:
+        """Return the path of a result, with the course of its iteration in `info`."""
         info: dict[str, Any] = {
-            "residual": found.residual,
-            "converged": found.converged,
-            "cells": list(found.coefficients.shape),
-            "newton steps": [steps for _, steps, _ in found.steps],
-            "multigrid steps": [steps for _, _, steps in found.steps],
+            "residual": result.residual,
+            "converged": result.converged,
+            "cells": list(result.coefficients.shape),
+            "newton steps": [steps for _, steps, _ in result.steps],
+            "multigrid steps": [iterations for _, _, iterations in result.steps],
         }
-        if isinstance(self.start, str) and self.start != "zero":
+        if isinstance(self.start, str) and self.start == "network":
             info["start"] = self.start
-        if found.late:
+        if result.timed_out:
             info["stopped after"] = f"time_limit, {format_seconds(self.time_limit or 0)}"
-        c = found.coefficients - found.coefficients.mean()  # the constant is free
-        return MidpointGeodesic(source, target, self.name, info, c, found.residual, found.totals)
+        c = result.coefficients - result.coefficients.mean()  # the constant is free
+        return MidpointGeodesic(
+            source, target, self.name, info, c, result.residual, result.integrals
+        )
 
 
-def _warn(which: str, tolerance: float, residual: float = math.nan) -> None:
-    left = (
-        "" if math.isnan(residual) else f" ({format_percent(residual)} of the mass is not balanced)"
-    )
+def _warn(pairs: str, tolerance: float, balance: str = "") -> None:
     warnings.warn(
-        f"{which} did not reach the tolerance of {format_number(100 * tolerance)} %{left}; the report "
-        "says how far the path can be trusted, and what to do.",
+        f"{pairs} did not reach the tolerance of {format_number(100 * tolerance)} %{balance}; the "
+        "report states how accurate the path is, and how to improve it.",
         ConvergenceWarning,
         stacklevel=user_stacklevel(),
     )
