@@ -1,4 +1,8 @@
-"""Clouds of particles from mixtures of three Gaussians: the model sees their histograms."""
+"""Training problems of the paper's experiments: particle clouds and handwritten digits.
+
+Configs name them by location, such as `family = "experiments.problems:Clouds"`. Headers of older
+model files have short names, which importing this module registers.
+"""
 
 from __future__ import annotations
 
@@ -14,59 +18,63 @@ from geonet.grid import Grid
 from geonet.mixture import BOX_CLOUDS, PARTICLES, GaussianMixture, cell_masses, cloud_mixtures
 from geonet.numerics.interpolation import CubicSpline
 from geonet.solvers.neural.losses import DensityFunction, DensityFunctions
+from geonet.training import register_problem
 from geonet.training.problems import Mixtures
-from geonet.training.user_data import Pool
+from geonet.training.user_data import DensityDataset
 
-
-class Cloud:
-    """A mixture in the unit box, and the histograms of particles drawn from it."""
-
-    def __init__(self, pdf: DensityFunction, histograms: Tensor):
-        self.pdf = pdf
-        self.histograms = histograms
-
-    def __call__(self, points: Tensor) -> Tensor:
-        """Return the mixtures, relative to uniform, at points."""
-        return self.pdf(points)
+BLUR = 1.0  # of images of digits, in pixels
+FLOOR = 0.05  # share of their mass that is uniform: maps between densities with holes have jumps
 
 
 class Clouds(Mixtures):
-    """Sensors read histograms, the equations hold for the mixtures that the particles are from.
+    """Mixtures of three Gaussians, which the model reads as histograms of some 3,000 particles.
 
-    So the model learns to look through the sampling noise of some 3,000 particles.
+    The loss uses the mixtures themselves, so the model learns to remove the sampling noise.
     """
 
     def __init__(self) -> None:
         super().__init__(cloud_mixtures, BOX_CLOUDS)
 
     def draw(self, count: int, generator: torch.Generator) -> DensityFunctions:
-        """Return new mixtures with new particles; both ends are independent."""
+        """Draw mixtures with particles; sources and targets are independent."""
         mixture = self.family(2 * count, generator)
-        ends = self.ends_of(mixture)
-        histograms = sampled(mixture, self.box, generator).float() * self.box.volume
-        first, second = (Cloud(*both) for both in zip(ends, histograms.chunk(2), strict=True))
-        return first, second
+        source, target = self.to_functions(mixture)
+        histograms = sample_histograms(mixture, self.box, generator).float() * self.box.volume
+        first, second = histograms.chunk(2)
+        return Cloud(source, first), Cloud(target, second)
 
-    def mass(self, mixture: GaussianMixture, logs: Tensor) -> Tensor:
-        """Return the exact mass: the components are too narrow for the quadrature of other families."""
-        return cell_masses(mixture, self.box).sum(dim=(-2, -1)).float()
-
-    def sensed(self, end: DensityFunction, sensors: Tensor) -> Tensor:
-        """Return the histograms at the sensors, by splines, as solvers read them."""
-        assert isinstance(end, Cloud)
-        return CubicSpline(end.histograms, Grid(self.box.shape))(sensors)
-
-    def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
-        """Return histograms."""
-        values = sampled(self.family(2 * count, generator), self.box, generator)
+    def draw_densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
+        """Draw histograms."""
+        values = sample_histograms(self.family(2 * count, generator), self.box, generator)
         return Density(values[:count], self.box), Density(values[count:], self.box)
 
+    def mass(self, mixture: GaussianMixture, logs: Tensor) -> Tensor:
+        """Return the exact mass in the box: the bumps are too narrow for the quadrature."""
+        return cell_masses(mixture, self.box).sum(dim=(-2, -1)).float()
 
-def sampled(mixture: GaussianMixture, grid: Grid, generator: torch.Generator) -> Tensor:
-    """Return densities of histograms of about 3,000 particles of each mixture, (B, *grid.shape), float64.
+    def read_sensors(self, density: DensityFunction, sensors: Tensor) -> Tensor:
+        """Return the histograms at the sensors, interpolated by splines as in solvers."""
+        assert isinstance(density, Cloud)
+        return CubicSpline(density.histograms, Grid(self.box.shape))(sensors)
+
+
+class Cloud:
+    """Mixtures as functions on the unit box, with histograms of particles drawn from them."""
+
+    def __init__(self, pdf: DensityFunction, histograms: Tensor):
+        self.pdf = pdf
+        self.histograms = histograms
+
+    def __call__(self, points: Tensor) -> Tensor:
+        """Return the mixtures at points, relative to uniform."""
+        return self.pdf(points)
+
+
+def sample_histograms(mixture: GaussianMixture, grid: Grid, generator: torch.Generator) -> Tensor:
+    """Return densities of histograms of about 3,000 particles, (B, *grid.shape), float64.
 
     The counts of cells are independent Poisson numbers: given their sum, they are distributed as
-    counts of that many particles.
+    counts of that number of particles.
     """
     expected = PARTICLES * cell_masses(mixture, grid)
     counts = torch.poisson(expected, generator=generator)
@@ -74,20 +82,21 @@ def sampled(mixture: GaussianMixture, grid: Grid, generator: torch.Generator) ->
     return counts / (total * grid.cell_volume)
 
 
-# ---- Pairs of handwritten digits: as images, and as codes of an autoencoder.
-
-
-BLUR = 1.0  # pixels
-FLOOR = 0.05  # share of the mass that is uniform: maps of densities with holes have jumps
-
-
-def digit_images() -> Pool:
+def digit_images() -> DensityDataset:
     """Return MNIST's training digits, slightly blurred, on the unit square."""
-    return Pool(as_densities(mnist("train").images, BLUR, FLOOR))
+    return DensityDataset(as_densities(mnist("train").images, BLUR, FLOOR))
 
 
-def digit_codes(autoencoder: Path = SHIPPED) -> Pool:
-    """Return the codes of MNIST's training digits, as densities on [0, 5]."""
-    return Pool(
-        code_densities(load_autoencoder(autoencoder).encode(as_rows(mnist("train").images)))
-    )
+def digit_codes(autoencoder: Path = SHIPPED) -> DensityDataset:
+    """Return the codes of MNIST's training digits as densities on [0, 5].
+
+    Args:
+        autoencoder: file of the autoencoder; in a config, `problem.file`.
+    """
+    codes = load_autoencoder(autoencoder).encode(as_rows(mnist("train").images))
+    return DensityDataset(code_densities(codes))
+
+
+register_problem("clouds", Clouds)
+register_problem("digits", digit_images)
+register_problem("digit-codes", digit_codes)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.pairs import KINDS, NOISE, draw
+from benchmarks.pairs import KINDS, NOISE_CELLS, draw
 from geonet import Density, Grid
 from geonet.errors import InputError
 from geonet.metrics import l1
@@ -54,8 +54,8 @@ def test_shapes_spots_and_digits_lie_on_zero():
 
 
 def test_noise_is_constant_in_its_cells():
-    source = draw("white-noise", 2 * NOISE)[0].tensor
-    blocks = source.reshape(NOISE, 2, NOISE, 2)
+    source = draw("white-noise", 2 * NOISE_CELLS)[0].tensor
+    blocks = source.reshape(NOISE_CELLS, 2, NOISE_CELLS, 2)
     assert torch.allclose(blocks, blocks[:, :1, :, :1].expand_as(blocks), rtol=1e-9)
 
 

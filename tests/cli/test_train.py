@@ -17,7 +17,7 @@ import torch
 
 import geonet
 from geonet._progress import report_progress
-from geonet.evaluation import truth_of
+from geonet.evaluation import reference_solution
 from geonet.metrics import l1
 from geonet.paths import QUARTERS
 from geonet.solvers.neural.model import load_model, read_tensors
@@ -28,7 +28,7 @@ PATIENCE = 240  # seconds, on a machine that has other work
 SIGNALS = pytest.mark.parametrize(
     ("number", "code", "who"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")]
 )
-WORK = {"reading data", "drawing typical densities", "validating: exact path 1/2"}
+WORK = {"reading data", "drawing calibration densities", "validating: exact path 1/2"}
 
 TINY = """
 name = "tiny"
@@ -67,7 +67,7 @@ every = 1000
 
 
 @pytest.fixture
-def refused(run):
+def run_failing(run):
     """Call the command line, which must fail; gives the line of the error, the last one."""
 
     def call(*arguments: object) -> str:
@@ -118,7 +118,7 @@ def test_a_training_from_start_to_use(run, config, line_pair, tmp_path):
     errors = r"L1 at t = ½: ([\d.]+) % \(linear mixture ([\d.]+) %\)"
     assert before == [
         "reading data",
-        "drawing typical densities",
+        "drawing calibration densities",
         "validating: exact path 1/2",
     ]
     assert re.fullmatch(rf"step 12  \d+ s  {errors}", last)
@@ -134,14 +134,14 @@ def test_a_training_from_start_to_use(run, config, line_pair, tmp_path):
     assert (code, err) == (0, "")
     answer = json.loads(out)
     assert answer["solver"] == "geonet"
-    assert answer["report"]["notes"]["model"] == "tiny"
+    assert answer["report"]["info"]["model"] == "tiny"
 
 
 def test_stop_at_and_resume(run, config, tmp_path):
     code, out, _ = run("train", config, "--folder", "parts", "--stop-at", 5)
     assert code == 0
     assert out.splitlines()[0] == (
-        "saved, stopped at step 5 of 12 (--stop-at); go on: the same command with --resume"
+        "saved, stopped at step 5 of 12 (--stop-at); to continue, repeat the command with --resume"
     )
     assert run("train", config, "--folder", "parts", "--resume").code == 0
     assert run("train", config, "--folder", "whole").code == 0
@@ -152,7 +152,7 @@ def test_time_limit_is_in_minutes(run, config, tmp_path):
     code, out, _ = run("train", config, "--time-limit", 0)
     assert code == 0
     assert out == (
-        "saved, stopped at step 0 of 12 (time limit); go on: the same command with --resume\n"
+        "saved, stopped at step 0 of 12 (time limit); to continue, repeat the command with --resume\n"
     )
     assert _step(tmp_path / "runs" / "tiny") == 0
     _, out, _ = run("train", config, "--resume", "--time-limit", 10)
@@ -162,7 +162,7 @@ def test_time_limit_is_in_minutes(run, config, tmp_path):
 def test_without_validation_no_error_is_claimed(run, tmp_path, config):
     _write(tmp_path, "pairs = 2", "pairs = 0")
     code, out, err = run("train", config)
-    assert (code, err) == (0, "reading data\ndrawing typical densities\n")
+    assert (code, err) == (0, "reading data\ndrawing calibration densities\n")
     assert "\nmodel: runs/tiny/model.safetensors\n" in out
 
 
@@ -196,9 +196,9 @@ def test_own_pairs_from_start_to_use(run, own, tmp_path):
         ends = [
             geonet.Density(arrays[key][-1], geonet.Grid(24, 0, 2)) for key in ("source", "target")
         ]
-    truth = truth_of(*ends)
+    truth = reference_solution(*ends)
     path = geonet.geodesic(*ends, solver=model)
-    assert path.solver == "transport" and "floor" not in path.notes
+    assert path.solver == "transport" and "floor" not in path.info
     errors = 100 * l1(path.density(QUARTERS), truth.frames)
     assert report["model"]["mean"] == pytest.approx(errors.tolist(), rel=1e-3, abs=1e-6)
     assert report["linear"]["mean"][2] > 1 and report["truth"] == {"quantile": 1}
@@ -214,10 +214,10 @@ def test_own_pairs_with_holes_get_a_floor_then_and_later(run, own, tmp_path):
         ]
     model = "runs/holes/model.safetensors"
     path = geonet.geodesic(*ends, solver=model)
-    assert path.notes["floor"] == 0.05
+    assert path.info["floor"] == 0.05
     torch.testing.assert_close(path.source.tensor, ends[0].with_floor(0.05).tensor)
     plain = geonet.geodesic(*ends, solver=model, floor=0.0)
-    assert torch.equal(plain.source.tensor, ends[0].tensor) and "floor" not in plain.notes
+    assert torch.equal(plain.source.tensor, ends[0].tensor) and "floor" not in plain.info
     answer = json.loads((tmp_path / "runs/holes/report.json").read_text())
     assert answer["model"]["failures"] == []
 
@@ -248,10 +248,10 @@ def test_own_pairs_resume(run, own):
         (("--pairs", "my.npz", "--name", "a b"), "name is 'a b'; use letters"),
     ],
 )
-def test_own_pairs_that_cannot_be(refused, own, tmp_path, arguments, message):
+def test_own_pairs_that_cannot_be(run_failing, own, tmp_path, arguments, message):
     own()
     _write(tmp_path)
-    assert message in refused("train", *arguments)
+    assert message in run_failing("train", *arguments)
     assert not (tmp_path / "runs").exists()
 
 
@@ -292,13 +292,13 @@ def test_a_signal_saves_and_resume_goes_on(run, tmp_path, config, number, code, 
 HOURS = """
 import sys, time
 from geonet.cli import main
-from geonet._progress import tell
-from geonet.training import kept_truths
+from geonet._progress import report_progress as tell
+from geonet.training import checkpoint as kept_truths
 def slow(*pair):
     for k in range(100_000):
         tell(f"step {k}")
         time.sleep(0.1)
-kept_truths.truth_of_pair = slow
+kept_truths.reference_for_pair = slow
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -308,7 +308,7 @@ def test_a_signal_during_validation_is_heard(run, tmp_path, config, number, code
     """It would go on for hours otherwise, which is more than any machine's load explains."""
     with _started("-c", HOURS, "train", "tiny.toml", "--folder", "run") as process:
         assert process.stderr.readline() == "reading data\n"
-        assert process.stderr.readline() == "drawing typical densities\n"
+        assert process.stderr.readline() == "drawing calibration densities\n"
         assert process.stderr.readline() == "validating: exact path 1/2\n"
         process.send_signal(number)
         out, err = process.communicate(timeout=PATIENCE)
@@ -327,17 +327,17 @@ def test_a_signal_during_the_report_is_heard(run, own, tmp_path, number, code, w
     arguments = ("train", "--pairs", file, "--steps", 4)
     assert run(*arguments, "--stop-at", 4).code == 0
     (tmp_path / "runs/my/report.json").unlink()
-    (tmp_path / "runs/my/truths.safetensors").unlink()
+    (tmp_path / "runs/my/references.safetensors").unlink()
     with _started("-c", HOURS, *map(str, arguments), "--resume") as process:
         assert process.stderr.readline() == "reading data\n"
-        assert process.stderr.readline() == "drawing typical densities\n"
+        assert process.stderr.readline() == "drawing calibration densities\n"
         assert process.stderr.readline() == "held-out pairs: exact path 1/1\n"
         process.send_signal(number)
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == code and "error" not in err
     assert out.splitlines()[-1] == (
         f"stopped before the report on held-out pairs ({who}); "
-        "go on: the same command with --resume"
+        "to continue, repeat the command with --resume"
     )
     assert not (tmp_path / "runs/my/report.json").exists()
     assert run(*arguments, "--resume").out.endswith("report: runs/my/report.json\n")
@@ -348,14 +348,14 @@ def test_the_report_keeps_its_exact_paths(run, own, monkeypatch):
     file = own()
     code, out, err = run("train", "--pairs", file, "--steps", 4)
     assert code == 0 and "held-out pairs: exact path 1/1\n" in err
-    monkeypatch.setattr("geonet.training.checkpoint.truth_of_pair", None)
+    monkeypatch.setattr("geonet.training.checkpoint.reference_for_pair", None)
     again = run("train", "--pairs", file, "--steps", 4, "--resume")
     assert again.code == 0 and again.out == out
 
 
 def test_the_time_limit_counts_the_report(run, own, tmp_path, monkeypatch):
     """The clock of the limit is turned on when the first held-out pair is to be solved."""
-    now, solve = [100.0], kept_truths.truth_of_pair
+    now, solve = [100.0], kept_truths.reference_for_pair
     file = own()
 
     def slow(*pair):
@@ -366,7 +366,7 @@ def test_the_time_limit_counts_the_report(run, own, tmp_path, monkeypatch):
 
     for module in ("geonet.training.loop", "geonet.cli.train"):
         monkeypatch.setattr(f"{module}.perf_counter", lambda: now[0])
-    monkeypatch.setattr(kept_truths, "truth_of_pair", slow)
+    monkeypatch.setattr(kept_truths, "reference_for_pair", slow)
     code, out, _ = run("train", "--pairs", file, "--steps", 4, "--time-limit", 1)
     assert code == 0 and out.splitlines()[1] == "finished at step 4 of 4, in runs/my"
     assert out.splitlines()[-1].startswith("stopped before the report on held-out pairs (time lim")
@@ -391,7 +391,7 @@ def _started(*arguments: str):
 
 def _saved(step: int, steps: int, who: str) -> str:
     return (
-        f"saved, stopped at step {step} of {steps} ({who}); go on: the same command with --resume"
+        f"saved, stopped at step {step} of {steps} ({who}); to continue, repeat the command with --resume"
     )
 
 
@@ -405,10 +405,10 @@ def _wait_for(*files) -> None:
 # ---- what it refuses
 
 
-def test_no_config_file(refused, tmp_path, config):
-    assert "There is no file nowhere.toml; check the path." in refused("train", "nowhere.toml")
-    assert "is a folder; give a file." in refused("train", tmp_path)
-    assert "Give a TOML file, or --pairs NPZ" in refused("train")
+def test_no_config_file(run_failing, tmp_path, config):
+    assert "There is no file nowhere.toml; check the path." in run_failing("train", "nowhere.toml")
+    assert "is a folder; give a file." in run_failing("train", tmp_path)
+    assert "Give a TOML file, or --pairs NPZ" in run_failing("train")
     assert list(tmp_path.iterdir()) == [config]
 
 
@@ -430,9 +430,9 @@ def test_no_config_file(refused, tmp_path, config):
         ),
     ],
 )
-def test_a_config_that_cannot_be_read(refused, tmp_path, config, content, message):
+def test_a_config_that_cannot_be_read(run_failing, tmp_path, config, content, message):
     config.write_bytes(content)
-    assert message in refused("train", "tiny.toml")
+    assert message in run_failing("train", "tiny.toml")
     assert list(tmp_path.iterdir()) == [config]
 
 
@@ -474,9 +474,9 @@ def test_a_config_that_cannot_be_read(refused, tmp_path, config, content, messag
         ),
     ],
 )
-def test_a_wrong_setting(refused, tmp_path, config, old, new, message):
+def test_a_wrong_setting(run_failing, tmp_path, config, old, new, message):
     _write(tmp_path, old, new)
-    assert message in refused("train", "tiny.toml")
+    assert message in run_failing("train", "tiny.toml")
     assert list(tmp_path.iterdir()) == [config]
 
 
@@ -491,50 +491,50 @@ def test_a_wrong_setting(refused, tmp_path, config, old, new, message):
         (("--resume",), "There is no file runs/tiny/checkpoint.safetensors"),
     ],
 )
-def test_wrong_options(refused, tmp_path, config, arguments, message):
-    assert message in refused("train", "tiny.toml", *arguments)
+def test_wrong_options(run_failing, tmp_path, config, arguments, message):
+    assert message in run_failing("train", "tiny.toml", *arguments)
     assert list(tmp_path.iterdir()) == [config]
 
 
-def test_a_folder_that_holds_a_training(refused, run, tmp_path, config):
+def test_a_folder_that_holds_a_training(run_failing, run, tmp_path, config):
     run("train", config, "--stop-at", 2)
     before = _contents(tmp_path)
-    line = refused("train", config)
+    line = run_failing("train", config)
     assert "runs/tiny holds a training already; go on with --resume, or give another" in line
     assert _contents(tmp_path) == before
 
 
-def test_resume_with_a_changed_config(refused, run, tmp_path, config):
+def test_resume_with_a_changed_config(run_failing, run, tmp_path, config):
     run("train", config, "--stop-at", 2)
     before = _contents(tmp_path / "runs")
     _write(tmp_path, "width = 8", "width = 9")
-    line = refused("train", config, "--resume")
+    line = run_failing("train", config, "--resume")
     assert (
         "model.branch.width is 9, but runs/tiny/checkpoint.safetensors was trained with 8" in line
     )
     assert _contents(tmp_path / "runs") == before
 
 
-def test_resume_from_a_broken_checkpoint(refused, run, tmp_path, config):
+def test_resume_from_a_broken_checkpoint(run_failing, run, tmp_path, config):
     run("train", config, "--stop-at", 2)
     file = tmp_path / "runs" / "tiny" / "checkpoint.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     before = _contents(tmp_path)
-    line = refused("train", config, "--resume")
+    line = run_failing("train", config, "--resume")
     assert "Cannot read runs/tiny/checkpoint.safetensors as a checkpoint" in line
     assert _contents(tmp_path) == before
 
 
-def test_pairs_that_are_no_densities(refused, tmp_path, config):
+def test_pairs_that_are_no_densities(run_failing, tmp_path, config):
     np.savez(tmp_path / "pairs.npz", source=np.ones((2, 8)), target=np.zeros((2, 8)))
     _write(tmp_path, 'family = "mixtures-1d"', 'file = "pairs.npz"')
-    assert "Density 0 of the batch is zero everywhere" in refused("train", "tiny.toml")
+    assert "Density 0 of the batch is zero everywhere" in run_failing("train", "tiny.toml")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["pairs.npz", "tiny.toml"]
 
 
-def test_a_loss_that_is_no_longer_finite(refused, run, tmp_path, config):
+def test_a_loss_that_is_no_longer_finite(run_failing, run, tmp_path, config):
     _write(tmp_path, "warmup = 2", "warmup = 0\nlearning_rate = 1e20")
-    line = refused("train", "tiny.toml")
+    line = run_failing("train", "tiny.toml")
     assert line.startswith("error: At step ") and "of the loss is no longer finite" in line
     assert "lower the learning rate" in line
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from experiments.problems import Clouds, sampled
+from experiments.problems import Clouds, sample_histograms
 from geonet import Grid
 from geonet.mixture import BOX_CLOUDS, PARTICLES, cell_masses, cloud_mixtures
 from geonet.solvers.neural.deeponet import BasisCache
@@ -46,7 +46,7 @@ def test_histograms_are_relative_to_uniform(ends, end):
 
 @pytest.mark.parametrize("end", [0, 1])
 def test_sensors_at_the_bins_read_the_histogram(ends, end):
-    read = Clouds().sensed(ends[end], CELLS)
+    read = Clouds().read_sensors(ends[end], CELLS)
     assert read.dtype == torch.float32
     assert torch.allclose(read, ends[end].histograms.flatten(1), atol=1e-4)
 
@@ -57,9 +57,9 @@ def test_sensors_elsewhere_read_what_a_solver_reads():
         dimension=2, sensors=9, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2)
     )
     model, problem = build_model(settings, 0).requires_grad_(False), Clouds()
-    ends = [problem.sensed(end, sensor_points(9, 2)) for end in problem.draw(3, seeded())]
+    ends = [problem.read_sensors(end, sensor_points(9, 2)) for end in problem.draw(3, seeded())]
     trained = model.coefficients(*ends)
-    solved = BasisCache(model).coefficients(*problem.densities(3, seeded()))
+    solved = BasisCache(model).coefficients(*problem.draw_densities(3, seeded()))
     for a, b in zip(trained, solved, strict=True):
         assert torch.allclose(a, b, atol=1e-5)
 
@@ -100,7 +100,7 @@ def test_counts_are_poisson_numbers():
         *(part.expand(draws, *part.shape[1:]) for part in mixture.parameters().values())
     )
     expected = PARTICLES * cell_masses(mixture, BOX_CLOUDS)[0]
-    densities = sampled(mixture, BOX_CLOUDS, seeded())
+    densities = sample_histograms(mixture, BOX_CLOUDS, seeded())
     counts = PARTICLES * densities * BOX_CLOUDS.cell_volume  # the total varies by 2 % only
     full = expected > 10
     mean, variance = counts.mean(0)[full], counts.var(0)[full]
@@ -113,7 +113,7 @@ def test_counts_are_poisson_numbers():
 
 @pytest.mark.parametrize("end", [0, 1])
 def test_densities_are_histograms_of_about_three_thousand_particles(end):
-    density = Clouds().densities(COUNT, seeded())[end]
+    density = Clouds().draw_densities(COUNT, seeded())[end]
     assert density.grid == BOX_CLOUDS and density.tensor.dtype == torch.float64
     assert torch.allclose(density.mass, torch.ones(COUNT, dtype=torch.float64))
     counts, off = counts_of(density.tensor)
@@ -125,7 +125,7 @@ def test_densities_are_histograms_of_about_three_thousand_particles(end):
 
 @pytest.mark.parametrize("end", [0, 1])
 def test_validation_and_training_draw_alike(ends, end):
-    density = Clouds().densities(COUNT, seeded())[end]
+    density = Clouds().draw_densities(COUNT, seeded())[end]
     assert torch.allclose(25 * density.tensor, ends[end].histograms.double(), atol=1e-5)
 
 

@@ -19,7 +19,7 @@ from experiments.problems import BLUR, FLOOR, digit_codes, digit_images
 from geonet import Density, Grid
 from geonet.solvers.neural.model import write_tensors
 from geonet.training.problems import sensor_points
-from geonet.training.user_data import Pool
+from geonet.training.user_data import DensityDataset
 
 GRIDS = [Grid(9, 0.0, 5.0), Grid((6, 7), (1.0, 2.0), (3.0, 6.0))]
 
@@ -65,11 +65,11 @@ def small_mnist(monkeypatch, images):
 @pytest.mark.parametrize(("count", "seen"), [(10, 8), (30, 27), (39, 35)])
 def test_the_last_tenth_is_held_out(grid, count, seen):
     densities = some(count, grid)
-    pool = Pool(densities)
+    pool = DensityDataset(densities)
     assert pool.box == grid
     for end in pool.draw(300, seeded()):
         assert set(rows_of(end(centres(grid)), densities)) == set(range(seen))
-    for end in pool.densities(300, seeded()):
+    for end in pool.draw_densities(300, seeded()):
         assert end.grid == grid and end.tensor.dtype == torch.float64
         assert set(rows_of(end.tensor * grid.volume, densities)) == set(range(seen, count))
 
@@ -78,7 +78,7 @@ def test_the_last_tenth_is_held_out(grid, count, seen):
 def test_ends_are_splines_through_the_cells(grid):
     """Each takes its value at the centres; in between it is what a solver reads of a density."""
     densities = some(10, grid)
-    end = Pool(densities).draw(5, seeded())[0]
+    end = DensityDataset(densities).draw(5, seeded())[0]
     computed = end(centres(grid))
     assert computed.shape == (5, grid.size) and computed.dtype == torch.float32
     rows = rows_of(computed, densities)
@@ -90,7 +90,7 @@ def test_ends_are_splines_through_the_cells(grid):
 
 def test_ends_are_chosen_apart_and_by_the_seed():
     densities, generator = some(40, GRIDS[0]), seeded()
-    pool, cells = Pool(densities), centres(GRIDS[0])
+    pool, cells = DensityDataset(densities), centres(GRIDS[0])
     draws = [
         tuple(rows_of(end(cells), densities))
         for draw in (pool.draw(20, generator), pool.draw(20, generator))
@@ -99,7 +99,7 @@ def test_ends_are_chosen_apart_and_by_the_seed():
     assert len(set(draws)) == 4
     again = [tuple(rows_of(end(cells), densities)) for end in pool.draw(20, seeded())]
     assert again == draws[:2]
-    held = [tuple(rows_of(end.tensor * 5, densities)) for end in pool.densities(20, seeded())]
+    held = [tuple(rows_of(end.tensor * 5, densities)) for end in pool.draw_densities(20, seeded())]
     assert held[0] != held[1]
 
 
@@ -109,17 +109,17 @@ def test_ends_are_chosen_apart_and_by_the_seed():
 def test_images_are_blurred_and_nowhere_zero(small_mnist):
     pool = digit_images()
     expected = as_densities(small_mnist, BLUR, FLOOR)
-    assert pool.box == Grid((28, 28)) and len(pool.pool) == 40
-    assert torch.allclose(pool.pool.double(), expected.tensor, atol=1e-5)  # on a box of volume one
-    assert float(pool.pool.min()) >= 0.99 * FLOOR
-    means = pool.pool.double().mean((-2, -1))
+    assert pool.box == Grid((28, 28)) and len(pool.values) == 40
+    assert torch.allclose(pool.values.double(), expected.tensor, atol=1e-5)  # on a box of volume one
+    assert float(pool.values.min()) >= 0.99 * FLOOR
+    means = pool.values.double().mean((-2, -1))
     assert torch.allclose(means, torch.ones_like(means), atol=1e-5)
 
 
 def test_sensors_read_the_pixels(small_mnist):
     pool = digit_images()
     end = pool.draw(8, seeded())[0]
-    rows = rows_of(pool.sensed(end, sensor_points(28, 2)), as_densities(small_mnist, BLUR, FLOOR))
+    rows = rows_of(pool.read_sensors(end, sensor_points(28, 2)), as_densities(small_mnist, BLUR, FLOOR))
     assert len(set(rows)) > 1
 
 
@@ -133,14 +133,14 @@ def test_codes_are_those_of_the_shipped_autoencoder(small_mnist):
     assert len(codes.unique(dim=0)) == 40
     shifted = codes + 10
     assert torch.allclose(
-        5 * pool.pool.double(), shifted / shifted.mean(1, keepdim=True), rtol=1e-5, atol=0
+        5 * pool.values.double(), shifted / shifted.mean(1, keepdim=True), rtol=1e-5, atol=0
     )
 
 
 def test_codes_can_be_of_another_autoencoder(small_mnist, tmp_path):
     weights, kind = Autoencoder(width=5).state_dict(), {"kind": "autoencoder"}
     file = write_tensors(tmp_path / "other.safetensors", weights, kind)
-    ours, theirs = digit_codes(file).pool, digit_codes().pool
+    ours, theirs = digit_codes(file).values, digit_codes().values
     expected = code_densities(load_autoencoder(file).encode(as_rows(small_mnist)))
     assert torch.allclose(ours.double(), expected.tensor, rtol=1e-5)
     assert not torch.allclose(ours, theirs, rtol=1e-2)

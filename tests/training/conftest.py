@@ -96,7 +96,7 @@ def assert_same_state() -> Callable[[Path, Path], None]:
             for folder in (first, second)
         )
         assert ours.keys() == theirs.keys()
-        assert {name.split("/")[0] for name in ours} == {"model", "optimizer", "stream"}
+        assert {name.split("/")[0] for name in ours} == {"model", "optimizer", "rng"}
         for name in ours:
             assert torch.equal(ours[name], theirs[name]), name
         for progress in (header["progress"], other["progress"]):

@@ -48,7 +48,7 @@ train(read_config(Path(sys.argv[1])), Path(sys.argv[2]))
 def run(tiny, tmp_path):
     run = Run(tiny(), tmp_path, Processes())
     for _ in range(3):
-        run.take_step()
+        run.step()
     return run
 
 
@@ -74,7 +74,7 @@ def test_round_trip(tiny, tmp_path, run):
             assert state[key].dtype == theirs[index][key].dtype
     assert torch.equal(run.generator.get_state(), other.generator.get_state())
     assert other.progress == run.progress
-    assert run.take_step() == other.take_step()
+    assert run.step() == other.step()
 
 
 def layout(run) -> dict[str, tuple[tuple[int, ...], int]]:
@@ -99,14 +99,14 @@ def test_tensors_lie_in_memory_as_after_a_break(tmp_path, request, form, optimiz
     config = request.getfixturevalue(form)(optimizer={"name": optimizer})
     run = Run(config, tmp_path, Processes())
     for _ in range(12):  # SOAP's bases are new after ten
-        run.take_step()
+        run.step()
         before = layout(run)
         assert {address for _, address in before.values()} == {0}
     run.save()
     other = Run(config, tmp_path, Processes())
     other.load()
     assert layout(other) == before
-    assert run.take_step() == other.take_step()
+    assert run.step() == other.step()
     assert layout(other) == layout(run)
 
 
@@ -132,7 +132,7 @@ def test_streams_of_all_processes_are_kept(tiny, tmp_path, run):
     loaded = load_checkpoint(tmp_path / NAME, tiny(), run.model, run.optimizer)[1]
     assert len(loaded) == 12
     assert all(torch.equal(a, b) for a, b in zip(streams, loaded, strict=True))
-    with pytest.raises(ConfigError, match="was trained by 12 processes, here are 1; resume with"):
+    with pytest.raises(ConfigError, match="was written by 12 processes, now there are 1"):
         run.load()
 
 

@@ -113,7 +113,7 @@ def test_toml_round_trip(changes):
             {"loss": dict.fromkeys(("continuity", "hamilton_jacobi", "source", "target"), 0)},
             "loss: all weights are zero; give at least one.",
         ),
-        ({"sampling.places": 0}, "sampling: places is 0; give at least 1."),
+        ({"sampling.endpoint_points": 0}, "sampling: places is 0; give at least 1."),
         ({"optimizer.learning_rate": 0}, "optimizer: learning_rate is 0.0; give > 0."),
         ({"optimizer.final": 1.5}, "optimizer: final is 1.5; give a share in (0, 1]."),
         ({"optimizer.warmup": -1}, "optimizer: warmup is -1; give ≥ 0."),

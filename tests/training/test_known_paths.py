@@ -13,9 +13,9 @@ from geonet.training.problems import (
     FAMILIES,
     MOMENTS,
     cartesian_batch,
-    known_density,
+    exact_densities_1d,
     sensor_points,
-    with_known_paths,
+    add_exact_densities,
 )
 
 FINE = Grid(2001)
@@ -40,12 +40,12 @@ def bumps(*parts: tuple[float, float, float]):
 @pytest.fixture
 def mixtures(generator):
     """24 pairs of the paper's."""
-    return FAMILIES["mixtures-1d"]().draw(24, generator)
+    return make_problem("mixtures-1d").draw(24, generator)
 
 
 def frame(ends, t, grid=FINE):
     points = grid.points().float()
-    return known_density(ends, points, torch.full((len(points),), t))
+    return exact_densities_1d(ends, points, torch.full((len(points),), t))
 
 
 def quantile_frame(ends, t):
@@ -89,19 +89,19 @@ def test_nothing_is_lost(mixtures):
 
 def test_backwards(mixtures, generator):
     points, times = torch.rand(30, 1, generator=generator), torch.rand(30, generator=generator)
-    forth = known_density(mixtures, points, times)
-    back = known_density(mixtures[::-1], points, 1 - times)
+    forth = exact_densities_1d(mixtures, points, times)
+    back = exact_densities_1d(mixtures[::-1], points, 1 - times)
     assert torch.allclose(forth, back, atol=1e-4)
-    assert not torch.allclose(forth, known_density(mixtures, points, 1 - times), atol=0.1)
+    assert not torch.allclose(forth, exact_densities_1d(mixtures, points, 1 - times), atol=0.1)
 
 
 def test_points_may_have_any_times(mixtures, generator):
     """In any order, and some twice; the answer is that of each alone."""
     points = torch.rand(5, 1, generator=generator)
     times = torch.tensor([0.7, 0.1, 0.7, 0.0, 1.0])
-    together = known_density(mixtures, points, times)
+    together = exact_densities_1d(mixtures, points, times)
     for q in range(5):
-        alone = known_density(mixtures, points[q : q + 1], times[q : q + 1])
+        alone = exact_densities_1d(mixtures, points[q : q + 1], times[q : q + 1])
         assert torch.allclose(together[:, q : q + 1], alone, rtol=1e-4)
 
 
@@ -110,11 +110,11 @@ def test_far_from_all_mass_and_at_the_faces():
     ends = bumps((1, 0.2, 0.01)), bumps((1, 0.3, 0.01))
     points = torch.tensor([[0.0], [0.25], [0.9], [1.0]])
     for t in TIMES:
-        found = known_density(ends, points, torch.full((4,), t))
+        found = exact_densities_1d(ends, points, torch.full((4,), t))
         assert torch.equal(found[0, [0, 2, 3]], torch.zeros(3))
-    peak = float(known_density(ends, points, torch.full((4,), 0.5))[0, 1])
+    peak = float(exact_densities_1d(ends, points, torch.full((4,), 0.5))[0, 1])
     assert peak == pytest.approx(100 / math.sqrt(math.tau), rel=0.01)
-    faces = known_density((bumps((1, 0.0, 5.0)),) * 2, points, torch.full((4,), 0.3))
+    faces = exact_densities_1d((bumps((1, 0.0, 5.0)),) * 2, points, torch.full((4,), 0.3))
     assert torch.allclose(faces, bumps((1, 0.0, 5.0))(points), rtol=1e-4)
 
 
@@ -128,19 +128,19 @@ def test_densities_that_overshoot_below_zero():
 
 
 def test_a_batch_gets_its_paths_at_few_of_its_times(generator):
-    problem, sensors = FAMILIES["mixtures-1d"](), sensor_points(6, 1)
+    problem, sensors = make_problem("mixtures-1d"), sensor_points(6, 1)
     batch = cartesian_batch(problem, sensors, 3, 40, 0, generator)
-    shown = with_known_paths(batch)
-    assert batch.known is None
+    shown = add_exact_densities(batch)
+    assert batch.exact_density is None
     for name in ("source", "target", "points"):
         assert getattr(shown, name) is getattr(batch, name)
     times, counts = shown.times.unique(return_counts=True)
     assert torch.equal(times, batch.times[:MOMENTS].sort().values)
     assert counts.tolist() == [40 // MOMENTS] * MOMENTS
-    assert torch.equal(shown.known, known_density(batch.ends, batch.points, shown.times))
+    assert torch.equal(shown.exact_density, exact_densities_1d(batch.ends, batch.points, shown.times))
 
 
 def test_a_batch_of_few_points(generator):
-    problem, sensors = FAMILIES["mixtures-1d"](), sensor_points(6, 1)
+    problem, sensors = make_problem("mixtures-1d"), sensor_points(6, 1)
     batch = cartesian_batch(problem, sensors, 3, 5, 0, generator)
-    assert torch.equal(with_known_paths(batch).times, batch.times)
+    assert torch.equal(add_exact_densities(batch).times, batch.times)

@@ -16,9 +16,9 @@ import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet._toml import to_table, to_toml
 from geonet.errors import ConfigError, FileError, TrainingError
-from geonet.solvers.neural.geonet import GeONetObjective
+from geonet.solvers.neural.geonet import GeONetLoss
 from geonet.solvers.neural.model import load_model, read_tensors
-from geonet.solvers.neural.transport.network import TransportNet, TransportObjective
+from geonet.solvers.neural.transport.network import TransportNet, TransportLoss
 from geonet.training import loop
 from geonet.training import loop as stops
 from geonet.training.config import read_config
@@ -26,7 +26,7 @@ from geonet.training.distributed import Processes
 from geonet.training.log import Validation
 from geonet.training.loop import Run, TrainingOutcome, train
 from geonet.training.optim import learning_rate
-from geonet.training.problems import known_density, with_known_paths
+from geonet.training.problems import exact_densities_1d, add_exact_densities
 
 VARIANTS = {
     "soap": {},
@@ -77,7 +77,7 @@ def checkpoint(tmp_path):
 def spoil(monkeypatch):
     """Make one term of the loss NaN at the n-th step from here on."""
 
-    def at(step: int, name: str, loss: type = GeONetObjective) -> None:
+    def at(step: int, name: str, loss: type = GeONetLoss) -> None:
         whole, calls = loss.forward, []
 
         def forward(self, batch):
@@ -153,7 +153,7 @@ def test_a_long_gradient_is_shortened(tiny, tmp_path, monkeypatch):
 
 def test_weight_decay_follows_the_learning_rate(tiny, tmp_path, monkeypatch):
     shares = []
-    monkeypatch.setattr(loop, "shrink", lambda weights, share: shares.append(share))
+    monkeypatch.setattr(loop, "decay_weights", lambda weights, share: shares.append(share))
     config = tiny(optimizer={"weight_decay": 0.5})
     train(config, tmp_path / "decayed", stop_at=3)
     rates = [learning_rate(config.optimizer, step, config.steps) for step in range(3)]
@@ -192,7 +192,7 @@ def test_a_break_changes_nothing_with_two_threads(tiny, tmp_path, assert_same_st
 
 
 def test_breaks_anywhere_change_no_weight(tiny, tmp_path, assert_same_state, logged):
-    """Stops between two checkpoints, where no validation is due either."""
+    """StopMonitor between two checkpoints, where no validation is due either."""
     config = tiny(validation={"pairs": 0}, optimizer={"balance_every": 2})
     train(config, tmp_path / "whole")
     train(config, tmp_path / "parts", stop_at=1)
@@ -233,7 +233,7 @@ WIDER = {"sensors": 20, "rank": 16, "branch": {"width": 16}, "trunk": {"width": 
 def _learned(config, folder, logged) -> tuple[list[dict], list[float], list[float]]:
     """The log's entries of losses; errors on unseen pairs at the quarters, before and after."""
     run = Run(config, folder, Processes())
-    before = run.validation.measured(run.model)["validation_l1_percent"]
+    before = run.validation.measure(run.model)["validation_l1_percent"]
     train(config, folder)
     entries = logged(folder)
     (after,) = [entry["validation"] for entry in entries if "validation" in entry]
@@ -278,16 +278,16 @@ def test_transport_logs_its_two_terms(tiny_transport, tmp_path, logged):
 
 def test_a_step_of_transport_has_no_places(tiny_transport, tiny, tmp_path):
     """It compares no ends; a step of GeONet does."""
-    assert len(Run(tiny_transport(), tmp_path, Processes()).batch().places) == 0
-    assert len(Run(tiny(), tmp_path, Processes()).batch().places) == 5
+    assert len(Run(tiny_transport(), tmp_path, Processes()).draw_batch().endpoint_points) == 0
+    assert len(Run(tiny(), tmp_path, Processes()).draw_batch().endpoint_points) == 5
 
 
 def test_a_supervised_step_is_shown_exact_paths(tiny_supervised, tiny, tmp_path):
     """At its points, and without places; no other training is shown any."""
-    batch = Run(tiny_supervised(), tmp_path, Processes()).batch()
-    assert torch.equal(batch.known, known_density(batch.ends, batch.points, batch.times))
-    assert batch.known.shape == (4, 6) and len(batch.places) == 0
-    assert Run(tiny(), tmp_path, Processes()).batch().known is None
+    batch = Run(tiny_supervised(), tmp_path, Processes()).draw_batch()
+    assert torch.equal(batch.exact_density, exact_densities_1d(batch.ends, batch.points, batch.times))
+    assert batch.exact_density.shape == (4, 6) and len(batch.endpoint_points) == 0
+    assert Run(tiny(), tmp_path, Processes()).draw_batch().exact_density is None
 
 
 def test_what_the_exact_paths_cost_is_kept(tiny_supervised, tiny, tmp_path, monkeypatch):
@@ -295,9 +295,9 @@ def test_what_the_exact_paths_cost_is_kept(tiny_supervised, tiny, tmp_path, monk
 
     def slow(batch):
         time.sleep(0.02)
-        return with_known_paths(batch)
+        return add_exact_densities(batch)
 
-    monkeypatch.setattr(loop, "with_known_paths", slow)
+    monkeypatch.setattr(loop, "add_exact_densities", slow)
     config = tiny_supervised(validation={"pairs": 0})
     train(config, tmp_path / "shown", stop_at=6)
     outcome = train(config, tmp_path / "shown", resume=True)
@@ -310,14 +310,14 @@ def test_what_the_exact_paths_cost_is_kept(tiny_supervised, tiny, tmp_path, monk
 def test_a_supervised_model_is_a_solver(tiny_supervised, tmp_path, pair_1d):
     outcome = train(tiny_supervised(), tmp_path)
     path = geonet.geodesic(*pair_1d, solver=str(outcome.model))
-    assert (path.solver, path.notes) == ("deeponet", {"model": "tiny"})
+    assert (path.solver, path.info) == ("deeponet", {"model": "tiny"})
     assert path.density([0.25, 0.5]).tensor.shape == (2, 100)
 
 
 def test_every_step_sees_other_pairs_and_points(tiny, tmp_path):
     run = Run(tiny(), tmp_path, Processes())
-    first, second = run.batch(), run.batch()
-    for name in ("source", "target", "points", "times", "places"):
+    first, second = run.draw_batch(), run.draw_batch()
+    for name in ("source", "target", "points", "times", "endpoint_points"):
         assert not torch.equal(getattr(first, name), getattr(second, name))
 
 
@@ -419,7 +419,7 @@ def test_a_transport_model_is_a_solver(tiny_transport, tmp_path, pair_1d):
     solver = geonet.solver(str(outcome.model))
     assert solver.name == "transport"
     path = solver(*pair_1d)
-    assert path.notes["model"] == "tiny"
+    assert path.info["model"] == "tiny"
     for t, end in zip((0.0, 1.0), pair_1d, strict=True):
         assert torch.allclose(path.density(t).tensor, end.tensor, atol=1e-3)
     assert path.density([0.25, 0.5]).tensor.shape == (2, 100)
@@ -443,16 +443,16 @@ def test_stop_at(tiny, tmp_path):
 
 def test_time_limit_saves_and_stops(tiny, tmp_path, monkeypatch, assert_same_state):
     """Its clock is turned on in the fifth step."""
-    whole = Run.take_step
+    whole = Run.step
 
-    def take_step(self):
+    def step(self):
         if self.progress.step == 4:
             now[0] += 61
         return whole(self)
 
     now = [100.0]
     monkeypatch.setattr(stops, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(Run, "take_step", take_step)
+    monkeypatch.setattr(Run, "step", take_step)
     outcome = train(tiny(), tmp_path / "run", time_limit=60)
     assert (outcome.step, outcome.reason) == (5, "time limit")
     assert _step(tmp_path / "run") == 5
@@ -485,15 +485,15 @@ def test_a_second_interrupt_does_not_wait(tiny, tmp_path, monkeypatch, assert_sa
 
 
 def _signal_during_step(monkeypatch, step: int, numbers: list[signal.Signals]) -> None:
-    whole = Run.take_step
+    whole = Run.step
 
-    def take_step(self):
+    def step(self):
         if self.progress.step == step - 1:
             for number in numbers:
                 os.kill(os.getpid(), number)
         return whole(self)
 
-    monkeypatch.setattr(Run, "take_step", take_step)
+    monkeypatch.setattr(Run, "step", take_step)
 
 
 def _step(folder) -> int:
@@ -520,7 +520,7 @@ def test_a_transport_term_that_is_not_finite_is_named(
 ):
     train(tiny_transport(), tmp_path / "run", stop_at=3)
     before = checkpoint.read_bytes()
-    spoil(2, term, TransportObjective)
+    spoil(2, term, TransportLoss)
     message = f"At step 5 the term {term} of the loss is no longer finite; the last good checkpoint"
     with pytest.raises(TrainingError, match=message):
         train(tiny_transport(), tmp_path / "run", resume=True)
@@ -566,14 +566,14 @@ def test_weights_that_are_not_finite_are_never_saved(
     config = tiny(checkpoint_every=1, validation={"pairs": pairs, "every": 1})
     train(config, tmp_path / "run", stop_at=3)
     before = {file.name: file.read_bytes() for file in (tmp_path / "run").glob("*.safetensors")}
-    whole = Run.take_step
+    whole = Run.step
 
-    def take_step(self):
+    def step(self):
         answer = whole(self)
         self.model.density.trunk.output.bias.data.fill_(float("nan"))
         return answer
 
-    monkeypatch.setattr(Run, "take_step", take_step)
+    monkeypatch.setattr(Run, "step", take_step)
     with pytest.raises(TrainingError, match="At step 4 weights are no longer finite"):
         train(config, tmp_path / "run", resume=True)
     after = {file.name: file.read_bytes() for file in (tmp_path / "run").glob("*.safetensors")}
@@ -586,7 +586,7 @@ def test_an_answer_that_is_not_finite_is_never_saved(tiny, tmp_path, monkeypatch
     train(config, tmp_path, stop_at=3)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     infinite = {"validation_l1_percent": [float("inf")] * 5}
-    monkeypatch.setattr(Validation, "measured", lambda *_: infinite)
+    monkeypatch.setattr(Validation, "measure", lambda *_: infinite)
     with pytest.raises(TrainingError, match="At step 4 the answer on unseen pairs is no longer"):
         train(config, tmp_path, resume=True)
     for name in ("checkpoint.safetensors", "model.safetensors"):
@@ -600,7 +600,7 @@ def _write_pairs(file, d: int) -> tuple[Density, Density]:
     """Five pairs of bumps on [0, 3]^d."""
     grid = Grid((16,) * d, 0.0, 3.0)
     centres = torch.rand(2, 5, 1, d, generator=torch.Generator().manual_seed(0)).double() + 1
-    source, target = (GaussianMixture.isotropic(ends, 0.4).on(grid) for ends in centres)
+    source, target = (GaussianMixture.isotropic(ends, 0.4).to_density(grid) for ends in centres)
     arrays = {"source": source.numpy(), "target": target.numpy()}
     np.savez(file, **arrays, lower=grid.lower, upper=grid.upper)
     return source, target
@@ -629,7 +629,7 @@ def test_pairs_from_a_file(tiny, tmp_path, logged, assert_same_state, d, scheme)
 
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_transport_pairs_from_a_file(tiny_transport, tmp_path, monkeypatch, assert_same_state, d):
-    monkeypatch.setattr(TransportNet, "typical", 20)  # in 3D a thousand take seconds
+    monkeypatch.setattr(TransportNet, "n_calibration_densities", 20)  # in 3D a thousand take seconds
     source, target = _write_pairs(tmp_path / "pairs.npz", d)
     config = tiny_transport(
         problem={"file": str(tmp_path / "pairs.npz")},
@@ -641,7 +641,7 @@ def test_transport_pairs_from_a_file(tiny_transport, tmp_path, monkeypatch, asse
     train(config, tmp_path / "parts", stop_at=2)
     train(config, tmp_path / "parts", resume=True)
     assert_same_state(tmp_path / "whole", tmp_path / "parts")
-    path = geonet.geodesic(source, target, solver=str(outcome.model), corrections=0)
+    path = geonet.geodesic(source, target, solver=str(outcome.model), max_iterations=0)
     assert path.density(0.5).tensor.shape == (5, *source.grid.shape)
 
 

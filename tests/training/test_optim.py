@@ -6,8 +6,8 @@ from torch.nn import Parameter
 
 from geonet.training.config import OptimizerSettings
 from geonet.training.distributed import Processes
-from geonet.training.loop import balanced_weights
-from geonet.training.optim import SOAP, learning_rate, make_optimizer, shrink
+from geonet.training.loop import balance_weights
+from geonet.training.optim import SOAP, learning_rate, make_optimizer, decay_weights
 
 
 def random(*shape, seed=0):
@@ -209,7 +209,7 @@ def balancing(given, start=None, calls=1):
     }
     weights = dict(start or given)
     for _ in range(calls):
-        weights = balanced_weights(terms, weights, given, [a, b], Processes())
+        weights = balance_weights(terms, weights, given, [a, b], Processes())
     return weights
 
 
@@ -233,7 +233,7 @@ def test_one_balancing_moves_a_tenth_of_the_way():
 
 def test_balancing_leaves_gradients_alone():
     a = Parameter(torch.ones(2))
-    balanced_weights({"one": (a**2).sum()}, {"one": 1.0}, {"one": 1.0}, [a], Processes())
+    balance_weights({"one": (a**2).sum()}, {"one": 1.0}, {"one": 1.0}, [a], Processes())
     assert a.grad is None
 
 
@@ -241,13 +241,13 @@ def test_balancing_takes_a_term_without_gradient():
     a = Parameter(torch.ones(2))
     terms = {"one": (a**2).sum(), "flat": (0 * a).sum()}
     weights = dict.fromkeys(terms, 1.0)
-    found = balanced_weights(terms, weights, weights, [a], Processes())
+    found = balance_weights(terms, weights, weights, [a], Processes())
     assert all(0 < weight < float("inf") for weight in found.values())
 
 
 def test_weight_decay_takes_its_share_of_matrices_alone():
     matrix, vector = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(3))
     frozen = torch.nn.Parameter(torch.ones(2, 2), requires_grad=False)
-    shrink([matrix, vector, frozen], 0.25)
+    decay_weights([matrix, vector, frozen], 0.25)
     assert torch.equal(matrix, torch.full((2, 3), 0.75))
     assert torch.equal(vector, torch.ones(3)) and torch.equal(frozen, torch.ones(2, 2))

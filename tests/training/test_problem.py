@@ -4,9 +4,9 @@ import torch
 
 from geonet import GaussianMixture, Grid
 from geonet.errors import FileError
-from geonet.solvers.neural.deeponet import Bases
+from geonet.solvers.neural.deeponet import BasisCache
 from geonet.solvers.neural.geonet import GeONetSettings
-from geonet.solvers.neural.model import Branch, Trunk, build
+from geonet.solvers.neural.model import Branch, Trunk, build_model
 from geonet.training.problems import (
     FAMILIES,
     QUADRATURE,
@@ -16,7 +16,7 @@ from geonet.training.problems import (
     quadrature,
     sensor_points,
 )
-from geonet.training.user_data import read_own
+from geonet.training.user_data import read_dataset
 
 
 def seeded(seed=3):
@@ -24,7 +24,7 @@ def seeded(seed=3):
 
 
 def in_box(unit, box):
-    return box.corner("lower") + unit.double() * torch.tensor(box.lengths).double()
+    return box.lower_tensor + unit.double() * torch.tensor(box.lengths).double()
 
 
 def mass_in(box, function):
@@ -60,7 +60,7 @@ def test_polynomials_are_the_mixture(d, generator):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_drawn_mixtures_are_those_of_the_family_normalised_on_the_box(name, generator):
-    problem = FAMILIES[name]()
+    problem = make_problem(name)
     d, count = problem.box.dimension, 3
     mixture = problem.family(2 * count, seeded())
     mass = mass_in(problem.box, mixture.pdf)
@@ -74,7 +74,7 @@ def test_drawn_mixtures_are_those_of_the_family_normalised_on_the_box(name, gene
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_drawn_mixtures_have_mean_one(name):
-    problem = FAMILIES[name]()
+    problem = make_problem(name)
     unit = Grid((2,) * problem.box.dimension)
     for end in problem.draw(20, seeded()):
         means = mass_in(unit, lambda points, end=end: end(points.float()))
@@ -95,7 +95,7 @@ def test_quadrature_is_exact_for_polynomials(d, generator):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_each_mixture_can_have_its_own_points(name, generator):
-    problem = FAMILIES[name]()
+    problem = make_problem(name)
     own = torch.rand(4, 6, problem.box.dimension, generator=generator)
     for end in problem.draw(4, seeded()):
         one_by_one = torch.stack([end(points)[k] for k, points in enumerate(own)])
@@ -109,7 +109,7 @@ def test_densities_are_the_pairs_of_the_same_draw(problem):
     """On the problem's grid; validation must measure what training learns."""
     unit = Grid(problem.box.shape).points().reshape(-1, problem.box.dimension).float()
     ends = problem.draw(3, seeded())
-    densities = problem.densities(3, seeded())
+    densities = problem.draw_densities(3, seeded())
     for end, density in zip(ends, densities, strict=True):
         assert density.grid == problem.box
         relative = density.tensor.flatten(1) * problem.box.volume
@@ -118,7 +118,7 @@ def test_densities_are_the_pairs_of_the_same_draw(problem):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_both_ends_and_every_draw_differ(name):
-    problem, generator = FAMILIES[name](), seeded()
+    problem, generator = make_problem(name), seeded()
     unit = torch.full((1, problem.box.dimension), 0.4)
     draws = torch.stack([end(unit) for _ in range(2) for end in problem.draw(5, generator)])
     assert len(draws.unique()) == draws.numel()
@@ -151,12 +151,12 @@ def record(tmp_path, generator):
 )
 def test_recorded_pairs_take_their_values_at_the_cells(shape, lower, upper, record):
     file, arrays = record(shape, lower=lower, upper=upper)
-    problem, d = read_own(file), len(shape) - 1
+    problem, d = read_dataset(file), len(shape) - 1
     assert problem.box == Grid(shape[1:], 0.0 if lower is None else lower, upper or 1.0)
     cells = Grid(shape[1:]).points().reshape(-1, d).float()
     drawn = [end(cells) for end in problem.draw(40, seeded())]
     assert rows_of(drawn, arrays) <= set(range(shape[0]))
-    held = [end.tensor * problem.box.volume for end in problem.densities(40, seeded())]
+    held = [end.tensor * problem.box.volume for end in problem.draw_densities(40, seeded())]
     assert rows_of(held, arrays) <= set(range(shape[0]))
 
 
@@ -170,11 +170,11 @@ def test_recorded_pairs_take_their_values_at_the_cells(shape, lower, upper, reco
 )
 def test_the_last_tenth_of_recorded_pairs_is_held_out(count, trained, held_out, record):
     file, arrays = record((count, 9))
-    problem = read_own(file)
+    problem = read_dataset(file)
     drawn = [end(Grid(9).points().float()) for end in problem.draw(400, seeded())]
     assert rows_of(drawn, arrays) == set(trained)
     for found, expected in zip(
-        (problem.densities(400, seeded()), problem.test_pairs(400)), held_out, strict=True
+        (problem.draw_densities(400, seeded()), problem.test_pairs(400)), held_out, strict=True
     ):
         assert rows_of([end.tensor for end in found], arrays) == set(expected)
 
@@ -193,7 +193,7 @@ def rows_of(ends, arrays):
 
 
 def test_each_recorded_pair_can_have_its_own_points(record, generator):
-    problem = read_own(record((3, 5, 6))[0])
+    problem = read_dataset(record((3, 5, 6))[0])
     own = torch.rand(4, 7, 2, generator=generator)
     for end in problem.draw(4, seeded()):
         one_by_one = torch.stack([end(points)[k] for k, points in enumerate(own)])
@@ -203,7 +203,7 @@ def test_each_recorded_pair_can_have_its_own_points(record, generator):
 def test_a_box_that_is_no_cube_is_refused(record):
     file, _ = record((3, 8, 16), lower=np.zeros(2), upper=np.array([1.0, 2.0]))
     with pytest.raises(FileError) as error:
-        read_own(file)
+        read_dataset(file)
     expected = f"The box in {file} has sides (1.0, 2.0); pad the densities to a cube."
     assert str(error.value) == expected
 
@@ -213,12 +213,12 @@ def test_training_and_solver_read_the_same_sensors(upper, record):
     settings = GeONetSettings(
         dimension=2, sensors=6, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2)
     )
-    model = build(settings, 0).requires_grad_(False)
+    model = build_model(settings, 0).requires_grad_(False)
     file, _ = record((3, 8, 16), lower=np.zeros(2), upper=np.array(upper))
-    problem = read_own(file)
+    problem = read_dataset(file)
     ends = [end(sensor_points(6, 2)) for end in problem.draw(1, seeded())]
     trained = model.coefficients(*ends)
-    solved = Bases(model).coefficients(*problem.pairs(1))
+    solved = BasisCache(model).coefficients(*problem.pairs(1))
     for a, b in zip(trained, solved, strict=True):
         assert torch.allclose(a, b, atol=1e-5)
 
@@ -253,23 +253,23 @@ def test_training_and_solver_read_the_same_sensors(upper, record):
 def test_wrong_arrays_are_refused(changes, message, record):
     file, _ = record((3, 8), **changes)
     with pytest.raises(FileError) as error:
-        read_own(file)
+        read_dataset(file)
     assert str(error.value).startswith(f"{file}{message}")
 
 
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(FileError, match=r"There is no file .*none.npz; check the path\."):
-        read_own(tmp_path / "none.npz")
+        read_dataset(tmp_path / "none.npz")
 
 
 def test_a_single_array_is_refused(tmp_path):
     np.save(tmp_path / "single.npy", np.ones((3, 8)))
     with pytest.raises(FileError, match=r"Cannot read .*single.npy as an npz of densities: "):
-        read_own(tmp_path / "single.npy")
+        read_dataset(tmp_path / "single.npy")
 
 
 def test_a_broken_file_is_refused_and_closed(tmp_path):
     """An open file would be a warning, which is an error in tests."""
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(FileError, match=r"Cannot read .*broken.npz as an npz of densities: "):
-        read_own(tmp_path / "broken.npz")
+        read_dataset(tmp_path / "broken.npz")

@@ -15,7 +15,7 @@ import torch
 from geonet._toml import to_table, to_toml
 from geonet.errors import ConfigError
 from geonet.solvers.neural.model import load_model, read_tensors
-from geonet.training.distributed import Processes, joined_processes
+from geonet.training.distributed import Processes, join_processes
 from geonet.training.loop import Run, train
 
 PATIENCE = 240  # seconds, on a machine that has other work
@@ -27,11 +27,11 @@ from pathlib import Path
 
 import torch
 from geonet.errors import TrainingError
-from geonet.training import kept_truths
+from geonet.training import checkpoint as kept_truths
 from geonet.training.config import read_config
 from geonet.training.loop import Run, train
-from geonet.solvers.neural.geonet import GeONetObjective
-from geonet.training.distributed import joined_processes
+from geonet.solvers.neural.geonet import GeONetLoss
+from geonet.training.distributed import join_processes
 
 folder, *ports = sys.argv[1:]
 folder, rank = Path(folder), int(os.environ["RANK"])
@@ -44,36 +44,36 @@ def go(name, config=config, **options):  # every group of processes meets at a p
     return [outcome.reason, outcome.step]
 
 os.environ["MASTER_PORT"] = ports.pop()
-with joined_processes() as processes:
-    found["place"] = [processes.rank, processes.count, processes.writes]
-    found["any"] = processes.any(rank == 0, rank == 1, False)
+with join_processes() as processes:
+    found["place"] = [processes.rank, processes.count, processes.is_main]
+    found["any"] = [processes.any(rank == 1), processes.any(False)]
     own = ((None, "b")[rank], "ba"[rank], None)
-    found["first"] = [processes.first(value, ("a", "b")) for value in own]
+    found["first"] = [processes.broadcast_first(value, ("a", "b")) for value in own]
     found["mean"] = processes.mean(torch.tensor([1.0 + 2 * rank]))
-    found["gathered"] = processes.gathered(torch.tensor([rank]))
+    found["gathered"] = processes.gather(torch.tensor([rank]))
     run = Run(config, folder, processes)
-    batch = run.batch()
-    found["batch"] = [batch.source, batch.points, batch.places]
-    terms = run.shared(batch)
+    batch = run.draw_batch()
+    found["batch"] = [batch.source, batch.points, batch.endpoint_points]
+    terms = run.parallel(batch)
     run.objective.total(terms).backward()
     found["gradients"] = [p.grad for p in run.model.parameters() if p.requires_grad]
     for _ in range(5):
-        run.take_step()
+        run.step()
     found["weights"] = run.model.state_dict()
     found["balance"] = run.progress.weights
-    run.leave()
+    run.close()
     run = Run(transport, folder, processes)
-    batch = run.batch()
-    run.objective.total(run.shared(batch)).backward()
+    batch = run.draw_batch()
+    run.objective.total(run.parallel(batch)).backward()
     found["transport"] = {
         "batch": [batch.source, batch.points],
         "gradients": [p.grad for p in run.model.parameters()],
         "start": {name: value.clone() for name, value in run.model.state_dict().items()},
     }
     for _ in range(5):
-        run.take_step()
+        run.step()
     found["transport"]["weights"] = run.model.state_dict()
-    run.leave()
+    run.close()
 
 found["transport"]["whole"] = go("transport", transport)
 found["transport"]["half"] = go("transport parts", transport, stop_at=5)
@@ -82,31 +82,31 @@ found["whole"] = go("whole")
 found["half"] = go("parts", stop_at=5)
 found["resumed"] = go("parts", resume=True)
 
-take_step = Run.take_step
+take_step = Run.step
 def signalled(self):
     if rank == 1 and self.progress.step == 2:
         os.kill(os.getpid(), signal.SIGTERM)
     return take_step(self)
-Run.take_step = signalled
+Run.step = signalled
 found["signalled"] = go("signalled")
-Run.take_step = take_step
+Run.step = take_step
 
-truth_of_pair = kept_truths.truth_of_pair
+reference_for_pair = kept_truths.reference_for_pair
 def signalled(*pair):
     os.kill(os.getpid(), signal.SIGTERM)
-    return truth_of_pair(*pair)
-kept_truths.truth_of_pair = signalled
+    return reference_for_pair(*pair)
+kept_truths.reference_for_pair = signalled
 found["early"] = go("early")
-kept_truths.truth_of_pair = truth_of_pair
+kept_truths.reference_for_pair = reference_for_pair
 found["late"] = go("early", resume=True)
 
-total = GeONetObjective.total
+total = GeONetLoss.total
 def spoil(step):
     steps = iter(range(1, 100))
     def spoilt(self, terms, weights=None):
         loss = total(self, terms, weights)
         return loss * float("nan") if next(steps) == step and rank == 1 else loss
-    GeONetObjective.total = spoilt
+    GeONetLoss.total = spoilt
 for step in (4, 1):
     spoil(step)
     try:
@@ -180,22 +180,22 @@ def _free_ports(count: int) -> list[str]:
 
 
 def test_one_process_agrees_with_itself():
-    with joined_processes() as processes:
+    with join_processes() as processes:
         assert processes == Processes(0, 1)
-        assert processes.writes
-        assert processes.any(True, False) == [True, False]
-        assert processes.first("b", ("a", "b")) == "b" and processes.first(None, ("a",)) is None
+        assert processes.is_main
+        assert processes.any(True) and not processes.any(False)
+        assert processes.broadcast_first("b", ("a", "b")) == "b" and processes.broadcast_first(None, ("a",)) is None
         assert processes.mean(torch.tensor(2.0)) == 2
-        assert processes.gathered(torch.tensor(2)) == [torch.tensor(2)]
+        assert processes.gather(torch.tensor(2)) == [torch.tensor(2)]
         module = torch.nn.Linear(1, 1)
-        assert processes.shared(module) is module
+        assert processes.parallelize(module) is module
 
 
 def test_two_processes_know_their_place(pair):
     first, second = pair[1]
     assert (first["place"], second["place"]) == ([0, 2, True], [1, 2, False])
     for found in (first, second):
-        assert found["any"] == [True, True, False]
+        assert found["any"] == [True, False]
         assert found["first"] == ["b", "a", None]
         assert found["mean"].tolist() == [2.0]
         assert [int(x) for x in found["gathered"]] == [0, 1]
@@ -212,14 +212,14 @@ def test_their_batches_differ(pair):
 def test_gradients_are_those_of_both_batches_together(pair, config, tmp_path):
     """The mean over the losses of both ranks' batches, computed here in one process."""
     runs = [Run(config, tmp_path, Processes(rank, 1)) for rank in range(2)]  # their streams
-    batches = [run.batch() for run in runs]
+    batches = [run.draw_batch() for run in runs]
     model, objective = runs[0].model, runs[0].objective
     loss = sum(objective.total(objective(batch)) for batch in batches) / 2
     moving = [p for p in model.parameters() if p.requires_grad]
     expected = torch.autograd.grad(loss, moving)
     largest = max(float(gradient.abs().max()) for gradient in expected)
     for found, batch in zip(pair[1], batches, strict=True):
-        own = (batch.source, batch.points, batch.places)
+        own = (batch.source, batch.points, batch.endpoint_points)
         assert all(torch.equal(a, b) for a, b in zip(found["batch"], own, strict=True))
         for gradient, wanted in zip(found["gradients"], expected, strict=True):
             assert torch.allclose(gradient, wanted, rtol=1e-4, atol=1e-6 * largest)
@@ -237,7 +237,7 @@ def test_their_weights_stay_equal(pair, config, tmp_path):
 def test_transport_gradients_are_those_of_both_batches_together(pair, transport_config, tmp_path):
     """And both start from the same standardised modes."""
     runs = [Run(transport_config, tmp_path, Processes(rank, 1)) for rank in range(2)]
-    batches = [run.batch() for run in runs]
+    batches = [run.draw_batch() for run in runs]
     model, objective = runs[0].model, runs[0].objective
     loss = sum(objective.total(objective(batch)) for batch in batches) / 2
     expected = torch.autograd.grad(loss, list(model.parameters()))
@@ -269,7 +269,7 @@ def test_two_transport_processes_resume_bit_for_bit(pair, assert_same_state):
         assert each["transport"]["half"] == ["stopped", 5]
     assert_same_state(folder / "transport", folder / "transport parts")
     tensors, _ = read_tensors(folder / "transport" / "checkpoint.safetensors", "a checkpoint")
-    assert not torch.equal(tensors["stream/0"], tensors["stream/1"])
+    assert not torch.equal(tensors["rng/0"], tensors["rng/1"])
 
 
 def test_two_processes_resume_bit_for_bit(pair, assert_same_state):
@@ -279,8 +279,8 @@ def test_two_processes_resume_bit_for_bit(pair, assert_same_state):
         assert each["half"] == ["stopped", 5]
     assert_same_state(folder / "whole", folder / "parts")
     tensors, _ = read_tensors(folder / "whole" / "checkpoint.safetensors", "a checkpoint")
-    assert not torch.equal(tensors["stream/0"], tensors["stream/1"])
-    assert "stream/2" not in tensors
+    assert not torch.equal(tensors["rng/0"], tensors["rng/1"])
+    assert "rng/2" not in tensors
 
 
 def test_two_processes_are_not_one(pair, config, tmp_path, logged):
@@ -320,7 +320,7 @@ def test_a_nan_in_one_stops_both(pair, step):
 def test_resuming_with_another_number_of_processes(pair, config):
     checkpoint = pair[0] / "whole" / "checkpoint.safetensors"
     before = checkpoint.read_bytes()
-    with pytest.raises(ConfigError, match="was trained by 2 processes, here are 1; resume with as"):
+    with pytest.raises(ConfigError, match="was written by 2 processes, now there are 1"):
         train(config, pair[0] / "whole", resume=True)
     assert checkpoint.read_bytes() == before
 
@@ -338,6 +338,6 @@ def test_torchrun(config, tmp_path, logged):
     steps = [entry["step"] for entry in logged(tmp_path / "run") if "loss" in entry]
     assert steps == list(range(1, 13))
     tensors, _ = read_tensors(tmp_path / "run" / "checkpoint.safetensors", "a checkpoint")
-    assert "stream/1" in tensors
+    assert "rng/1" in tensors
     assert load_model(tmp_path / "run" / "model.safetensors")[1]["steps"] in (6, 12)
     assert not list((tmp_path / "run").glob(".*"))

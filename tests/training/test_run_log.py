@@ -26,7 +26,7 @@ def log(tmp_path):
 def _write(folder, *steps: int) -> None:
     with RunLog(folder, Display(10), 0) as log:
         for step in steps:
-            log.losses(step, 2.0, TERMS, learning_rate=1e-3, seconds=0.5)
+            log.log_loss(step, 2.0, TERMS, learning_rate=1e-3, seconds=0.5)
 
 
 def _steps(log) -> list[int]:
@@ -113,9 +113,9 @@ def test_a_kill_between_checkpoints_leaves_the_log_of_one_run(
 def test_without_a_terminal_errors_are_lines_on_standard_error(tmp_path, capsys):
     """The error that counts is the one at t = ½, beside that of the linear mixture."""
     with Display(10) as display, RunLog(tmp_path, display, 0) as log:
-        display.at(1)
-        log.losses(1, 2.0, TERMS)
-        log.validation(1, [0.0, 1.5, 2.125, 1.5, 0.0], 33.04, 61.2)
+        display.set_step(1)
+        log.log_loss(1, 2.0, TERMS)
+        log.log_validation(1, [0.0, 1.5, 2.125, 1.5, 0.0], 33.04, 61.2)
     out, err = capsys.readouterr()
     assert (out, err) == ("", "step 1  61 s  L1 at t = ½: 2.12 % (linear mixture 33 %)\n")
     assert read_log(tmp_path / "log.jsonl")[-1] == {
@@ -130,11 +130,11 @@ def test_without_a_terminal_work_is_a_line_now_and_then(monkeypatch, capsys):
     """When it begins, and then every ten seconds; a process that shows nothing prints nothing."""
     now = 100.0
     monkeypatch.setattr(run_log, "monotonic", lambda: now)
-    with Display(10) as display, Display(10, shown=False) as quiet:
-        display.doing("reading data")
+    with Display(10) as display, Display(10, visible=False) as quiet:
+        display.status("reading data")
         for k in range(1, 26):
             for each in (display, quiet):
-                each.doing("validating", f"exact path {k}/25")
+                each.status("validating", f"exact path {k}/25")
             now += 1
     assert capsys.readouterr().err.splitlines() == [
         "reading data",
@@ -150,12 +150,12 @@ def test_on_a_terminal_the_bar_says_what_goes_on(monkeypatch, tmp_path):
     console = Console(file=shown, force_terminal=True, width=200, markup=False)
     monkeypatch.setattr(run_log, "Console", lambda **_: console)
     with Display(20) as display, RunLog(tmp_path, display, 3) as log:
-        display.at(3)
-        display.doing("validating", "exact path 7/16")
+        display.set_step(3)
+        display.status("validating", "exact path 7/16")
         display.bar.refresh()
         assert "3/20 validating: exact path 7/16" in _plain(shown)
-        log.validation(4, [0.0, 1.5, 2.125, 1.5, 0.0], 33.04, 1.0)
-        log.losses(4, 2.0, {"mismatch": 2.0})
+        log.log_validation(4, [0.0, 1.5, 2.125, 1.5, 0.0], 33.04, 1.0)
+        log.log_loss(4, 2.0, {"mismatch": 2.0})
         display.bar.refresh()
     assert "(ρ0−ρ1 2.0e+00) L1 at t = ½: 2.12 % (linear mixture 33 %)" in _plain(shown)
     assert "step 4" not in _plain(shown)
@@ -190,8 +190,8 @@ def test_with_tensorboard(tmp_path, monkeypatch):
     module.SummaryWriter = SummaryWriter
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     with RunLog(tmp_path, Display(10), 0) as log:
-        log.losses(3, 2.0, {"source": 2.0}, learning_rate=0.1)
-        log.validation(3, [1.0, 4.0, 5.0], 30.0, 0.5)
+        log.log_loss(3, 2.0, {"source": 2.0}, learning_rate=0.1)
+        log.log_validation(3, [1.0, 4.0, 5.0], 30.0, 0.5)
     assert written == [
         str(tmp_path / "tensorboard"),
         ("loss", 2.0, 3),

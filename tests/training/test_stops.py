@@ -14,7 +14,7 @@ from geonet.solvers.neural import model as model_file
 from geonet.solvers.neural.model import read_tensors
 from geonet.training import checkpoint as kept_truths
 from geonet.training import loop as stops
-from geonet.training.loop import Run, Stopped, Stops, train
+from geonet.training.loop import Run, StopRequested, StopMonitor, train
 
 BOTH = pytest.mark.parametrize(
     ("number", "reason"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]
@@ -27,7 +27,7 @@ def on_pair(monkeypatch):
     """Do something before the n-th pair of the validation is solved; gives the list of calls."""
 
     def do(what, n: int) -> list:
-        calls, whole = [], _truth_of_pair
+        calls, whole = [], _reference_for_pair
 
         def slow(*pair):
             calls.append(pair)
@@ -35,13 +35,13 @@ def on_pair(monkeypatch):
                 what()
             return whole(*pair)
 
-        monkeypatch.setattr(kept_truths, "truth_of_pair", slow)
+        monkeypatch.setattr(kept_truths, "reference_for_pair", slow)
         return calls
 
     return do
 
 
-_truth_of_pair = kept_truths.truth_of_pair
+_reference_for_pair = kept_truths.reference_for_pair
 
 
 def _send(*numbers: int):
@@ -53,7 +53,7 @@ def _step(folder: Path) -> int:
 
 
 def _kept(folder: Path) -> int:
-    _, header = read_tensors(folder / "truths.safetensors", "exact paths")
+    _, header = read_tensors(folder / "references.safetensors", "exact paths")
     return len(header["solvers"])
 
 
@@ -130,7 +130,7 @@ def test_a_stop_on_resume_leaves_the_checkpoint_as_it_was(tiny, tmp_path, on_pai
     """Where the exact paths are gone, they are solved again, and this is stopped."""
     config = tiny(validation=SIX_PAIRS)
     train(config, tmp_path, stop_at=4)
-    (tmp_path / "truths.safetensors").unlink()
+    (tmp_path / "references.safetensors").unlink()
     before = {file.name: file.read_bytes() for file in tmp_path.glob("*.safetensors")}
     on_pair(_send(signal.SIGTERM), 1)
     outcome = train(config, tmp_path, resume=True)
@@ -149,7 +149,7 @@ def test_no_pair_is_solved_again_on_resume(tiny, tmp_path, on_pair):
 
 def test_a_finished_training_solves_nothing(tiny, tmp_path, on_pair):
     outcome = train(tiny(), tmp_path)
-    (tmp_path / "truths.safetensors").unlink()
+    (tmp_path / "references.safetensors").unlink()
     calls = on_pair(None, 0)
     assert train(tiny(), tmp_path, resume=True) == outcome and not calls
 
@@ -159,7 +159,7 @@ def test_there_is_a_sign_of_life_from_the_start(tiny_transport, tmp_path, on_pai
     seen = []
     on_pair(lambda: seen.append(capsys.readouterr().err), 1)
     train(tiny_transport(), tmp_path)
-    assert seen == ["reading data\ndrawing typical densities\nvalidating: exact path 1/2\n"]
+    assert seen == ["reading data\ndrawing calibration densities\nvalidating: exact path 1/2\n"]
 
 
 # ---- while files are written
@@ -169,9 +169,9 @@ def test_a_second_interrupt_while_saving_leaves_whole_files(
     tiny, tmp_path, monkeypatch, assert_same_state
 ):
     """The first comes in the fifth step, the second when the checkpoint is half-made."""
-    whole, save = Run.take_step, model_file.save
+    whole, save = Run.step, model_file.save
 
-    def take_step(self):
+    def step(self):
         if self.progress.step == 4:
             os.kill(os.getpid(), signal.SIGINT)
         return whole(self)
@@ -181,7 +181,7 @@ def test_a_second_interrupt_while_saving_leaves_whole_files(
             os.kill(os.getpid(), signal.SIGINT)
         return save(tensors, metadata)
 
-    monkeypatch.setattr(Run, "take_step", take_step)
+    monkeypatch.setattr(Run, "step", take_step)
     monkeypatch.setattr(model_file, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train(tiny(), tmp_path / "run")
@@ -198,21 +198,21 @@ def test_a_second_interrupt_while_saving_leaves_whole_files(
 @BOTH
 def test_signals_are_heard_only_meanwhile(number, reason):
     before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
-    asked = Stops()
-    with asked.listening_to_signals():
+    asked = StopMonitor()
+    with asked.install_handlers():
         assert asked.reason is None
         asked.check()
         os.kill(os.getpid(), number)
         assert asked.reason == reason
-        with pytest.raises(Stopped):
+        with pytest.raises(StopRequested):
             asked.check()
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_a_signal_counts_before_the_clock(monkeypatch):
-    asked = Stops(time_limit=-1)
+    asked = StopMonitor(time_limit=-1)
     assert asked.reason == "time limit"
-    with asked.listening_to_signals():
+    with asked.install_handlers():
         os.kill(os.getpid(), signal.SIGTERM)
     assert asked.reason == "terminated"
 
@@ -221,7 +221,7 @@ def test_other_threads_hear_the_clock_alone():
     found = []
 
     def work() -> None:
-        with Stops(-1).listening_to_signals() as asked:
+        with StopMonitor(-1).install_handlers() as asked:
             found.append(asked.reason)
 
     thread = threading.Thread(target=work)

@@ -12,7 +12,7 @@ from scipy.special import ndtr
 
 import geonet
 from geonet.errors import TrainingError
-from geonet.evaluation import exact_path
+from geonet.evaluation import reference_frames
 from geonet.metrics import l1
 from geonet.mixture import BOX_1D, mixtures_1d
 from geonet.paths import QUARTERS
@@ -33,7 +33,7 @@ def measured(monkeypatch):
 
     def let(*errors: float) -> None:
         answers = map(_found, errors)
-        monkeypatch.setattr(Validation, "measured", lambda *_: next(answers))
+        monkeypatch.setattr(Validation, "measure", lambda *_: next(answers))
 
     return let
 
@@ -50,13 +50,13 @@ def transport_run(tiny_transport, tmp_path):
 
 
 def test_errors_are_those_of_the_solver_against_the_exact_path(run, tmp_path):
-    measured = run.validation.measured(run.model)
+    measured = run.validation.measure(run.model)
     assert set(measured) == {"validation_l1_percent", "halfway_l1_percent", "calibration"}
     errors = measured["validation_l1_percent"]
     file = save_model(tmp_path / "model.safetensors", run.model, {})
     source, target = run.validation.source, run.validation.target
     learned = geonet.geodesic(source, target, solver=str(file)).density(QUARTERS)
-    exact = exact_path(source, target, 0.0)
+    exact = reference_frames(source, target, 0.0)
     assert errors == pytest.approx((100 * l1(learned, exact).mean(0)).tolist(), rel=1e-5, abs=1e-4)
     assert len(errors) == 5 and min(errors) > 1
 
@@ -64,21 +64,21 @@ def test_errors_are_those_of_the_solver_against_the_exact_path(run, tmp_path):
 @pytest.mark.parametrize("symmetry", ["none", "density"])
 def test_supervised_errors_are_those_of_the_solver(tiny_supervised, tmp_path, symmetry):
     run = Run(tiny_supervised(model={"swap_symmetry": symmetry}), tmp_path, Processes())
-    measured = run.validation.measured(run.model)
+    measured = run.validation.measure(run.model)
     assert set(measured) == {"validation_l1_percent", "halfway_l1_percent"}
     file = save_model(tmp_path / "model.safetensors", run.model, {})
     path = geonet.geodesic(run.validation.source, run.validation.target, solver=str(file))
-    errors = 100 * l1(path.density(QUARTERS), run.validation.truth).mean(0)
+    errors = 100 * l1(path.density(QUARTERS), run.validation.reference).mean(0)
     assert measured["validation_l1_percent"] == pytest.approx(errors.tolist(), rel=1e-5, abs=1e-4)
 
 
 def test_transport_errors_are_those_of_the_uncorrected_solver(transport_run, tmp_path):
     run = transport_run
-    measured = run.validation.measured(run.model)
+    measured = run.validation.measure(run.model)
     file = save_model(tmp_path / "model.safetensors", run.model, {})
     source, target = run.validation.source, run.validation.target
-    path = geonet.geodesic(source, target, solver=str(file), corrections=0)
-    errors = 100 * l1(path.density(QUARTERS), exact_path(source, target, 0.0)).mean(0)
+    path = geonet.geodesic(source, target, solver=str(file), max_iterations=0)
+    errors = 100 * l1(path.density(QUARTERS), reference_frames(source, target, 0.0)).mean(0)
     assert measured["validation_l1_percent"] == pytest.approx(errors.tolist(), rel=1e-5, abs=1e-4)
     assert errors[0] < 0.1 and errors[2] > 1 and errors[4] < 0.1
 
@@ -86,10 +86,10 @@ def test_transport_errors_are_those_of_the_uncorrected_solver(transport_run, tmp
 def test_the_error_halfway_stands_beside_that_of_the_linear_mixture(transport_run, tmp_path):
     """The mean over the quarters counts two ends that are exact whatever was learnt."""
     validation = transport_run.validation
-    measured = validation.measured(transport_run.model)
+    measured = validation.measure(transport_run.model)
     source, target = validation.source.tensor, validation.target.tensor
-    off = ((source + target) / 2 - validation.truth.tensor[:, 2]).abs().sum(1)
-    linear = 100 * (off / validation.truth.tensor[:, 2].sum(1)).mean()
+    off = ((source + target) / 2 - validation.reference.tensor[:, 2]).abs().sum(1)
+    linear = 100 * (off / validation.reference.tensor[:, 2].sum(1)).mean()
     assert measured["halfway_l1_percent"] == {
         "model": measured["validation_l1_percent"][2],
         "linear": pytest.approx(linear.item(), abs=1e-4),
@@ -122,14 +122,14 @@ def test_models_without_an_error_halfway_still_load(tiny_transport, tmp_path):
 def test_transport_models_are_calibrated(transport_run, tmp_path):
     """For half of the validation pairs the largest error is at most slope times mismatch."""
     run = transport_run
-    measured = run.validation.measured(run.model)
+    measured = run.validation.measure(run.model)
     assert set(measured) == {"validation_l1_percent", "halfway_l1_percent", "calibration"}
     assert set(measured["calibration"]) == {"slope", "limit"}
     file = save_model(tmp_path / "model.safetensors", run.model, {"measured": measured})
     source, target = run.validation.source, run.validation.target
-    path = geonet.geodesic(source, target, solver=str(file), corrections=0)
-    largest = l1(path.density(QUARTERS), run.validation.truth).amax(1)
-    ratios = largest / path.halfway.mismatch
+    path = geonet.geodesic(source, target, solver=str(file), max_iterations=0)
+    largest = l1(path.density(QUARTERS), run.validation.reference).amax(1)
+    ratios = largest / path.certificate.mismatch
     assert measured["calibration"]["slope"] == pytest.approx(ratios.median().item(), rel=1e-4)
     assert path.calibration._asdict() == measured["calibration"]
 
@@ -137,8 +137,8 @@ def test_transport_models_are_calibrated(transport_run, tmp_path):
 def test_the_truth_in_1d_is_the_density_at_the_centres(generator):
     """As the monotone map between the distribution functions has it, on many points."""
     mixtures = [mixtures_1d(2, generator) for _ in range(2)]
-    source, target = (mixture.on(BOX_1D) for mixture in mixtures)
-    truth = exact_path(source, target, 0.0)
+    source, target = (mixture.to_density(BOX_1D) for mixture in mixtures)
+    truth = reference_frames(source, target, 0.0)
     assert truth.grid == BOX_1D and truth.tensor.shape == (2, 5, 100)
     means = geonet.geodesic(source, target, solver="quantile").density(QUARTERS)
     for n in range(2):
@@ -159,13 +159,13 @@ def test_the_truth_in_2d_and_3d_is_never_a_learned_one(d, monkeypatch):
 
     monkeypatch.setattr("geonet.evaluation.make_solver", recorded)
     grid = geonet.Grid((8,) * d)
-    ends = [geonet.GaussianMixture.isotropic([[m] * d], 0.5).on(grid) for m in (0.48, 0.52)]
-    assert exact_path(*ends, 0.0).tensor.shape == (5, *grid.shape)
+    ends = [geonet.GaussianMixture.isotropic([[m] * d], 0.5).to_density(grid) for m in (0.48, 0.52)]
+    assert reference_frames(*ends, 0.0).tensor.shape == (5, *grid.shape)
     assert asked == [("monge-ampere", grid)]
     values = torch.zeros(2, *grid.shape, dtype=torch.float64)
     values[0, :4] = values[1, 4:] = 1
     asked.clear()
-    middle = exact_path(*(geonet.Density(own, grid) for own in values), 0.0).tensor[2]
+    middle = reference_frames(*(geonet.Density(own, grid) for own in values), 0.0).tensor[2]
     assert asked == [("monge-ampere", grid), ("midpoint", grid.with_shape(24))]
     expected = torch.zeros_like(middle)
     expected[2:6] = 2
@@ -193,7 +193,7 @@ def distribution(mixture, x):
 
 
 def test_the_truth_has_the_given_ends(run):
-    truth, pair = run.validation.truth, (run.validation.source, run.validation.target)
+    truth, pair = run.validation.reference, (run.validation.source, run.validation.target)
     for k, end in zip((0, -1), pair, strict=True):
         assert torch.allclose(truth.tensor[:, k], end.tensor, atol=1e-6)
 
@@ -201,9 +201,9 @@ def test_the_truth_has_the_given_ends(run):
 def test_with_entropy_the_truth_is_the_bridge(run):
     source, target = run.validation.source, run.validation.target
     bridge = geonet.geodesic(source, target, solver="schrodinger", epsilon=0.5).density(QUARTERS)
-    truth = exact_path(source, target, 0.5)
+    truth = reference_frames(source, target, 0.5)
     assert torch.allclose(truth.tensor, bridge.tensor)
-    plain = exact_path(source, target, 0.0)
+    plain = reference_frames(source, target, 0.0)
     assert not torch.allclose(truth.tensor[:, 2], plain.tensor[:, 2], atol=1e-3)
 
 
@@ -212,7 +212,7 @@ def test_pairs_are_the_same_every_time_and_not_those_of_training(tiny, tmp_path,
     other = Run(tiny(validation={"seed": 3}), tmp_path, Processes()).validation
     assert torch.equal(run.validation.source.tensor, again.source.tensor)
     assert not torch.equal(run.validation.source.tensor, other.source.tensor)
-    drawn = [run.batch().source for _ in range(3)]
+    drawn = [run.draw_batch().source for _ in range(3)]
     sensed = run.validation.source.at(10 * run.sensors.double()).float() * 10
     assert float((torch.cat(drawn)[:, None] - sensed).abs().amax(-1).min()) > 0.01
 

@@ -1,4 +1,4 @@
-"""`geonet train`: a model from a TOML file, or from your own densities."""
+"""`geonet train`: train a model from a TOML config or on the user's own densities."""
 
 from __future__ import annotations
 
@@ -9,41 +9,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from geonet.cli.output import CommandStop, format_count, parse_duration, print_table
 from geonet.errors import InputError
 
 if TYPE_CHECKING:
     from geonet.training.config import TrainingConfig
-    from geonet.training.loop import Stops, TrainingOutcome
-    from geonet.training.user_data import OwnReport
+    from geonet.training.loop import StopMonitor, TrainingOutcome
+    from geonet.training.user_data import HoldoutReport
 
-CODES = {"interrupted": 130, "terminated": 143}  # what shells say of SIGINT and SIGTERM
-WHO = {"interrupted": "Ctrl-C", "terminated": "SIGTERM", "stopped": "--stop-at"}
-GO_ON = "go on: the same command with --resume"
-
-
-class StoppedTraining(BaseException):
-    """A signal stopped the training, which has saved and said so; the exit code is left to give."""
-
-    def __init__(self, code: int):
-        super().__init__(code)
-        self.code = code
+RESUME_HINT = "to continue, repeat the command with --resume"
 
 
 def train(
     config: Annotated[
-        Path | None, typer.Argument(help="A TOML file, such as studies/configs/*.toml.")
+        Path | None, typer.Argument(help="TOML file, such as experiments/configs/*.toml.")
     ] = None,
     pairs: Annotated[
         Path | None,
         typer.Option(
             metavar="NPZ",
-            help="Your own densities instead: source and target, (n, cells…), or values, of which "
-            "any two make a pair; lower and upper if the box is not the unit one.",
+            help="Your own densities instead of a config: arrays source and target, (n, cells…), "
+            "or values, of which any two are a pair; lower and upper if the box is not the unit "
+            "box.",
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="With --pairs: the model's name.")] = None,
+    name: Annotated[str | None, typer.Option(help="With --pairs: name of the model.")] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="With --pairs: the number of training steps.")
+        int | None, typer.Option(min=1, help="With --pairs: number of training steps.")
     ] = None,
     floor: Annotated[
         float | None,
@@ -54,136 +46,148 @@ def train(
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Where to write; by default runs/NAME, with the model's name."),
+        typer.Option(help="Output folder; by default runs/NAME, with the name of the model."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the checkpoint in the folder.")
+        bool, typer.Option("--resume", help="Continue from the checkpoint in the folder.")
     ] = False,
     time_limit: Annotated[
-        float | None, typer.Option(min=0.0, help="Minutes after which to save and stop.")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Time after which to save and stop: seconds, or a number with a unit, such as "
+            "300, 5min or 2h.",
+        ),
     ] = None,
     stop_at: Annotated[
-        int | None, typer.Option(min=1, help="The step after which to save and stop.")
+        int | None, typer.Option(min=1, help="Step after which to save and stop.")
     ] = None,
 ) -> int:
-    """Train an operator. Ctrl-C saves and stops; --resume continues exactly where it stopped.
+    """Train a model. Ctrl-C saves and stops; --resume continues exactly from there.
 
     For example: geonet train --pairs my.npz
 
     Several processes: torchrun --nproc-per-node 2 -m geonet train CONFIG.
     """
-    began = perf_counter()  # importing torch takes seconds
+    start = perf_counter()  # importing torch takes seconds
+    seconds = None if time_limit is None else parse_duration(time_limit, "--time-limit")
     from geonet.training.loop import train as run
 
-    def left() -> float | None:
-        """Seconds of the time limit."""
-        return None if time_limit is None else 60 * time_limit - (perf_counter() - began)
+    def remaining() -> float | None:
+        return None if seconds is None else seconds - (perf_counter() - start)
 
-    settings = _settings(config, pairs, name, steps, floor)
-    where = folder or Path("runs") / settings.name
-    if pairs is not None and _talks():
-        _announce(settings)
-    outcome = run(settings, where, resume=resume, time_limit=left(), stop_at=stop_at)
+    settings = _load_settings(config, pairs, name, steps, floor)
+    folder = folder or Path("runs") / settings.name
+    # torchrun numbers its processes; only the first one prints.
+    is_main = os.environ.get("RANK", "0") == "0"
+    if pairs is not None and is_main:
+        _print_settings(settings)
+    outcome = run(settings, folder, resume=resume, time_limit=remaining(), stop_at=stop_at)
     reason: str | None = outcome.reason
-    if _talks():
-        _print(outcome, where, settings.steps)
+    if is_main:
+        _print_outcome(outcome, folder, settings.steps)
         if pairs is not None and outcome.model is not None and reason == "finished":
-            reason = _print_report(outcome.model, settings, where, left())
-    if reason in CODES:
-        raise StoppedTraining(CODES[reason])
+            reason = _print_report(outcome.model, settings, folder, remaining())
+    codes = {"interrupted": 130, "terminated": 143}  # the exit codes of shells for signals
+    if reason in codes:
+        raise CommandStop(codes[reason])
     return 0
 
 
-def _settings(
+def _load_settings(
     config: Path | None,
     pairs: Path | None,
     name: str | None,
     steps: int | None,
     floor: float | None,
 ) -> TrainingConfig:
-    if (config is None) == (pairs is None):
-        raise InputError("What is it to be trained on? Give a TOML file, or --pairs NPZ.")
-    if pairs is not None:
-        from geonet.training.user_data import config_for
+    from geonet.training import make_config, read_config
 
-        return config_for(pairs, name, steps, floor)
+    if pairs is not None and config is None:
+        return make_config(pairs, name, steps, floor)
+    if config is None or pairs is not None:
+        raise InputError("No training data: pass either a TOML config or --pairs FILE.npz.")
     if (name, steps, floor) != (None, None, None):
-        raise InputError("--name, --steps and --floor go with --pairs; the TOML file has its own.")
-    from geonet.training.config import read_config
-
-    assert config is not None
+        raise InputError("--name, --steps and --floor need --pairs; set them in the TOML config.")
     return read_config(config)
 
 
-def _talks() -> bool:
-    """torchrun numbers its processes; only the first one prints."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def _announce(settings: TrainingConfig) -> None:
+def _print_settings(settings: TrainingConfig) -> None:
     problem = settings.problem
     typer.echo(f"training {settings.name} on {problem.file}, {settings.steps} steps")
     if problem.floor:
         typer.echo(
-            f"{problem.floor:.0%} of the mass is spread evenly, now and in every answer: "
-            "maps of densities with holes have jumps (--floor 0 for none)"
+            f"{problem.floor:.0%} of the mass is made uniform, in training and inference: "
+            "maps between densities with holes have jumps (--floor 0 for none)"
         )
 
 
-def _print(outcome: TrainingOutcome, where: Path, steps: int) -> None:
-    from geonet.training.log import halfway_text
+def _print_outcome(outcome: TrainingOutcome, folder: Path, steps: int) -> None:
+    from geonet.training.log import format_halfway_error
 
     if outcome.reason == "finished":
-        typer.echo(f"finished at step {outcome.step} of {steps}, in {where}")
+        typer.echo(f"finished at step {outcome.step} of {steps}, in {folder}")
     else:
-        who = WHO.get(outcome.reason, outcome.reason)
-        typer.echo(f"saved, stopped at step {outcome.step} of {steps} ({who}); {GO_ON}")
+        cause = _format_cause(outcome.reason)
+        typer.echo(f"saved, stopped at step {outcome.step} of {steps} ({cause}); {RESUME_HINT}")
     if outcome.model is not None:
-        errors = halfway_text(outcome.halfway, outcome.linear)
+        errors = format_halfway_error(outcome.halfway, outcome.linear)
         typer.echo(f"model: {outcome.model}" + (f", {errors}" if errors else ""))
         typer.echo(f"use it: geonet geodesic A B --solver {outcome.model}")
 
 
-def _print_report(
-    model: Path, settings: TrainingConfig, where: Path, time_limit: float | None
-) -> str | None:
-    """Measure on held-out pairs; gives the reason if it was stopped, and None if it was not."""
-    from geonet._format import format_percent
-    from geonet.cli.output import counted, print_table
-    from geonet.training.loop import Stopped, Stops
+def _format_cause(reason: str | None) -> str:
+    causes = {"interrupted": "Ctrl-C", "terminated": "SIGTERM", "stopped": "--stop-at"}
+    return causes.get(str(reason), str(reason))
 
-    stops = Stops(time_limit)
+
+def _print_report(
+    model: Path, settings: TrainingConfig, folder: Path, time_limit: float | None
+) -> str | None:
+    """Evaluate the model on held-out pairs; return the reason if this was stopped, else None."""
+    from geonet._format import format_percent
+    from geonet.training.loop import StopMonitor, StopRequested
+
+    monitor = StopMonitor(time_limit)
     try:
-        report = _report(model, settings, where, stops)
-    except Stopped:
-        who = WHO.get(str(stops.reason), stops.reason)
-        typer.echo(f"stopped before the report on held-out pairs ({who}); {GO_ON}")
-        return stops.reason
-    file = report.save(where)
-    exact = ", ".join(f"{solver} ({count})" for solver, count in report.truth.items())
-    pairs = counted(report.model.pairs, "pair")
-    typer.echo(f"\n{pairs} that training did not see, L1 in %, against {exact}")
+        report = _evaluate(model, settings, folder, monitor)
+    except StopRequested:
+        cause = _format_cause(monitor.reason)
+        typer.echo(f"stopped before the report on held-out pairs ({cause}); {RESUME_HINT}")
+        return monitor.reason
+    file = report.save(folder)
+    exact = ", ".join(f"{solver} ({count})" for solver, count in report.reference.items())
+    pairs = format_count(report.model.pairs, "pair")
+    typer.echo(f"\n{pairs} that training did not use, L1 in %, compared with {exact}")
     rows = zip(report.model.rows(), report.linear.rows(), strict=True)
     print_table(
-        [(*own, mixed[1]) for own, mixed in rows], ("t", "model", "its worst", "linear mixture")
+        [(*model_row, linear_row[1]) for model_row, linear_row in rows],
+        ("t", "model", "its worst", "linear mixture"),
     )
     if report.model.distance is not None:
-        typer.echo(f"W2 is off by {format_percent(report.model.distance / 100)} on average.")
+        typer.echo(f"mean error of W2: {format_percent(report.model.distance / 100)}")
     typer.echo(f"report: {file}")
     return None
 
 
-def _report(model: Path, settings: TrainingConfig, where: Path, stops: Stops) -> OwnReport:
-    """The report, which shows the pair that it is at; a stop leaves by `Stopped`."""
+def _evaluate(
+    model: Path, settings: TrainingConfig, folder: Path, monitor: StopMonitor
+) -> HoldoutReport:
+    """Return the report and display progress; raise StopRequested after a stop request."""
     from geonet._progress import progress_callback
-    from geonet.training.checkpoint import TRUTHS
+    from geonet.training.checkpoint import ReferenceCache
     from geonet.training.log import Display
-    from geonet.training.user_data import report_on_own
+    from geonet.training.user_data import evaluate_on_holdout
 
-    def hear(line: str) -> None:
-        stops.check()
-        display.doing("held-out pairs", line)
+    def on_progress(line: str) -> None:
+        monitor.check()
+        display.status("held-out pairs", line)
 
-    with stops.listening_to_signals(), Display(settings.steps) as display, progress_callback(hear):
-        display.at(settings.steps)
-        return report_on_own(model, settings, truths=where / TRUTHS)
+    cache = folder / ReferenceCache.file_name
+    with (
+        monitor.install_handlers(),
+        Display(settings.steps) as display,
+        progress_callback(on_progress),
+    ):
+        display.set_step(settings.steps)
+        return evaluate_on_holdout(model, settings, cache=cache)

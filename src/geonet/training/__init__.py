@@ -1,7 +1,17 @@
-"""Training operators on pairs of densities; only a DeepONet is shown geodesics."""
+"""Training of neural operators on pairs of densities."""
 
 from geonet.training.config import TrainingConfig, read_config
 from geonet.training.loop import TrainingOutcome, train
-from geonet.training.user_data import config_for
+from geonet.training.problems import Problem, list_problems, register_problem
+from geonet.training.user_data import make_config
 
-__all__ = ["TrainingConfig", "TrainingOutcome", "config_for", "read_config", "train"]
+__all__ = [
+    "Problem",
+    "TrainingConfig",
+    "TrainingOutcome",
+    "list_problems",
+    "make_config",
+    "read_config",
+    "register_problem",
+    "train",
+]

@@ -1,4 +1,4 @@
-"""The settings of a training, read from a TOML file."""
+"""Settings of a training run, as frozen dataclasses that a TOML file fills."""
 
 from __future__ import annotations
 
@@ -12,27 +12,76 @@ from geonet._toml import check_types, from_table, read_toml, require
 from geonet._validation import as_path
 from geonet.solvers.neural.geonet import GeONetSettings
 from geonet.solvers.neural.losses import LossSettings
-from geonet.solvers.neural.model import PRETRAINED, ModelSettings, form_of
+from geonet.solvers.neural.model import PRETRAINED, ModelSettings, model_class
 
-# ---- How weights move: the settings of an optimizer.
+
+@dataclass(frozen=True)
+class ProblemSettings:
+    """Training data: a problem by name or location, or a file of densities.
+
+    Attributes:
+        family: "mixtures-1d", "mixtures-2d", "mixtures-3d", "anything-2d", "anything-3d", a name
+            from `geonet.training.register_problem`, or a location "module:factory".
+        file: npz with `source` and `target`, or with `values` (see `read_dataset`). With a
+            location as `family`, the file is the argument of its factory.
+        floor: share of the mass of every density of the file that is made uniform, in training and
+            inference.
+    """
+
+    family: str | None = None
+    file: str | None = None
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        is_location = self.family is not None and ":" in self.family
+        require(
+            (self.family is None) != (self.file is None) or is_location,
+            "give either a family or a file of densities.",
+        )
+        require(0 <= self.floor < 1, f"floor is {self.floor:g}; give a share in [0, 1).")
+        require(not self.floor or self.family is None, "floor applies to a file only; remove it.")
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """Pairs and points of one step.
+
+    Attributes:
+        scheme: "cartesian" evaluates every pair at every point; "triples", as in the paper, each
+            pair at one point of its own.
+        pairs: number of new pairs per step.
+        points: number of points (x, t) per step; ignored for triples.
+        places: number of points at which the ends are compared; ignored for triples, by models with
+            exact ends, and by a DeepONet, which is compared with whole paths.
+    """
+
+    scheme: Literal["cartesian", "triples"] = "cartesian"
+    pairs: int = 64
+    points: int = 512
+    places: int = 128
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        _require_positive(self, "pairs", "points", "places")
 
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """How the weights move.
+    """Optimizer and learning rate.
 
     Attributes:
         name: "soap" or "adam".
-        learning_rate: at the top of the schedule.
-        schedule: "cosine" or "exponential", both down to `final` of it, or "constant".
-        final: share of the learning rate that is left at the end.
-        warmup: steps over which it rises from zero.
-        balance_every: rescale the weights of the terms so that their gradients have equal norms,
-            every so many steps; 0 for never.
-        weight_decay: every step takes this share, times the learning rate, off all matrices.
-            Without it, weights that matter to no density of the training walk at random, and to
-            other densities they matter.
-        clip: the largest norm of a gradient, to which larger ones are shortened; 0 for any.
+        learning_rate: largest value of the schedule.
+        schedule: "cosine" or "exponential", both down to `final`, or "constant".
+        final: learning rate at the end, relative to `learning_rate`.
+        warmup: steps over which the learning rate rises from zero.
+        balance_every: steps between two rescalings of the terms of the loss to gradients of equal
+            norm; 0 for none.
+        weight_decay: share of all matrices, times the learning rate, that a step subtracts. It
+            stops the random walk of weights that have no influence on the training densities, but
+            may have some on others.
+        clip: largest norm of a gradient; longer ones are shortened; 0 for no limit.
     """
 
     name: Literal["soap", "adam"] = "soap"
@@ -47,95 +96,19 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}; give > 0.")
         require(0 < self.final <= 1, f"final is {self.final}; give a share in (0, 1].")
-        require(self.warmup >= 0, f"warmup is {self.warmup}; give ≥ 0.")
-        require(self.clip >= 0, f"clip is {self.clip:g}; give a norm, or 0 for none.")
-        require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay:g}; give ≥ 0.")
-        require(self.balance_every >= 0, f"balance_every is {self.balance_every}; give ≥ 0.")
-
-
-DIMENSIONS = {
-    "mixtures-1d": 1,
-    "mixtures-2d": 2,
-    "mixtures-3d": 3,
-    "anything-2d": 2,
-    "anything-3d": 3,
-    "clouds": 2,
-    "digits": 2,
-    "digit-codes": 1,
-}
-
-
-@dataclass(frozen=True)
-class ProblemSettings:
-    """What to train on: a family, or a file of your own densities (see `own.read_own`).
-
-    Attributes:
-        family: "anything-2d" draws densities of many kinds on the unit square (see `anything`),
-            "anything-3d" on the unit cube;
-            "digits" and "digit-codes" read MNIST's training set (`GEONET_DATA`).
-        file: npz with `source` and `target`, or with `values`.
-        floor: share of the mass of every density of the file that is made uniform, in training and
-            whenever the model answers.
-        autoencoder: for "digit-codes", the file of another autoencoder than the one shipped.
-    """
-
-    family: (
-        Literal[
-            "mixtures-1d",
-            "mixtures-2d",
-            "mixtures-3d",
-            "anything-2d",
-            "anything-3d",
-            "clouds",
-            "digits",
-            "digit-codes",
-        ]
-        | None
-    ) = None
-    file: str | None = None
-    floor: float = 0.0
-    autoencoder: str | None = None
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        require(
-            (self.family is None) != (self.file is None),
-            "give either a family or a file of pairs.",
-        )
-        require(0 <= self.floor < 1, f"floor is {self.floor:g}; give a share in [0, 1).")
-        require(not self.floor or self.file is not None, "floor belongs to a file; remove it.")
-        require(
-            self.autoencoder is None or self.family == "digit-codes",
-            'autoencoder belongs to family = "digit-codes"; remove it.',
-        )
-
-
-@dataclass(frozen=True)
-class SamplingSettings:
-    """What one step sees.
-
-    Attributes:
-        scheme: "cartesian": every pair at every point; "triples": the paper's, each pair at one.
-        pairs: new pairs a step.
-        points: points (x, t) a step; with triples as many as pairs.
-        places: points where the ends are compared; with triples as many as pairs. The transport
-            form has none: its ends are exact; nor has a DeepONet, which is shown whole paths.
-    """
-
-    scheme: Literal["cartesian", "triples"] = "cartesian"
-    pairs: int = 64
-    points: int = 512
-    places: int = 128
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("pairs", "points", "places"):
-            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; give at least 1.")
+        for name in ("warmup", "balance_every", "weight_decay", "clip"):
+            require(getattr(self, name) >= 0, f"{name} is {getattr(self, name):g}; give ≥ 0.")
 
 
 @dataclass(frozen=True)
 class ValidationSettings:
-    """Pairs that training never sees, solved exactly once at the start; 0 pairs for none."""
+    """Validation pairs, which training does not use; their exact paths are solved at the start.
+
+    Attributes:
+        pairs: number of pairs; 0 for no validation.
+        every: steps between two validations.
+        seed: seed of the pairs.
+    """
 
     pairs: int = 32
     every: int = 500
@@ -144,22 +117,22 @@ class ValidationSettings:
     def __post_init__(self) -> None:
         check_types(self)
         require(self.pairs >= 0, f"pairs is {self.pairs}; give ≥ 0.")
-        require(self.every > 0, f"every is {self.every}; give at least 1.")
+        _require_positive(self, "every")
         require(0 <= self.seed < 2**31, f"seed is {self.seed}; give 0 to 2³¹ − 1.")
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """One training, complete: the same config gives the same weights on the same machine.
+    """One training run: the same config yields the same weights on the same machine.
 
     Attributes:
-        name: of the model; the run's folder is called so too.
-        steps: in all.
-        seed: of weights, pairs and points.
+        name: name of the model, and of the run's folder.
+        steps: number of steps.
+        seed: seed of weights, pairs and points.
         checkpoint_every: steps between checkpoints.
         log_every: steps between lines of the log.
         compile: compile the loss: a slow start, then faster steps.
-        start: a shipped model, or the file of one, whose weights to begin with.
+        start: a pretrained model, or a model file, whose weights are the initial ones.
     """
 
     name: str
@@ -183,18 +156,8 @@ class TrainingConfig:
             f"name is {self.name!r}; use letters, digits, '-', '_' and '.'.",
         )
         require(0 <= self.seed < 2**31, f"seed is {self.seed}; give 0 to 2³¹ − 1.")
-        for name in ("steps", "checkpoint_every", "log_every"):
-            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; give at least 1.")
-        family = self.problem.family
-        if family is not None:
-            known = ", ".join(DIMENSIONS)
-            require(family in DIMENSIONS, f"family is {family!r}; choose from {known}.")
-            d = DIMENSIONS[family]
-            require(
-                self.model.dimension == d,
-                f"model.dimension is {self.model.dimension}, but {family} is {d}D; let them agree.",
-            )
-        form_of(self.model.kind).check_training(
+        _require_positive(self, "steps", "checkpoint_every", "log_every")
+        model_class(self.model.kind).check_training(
             self.model,
             self.loss,
             scheme=self.sampling.scheme,
@@ -204,12 +167,18 @@ class TrainingConfig:
         )
 
 
+def _require_positive(settings: object, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        require(value > 0, f"{name} is {value}; give at least 1.")
+
+
 def read_config(file: str | Path) -> TrainingConfig:
-    """The config in a TOML file; relative paths, to pairs or a model, count from its folder."""
+    """Read a TOML file; paths in it are relative to its folder."""
     file = as_path(file)
     table = read_toml(file)
     problem, start = table.get("problem"), table.get("start")
-    with wrap_read_errors(file, "a config"):  # a name may hold what no path can
+    with wrap_read_errors(file, "a config"):  # a name may contain characters that no path can
         if isinstance(problem, dict) and isinstance(problem.get("file"), str):
             problem["file"] = str((file.parent / problem["file"]).resolve())
         if isinstance(start, str) and not (PRETRAINED / f"{start}.safetensors").exists():

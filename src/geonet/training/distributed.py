@@ -1,4 +1,4 @@
-"""One process or several: who writes, and what they have to agree on."""
+"""Data-parallel training in one or several processes, which `torchrun` starts."""
 
 from __future__ import annotations
 
@@ -14,48 +14,42 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
-PATIENCE = timedelta(days=1)  # the others wait while one solves the pairs of the validation
-
 
 @dataclass(frozen=True)
 class Processes:
-    """This process's place among `count`, and its device; `torchrun` starts them."""
+    """Rank of this process, number of processes, and device."""
 
     rank: int = 0
     count: int = 1
     device: str = "cpu"
 
     @property
-    def writes(self) -> bool:
-        """Whether this is the one that logs, shows and saves."""
+    def is_main(self) -> bool:
+        """True for the process that logs, displays and saves."""
         return self.rank == 0
 
-    def shared(self, module: Module) -> Module:
-        """The module with gradients averaged over all processes, weights from the first."""
+    def parallelize(self, module: Module) -> Module:
+        """Return a module whose gradients are averaged over all processes."""
         return module if self.count == 1 else DistributedDataParallel(module)
 
-    def any(self, *flags: bool) -> list[bool]:
-        """Each flag, true if it is for any process."""
-        if self.count == 1:
-            return list(flags)
-        raised = torch.tensor(flags, dtype=torch.uint8, device=self.device)
-        dist.all_reduce(raised, dist.ReduceOp.MAX)
-        return raised.bool().tolist()
+    def any(self, flag: bool) -> bool:
+        """Return whether the flag is true in any process."""
+        return self._reduce_flags([flag])[0]
 
-    def first(self, value: str | None, values: Sequence[str]) -> str | None:
-        """The first of `values` that is `value` in any process; None if none is."""
-        flags = self.any(*(value == one for one in values))
-        return next((one for one, flag in zip(values, flags, strict=True) if flag), None)
+    def broadcast_first(self, value: str | None, values: Sequence[str]) -> str | None:
+        """Return the first of `values` that is the `value` of any process, or None."""
+        flags = self._reduce_flags([value == option for option in values])
+        return next((option for option, flag in zip(values, flags, strict=True) if flag), None)
 
     def mean(self, values: Tensor) -> Tensor:
-        """The average over processes."""
+        """Return the average over processes."""
         if self.count > 1:
             dist.all_reduce(values)
             values /= self.count
         return values
 
-    def gathered(self, state: Tensor) -> list[Tensor]:
-        """Everyone's tensor, in the order of ranks."""
+    def gather(self, state: Tensor) -> list[Tensor]:
+        """Return the tensors of all processes in the order of ranks."""
         if self.count == 1:
             return [state]
         state = state.to(self.device)
@@ -63,17 +57,25 @@ class Processes:
         dist.all_gather(states, state)
         return [s.cpu() for s in states]
 
+    def _reduce_flags(self, flags: list[bool]) -> list[bool]:
+        if self.count == 1:
+            return flags
+        tensor = torch.tensor(flags, dtype=torch.uint8, device=self.device)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        return tensor.bool().tolist()
+
 
 @contextmanager
-def joined_processes() -> Iterator[Processes]:
-    """The group that `torchrun` started, gloo on CPUs, NCCL on GPUs; else this one alone."""
+def join_processes() -> Iterator[Processes]:
+    """Join the group that `torchrun` started: gloo on CPUs, NCCL on GPUs; otherwise run alone."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
-    graphics = torch.cuda.is_available()
-    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if graphics else "cpu"
+    has_gpu = torch.cuda.is_available()
+    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if has_gpu else "cpu"
     if count == 1:
         yield Processes(device=device)
         return
-    dist.init_process_group("nccl" if graphics else "gloo", timeout=PATIENCE)
+    # The others wait while the main process solves the validation pairs.
+    dist.init_process_group("nccl" if has_gpu else "gloo", timeout=timedelta(days=1))
     try:
         yield Processes(dist.get_rank(), count, device)
     finally:

@@ -1,4 +1,4 @@
-"""What a training shows and keeps: a progress bar, a log of JSON lines, TensorBoard."""
+"""Validation against exact paths, and the display and log of a training run."""
 
 from __future__ import annotations
 
@@ -7,97 +7,83 @@ import sys
 from copy import deepcopy
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from geonet._files import atomic_write
+from geonet._format import format_seconds
 from geonet.grid import unit_box
-from geonet.metrics import l1
+from geonet.metrics import l1_tensor
 from geonet.paths import QUARTERS
 from geonet.solvers.neural.model import Model
 from geonet.solvers.registry import make_solver
-from geonet.training.checkpoint import KeptTruths
+from geonet.training.checkpoint import ReferenceCache
 from geonet.training.config import TrainingConfig
 from geonet.training.problems import Problem
-
-# ---- The error against exact solutions, on pairs that training never sees.
-
 
 HALFWAY = QUARTERS.index(0.5)
 
 
 class Validation:
-    """Pairs with their exact paths at the quarters.
+    """Validation pairs with their exact paths at t = 0, ¼, ½, ¾, 1.
 
     Attributes:
-        truth: the frames of the exact paths, (pairs, 5, *cells).
-        linear: the error of the linear mixture at t = ½ in percent, mean over the pairs.
+        reference: frames of the exact paths, (pairs, 5, *cells).
+        linear: mean error at t = ½ of the linear mixture of the ends, in percent.
     """
 
-    def __init__(self, config: TrainingConfig, problem: Problem, truths: KeptTruths):
+    def __init__(self, config: TrainingConfig, problem: Problem, cache: ReferenceCache):
         settings = config.validation
         generator = torch.Generator().manual_seed(settings.seed)
-        self.source, self.target = problem.densities(settings.pairs, generator)
+        self.source, self.target = problem.draw_densities(settings.pairs, generator)
         self.epsilon = config.loss.epsilon
-        self.truth = truths.of(self.source, self.target, self.epsilon).frames
+        self.reference = cache.solve(self.source, self.target, self.epsilon).frames
         mixture = make_solver("linear")(self.source, self.target).density(QUARTERS)
-        self.linear = _percent(l1(mixture, self.truth))[HALFWAY]
+        self.linear = _mean_percent(l1_tensor(mixture, self.reference))[HALFWAY]
 
-    def measured(self, model: Model) -> dict[str, Any]:
-        """What goes into the model's file: the errors, and what the form makes of them."""
+    def measure(self, model: Model) -> dict[str, Any]:
+        """Return the errors of a model and its calibration, for the header of its file."""
         model = model if next(model.parameters()).is_cpu else deepcopy(model).cpu()
-        unit = unit_box(self.source.grid).to_potential(self.epsilon)
-        path = model.path(self.source, self.target, model.settings.kind, {"epsilon": unit})
-        errors = l1(path.density(QUARTERS), self.truth)
-        quarters = _percent(errors)
+        epsilon = unit_box(self.source.grid).to_potential(self.epsilon)
+        name, header = model.settings.kind, {"epsilon": epsilon}
+        path = model.build_path(self.source, self.target, name, header)
+        errors = l1_tensor(path.density(QUARTERS), self.reference)
+        percent = _mean_percent(errors)
         return {
-            "validation_l1_percent": quarters,
-            "halfway_l1_percent": {"model": quarters[HALFWAY], "linear": self.linear},
-            **model.calibration(path, errors),
+            "validation_l1_percent": percent,
+            "halfway_l1_percent": {"model": percent[HALFWAY], "linear": self.linear},
+            **model.calibrate(path, errors),
         }
 
 
-def halfway_text(model: float | None, linear: float | None) -> str:
-    """How errors in percent are shown: at t = ½, for the ends of some forms are always exact."""
-    if model is None:
-        return ""
-    beside = "" if linear is None else f" (linear mixture {linear:.3g} %)"
-    return f"L1 at t = ½: {model:.3g} %{beside}"
-
-
-def _percent(errors: torch.Tensor) -> list[float]:
-    """The mean over pairs of errors (pairs, 5), in percent."""
+def _mean_percent(errors: torch.Tensor) -> list[float]:
+    """Return the mean over pairs of errors (pairs, 5) in percent."""
     return [round(100 * error, 4) for error in errors.mean(0).tolist()]
 
 
-LINE_EVERY = 10.0  # seconds between lines about one piece of work
-SHORT = {
-    "continuity": "cont",
-    "characteristics": "char",
-    "mismatch": "ρ0−ρ1",
-    "folds": "folds",
-    "error": "C−μ",
-    "hamilton_jacobi": "HJ",
-    "source": "t=0",
-    "target": "t=1",
-    "continuity_gradient": "∇cont",
-    "hamilton_jacobi_gradient": "∇HJ",
-}
+def format_halfway_error(model: float | None, linear: float | None) -> str:
+    """Format errors in percent at t = ½: at the ends, some models are exact by construction."""
+    if model is None:
+        return ""
+    comparison = "" if linear is None else f" (linear mixture {linear:.3g} %)"
+    return f"L1 at t = ½: {model:.3g} %{comparison}"
 
 
 class Display:
-    """A bar on a terminal, lines elsewhere, both on standard error.
+    """Progress on standard error: a bar on a terminal, else a line at least every ten seconds.
 
     Args:
-        steps: in all.
-        shown: False for a process that shows nothing.
+        steps: number of steps of the run.
+        visible: False for a process that displays nothing.
+        line_every: seconds between two lines without a terminal.
     """
 
-    def __init__(self, steps: int, shown: bool = True):
+    def __init__(self, steps: int, visible: bool = True, line_every: float = 10.0):
         console = Console(stderr=True, markup=False, highlight=False)
+        self.steps, self.line_every = steps, line_every
         self.bar = Progress(
             BarColumn(bar_width=24),
             TextColumn("{task.completed}/{task.total}"),
@@ -106,11 +92,12 @@ class Display:
             TextColumn("left"),
             TimeRemainingColumn(),
             console=console,
-            disable=not (shown and console.is_terminal),
+            disable=not (visible and console.is_terminal),
         )
         self.task = self.bar.add_task("", total=steps)
-        self._prints = shown and not console.is_terminal
-        self._what, self._printed = "", 0.0
+        self._prints_lines = visible and not console.is_terminal
+        self._activity, self._description = "", ""
+        self._start = self._last_line = monotonic()
 
     def __enter__(self) -> Display:
         self.bar.start()
@@ -119,43 +106,63 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
-    def at(self, step: int) -> None:
-        """Move the bar."""
+    def set_step(self, step: int) -> None:
+        """Move the bar; without a terminal, print a line if the last one is old."""
         self.bar.update(self.task, completed=step)
+        if self._is_line_due():
+            elapsed = format_seconds(monotonic() - self._start)
+            self.log(f"step {step}/{self.steps}, {elapsed}  {self._description}".rstrip())
 
     def describe(self, text: str) -> None:
-        """Show this beside the bar."""
+        """Show a text beside the bar, or in the next line."""
+        self._description = text
         self.bar.update(self.task, description=text)
 
-    def line(self, text: str) -> None:
-        """Print this where there is no bar."""
-        if self._prints:
+    def log(self, text: str) -> None:
+        """Print a line if there is no bar."""
+        self._last_line = monotonic()
+        if self._prints_lines:
             print(text, file=sys.stderr, flush=True)
 
-    def doing(self, what: str, where: str = "") -> None:
-        """Show what goes on between steps: a line when it begins, then one in ten seconds."""
-        text = f"{what}: {where}" if where else what
-        self.describe(text)
-        now = monotonic()
-        if what != self._what or now - self._printed > LINE_EVERY:
-            self._what, self._printed = what, now
-            self.line(text)
+    def status(self, activity: str, detail: str = "") -> None:
+        """Show an activity between steps: one line when it begins, more if it takes long."""
+        text = f"{activity}: {detail}" if detail else activity
+        self.bar.update(self.task, description=text)
+        if activity != self._activity or self._is_line_due():
+            self._activity = activity
+            self.log(text)
+
+    def _is_line_due(self) -> bool:
+        return self._prints_lines and monotonic() - self._last_line > self.line_every
 
 
 class RunLog:
-    """log.jsonl in the run's folder, and what of it is shown.
+    """The file log.jsonl in the folder of a run, TensorBoard if it is installed, and the display.
 
     Args:
-        folder: of the run.
-        display: shows losses and errors.
-        step: where it starts; later lines of an earlier attempt are dropped.
+        folder: folder of the run.
+        display: display for losses and errors.
+        step: first step; lines of later steps from an earlier attempt are removed.
     """
+
+    short_names: ClassVar = {
+        "continuity": "cont",
+        "characteristics": "char",
+        "mismatch": "ρ0−ρ1",
+        "folds": "folds",
+        "error": "C−μ",
+        "hamilton_jacobi": "HJ",
+        "source": "t=0",
+        "target": "t=1",
+        "continuity_gradient": "∇cont",
+        "hamilton_jacobi_gradient": "∇HJ",
+    }
 
     def __init__(self, folder: Path, display: Display, step: int):
         self.file, self.display = folder / "log.jsonl", display
-        _drop_after(self.file, step)
+        _truncate_log(self.file, step)
         self.stream = self.file.open("a", encoding="utf-8")
-        self.board = _tensorboard(folder)
+        self.board = _open_tensorboard(folder)
         self.errors = ""
 
     def __enter__(self) -> RunLog:
@@ -166,18 +173,19 @@ class RunLog:
         if self.board is not None:
             self.board.close()
 
-    def losses(self, step: int, loss: float, terms: dict[str, float], **more: Any) -> None:
-        """Log the loss, its weighted terms, and more."""
+    def log_loss(self, step: int, loss: float, terms: dict[str, float], **more: Any) -> None:
+        """Log the loss, its weighted terms, and further numbers."""
         self._write({"step": step, "loss": loss, "terms": terms, **more})
-        text = " ".join(f"{SHORT.get(name, name)} {value:.1e}" for name, value in terms.items())
+        names = self.short_names
+        text = " ".join(f"{names.get(name, name)} {value:.1e}" for name, value in terms.items())
         self.display.describe(f"loss {loss:.2e} ({text}) {self.errors}")
 
-    def validation(self, step: int, errors: list[float], linear: float, seconds: float) -> None:
-        """Log validation errors in percent: at the quarters, and the linear mixture's at t = ½."""
+    def log_validation(self, step: int, errors: list[float], linear: float, seconds: float) -> None:
+        """Log validation errors in percent at five times, and the linear mixture's at t = ½."""
         entry = {"step": step, "validation": errors, "linear_halfway": linear, "seconds": seconds}
         self._write(entry)
-        self.errors = halfway_text(errors[HALFWAY], linear)
-        self.display.line(f"step {step}  {seconds:.0f} s  {self.errors}")
+        self.errors = format_halfway_error(errors[HALFWAY], linear)
+        self.display.log(f"step {step}  {seconds:.0f} s  {self.errors}")
 
     def _write(self, entry: dict[str, Any]) -> None:
         print(json.dumps(entry), file=self.stream, flush=True)
@@ -194,7 +202,7 @@ class RunLog:
 
 
 def read_log(file: Path) -> list[dict[str, Any]]:
-    """The entries of a log; a last line cut off by a kill is left out."""
+    """Return the entries of a log, without a last line that an interruption truncated."""
     entries = []
     for line in file.read_text(encoding="utf-8").splitlines():
         try:
@@ -204,7 +212,8 @@ def read_log(file: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def _drop_after(file: Path, step: int) -> None:
+def _truncate_log(file: Path, step: int) -> None:
+    """Remove the entries after a step."""
     if not file.exists():
         return
     kept = [entry for entry in read_log(file) if entry["step"] <= step] if step else []
@@ -212,7 +221,7 @@ def _drop_after(file: Path, step: int) -> None:
         temporary.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
 
 
-def _tensorboard(folder: Path):
+def _open_tensorboard(folder: Path):
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

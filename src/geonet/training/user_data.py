@@ -1,7 +1,8 @@
-"""Densities of the user's own to train on: pairs in a file, or a set of which any two make a pair.
+"""Training on the user's own densities: data sets, default settings and the report on a holdout.
 
-The last tenth is held out, two at least. Of pairs its first half is for validation and its second
-half for tests; of a set both draw pairs from all of it.
+The last tenth of a data set is held out, two densities or pairs at least. For pairs, the first half
+of the holdout is for validation and the second half for tests; for single densities, both draw
+pairs from all of it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,12 +24,12 @@ from geonet.density import Density
 from geonet.errors import FileError, InputError
 from geonet.evaluation import Accuracy, measure
 from geonet.grid import Grid
-from geonet.solvers.neural.cascade import square_cells
-from geonet.solvers.neural.losses import EndFunctions, LossSettings
+from geonet.solvers.neural.cascade import choose_resolution
+from geonet.solvers.neural.losses import DensityFunctions, LossSettings
 from geonet.solvers.neural.model import PRETRAINED, load_model
 from geonet.solvers.neural.transport.network import TransportSettings
 from geonet.solvers.registry import make_solver
-from geonet.training.checkpoint import KeptTruths
+from geonet.training.checkpoint import ReferenceCache
 from geonet.training.config import (
     OptimizerSettings,
     ProblemSettings,
@@ -37,131 +37,146 @@ from geonet.training.config import (
     TrainingConfig,
     ValidationSettings,
 )
-from geonet.training.problems import Cells, Problem
+from geonet.training.problems import CellMeans, Problem
 
-TEST_SEED = 7_000
-ALL = 1 << 20  # pairs that are put in a random order
-LEAST_PAIRS, LEAST_DENSITIES = 3, 4
+# ---- Data sets
 
 
-class Own(Problem):
-    """What there is of pairs and sets alike.
+class UserDataset(Problem):
+    """Densities from a file, of which the last ones are held out.
 
     Attributes:
-        seen: how many come first and are trained on.
+        n_training: number of densities or pairs that are used for training; they come first.
     """
 
     def __init__(self, box: Grid, count: int):
         self.box = box
-        self.seen = max(1, count - max(2, math.ceil(count / 10)))
+        self.n_training = max(1, count - max(2, math.ceil(count / 10)))
 
     @abstractmethod
     def test_pairs(self, count: int) -> tuple[Density, Density]:
-        """At most `count` pairs that training did not see, all different."""
+        """Return at most `count` different pairs that are not used for training."""
 
     @abstractmethod
     def pairs(self, count: int) -> tuple[Density, Density]:
-        """At most `count` of all pairs, all different."""
+        """Return at most `count` different pairs of all data."""
 
-    def _splines(self, *ends: Tensor) -> EndFunctions:
-        """Densities (n, *cells) as functions on the unit box, relative to uniform."""
-        first, second = (Cells(end.float() * self.box.volume) for end in ends)
-        return first, second
+    @abstractmethod
+    def empty_share(self) -> float:
+        """Return the share of cells that are zero."""
+
+    def _to_functions(self, source: Tensor, target: Tensor) -> DensityFunctions:
+        """Return densities (n, *cells) as functions on the unit box, relative to uniform."""
+        volume = self.box.volume
+        return CellMeans(source.float() * volume), CellMeans(target.float() * volume)
 
 
-class Recorded(Own):
+class PairDataset(UserDataset):
     """Pairs of densities, (n, *cells) each."""
 
     def __init__(self, source: Density, target: Density):
         super().__init__(source.grid, len(source))
         self.source, self.target = source, target
-        self.validated = self.seen + (len(source) - self.seen + 1) // 2  # the rest is for tests
+        self.test_start = self.n_training + (len(source) - self.n_training + 1) // 2
 
-    def draw(self, count: int, generator: torch.Generator) -> EndFunctions:
-        """Random pairs, with repeats, as splines through their cells."""
-        chosen = torch.randint(self.seen, (count,), generator=generator)
-        return self._splines(self.source.tensor[chosen], self.target.tensor[chosen])
+    def draw(self, count: int, generator: torch.Generator) -> DensityFunctions:
+        """Draw training pairs with replacement."""
+        index = torch.randint(self.n_training, (count,), generator=generator)
+        return self._to_functions(self.source.tensor[index], self.target.tensor[index])
 
-    def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
-        """Random pairs that are held out for validation, with repeats."""
-        chosen = torch.randint(self.seen, self.validated, (count,), generator=generator)
-        return self._chosen(chosen)
+    def draw_densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
+        """Draw validation pairs with replacement."""
+        first, last = self.n_training, self.test_start
+        return self._take(torch.randint(first, last, (count,), generator=generator))
 
     def test_pairs(self, count: int) -> tuple[Density, Density]:
-        """The last pairs."""
-        return self._chosen(torch.arange(self.validated, len(self.source))[:count])
+        """Return the last pairs."""
+        return self._take(torch.arange(self.test_start, len(self.source))[:count])
 
     def pairs(self, count: int) -> tuple[Density, Density]:
-        """The first pairs."""
-        return self._chosen(torch.arange(len(self.source))[:count])
+        """Return the first pairs."""
+        return self._take(torch.arange(len(self.source))[:count])
 
-    def _chosen(self, chosen: Tensor) -> tuple[Density, Density]:
+    def empty_share(self) -> float:
+        """Return the share of cells that are zero."""
+        empty = (int((end.tensor == 0).sum()) for end in (self.source, self.target))
+        return sum(empty) / (2 * self.source.tensor.numel())
+
+    def _take(self, index: Tensor) -> tuple[Density, Density]:
         ends = (self.source, self.target)
-        source, target = (Density(end.tensor[chosen], self.box) for end in ends)
+        source, target = (Density(end.tensor[index], self.box) for end in ends)
         return source, target
 
 
-class Pool(Own):
-    """A set of densities (n, *cells), of which any two make a pair."""
+class DensityDataset(UserDataset):
+    """Densities (n, *cells), of which any two are a pair."""
 
     def __init__(self, densities: Density):
         super().__init__(densities.grid, len(densities))
-        self.pool = densities.tensor.float()  # MNIST has 60,000
+        self.values = densities.tensor.float()  # single precision: MNIST has 60,000 images
 
-    def draw(self, count: int, generator: torch.Generator) -> EndFunctions:
-        """Splines through the cells."""
-        chosen = (torch.randint(self.seen, (count,), generator=generator) for _ in range(2))
-        return self._splines(*(self.pool[k] for k in chosen))
-
-    def densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
-        """Pairs of densities that are held out."""
-        held_out = self.pool[self.seen :]
+    def draw(self, count: int, generator: torch.Generator) -> DensityFunctions:
+        """Draw pairs of training densities with replacement."""
         first, second = (
-            torch.randint(len(held_out), (count,), generator=generator) for _ in range(2)
+            torch.randint(self.n_training, (count,), generator=generator) for _ in range(2)
         )
-        second = torch.where(first == second, (second + 1) % len(held_out), second)  # no one alone
-        source, target = (Density(held_out[k].double(), self.box) for k in (first, second))
-        return source, target
+        return self._to_functions(self.values[first], self.values[second])
+
+    def draw_densities(self, count: int, generator: torch.Generator) -> tuple[Density, Density]:
+        """Draw pairs of different densities of the holdout, with replacement."""
+        holdout = self.values[self.n_training :]
+        first, second = (
+            torch.randint(len(holdout), (count,), generator=generator) for _ in range(2)
+        )
+        second = torch.where(first == second, (second + 1) % len(holdout), second)
+        return self._pair(holdout, first, second)
 
     def test_pairs(self, count: int) -> tuple[Density, Density]:
-        """Pairs of densities that are held out, the same at every call."""
-        return self._different(self.pool[self.seen :], count)
+        """Return pairs of densities of the holdout, the same at every call."""
+        return self._different_pairs(self.values[self.n_training :], count)
 
     def pairs(self, count: int) -> tuple[Density, Density]:
-        """Pairs of any two, the same at every call."""
-        return self._different(self.pool, count)
+        """Return pairs of any two densities, the same at every call."""
+        return self._different_pairs(self.values, count)
 
-    def _different(self, densities: Tensor, count: int) -> tuple[Density, Density]:
-        """Ordered pairs of different ones, each at most once."""
-        n, generator = len(densities), torch.Generator().manual_seed(TEST_SEED)
-        most = n * (n - 1)
-        if most <= ALL:
-            code = torch.randperm(most, generator=generator)[:count]
-        else:  # repeats are rare
-            code = torch.randint(most, (count,), generator=generator)
+    def empty_share(self) -> float:
+        """Return the share of cells that are zero."""
+        return float((self.values == 0).double().mean())
+
+    def _different_pairs(self, values: Tensor, count: int) -> tuple[Density, Density]:
+        """Return ordered pairs of different densities, each at most once."""
+        n, generator = len(values), torch.Generator().manual_seed(7_000)
+        total = n * (n - 1)
+        if total <= 1 << 20:
+            code = torch.randperm(total, generator=generator)[:count]
+        else:  # a permutation takes too much memory, and repeats are rare
+            code = torch.randint(total, (count,), generator=generator)
         first, second = code // (n - 1), code % (n - 1)
-        second = second + (second >= first)
-        source, target = (Density(densities[k].double(), self.box) for k in (first, second))
+        return self._pair(values, first, second + (second >= first))
+
+    def _pair(self, values: Tensor, first: Tensor, second: Tensor) -> tuple[Density, Density]:
+        source, target = (Density(values[k].double(), self.box) for k in (first, second))
         return source, target
 
 
-def read_own(file: Path, floor: float = 0.0) -> Recorded | Pool:
-    """What is in an npz: `source` and `target`, or `values`, (n, *cells), and a box.
+def read_dataset(file: Path, floor: float = 0.0) -> PairDataset | DensityDataset:
+    """Read densities from an npz file.
 
     Args:
-        file: with `lower` and `upper`, the corners of the box, or else it is the unit box.
+        file: with arrays `source` and `target`, or `values`, (n, *cells), and the corners `lower`
+            and `upper` of a box with equal sides; without these it is the unit box.
         floor: share of every density's mass that is made uniform.
     """
     arrays = read_arrays(file, "an npz of densities")
     if "values" in arrays and not {"source", "target"} & set(arrays):
-        values = _density(file, arrays, "values").with_floor(floor)
-        _check_count(file, len(values), LEAST_DENSITIES, "densities")
-        return Pool(values)
+        values = _read_densities(file, arrays, "values").with_floor(floor)
+        _check_count(file, len(values), 4, "densities")
+        return DensityDataset(values)
     for key in ("source", "target"):
         if key not in arrays:
             raise FileError(
-                f"{file} has no array {key!r}; give source and target, (n, cells…), or values, "
-                "of which any two make a pair."
+                f"{file} has no array {key!r}; add source and target, (n, cells…), or values, "
+                "of which any two are a pair."
             )
     shapes = arrays["source"].shape, arrays["target"].shape
     if shapes[0] != shapes[1]:
@@ -169,119 +184,53 @@ def read_own(file: Path, floor: float = 0.0) -> Recorded | Pool:
             f"{file} has source {shapes[0]} and target {shapes[1]}; "
             "give two arrays (n, cells…) of one shape, in 1D to 3D."
         )
-    source, target = (_density(file, arrays, key).with_floor(floor) for key in ("source", "target"))
-    _check_count(file, len(source), LEAST_PAIRS, "pairs")
-    return Recorded(source, target)
+    source, target = (
+        _read_densities(file, arrays, key).with_floor(floor) for key in ("source", "target")
+    )
+    _check_count(file, len(source), 3, "pairs")
+    return PairDataset(source, target)
 
 
-def _check_count(file: Path, count: int, least: int, what: str) -> None:
+def _check_count(file: Path, count: int, least: int, noun: str) -> None:
     if count < least:
         raise FileError(
-            f"{file} holds {count} {what}, and two are held out for validation and tests; "
+            f"{file} holds {count} {noun}, and two are held out for validation and tests; "
             f"give at least {least}."
         )
 
 
-def _density(file: Path, arrays: dict[str, np.ndarray], key: str) -> Density:
-    """A batch of densities on the box in the file, which must be a cube."""
+def _read_densities(file: Path, arrays: dict[str, np.ndarray], key: str) -> Density:
+    """Return a batch of densities on the box in the file, which must be a cube."""
     values = arrays[key]
     if not 2 <= values.ndim <= 4:
         raise FileError(f"{file} has {key} {values.shape}; give an array (n, cells…), in 1D to 3D.")
     lower, upper = (
         arrays.get(name, np.float64(k)).tolist() for k, name in enumerate(("lower", "upper"))
     )
-    _check_numbers(file, values)
+    if values.dtype.kind in "if":  # Density suggests missing=…, which training does not support
+        for bad, noun, remedy in (
+            (np.isnan(values), "NaN", "fill them first"),
+            (values < 0, "negative", "clip them at zero if they are noise"),
+        ):
+            if bad.any():
+                count = f"{bad.sum()} of {values.size}"
+                raise FileError(f"{file}: {count} values are {noun}; {remedy}.")
     try:
         density = Density(values, Grid(values.shape[1:], lower, upper))
     except (InputError, TypeError, ValueError) as error:
         raise FileError(f"{file}: {error}") from error
     sides = density.grid.lengths
-    if density.grid.longest > min(sides) * (1 + 1e-9):
+    if density.grid.max_side > min(sides) * (1 + 1e-9):
         raise FileError(f"The box in {file} has sides {sides}; pad the densities to a cube.")
     return density
 
 
-def _check_numbers(file: Path, values: np.ndarray) -> None:
-    """Refuse what `nodata` would be the remedy for elsewhere: a training takes none."""
-    if values.dtype.kind not in "if":
-        return
-    for bad, what, remedy in (
-        (np.isnan(values), "NaN", "fill them first"),
-        (values < 0, "negative", "clip them at zero if they are noise"),
-    ):
-        if bad.any():
-            raise FileError(f"{file}: {bad.sum()} of {values.size} values are {what}; {remedy}.")
-
-
-# ---- How good a model trained on one's own densities is, on pairs that were held out.
-
-
-PAIRS = 20
-REPORT = "report.json"
+# ---- Default settings
 
 
 @dataclass(frozen=True)
-class OwnReport:
-    """Errors of the model, and of what it has to beat.
-
-    Attributes:
-        model: the trained one.
-        linear: the linear mixture, which moves nothing.
-        truth: how many pairs each exact solver answered.
-    """
-
-    model: Accuracy
-    linear: Accuracy
-    truth: dict[str, int]
-
-    def save(self, folder: Path) -> Path:
-        """Write report.json."""
-        table: dict[str, Any] = {
-            "model": self.model.to_json(),
-            "linear": self.linear.to_json(),
-            "truth": self.truth,
-        }
-        with atomic_write(folder / REPORT) as temporary:
-            temporary.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
-        return folder / REPORT
-
-
-def report_on_own(
-    model: Path, config: TrainingConfig, pairs: int = PAIRS, truths: Path | None = None
-) -> OwnReport:
-    """Solve pairs that were held out, exactly and by the model.
-
-    Args:
-        model: the trained one.
-        config: that it was trained with.
-        pairs: how many of them, at most.
-        truths: a file for their exact paths, such as truths.safetensors of the run's folder; those
-            that are there are not solved again.
-    """
-    assert config.problem.file is not None
-    own = read_own(Path(config.problem.file), config.problem.floor)
-    source, target = own.test_pairs(pairs)
-    truth = KeptTruths(truths).of(source, target)
-    known = source, target, truth.frames, truth.distance
-    # These have theirs already.
-    options = {"floor": 0.0} if config.problem.floor else {}
-    solver = make_solver(str(model), **options)
-    return OwnReport(measure(solver, *known), measure(make_solver("linear"), *known), truth.solvers)
-
-
-# ---- The settings of a training on one's own densities, where nobody gave any.
-
-
-EMPTY = 0.01  # share of empty cells from which a floor is given
-FLOOR = 0.05  # maps of densities with holes have jumps, which no smooth potential has
-UNIVERSAL, UNIVERSAL_STEPS = "universal-2d", 1000  # with which a training in 2D goes on
-FINEST = 128  # cells of the square along an axis in training
-VALIDATIONS = 6  # in the course of a training
-
-
-@dataclass(frozen=True)
-class Size:
-    """What suits a dimension on two cores: some minutes, and errors of a percent or so."""
+class DefaultSize:
+    """Settings for one dimension: some minutes on two cores, and errors of about a percent."""
 
     sensors: int
     seen: int
@@ -291,47 +240,49 @@ class Size:
     steps: int
 
 
-SIZES = {
-    1: Size(sensors=128, seen=32, modes=48, width=128, pairs=256, steps=6000),
-    3: Size(sensors=16, seen=8, modes=8, width=96, pairs=96, steps=2000),
+DEFAULT_SIZES = {
+    1: DefaultSize(sensors=128, seen=32, modes=48, width=128, pairs=256, steps=6000),
+    3: DefaultSize(sensors=16, seen=8, modes=8, width=96, pairs=96, steps=2000),
 }
 
 
-def config_for(
+def make_config(
     file: str | Path,
     name: str | None = None,
     steps: int | None = None,
     floor: float | None = None,
 ) -> TrainingConfig:
-    """A training on the densities in a file: of `universal-2d` in 2D, else of the transport form.
+    """Return settings for training on a file: `universal-2d` in 2D, else the transport form.
 
     Args:
-        file: see `read_own`.
-        name: of the model; by default the file's.
-        steps: of the training; by default so many that it takes some minutes.
-        floor: share of the mass that is made uniform; by default 5 % if there are empty cells, and
-            none in 2D.
+        file: the densities, see `read_dataset`.
+        name: name of the model; by default the file's.
+        steps: number of steps; the default takes some minutes.
+        floor: share of the mass that is made uniform; by default 5 % if more than a hundredth of
+            the cells is empty. 2D models need none.
     """
     file = as_path(file)
     if steps is not None:
         check_count(steps, 1, "steps")
-    own = read_own(file)
-    if own.box.dimension == 2:
+    dataset = read_dataset(file)
+    name = name or file.stem
+    if dataset.box.dimension == 2:
         require(not floor, f"floor is {floor}; models for 2D need none, remove it.")
-        return _of_universal(file, name or file.stem, own, steps or UNIVERSAL_STEPS)
-    size, cells = SIZES[own.box.dimension], min(own.box.shape)
-    sensors = max(2, min(size.sensors, cells))
-    count = steps or size.steps
-    every = max(1, count // VALIDATIONS)
+        return _universal_config(file, name, dataset, steps or 1000)
+    size = DEFAULT_SIZES[dataset.box.dimension]
+    sensors = max(2, min(size.sensors, min(dataset.box.shape)))
+    steps = steps or size.steps
+    every = max(1, steps // 6)
+    if floor is None:
+        # Maps between densities with holes have jumps, which a smooth potential has not.
+        floor = 0.05 if dataset.empty_share() > 0.01 else 0.0
     return TrainingConfig(
-        name=name or file.stem,
-        problem=ProblemSettings(
-            file=str(file.resolve()), floor=suggested_floor(own) if floor is None else floor
-        ),
-        steps=count,
+        name=name,
+        problem=ProblemSettings(file=str(file.resolve()), floor=floor),
+        steps=steps,
         checkpoint_every=every,
         model=TransportSettings(
-            dimension=own.box.dimension,
+            dimension=dataset.box.dimension,
             sensors=sensors,
             seen=min(size.seen, sensors - sensors % 2),
             modes=size.modes,
@@ -339,30 +290,77 @@ def config_for(
         ),
         loss=LossSettings(floor=0.05),
         sampling=SamplingSettings(pairs=size.pairs, points=64),
-        optimizer=OptimizerSettings(learning_rate=0.01, warmup=min(200, count // 10)),
+        optimizer=OptimizerSettings(learning_rate=0.01, warmup=min(200, steps // 10)),
         validation=ValidationSettings(pairs=16, every=every),
     )
 
 
-def _of_universal(file: Path, name: str, own: Recorded | Pool, steps: int) -> TrainingConfig:
-    """Go on with the weights of `universal-2d`."""
-    model, _ = load_model(PRETRAINED / f"{UNIVERSAL}.safetensors")
-    every = max(1, steps // VALIDATIONS)
+def _universal_config(
+    file: Path, name: str, dataset: UserDataset, steps: int, max_cells: int = 128
+) -> TrainingConfig:
+    """Return settings that start from the weights of `universal-2d`, on a grid of limited size."""
+    model, _ = load_model(PRETRAINED / "universal-2d.safetensors")
+    every = max(1, steps // 6)
     return TrainingConfig(
         name=name,
         problem=ProblemSettings(file=str(file.resolve())),
         steps=steps,
         checkpoint_every=every,
-        start=UNIVERSAL,
-        model=replace(model.settings, sensors=min(square_cells(own.box), FINEST)),
+        start="universal-2d",
+        model=replace(model.settings, sensors=min(choose_resolution(dataset.box), max_cells)),
         sampling=SamplingSettings(pairs=16, points=1),
         optimizer=OptimizerSettings(learning_rate=5e-4, warmup=min(50, steps // 10), clip=1.0),
         validation=ValidationSettings(pairs=16, every=every),
     )
 
 
-def suggested_floor(own: Recorded | Pool) -> float:
-    """5 % where more than a hundredth of the cells is empty, else none."""
-    ends = [own.pool] if isinstance(own, Pool) else [own.source.tensor, own.target.tensor]
-    empty = sum(int((end == 0).sum()) for end in ends) / sum(end.numel() for end in ends)
-    return FLOOR if empty > EMPTY else 0.0
+# ---- Report
+
+
+@dataclass(frozen=True)
+class HoldoutReport:
+    """Errors on test pairs that training did not use.
+
+    Attributes:
+        model: errors of the trained model.
+        linear: errors of the linear mixture of the ends.
+        reference: number of pairs that each exact solver solved.
+    """
+
+    model: Accuracy
+    linear: Accuracy
+    reference: dict[str, int]
+
+    def save(self, folder: Path) -> Path:
+        """Write report.json into a folder."""
+        table = {
+            "model": self.model.to_json(),
+            "linear": self.linear.to_json(),
+            "reference": self.reference,
+        }
+        with atomic_write(folder / "report.json") as temporary:
+            temporary.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+        return folder / "report.json"
+
+
+def evaluate_on_holdout(
+    model: Path, config: TrainingConfig, pairs: int = 20, cache: Path | None = None
+) -> HoldoutReport:
+    """Compare a trained model with exact solutions on test pairs.
+
+    Args:
+        model: file of the model.
+        config: its training settings, with a file of densities.
+        pairs: number of pairs, at most.
+        cache: file for exact paths, such as references.safetensors in the folder of the run.
+    """
+    assert config.problem.file is not None
+    dataset = read_dataset(Path(config.problem.file), config.problem.floor)
+    source, target = dataset.test_pairs(pairs)
+    reference = ReferenceCache(cache).solve(source, target)
+    options = {"floor": 0.0} if config.problem.floor else {}  # the data set has added it
+    accuracies = (
+        measure(solver, source, target, reference.frames, reference.distance)
+        for solver in (make_solver(str(model), **options), make_solver("linear"))
+    )
+    return HoldoutReport(*accuracies, reference.solvers)
