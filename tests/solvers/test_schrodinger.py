@@ -1,4 +1,4 @@
-"""The Schrödinger bridge against closed forms, its own equations and its limit."""
+"""The Schrödinger bridge against closed forms, its equations and its limit."""
 
 import math
 
@@ -6,14 +6,13 @@ import pytest
 import torch
 
 import geonet
-from benchmarks.pairs import draw
+from benchmarks import pairs
 from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceError, SolverError
 from geonet.metrics import mass_error
-from geonet.mixture import mixtures_1d, mixtures_2d
+from geonet.mixture import mixtures_1d
 from geonet.numerics.heat_kernel import HeatKernel, _log_kernel
 from geonet.solvers.bures import moment_bounds
-from geonet.solvers.schrodinger import squared_distance_transform
 
 LINE = Grid(100, 0, 10)
 SQUARE = Grid((40, 40), 0, 5)
@@ -21,9 +20,9 @@ TIMES = (0.0, 1e-4, 0.003, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
 class GaussianBridge:
-    """The bridge between N(m0, S0) and N(m1, S1) on R^d for commuting S0, S1.
+    """Bridge between N(m0, S0) and N(m1, S1) on R^d for commuting S0, S1.
 
-    The plan has cross-covariance C = ½((4·S0·S1 + (2ε)²)^½ − 2ε), and in between
+    The plan has cross-covariance C = ½((4·S0·S1 + (2ε)²)^½ − 2ε), and
     S_t = (1−t)²S0 + t²S1 + t(1−t)(2C + 2ε).
     """
 
@@ -52,7 +51,7 @@ class GaussianBridge:
         return GaussianMixture(self.mean(t)[None], self.covariance(t)[None]).pdf(grid.points())
 
     def slope(self, t):
-        """A with v = m' + A(x − m): half the logarithmic derivative of the covariance."""
+        """Return A with v = m' + A(x − m): half the logarithmic derivative of the covariance."""
         noise = 2 * self.C + 2 * self.epsilon * self.I
         rate = -2 * (1 - t) * self.S0 + 2 * t * self.S1 + (1 - 2 * t) * noise
         return rate @ torch.linalg.inv(self.covariance(t)) / 2
@@ -60,14 +59,14 @@ class GaussianBridge:
     def velocity(self, t, x):
         return (self.m1 - self.m0) + (x - self.mean(t)) @ self.slope(t).T
 
-    def answered(self, t, x):
-        """As the path has it: at the ends, relative to a plan from the same end to itself."""
+    def regularised_velocity(self, t, x):
+        """Return `path.velocity`: at the ends, relative to a plan from that end to itself."""
         if t not in (0, 1):
             return self.velocity(t, x)
         S = self.S1 if t else self.S0
-        own = GaussianBridge([0.0], S, [0.0], S, self.epsilon).C
+        to_itself = GaussianBridge([0.0], S, [0.0], S, self.epsilon).C
         sign = -1 if t else 1
-        slope = sign * (self.C - own) @ torch.linalg.inv(S)
+        slope = sign * (self.C - to_itself) @ torch.linalg.inv(S)
         return (self.m1 - self.m0) + (x - self.mean(t)) @ slope.T
 
     def drift(self, t, x):
@@ -75,7 +74,7 @@ class GaussianBridge:
         return self.velocity(t, x) + self.epsilon * (x - self.mean(t)) @ inverse.T
 
     def potential(self, t, x):
-        """Up to a constant in x and t; its value c(t) at the mean obeys c' = ½|m'|² + ε·tr D²u."""
+        """Return u up to a constant; its value c(t) at the mean obeys c' = ½|m'|² + ε·tr D²u."""
         hessian = self._hessian(t)
         moved, speed = x - self.mean(t), self.m1 - self.m0
         nodes = (torch.arange(100, dtype=torch.float64) + 0.5) * (t / 100)
@@ -87,7 +86,7 @@ class GaussianBridge:
         return self.slope(t) + self.epsilon * torch.linalg.inv(self.covariance(t))
 
     def points(self, t, n=7, reach=2.5):
-        """(n^d, d) points within some standard deviations of the mean."""
+        """Return points (n^d, d) within some standard deviations of the mean."""
         axis = torch.linspace(-reach, reach, n, dtype=torch.float64)
         cube = torch.cartesian_prod(*[axis] * len(self.m0)).reshape(-1, len(self.m0))
         return self.mean(t) + cube @ torch.linalg.cholesky(self.covariance(t)).T
@@ -98,15 +97,22 @@ def on_line(epsilon):
 
 
 def on_square(epsilon):
-    """Axes turned by 30°, so that the covariances commute but are not diagonal."""
+    """Rotate the axes by 30°: the covariances commute but are not diagonal."""
     c, s = math.cos(math.pi / 6), math.sin(math.pi / 6)
-    turn = torch.tensor([[c, -s], [s, c]])
-    S0, S1 = (turn @ torch.diag(torch.tensor(v)) @ turn.T for v in ([0.16, 0.09], [0.1, 0.2]))
+    rotation = torch.tensor([[c, -s], [s, c]])
+    S0, S1 = (
+        rotation @ torch.diag(torch.tensor(v)) @ rotation.T for v in ([0.16, 0.09], [0.1, 0.2])
+    )
     return GaussianBridge([1.9, 2.1], S0.tolist(), [3.0, 2.8], S1.tolist(), epsilon)
 
 
 def l1(values, reference, grid):
     return float((values - reference).abs().sum()) * grid.cell_volume
+
+
+def draw(kind, cells):
+    """Return a pair of torch densities."""
+    return [Density(end.tensor, end.grid) for end in pairs.draw(kind, cells)]
 
 
 def bridge(source, target, **options):
@@ -130,8 +136,8 @@ def path(mixtures):
 @pytest.mark.parametrize("epsilon", [1.0, 0.1, 0.02, 0.005])
 def test_gaussians_on_the_line(epsilon):
     exact = on_line(epsilon)
-    answer = bridge(*exact.ends(LINE), epsilon=epsilon)
-    frames = answer.density(TIMES).tensor
+    path = bridge(*exact.ends(LINE), epsilon=epsilon)
+    frames = path.density(TIMES).tensor
     errors = [l1(f, exact.density(t, LINE), LINE) for f, t in zip(frames, TIMES, strict=True)]
     assert max(errors) < 5e-4  # measured: 1e-4 at the smallest epsilon, 6e-5 otherwise
 
@@ -139,26 +145,30 @@ def test_gaussians_on_the_line(epsilon):
 @pytest.mark.parametrize("epsilon", [0.1, 0.02])
 def test_gaussians_on_the_square(epsilon):
     exact = on_square(epsilon)
-    answer = bridge(*exact.ends(SQUARE), epsilon=epsilon)
-    frames = answer.density(TIMES).tensor
+    path = bridge(*exact.ends(SQUARE), epsilon=epsilon)
+    frames = path.density(TIMES).tensor
     errors = [l1(f, exact.density(t, SQUARE), SQUARE) for f, t in zip(frames, TIMES, strict=True)]
     assert max(errors) < 2e-3
     for t in TIMES:
         x = exact.points(t, n=5, reach=2.0)
-        torch.testing.assert_close(answer.drift(t, x), exact.drift(t, x), atol=0.02, rtol=0)
-        torch.testing.assert_close(answer.velocity(t, x), exact.answered(t, x), atol=0.02, rtol=0)
+        torch.testing.assert_close(path.drift(t, x), exact.drift(t, x), atol=0.02, rtol=0)
+        torch.testing.assert_close(
+            path.velocity(t, x), exact.regularised_velocity(t, x), atol=0.02, rtol=0
+        )
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.02, 0.005])
 def test_potential_drift_and_velocity_of_gaussians(epsilon):
     exact = on_line(epsilon)
-    answer = bridge(*exact.ends(LINE), epsilon=epsilon)
+    path = bridge(*exact.ends(LINE), epsilon=epsilon)
     constants = []
     for t in TIMES:
         x = exact.points(t, n=31)
-        torch.testing.assert_close(answer.drift(t, x), exact.drift(t, x), atol=2e-3, rtol=0)
-        torch.testing.assert_close(answer.velocity(t, x), exact.answered(t, x), atol=2e-3, rtol=0)
-        constants.append(answer.potential(t, x) - exact.potential(t, x))
+        torch.testing.assert_close(path.drift(t, x), exact.drift(t, x), atol=2e-3, rtol=0)
+        torch.testing.assert_close(
+            path.velocity(t, x), exact.regularised_velocity(t, x), atol=2e-3, rtol=0
+        )
+        constants.append(path.potential(t, x) - exact.potential(t, x))
     spread = torch.stack(constants)
     assert float(spread.max() - spread.min()) < 2e-3  # one constant for all x and t
 
@@ -166,7 +176,7 @@ def test_potential_drift_and_velocity_of_gaussians(epsilon):
 @pytest.mark.parametrize("epsilon", [0.1, 0.005])
 def test_trajectories_of_gaussians_scale_with_the_spread(epsilon):
     exact = on_line(epsilon)
-    answer = bridge(*exact.ends(LINE), epsilon=epsilon)
+    path = bridge(*exact.ends(LINE), epsilon=epsilon)
     start = exact.points(0.0, n=9)
     times = (0.5, 0.0, 1.0, 0.1)  # in any order
     expected = torch.stack(
@@ -175,42 +185,42 @@ def test_trajectories_of_gaussians_scale_with_the_spread(epsilon):
             for t in times
         ]
     )
-    torch.testing.assert_close(answer.trajectories(times, start), expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(path.trajectories(times, start), expected, atol=1e-4, rtol=0)
 
 
 def test_transport_cost_of_gaussians():
     exact = on_line(0.1)
-    answer = bridge(*exact.ends(LINE), epsilon=0.1)
+    path = bridge(*exact.ends(LINE), epsilon=0.1)
     shift = exact.m1 - exact.m0
     expected = (shift @ shift + (exact.S0 + exact.S1 - 2 * exact.C).trace()).sqrt()
-    assert float(answer.transport_cost) == pytest.approx(float(expected), abs=1e-4)
-    assert answer.transport_cost > geonet.geodesic(*exact.ends(LINE), solver="quantile").distance
+    assert float(path.transport_cost) == pytest.approx(float(expected), abs=1e-4)
+    assert path.transport_cost > geonet.geodesic(*exact.ends(LINE), solver="quantile").distance
 
 
 def test_uniform_stays_uniform_between_reflecting_walls():
     uniform = Density(torch.ones(20, 30), Grid((20, 30), (0, 0), (1, 2)))
-    answer = bridge(uniform, uniform)
-    frames = answer.density(TIMES).tensor
+    path = bridge(uniform, uniform)
+    frames = path.density(TIMES).tensor
     torch.testing.assert_close(frames, torch.full_like(frames, 0.5), atol=1e-9, rtol=0)
     points = torch.tensor([[0.0, 0.0], [0.3, 1.9], [1.0, 2.0]])
-    assert float(answer.velocity(TIMES, points).abs().max()) < 1e-9
+    assert float(path.velocity(TIMES, points).abs().max()) < 1e-9
 
 
-def test_three_dimensions():
+def test_gaussians_in_3d():
     grid = Grid((16, 18, 20), 0, 1)
     spread = (0.02 * torch.eye(3)).tolist()
     exact = GaussianBridge([0.4, 0.45, 0.5], spread, [0.6, 0.5, 0.45], spread, 0.01)
     source, target = exact.ends(grid)
-    answer = bridge(source, target, epsilon=0.01)
-    middle = answer.density(0.5)
-    assert l1(answer.density(1.0).tensor, target.tensor, grid) < 1e-6
+    path = bridge(source, target, epsilon=0.01)
+    middle = path.density(0.5)
+    assert l1(path.density(1.0).tensor, target.tensor, grid) < 1e-6
     assert float(mass_error(middle)) < 1e-3
     torch.testing.assert_close(middle.mean(), exact.mean(0.5), atol=5e-3, rtol=0)
 
 
 @pytest.mark.parametrize("variance", [1 / 256, 1.0, 30.0, 1e6])
 @pytest.mark.parametrize("lattice", [{}, {"at": 4}, {"nodes": 4}], ids=str)
-def test_kernel_in_blocks_is_the_sum_of_all_exponentials(variance, lattice):
+def test_blockwise_kernel_equals_the_full_logsumexp(variance, lattice):
     cells = 40
     log_kernel = _log_kernel(cells, variance, **{"at": 1, "nodes": 1} | lattice)
     generator = torch.Generator().manual_seed(0)
@@ -220,24 +230,7 @@ def test_kernel_in_blocks_is_the_sum_of_all_exponentials(variance, lattice):
     torch.testing.assert_close(HeatKernel(cells, variance, **lattice)(log_values, 0), expected)
 
 
-# ---- its own equations
-
-
-@pytest.mark.parametrize("epsilon", [0.5, 0.05, 0.005])
-def test_both_ends_are_met_on_the_line(mixtures, epsilon):
-    answer = bridge(*mixtures, epsilon=epsilon)
-    ends = answer.density((0.0, 1.0)).tensor
-    assert l1(ends[0], mixtures[0].tensor, LINE) < 1e-6
-    assert l1(ends[1], mixtures[1].tensor, LINE) < 1e-6
-    assert answer.info["marginal error"] < 1e-7
-
-
-def test_both_ends_are_met_on_the_square():
-    pair = mixtures_2d(2, torch.Generator().manual_seed(1))
-    source, target = pair[0].to_density(SQUARE), pair[1].to_density(SQUARE)
-    ends = bridge(source, target).density((0.0, 1.0)).tensor
-    assert l1(ends[0], source.tensor, SQUARE) < 1e-6
-    assert l1(ends[1], target.tensor, SQUARE) < 1e-6
+# ---- equations
 
 
 def test_potential_obeys_the_viscous_hamilton_jacobi_equation(path):
@@ -267,17 +260,8 @@ def test_density_obeys_both_continuity_equations(path):
     assert float(residual.abs().max()) < 0.01 * scale
 
 
-def test_velocity_is_drift_plus_the_osmotic_part(path):
-    t, dx = 0.3, 1e-3
-    x = torch.linspace(3, 7, 9, dtype=torch.float64)
-    log_density = Density.from_unnormalized(path.density(t).tensor.log(), LINE)
-    osmotic = path.epsilon * (log_density.at(x + dx) - log_density.at(x - dx)) / (2 * dx)
-    difference = (path.velocity(t, x) - path.drift(t, x))[:, 0]
-    torch.testing.assert_close(difference, osmotic, atol=1e-4, rtol=0)
-
-
-def test_particles_reproduce_the_density(path, mixtures):
-    """Quantiles of the source, carried along, are quantiles of the target."""
+def test_particles_transport_the_density(path, mixtures):
+    """Quantiles of the source move to quantiles of the target."""
     edges, levels = LINE.edges()[0], torch.linspace(0.02, 0.98, 33, dtype=torch.float64)
 
     def quantiles(density):
@@ -290,24 +274,6 @@ def test_particles_reproduce_the_density(path, mixtures):
     torch.testing.assert_close(arrived, quantiles(mixtures[1]), atol=0.01, rtol=0)
 
 
-def test_mass_is_one_at_all_times(path):
-    times = torch.linspace(0, 1, 41)
-    assert float(mass_error(path.density(times)).max()) < 1e-5
-    assert float(path.density(times).tensor.min()) >= 0
-
-
-def test_swapping_the_ends_reverses_time(path, mixtures):
-    swapped = bridge(mixtures[1], mixtures[0], epsilon=0.1)
-    times = (0.0, 0.003, 0.1, 0.5, 0.8, 1.0)
-    forward = path.density(times).tensor
-    backward = swapped.density([1 - t for t in times]).tensor
-    torch.testing.assert_close(forward, backward, atol=1e-6, rtol=0)
-    x = torch.linspace(2, 8, 13)
-    torch.testing.assert_close(
-        path.velocity(0.3, x), -swapped.velocity(0.7, x), atol=1e-5, rtol=1e-5
-    )
-
-
 def test_vanishing_noise_gives_the_geodesic(mixtures):
     truth = geonet.geodesic(*mixtures, solver="quantile").density(0.5).tensor
     errors = [
@@ -318,30 +284,30 @@ def test_vanishing_noise_gives_the_geodesic(mixtures):
     assert errors[-1] < 5e-3  # the two discretisations differ by 2e-3
 
 
-# ---- inputs and outputs
+# ---- rough densities, distances and options
 
 
 @pytest.mark.parametrize("epsilon", [None, 3e-3, 0.5 / 28**2])
-def test_cells_without_mass(epsilon):
+def test_densities_with_zeros(epsilon):
     grid = Grid((28, 28), 0, 1)
     x, y = grid.points().unbind(-1)
     disc = Density(((x - 0.25) ** 2 + (y - 0.3) ** 2 < 0.02).double(), grid)
     two = Density((((x - 0.7).abs() < 0.1) & ((y - 0.5).abs() > 0.2)).float(), grid)
-    answer = bridge(disc, two, epsilon=epsilon)
-    frames = answer.density(TIMES)
+    path = bridge(disc, two, epsilon=epsilon)
+    frames = path.density(TIMES)
     assert l1(frames.tensor[0], disc.tensor, grid) < 1e-6
     assert l1(frames.tensor[-1], two.tensor, grid) < 1e-6
     assert float(frames.tensor[0][disc.tensor == 0].max()) == 0
     assert float(mass_error(frames).max()) < 0.02
     points = grid.points().reshape(-1, 2)[::7]
-    for quantity in (answer.velocity, answer.drift, answer.potential):
+    for quantity in (path.velocity, path.drift, path.potential):
         assert bool(torch.isfinite(quantity(TIMES, points)).all())
-    arrived = answer.trajectories(1.0, points[disc.tensor.reshape(-1)[::7] > 0])
+    arrived = path.trajectories(1.0, points[disc.tensor.reshape(-1)[::7] > 0])
     assert float((arrived[:, 0] - 0.7).abs().max()) < 0.15  # all end on the two rectangles
     assert float((arrived[:, 1] - 0.5).abs().min()) > 0.15
 
 
-def test_sharp_steps_and_single_cells_keep_their_mass():
+def test_mass_of_steps_and_single_cells_is_conserved():
     grid = Grid(64, 0, 1)
     x = grid.points()[:, 0]
     generator = torch.Generator().manual_seed(0)
@@ -353,61 +319,22 @@ def test_sharp_steps_and_single_cells_keep_their_mass():
         assert float(mass_error(frames).max()) < 0.01
 
 
-def test_default_epsilon_follows_the_box_and_the_grid(mixtures):
+def test_default_epsilon_depends_on_the_box_and_the_grid(mixtures):
     assert bridge(*mixtures).epsilon == pytest.approx(1e-3 * 10**2)
     coarse = Grid(10, 0, 10)
-    answer = bridge(*(end.resample(coarse) for end in mixtures))
-    assert answer.epsilon == pytest.approx(0.5)
-    assert float(mass_error(answer.density(0.5))) < 1e-3
-
-
-def test_answers_scale_with_the_box(path, mixtures):
-    wide = Grid(100, -20, 30)  # five times as long
-    scaled = bridge(*(Density(end.tensor, wide) for end in mixtures), epsilon=0.1 * 25)
-    torch.testing.assert_close(scaled.density(0.3).tensor * 5, path.density(0.3).tensor)
-    x = torch.linspace(2, 8, 13, dtype=torch.float64)
-    expected = path.velocity(0.3, x) * 5
-    torch.testing.assert_close(scaled.velocity(0.3, 5 * x - 20), expected, atol=1e-6, rtol=1e-5)
-
-
-def test_other_grids_keep_the_mass(path):
-    for cells in (37, 200):
-        frame = path.density(0.5, grid=LINE.with_shape(cells))
-        assert frame.tensor.shape == (cells,)
-        assert float(mass_error(frame)) < 1e-6
-
-
-def test_batch_is_one_by_one(path, mixtures):
-    source, target = (
-        Density(torch.stack([a.tensor, b.tensor]), LINE) for a, b in (mixtures, mixtures[::-1])
-    )
-    answer = bridge(source, target, epsilon=0.1)
-    assert answer.density(0.5).tensor.shape == (2, 100)
-    torch.testing.assert_close(answer.density(0.5).tensor[0], path.density(0.5).tensor)
-    x = torch.linspace(2, 8, 5)
-    assert answer.velocity((0.1, 0.9), x).shape == (2, 2, 5, 1)
-    assert answer.info["epsilon"] == [0.1, 0.1]
-
-
-def test_save_and_load(tmp_path):
-    values = torch.tensor([0.0, 0, 1, 2, 1, 0, 0, 0, 0.5, 0.5])
-    answer = bridge(Density(values, Grid(10)), Density(values.flip(0), Grid(10)))
-    again = geonet.load(answer.save(tmp_path / "bridge.npz"))
-    assert again.info == answer.info
-    x = torch.linspace(0.1, 0.9, 5)
-    torch.testing.assert_close(again.density(TIMES).tensor, answer.density(TIMES).tensor)
-    torch.testing.assert_close(again.velocity(0.3, x), answer.velocity(0.3, x))
-    torch.testing.assert_close(again.potential(0.3, x), answer.potential(0.3, x))
+    path = bridge(*(end.resample(coarse) for end in mixtures))
+    assert path.epsilon == pytest.approx(0.5)
+    assert float(mass_error(path.density(0.5))) < 1e-3
 
 
 @pytest.mark.parametrize("epsilon", [None, 2.5e-4])
 @pytest.mark.parametrize("kind", ["smooth", "rough", "photographs", "shapes", "white-noise"])
-def test_distance_is_within_its_bounds_and_near_that_of_midpoint(kind, epsilon):
-    """Measured over all kinds at 64²: off by 1 % at most where things move by more than a cell."""
+def test_distance_is_within_its_bounds_and_close_to_midpoint(kind, epsilon):
+    """At 64² the error was at most 1 % for all pairs that move by more than a cell."""
     ends = draw(kind, 48)
     exact = float(geonet.geodesic(*ends, "midpoint").distance)
     path = bridge(*ends, epsilon=epsilon, tolerance=1e-5)
-    report, slack = path.report, 1 + 2e-3  # midpoint's own
+    report, slack = path.report, 1 + 2e-3  # of midpoint
     assert report.distance_lower_bound < exact * slack
     assert exact < report.distance_upper_bound * slack
     assert report.distance_lower_bound <= report.distance <= report.distance_upper_bound
@@ -415,7 +342,7 @@ def test_distance_is_within_its_bounds_and_near_that_of_midpoint(kind, epsilon):
     assert float(path.transport_cost) > exact
 
 
-def test_distance_under_much_noise_is_at_least_that_of_the_moments():
+def test_distance_with_much_noise_is_the_bound_from_moments():
     ends = [GaussianMixture.isotropic([[x]], [0.5]).to_density(LINE) for x in (3.0, 6.0)]
     path = bridge(*ends, epsilon=500.0)
     report, moments = path.report, float(moment_bounds(*ends)[0])
@@ -423,8 +350,7 @@ def test_distance_under_much_noise_is_at_least_that_of_the_moments():
     assert report.distance_lower_bound <= report.distance <= report.distance_upper_bound
 
 
-def test_the_plans_cost_bounds_the_distance_where_little_is_between_the_ends():
-    """Of cells in two blobs with holes between: the sharper of two upper bounds is the plan's."""
+def test_transport_cost_is_the_sharper_upper_bound_for_densities_with_holes():
     grid = Grid((24, 24))
     values = torch.rand(2, 24, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     values[0, 12:], values[1, :, :9] = 0, 0
@@ -438,8 +364,8 @@ def test_the_plans_cost_bounds_the_distance_where_little_is_between_the_ends():
 @pytest.mark.parametrize(
     ("kind", "limit"), [("smooth", 0.05), ("rough", 0.2), ("photographs", 0.1), ("digits", 0.4)]
 )
-def test_end_velocities_are_those_of_the_geodesic_where_ends_are_rough(kind, limit):
-    """Measured at 64²: 0.015, 0.07, 0.03 and 0.15 of W2, where ε∇log μ alone is up to 0.5."""
+def test_velocities_at_rough_ends_are_close_to_the_geodesic(kind, limit):
+    """At 64² the errors were 0.015, 0.07, 0.03 and 0.15 of W2; ε∇log μ alone is up to 0.5."""
     source, target = draw(kind, 32)
     path, exact = bridge(source, target), geonet.geodesic(source, target, "midpoint")
     points = source.grid.points().reshape(-1, 2)
@@ -449,42 +375,29 @@ def test_end_velocities_are_those_of_the_geodesic_where_ends_are_rough(kind, lim
         assert float(mean.sqrt() / exact.distance) < limit
 
 
-def test_equal_ends_have_no_velocity_at_the_ends():
+def test_equal_densities_have_zero_velocity_at_the_ends():
     density = draw("digits", 28)[0]
     points = density.grid.points().reshape(-1, 2)
-    still = bridge(density, density, tolerance=1e-10).velocity((0.0, 1.0), points)
-    moving = (still.norm(dim=-1) * density.tensor.flatten()).mean()
-    assert float(moving) < 1e-6
+    velocity = bridge(density, density, tolerance=1e-10).velocity((0.0, 1.0), points)
+    assert float((velocity.norm(dim=-1) * density.tensor.flatten()).mean()) < 1e-6
 
 
-def test_the_distance_transform_is_the_least_over_all_cells():
-    grid = Grid((5, 7), 0, (1.0, 2.0))
-    potential = torch.rand(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    potential[2] = -torch.inf
-    points = grid.points().reshape(-1, 2)
-    costs = torch.cdist(points, points) ** 2 - potential.flatten()
-    expected = costs.amin(1).reshape(5, 7)
-    torch.testing.assert_close(squared_distance_transform(potential, grid), expected)
-
-
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
-def test_epsilon_must_be_positive(epsilon):
-    with pytest.raises(SolverError, match=r"epsilon is .*; give a positive number"):
-        geonet.solver("schrodinger", epsilon=epsilon)
-
-
-def test_epsilon_must_be_resolved_by_the_grid(mixtures):
-    message = r"epsilon = 0\.001 is below the grid's resolution.*give epsilon of at least 0\.005 or"
+def test_epsilon_below_the_resolution_of_the_grid_is_an_error(mixtures):
+    message = r"epsilon = 0\.001 is below .* at least 0\.005 or a finer grid"
     with pytest.raises(SolverError, match=message):
         bridge(*mixtures, epsilon=0.001)
 
 
-def test_options_must_be_positive():
-    with pytest.raises(SolverError, match="both must be positive"):
-        geonet.solver("schrodinger", max_iterations=0)
+@pytest.mark.parametrize(
+    "options",
+    [{"epsilon": 0.0}, {"epsilon": math.nan}, {"epsilon": math.inf}, {"max_iterations": 0}],
+)
+def test_invalid_options_are_an_error(options):
+    with pytest.raises(SolverError, match="positive"):
+        geonet.solver("schrodinger", **options)
 
 
 def test_slow_convergence_is_an_error(mixtures):
-    with pytest.raises(ConvergenceError, match=r"after 10 iterations.*larger epsilon") as caught:
+    with pytest.raises(ConvergenceError, match="after 10 iterations") as caught:
         bridge(*mixtures, epsilon=0.02, max_iterations=10)
     assert caught.value.residual > 1e-7

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from geonet._format import format_number
 from geonet._progress import report_progress
-from geonet.density import Density
+from geonet.density import Array, Density, to_user_array
 from geonet.errors import ConvergenceError, SolverError
 from geonet.grid import Grid, UnitBox, unit_box
 from geonet.numerics.autograd import with_dual_gradient
@@ -36,7 +36,7 @@ from geonet.numerics.splines import interpolate_centres
 from geonet.paths import Geodesic, Times
 from geonet.solvers.base import MenuEntry, Solver, SolverInfo
 from geonet.solvers.bures import moment_bounds
-from geonet.solvers.newton.bounds import SLACK, lower_bound, upper_bound
+from geonet.solvers.newton.bounds import DEFAULT_BOUNDS, lower_bound, upper_bound
 
 
 @dataclass(frozen=True)
@@ -276,8 +276,11 @@ class SchrodingerBridge(Geodesic):
         self._log_g = log_g  # at t = 1
 
     @property
-    def transport_cost(self) -> Tensor:
+    def transport_cost(self) -> Array:
         """sqrt(E|x − y|²) over the entropic plan between the cell centres; at least their W2."""
+        return to_user_array(self._transport_cost(), self.is_torch)
+
+    def _transport_cost(self) -> Tensor:
         propagate = heat_flow(self.grid, self.epsilon, 1.0)
         total = torch.zeros((), dtype=torch.float64)
         for x in self._coordinates():
@@ -287,16 +290,16 @@ class SchrodingerBridge(Geodesic):
             total += (x * x * moments[0] - 2 * x * moments[1] + moments[2]).sum()
         return (total * self.grid.cell_volume).clamp(min=0).sqrt()
 
-    def drift(self, t: Times, points: ArrayLike | Tensor) -> Tensor:
+    def drift(self, t: Times, points: ArrayLike | Tensor) -> Array:
         """Return ∇u_t at points (..., d): (times?, ..., d); `velocity` is this plus ε∇log μ_t."""
-        return self._at_points(self._drift, t, points, vector=True)
+        return self._at_points(self._drift, t, points, has_components=True)
 
     def _distance(self) -> Tensor:
         """Return the larger of two lower bounds: dual value of u at t = ½, and moments.
 
         With much noise u is almost flat, and the moments give the better bound.
         """
-        lower = self._unit.from_length(self._lower_bound / (1 - SLACK))
+        lower = self._unit.from_length(self._lower_bound / (1 - DEFAULT_BOUNDS.slack))
         distance = torch.tensor(lower, dtype=torch.float64)
         dual = with_dual_gradient(distance, self.source, self.target, self._kantorovich)
         return torch.maximum(dual, moment_bounds(self.source, self.target)[0])
@@ -335,7 +338,7 @@ class SchrodingerBridge(Geodesic):
         upper = upper_bound(self._splines, *self._unit_ends(), self._unit.sides, lower)
         both = torch.tensor([lower, upper], dtype=torch.float64)
         lower, upper = self._unit.from_length(both)
-        upper, distance = torch.minimum(upper, self.transport_cost), self._distance()
+        upper, distance = torch.minimum(upper, self._transport_cost()), self._distance()
         return {
             "distance_lower_bound": lower,
             "distance_upper_bound": upper,
