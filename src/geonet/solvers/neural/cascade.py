@@ -1,45 +1,101 @@
-"""The form "cascade": any two densities to the potential at t = ½, from coarse to fine.
+"""The form "cascade" (universal-2d, universal-3d): any two densities to the potential at t = ½.
 
-On every grid a network is shown what the potential so far leaves unbalanced halfway, and corrects
-it: a Newton step that was learnt. Its fields are the residual r = ρ1 − ρ0 and the matrix A of
-`fields.elliptic`. At u = 0 these are the densities themselves; where u is right r is zero, and so
-is the correction. One network answers on the coarsest grid, where things move far; another on every
-finer one, whatever its size, since it knows lengths in cells only.
+The cascade goes from a coarse grid to the fine one. On every grid a network receives the residual
+r = ρ1 − ρ0 and the weight A of the Newton equation −div(A∇δ) = r at the current potential u, and
+returns a correction of u: a learned Newton step. For the exact u both r and the correction vanish.
+One network works on the coarsest grid, where mass moves far; another one on all finer grids, as its
+lengths are in cells.
 
-It learns from densities alone. As long as nothing folds, Kantorovich's dual value D(u) ≤ W2² is
-concave in u. It is W2² where u is right, and its derivative along δ is 2∫δ(ρ1 − ρ0): the residual
-is the gradient.
+Training needs densities only. As long as no map folds, the Kantorovich dual value D(u) ≤ W2² is
+concave in u, equals W2² for the exact u, and has the derivative 2∫δ(ρ1 − ρ0) along δ: the residual
+is its gradient.
+
+Recentring: transport commutes with translations. If the source is shifted by s and the target by
+−s, the pair meets at the same points at t = ½, and the potential lacks the term 2s·y. So `predict`
+shifts both ends by whole cells until their means agree, as far as empty cells allow, and adds the
+term afterwards. Potentials are flat at the faces of the box; the term is bent there without folds.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from geonet._progress import report_progress
 from geonet._threads import threads_for
 from geonet._toml import require
 from geonet.density import Density
 from geonet.grid import Grid, unit_box
-from geonet.numerics.cosine import poisson_solved
-from geonet.numerics.splines import axis_taps, interpolated
+from geonet.numerics.cosine import solve_poisson
+from geonet.numerics.splines import interpolate_centres, spline_stencil
 from geonet.paths import BatchedGeodesic, Geodesic
-from geonet.solvers.neural.losses import Batch, Loss, LossSettings, Terms
-from geonet.solvers.neural.model import LARGEST, Header, Model, ModelSettings
-from geonet.solvers.neural.unet import SymmetricUNet, coarsened, halved, steepest
-from geonet.solvers.newton.iteration import Newton, Start
-from geonet.solvers.newton.path import SplineGeodesic
-from geonet.solvers.newton.system import Looked, looked
+from geonet.solvers.neural.losses import Batch, Loss, LossSettings, Terms, max_abs_eigenvalue
+from geonet.solvers.neural.model import (
+    MAX_SIZE,
+    PRETRAINED,
+    Header,
+    Model,
+    ModelSettings,
+    load_cached,
+)
+from geonet.solvers.neural.unet import SymmetricUNet, coarsen, prolong
+from geonet.solvers.newton.iteration import InitialGuess, MultilevelNewton
+from geonet.solvers.newton.path import MidpointGeodesic
+from geonet.solvers.newton.system import ResidualState, evaluate_residual
 
-COARSEST = {2: 16, 3: 8}  # cells along an axis where it begins, by dimension
-STEEPEST = 30.0  # residual, relative to uniform, that counts as no more; to the 3/2 in 3D
-SMALL = 0.01  # relative error of the velocity below which pairs count less and less
-FOLDS = 1.02  # |eigenvalue| of ½D²u above which a map folds, with room for splines
-FAINT = 0.1  # share of Poisson's energy that a squared distance is at least, to compare with
+
+@dataclass(frozen=True)
+class CascadeConfig:
+    """Constants of the cascade.
+
+    Attributes:
+        coarsest: cells along an axis of the coarsest grid in 2D and 3D.
+        finest: cells along an axis of the finest grid in 2D and 3D.
+        max_residual: limit on |r| relative to uniform in 2D; its power 3/2 in 3D, because a peak of
+            equal width is higher there.
+        small_error: relative error of the velocity below which pairs count less in the loss.
+        fold_limit: |eigenvalue| of ½D²u above which a spline counts as folding in the loss.
+        min_energy: fraction of the Poisson energy that bounds W2² from below in the loss.
+        border: empty cells that recentring leaves at the faces.
+        tie: distance from half a cell, in cells, below which recentring rounds towards zero.
+    """
+
+    coarsest: tuple[int, int] = (16, 8)
+    finest: tuple[int, int] = (512, 64)
+    max_residual: float = 30.0
+    small_error: float = 0.01
+    fold_limit: float = 1.02
+    min_energy: float = 0.1
+    border: int = 1
+    tie: float = 1e-3
+
+
+CONFIG = CascadeConfig()
+
+
+@torch.no_grad()
+def initial_potentials(source: Density, target: Density) -> Sequence[InitialGuess]:
+    """Return initial guesses of the pretrained networks for Newton's method, one per pair."""
+    d = source.grid.dimension
+    if d == 1:
+        from geonet.solvers.neural.transport.solver import transport_potentials
+
+        return transport_potentials(source, target)
+    name = f"universal-{d}d"
+    report_progress(f"evaluating {name}")
+    model, _ = load_cached(PRETRAINED / f"{name}.safetensors", d)
+    assert isinstance(model, CascadeNet)
+    return predict(model, source, target)
+
+
+# ---- the model
 
 
 @dataclass(frozen=True)
@@ -48,11 +104,11 @@ class CascadeSettings(ModelSettings):
 
     Attributes:
         dimension: 2 or 3.
-        sensors: cells along each axis in training, 16 times a power of two, in 3D 8 times one;
-            answers may have more.
-        whole: features of the network for the coarsest grid; on its two coarser ones 4/3 and twice
+        sensors: cells along each axis in training, 16 (in 3D 8) times a power of two; predictions
+            may use more.
+        whole: features of the network for the coarsest grid; on its two coarser grids 4/3 and twice
             as many.
-        detail: features of the network for finer grids; on its coarser ones twice, four times and
+        detail: features of the network for finer grids; on its coarser grids twice, four times and
             four times as many.
     """
 
@@ -65,22 +121,28 @@ class CascadeSettings(ModelSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         d = self.dimension
-        require(d in COARSEST, f"dimension is {d}; a cascade takes 2 or 3.")
-        cells = self.sensors // COARSEST[d]
+        require(d in (2, 3), f"dimension is {d}; a cascade takes 2 or 3.")
+        coarsest = CONFIG.coarsest[d - 2]
+        cells = self.sensors // coarsest
         require(
-            self.sensors % COARSEST[d] == 0 and cells > 0 and cells & (cells - 1) == 0,
-            f"sensors is {self.sensors}; give {COARSEST[d]} times a power of two.",
+            self.sensors % coarsest == 0 and cells > 0 and cells & (cells - 1) == 0,
+            f"sensors is {self.sensors}; give {coarsest} times a power of two.",
         )
         for name in ("whole", "detail"):
             width = getattr(self, name)
-            require(0 < width <= LARGEST, f"{name} is {width}; give 1 to {LARGEST} features.")
+            require(0 < width <= MAX_SIZE, f"{name} is {width}; give 1 to {MAX_SIZE} features.")
 
 
 class CascadeNet(Model):
-    """(μ0, μ1) ↦ spline coefficients of u at t = ½."""
+    """(μ0, μ1) ↦ spline coefficients of u at t = ½.
+
+    Attributes:
+        whole: the network of the coarsest grid (the name in model files).
+        detail: the network of all finer grids.
+    """
 
     Settings = CascadeSettings
-    sees_means = True
+    uses_cell_means = True
 
     settings: CascadeSettings
 
@@ -91,288 +153,186 @@ class CascadeNet(Model):
         self.detail = SymmetricUNet((f, 2 * f, 4 * f, 4 * f), (0, 1, 1, 1), (1, 1, 1, 0), d)
 
     def forward(self, source: Tensor, target: Tensor) -> list[Tensor]:
-        """Densities of mean one, (B, n, …, n), to potentials on grids from the coarsest to n cells.
+        """Map densities of mean one, (B, n, …, n), to potentials on all grids, the coarsest first.
 
-        These are spline coefficients, (B, 16, 16) to (B, n, n) or (B, 8, 8, 8) to (B, n, n, n), in
-        squared cells of their grid. No gradient leads from one grid to the next: each has its own
-        part of the objective.
+        The potentials are spline coefficients in squared cells of their grid, (B, 16, 16) to
+        (B, n, n) or (B, 8, 8, 8) to (B, n, n, n). No gradient passes from one grid to the next:
+        each has its own part of the loss.
         """
-        levels = averaged(source, target)
-        answers = [self.corrected(torch.zeros_like(levels[0][0]), *levels[0])]
+        levels = build_pyramid(source, target)
+        potentials = [self.correct(torch.zeros_like(levels[0][0]), *levels[0])]
         for ends in levels[1:]:
-            answers.append(self.corrected(halved(answers[-1].detach()), *ends))
-        return answers
+            potentials.append(self.correct(prolong(potentials[-1].detach()), *ends))
+        return potentials
 
-    def corrected(self, start: Tensor, source: Tensor, target: Tensor) -> Tensor:
-        """Potentials on a grid, (B, n, …, n), from others on the same one."""
-        look = looked(start, source, target, torch.get_num_threads())
-        residual = _bounded(look.residual)
+    def correct(self, start: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        """Return corrected potentials on the grid of the given ones, (B, n, …, n)."""
+        state = evaluate_residual(start, source, target, torch.get_num_threads())
+        residual = _clip_residual(state.residual)
         network = self.whole if _is_coarsest(start) else self.detail
-        return start + network(residual, look.weight, poisson_solved(residual))
+        return start + network(residual, state.weight, solve_poisson(residual))
 
-    def on_cells(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """What the sensors read, (B, m) each, as densities (B, n, …, n)."""
-        cells = (self.settings.sensors,) * self.settings.dimension
-        return source.unflatten(1, cells), target.unflatten(1, cells)
+    def build_loss(self, settings: LossSettings, box: Grid) -> DualGapLoss:
+        """Return the relative dual gap on every grid."""
+        return DualGapLoss(self)
 
-    def objective(self, settings: LossSettings, box: Grid) -> DualObjective:
-        """What the dual value lacks, on every grid."""
-        return DualObjective(self)
-
-    def path(self, source: Density, target: Density, name: str, header: Header) -> Geodesic:
-        """The network's answer alone."""
-
-        return network_path(self, source, target, name)
+    def build_path(self, source: Density, target: Density, name: str, header: Header) -> Geodesic:
+        """Return the path of the network's potential without Newton steps."""
+        guesses = predict(self, source.detach(), target.detach())
+        if not source.batch_shape:
+            return _build_path(source, target, guesses[0], name)
+        return BatchedGeodesic(
+            [_build_path(source[k], target[k], guess, name) for k, guess in enumerate(guesses)]
+        )
 
     def freeze(self) -> None:
-        """Answer by the compiled loops."""
+        """Copy the weights of both networks for the compiled kernel."""
         self.whole.freeze()
         self.detail.freeze()
 
     @classmethod
     def check_training(cls, settings, loss, *, scheme, family, floor, compiled) -> None:
-        """There is nothing to weigh."""
-        require(loss == LossSettings(), "the cascade has no weights; remove loss.")
-        require(not floor, "the cascade takes empty cells as they are; remove floor.")
-        require(scheme == "cartesian", 'the cascade takes sampling.scheme = "cartesian" only.')
+        """Raise ConfigError for loss weights, a floor, other sampling schemes and compilation."""
+        require(loss == LossSettings(), "the cascade has no loss weights; remove loss.")
+        require(not floor, "the cascade accepts empty cells; remove floor.")
+        require(scheme == "cartesian", 'the cascade supports sampling.scheme = "cartesian" only.')
         require(not compiled, "the cascade is not compiled; remove compile.")
 
 
-def averaged(source: Tensor, target: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Densities (B, n, …, n) on grids from the coarsest to n cells an axis, each twice as fine."""
+def _build_path(
+    source: Density, target: Density, guess: NetworkGuess, name: str
+) -> MidpointGeodesic:
+    box = unit_box(source.grid)
+    first, second = (box.to_density(end.tensor.detach()) for end in (source, target))
+    newton = MultilevelNewton(1.0, max_iterations=0, threads=threads_for(source.grid.size))
+    result = newton.polish(first, second, box.sides, guess)
+    c = result.coefficients - result.coefficients.mean()  # the constant is arbitrary
+    return MidpointGeodesic(source, target, name, {}, c, result.residual, result.integrals)
+
+
+def build_pyramid(source: Tensor, target: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Average densities (B, n, …, n) to all grids, from the coarsest to n cells an axis."""
     levels = [(source, target)]
     while not _is_coarsest((ends := levels[-1])[0]):
-        first, second = (coarsened(end[:, None])[:, 0] for end in ends)
+        first, second = (coarsen(end[:, None])[:, 0] for end in ends)
         levels.append((first, second))
     return levels[::-1]
 
 
 def _is_coarsest(fields: Tensor) -> bool:
-    """Whether fields (B, n, …, n) are on the grid where a cascade begins."""
-    return fields.shape[-1] <= COARSEST[fields.ndim - 1]
+    """Return whether fields (B, n, …, n) are on the coarsest grid."""
+    return fields.shape[-1] <= CONFIG.coarsest[fields.ndim - 3]
 
 
-class DualObjective(Loss):
-    """What the dual value of each grid's potential lacks of W2², as a share of it; and folds.
+def _clip_residual(residual: Tensor) -> Tensor:
+    """Limit the peaks of a residual (B, *cells)."""
+    limit = CONFIG.max_residual ** ((residual.ndim - 1) / 2)
+    return residual.clamp(-limit, limit)
 
-    The share is of an estimate of W2² that needs no solution: the largest of the dual value itself,
-    the squared distance of means and spreads, and a part of Poisson's energy ∫r(−Δ)⁻¹r.
+
+# ---- the loss
+
+
+class DualGapLoss(Loss):
+    """The relative dual gap 1 − D(u)/W2² of the potential on each grid, and a fold penalty.
+
+    W2² is estimated without a solution: it is the largest of the dual value itself, the squared
+    distance of means and standard deviations, and a fraction of the Poisson energy ∫r(−Δ)⁻¹r.
     """
 
     def __init__(self, model: CascadeNet):
         super().__init__()
         self.model = model
-        cells = [COARSEST[model.settings.dimension]]
+        cells = [CONFIG.coarsest[model.settings.dimension - 2]]
         while cells[-1] < model.settings.sensors:
             cells.append(2 * cells[-1])
         self.weights = {f"{term}_{n}": 1.0 for n in cells for term in ("deficit", "folds")}
 
     def forward(self, batch: Batch) -> Terms:
-        """Means over all pairs; the gradient in the coefficients is the residual's."""
-        ends = self.model.on_cells(batch.source, batch.target)
-        return losses(self.model(*ends), *ends)
+        """Return the means over all pairs."""
+        shape = (self.model.settings.sensors,) * self.model.settings.dimension
+        ends = batch.source.unflatten(1, shape), batch.target.unflatten(1, shape)
+        return compute_losses(self.model(*ends), *ends)
 
 
-def losses(answers: list[Tensor], source: Tensor, target: Tensor) -> Terms:
-    """The terms of every answer, means over pairs; these are on the finest grids, coarse first."""
-    levels, terms = averaged(source, target)[-len(answers) :], {}
-    looks = [
-        looked(answer.detach(), *pair, torch.get_num_threads())
-        for answer, pair in zip(answers, levels, strict=True)
+def compute_losses(potentials: list[Tensor], source: Tensor, target: Tensor) -> Terms:
+    """Return the loss terms of potentials on the finest grids, coarse first, means over pairs."""
+    levels, terms = build_pyramid(source, target)[-len(potentials) :], {}
+    states = [
+        evaluate_residual(potential.detach(), *ends, torch.get_num_threads())
+        for potential, ends in zip(potentials, levels, strict=True)
     ]
-    scale = torch.maximum(looks[-1].dual.float(), _least(source, target))
-    for answer, look in zip(answers, looks, strict=True):
-        n = answer.shape[-1]
-        terms[f"deficit_{n}"] = _deficit(answer, look, scale).mean()
-        terms[f"folds_{n}"] = _folds(answer).mean()
+    scale = torch.maximum(states[-1].dual.float(), _w2_squared_estimate(source, target))
+    for potential, state in zip(potentials, states, strict=True):
+        n = potential.shape[-1]
+        terms[f"deficit_{n}"] = _relative_dual_gap(potential, state, scale).mean()
+        terms[f"folds_{n}"] = _fold_penalty(potential).mean()
     return terms
 
 
-def _deficit(coefficients: Tensor, look: Looked, scale: Tensor) -> Tensor:
-    """1 − D/scale, (B,), with the gradient of its root, in which no pair outweighs the others.
+def _relative_dual_gap(coefficients: Tensor, state: ResidualState, scale: Tensor) -> Tensor:
+    """Return 1 − D/scale, (B,), with the gradient of its root, so that no pair dominates.
 
-    The derivative of D in the coefficients is 2r. What D still lacks is about rᵀK⁻¹r, with
-    Poisson's operator for K: the derivative is divided by the root of that.
+    The derivative of D in the coefficients is 2r. The gap is about rᵀK⁻¹r with the Poisson operator
+    K, so the derivative is divided by the root of that.
     """
-    n, cells = coefficients.shape[-1], _cells(coefficients)
-    residual = _bounded(look.gradient) / n**2  # coefficients are in squared cells
-    lacking = (residual * poisson_solved(residual)).mean(cells) * n**2 / scale
-    along = 2 * (residual * coefficients).mean(cells) / scale
-    along = along / (lacking + SMALL**2).sqrt()
-    return 1 - look.dual.float() / scale - (along - along.detach())
+    n, cells = coefficients.shape[-1], _cell_axes(coefficients)
+    residual = _clip_residual(state.gradient) / n**2  # coefficients are in squared cells
+    gap = (residual * solve_poisson(residual)).mean(cells) * n**2 / scale
+    derivative = 2 * (residual * coefficients).mean(cells) / scale
+    derivative = derivative / (gap + CONFIG.small_error**2).sqrt()
+    return 1 - state.dual.float() / scale - (derivative - derivative.detach())
 
 
-def _folds(coefficients: Tensor) -> Tensor:
-    """How far second derivatives leave [−2, 2], where maps fold, (B,): root of the mean square.
+def _fold_penalty(coefficients: Tensor) -> Tensor:
+    """Return the root mean square by which eigenvalues of ½D²u exceed the limit, (B,).
 
-    Of a potential that folds the dual value is no bound any more, and may be anything.
+    The dual value of a folding potential is not a lower bound and may be arbitrarily large.
     """
-    beyond = (steepest(coefficients) - FOLDS).clamp(min=0)
-    return (beyond.square().mean(_cells(beyond)) + SMALL**2).sqrt() - SMALL
+    excess = (max_abs_eigenvalue(coefficients) - CONFIG.fold_limit).clamp(min=0)
+    small = CONFIG.small_error
+    return (excess.square().mean(_cell_axes(excess)) + small**2).sqrt() - small
 
 
-def _least(source: Tensor, target: Tensor) -> Tensor:
-    """About what W2² is at least in the unit box, (B,)."""
-    n, cells = source.shape[-1], _cells(source)
+def _w2_squared_estimate(source: Tensor, target: Tensor) -> Tensor:
+    """Return an approximate lower bound on W2² in the unit box, (B,)."""
+    n, cells = source.shape[-1], _cell_axes(source)
     x = (torch.arange(n, device=source.device) + 0.5) / n
-    moved = torch.zeros(len(source), device=source.device)
+    moments = torch.zeros(len(source), device=source.device)
     for axis in cells:
         others = tuple(other for other in cells if other != axis)
-        first, second = (_moments(end.mean(others), x) for end in (source, target))
-        moved = moved + (first - second).square().sum(0)
+        first, second = (_mean_and_deviation(end.mean(others), x) for end in (source, target))
+        moments = moments + (first - second).square().sum(0)
     residual = target - source
-    energy = (residual * poisson_solved(residual)).mean(cells) / n**2
-    return torch.maximum(moved, FAINT * energy) + 1e-7
+    energy = (residual * solve_poisson(residual)).mean(cells) / n**2
+    return torch.maximum(moments, CONFIG.min_energy * energy) + 1e-7
 
 
-def _moments(density: Tensor, x: Tensor) -> Tensor:
-    """Mean and standard deviation of densities (B, n) along an axis, (2, B)."""
+def _mean_and_deviation(density: Tensor, x: Tensor) -> Tensor:
+    """Return mean and standard deviation of densities (B, n) along an axis, (2, B)."""
     mean = (density * x).mean(1)
-    spread = (density * (x - mean[:, None]) ** 2).mean(1)
-    return torch.stack([mean, spread.sqrt()])
+    variance = (density * (x - mean[:, None]) ** 2).mean(1)
+    return torch.stack([mean, variance.sqrt()])
 
 
-def _bounded(residual: Tensor) -> Tensor:
-    """A residual (B, *cells) without peaks: what is as wide is higher in space than in a plane."""
-    most = STEEPEST ** ((residual.ndim - 1) / 2)
-    return residual.clamp(-most, most)
-
-
-def _cells(fields: Tensor) -> tuple[int, ...]:
-    """The axes of fields (B, *cells) along which their cells are."""
+def _cell_axes(fields: Tensor) -> tuple[int, ...]:
+    """Return the axes of the cells in fields (B, *cells)."""
     return tuple(range(1, fields.ndim))
 
 
-# ---- Both ends of a pair moved towards each other by whole cells, until their means agree.
-#
-# Transport commutes with translations. If a source is moved by s and its target by −s, the pair meets
-# at the same places halfway, and the potential lacks the part 2s·y. What is small and has far to go
-# is then no harder than what stays.
-#
-# A potential is flat at the faces of the box. So 2s·y is bent there, between the places where the
-# ends can meet and the face, and so little that nothing folds.
+# ---- inference: densities on any grid to the square (in 3D the cube) of the cascade, and back
 
 
-BORDER = 1  # empty cells that a move leaves
-TIE = 1e-3  # of a cell: what is nearer to half a cell counts as less, whichever way one looks
-
-
-class Moves(NamedTuple):
-    """By how much pairs are moved, in the unit square or cube.
-
-    Attributes:
-        steps: what is added to a source's place and taken from a target's, (B, d).
-        centre: the mean of both ends, where `potential` is zero, (B, d). A constant would count:
-            sums over half-cells give both ends masses that differ a little.
-        room: from the lower and the upper face to where the ends can meet, (B, d, 2).
-    """
-
-    steps: Tensor
-    centre: Tensor
-    room: Tensor
-
-    def of(self, k: int) -> Moves:
-        """One pair's."""
-        return Moves(*(part[k : k + 1] for part in self))
-
-    def apply(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """The moved ends, (B, n, …, n) each."""
-        cells = (self.steps * source.shape[-1]).round().long()
-        return _rolled(source, cells), _rolled(target, -cells)
-
-    def potential(self, axis: int, n: int, side: float) -> Tensor:
-        """What moved ends lack along an axis: spline coefficients (B, n) in the middle's `side`.
-
-        Between two cells the slope of a spline is the difference of their coefficients.
-        """
-        outside, step = (1 - side) / 2, 2 * self.steps[:, axis, None]
-        edges = side * torch.arange(1, n, dtype=torch.float64) / n + outside
-        low, high = self.room[:, axis, :, None].clamp(min=TIE / n).unbind(1)
-        slope = step * torch.minimum(edges / low, (1 - edges) / high).clamp(max=1)
-        values = torch.nn.functional.pad(slope.cumsum(1) * side / n, (1, 0))
-        place = (self.centre[:, axis, None] - outside) / side * n - 0.5  # in cells
-        nearest = place.round().clamp(0, n - 1).long()
-        return values - values.gather(1, nearest) - step * (place - nearest) * side / n
-
-
-def moves_between(source: Tensor, target: Tensor) -> Moves:
-    """For densities (B, n, …, n), as far as the empty cells around them allow."""
-    count, n, d = len(source), source.shape[-1], source.ndim - 1
-    if not count or min(float(source.min()), float(target.min())) > 0:  # often, and soon said
-        nothing = torch.zeros(count, d, dtype=torch.float64)
-        return Moves(nothing, nothing, torch.zeros(count, d, 2, dtype=torch.float64))
-    along = [_along_moves(source, target, axis) for axis in range(1, d + 1)]
-    steps, centre, low, high = (torch.stack(parts, 1) / n for parts in zip(*along, strict=True))
-    return Moves(steps, centre, torch.stack([low, high], 2))
-
-
-def _along_moves(
-    source: Tensor, target: Tensor, axis: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Step, centre and room at both faces along an axis, in cells, (B,) each."""
-    n = source.shape[-1]
-    line = torch.arange(n, dtype=torch.float64)
-    (mean0, low0, high0), (mean1, low1, high1) = (
-        _extent(_marginal(end, axis), line) for end in (source, target)
-    )
-    half = (mean1 - mean0) / 2
-    wanted = half.sign() * (half.abs() + 0.5 - TIE).floor()
-    low, high = (low0 + low1) / 2, (high0 + high1) / 2
-    unfolded = torch.minimum(low, high).floor()
-    up = torch.minimum(torch.minimum(high0, low1) - BORDER, unfolded).clamp(min=0)
-    down = torch.minimum(torch.minimum(low0, high1) - BORDER, unfolded).clamp(min=0)
-    step = torch.maximum(torch.minimum(wanted, up), -down)
-    return step, (mean0 + mean1) / 2 + 0.5, low, high
-
-
-def _marginal(density: Tensor, axis: int) -> Tensor:
-    """Along an axis, (B, n), of sum one."""
-    others = [other for other in range(1, density.ndim) if other != axis]
-    own = density.double().sum(others)
-    return own / own.sum(1, keepdim=True)
-
-
-def _extent(marginal: Tensor, line: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean cell, and how many are empty below and above, (B,) each."""
-    full, last = marginal > 0, len(line) - 1
-    below = torch.where(full, line, last).amin(1)
-    above = torch.where(full, last - line, last).amin(1)
-    return (marginal * line).sum(1), below, above
-
-
-def _rolled(values: Tensor, cells: Tensor) -> Tensor:
-    """Fields (B, n, …, n) moved by whole cells (B, d); what is rolled round is empty."""
-    axes = tuple(range(values.ndim - 1))
-    pairs = zip(values, cells.tolist(), strict=True)
-    return torch.stack([own.roll(by, axes) if any(by) else own for own, by in pairs])
-
-
-# ---- From densities on any grid to the square of a cascade, and from its potentials back.
-#
-# In 3D the square is a cube.
-
-
-LEAST = {d: 2 * cells for d, cells in COARSEST.items()}  # cells of the square along an axis
-MOST = {2: 512, 3: 64}
-
-
-def square_cells(grid: Grid) -> int:
-    """Cells an axis of the square around a box: a power of two, at best not coarser than it."""
-    finest = max(n / side for n, side in zip(grid.shape, unit_box(grid).sides, strict=True))
-    cells, d = 2 ** math.ceil(math.log2(finest) - 1e-9), grid.dimension
-    return min(max(cells, LEAST[d]), MOST[d])
-
-
-class Guess(Start):
-    """A network's potential for one pair, and those on smaller cells.
+class NetworkGuess(InitialGuess):
+    """The potential of one pair, with the network that refines it.
 
     Args:
         model: the network.
         ends: both densities of the pair, (2, *cells).
-        grid: whose cells these are.
-        moves: of the ends, when the network saw them.
-        square: spline coefficients on the cells of the square, (n, …, n), in their squares.
-        halvings: how often cells were halved.
+        grid: the grid of the densities.
+        recentring: the shift of the ends.
+        square: spline coefficients on the cells of the square, (n, …, n), in squared cells.
+        halvings: number of times that the cells were halved.
     """
 
     def __init__(
@@ -380,96 +340,81 @@ class Guess(Start):
         model: CascadeNet,
         ends: Tensor,
         grid: Grid,
-        moves: Moves,
+        recentring: Recentring,
         square: Tensor,
         halvings: int = 0,
     ):
-        self.known, self.square, self.halvings = (model, ends, grid, moves), square, halvings
+        self.model, self.ends, self.grid, self.recentring = model, ends, grid, recentring
+        self.square, self.halvings = square, halvings
         potential = square[None].double() / len(square) ** 2
-        super().__init__(_unmoved(_on_grid(potential, grid, halvings), grid, moves)[0])
+        potential = _to_grid(potential, grid, halvings)
+        super().__init__(_undo_recentring(potential, grid, recentring)[0])
 
     @torch.no_grad()
-    def finer(self) -> Guess | None:
-        """The network's correction on cells of half the side; None beyond the finest."""
-        (model, ends, grid, moves), cells = self.known, 2 * len(self.square)
-        if cells > MOST[grid.dimension]:
+    def refine(self) -> NetworkGuess | None:
+        """Return the corrected potential on cells of half the side; None beyond the finest."""
+        cells = 2 * len(self.square)
+        if cells > CONFIG.finest[self.grid.dimension - 2]:
             return None
-        source, target = moves.apply(*_on_square(ends, grid, cells)[:, None])
-        (found,) = model.corrected(halved(self.square[None]), source, target)
-        return Guess(model, ends, grid, moves, found, self.halvings + 1)
+        ends = self.recentring.apply(*_to_square(self.ends, self.grid, cells)[:, None])
+        (square,) = self.model.correct(prolong(self.square[None]), *ends)
+        return NetworkGuess(
+            self.model, self.ends, self.grid, self.recentring, square, self.halvings + 1
+        )
 
 
 @torch.no_grad()
-def guesses_of(model: CascadeNet, source: Density, target: Density) -> list[Guess]:
-    """The potential of every pair on the grid's own cells, by one call of the network."""
-    grid, cells = source.grid, square_cells(source.grid)
+def predict(model: CascadeNet, source: Density, target: Density) -> list[NetworkGuess]:
+    """Return the potential of every pair on its own grid, with one call of the network."""
+    grid, cells = source.grid, choose_resolution(source.grid)
     first, second = (end.tensor.reshape(-1, *grid.shape) for end in (source, target))
-    on_square = _on_square(first, grid, cells), _on_square(second, grid, cells)
-    moves = moves_between(*on_square)
-    answers = model(*moves.apply(*on_square))[-1]
-    pairs = zip(torch.stack([first, second], 1), answers, strict=True)
-    return [Guess(model, ends, grid, moves.of(k), own) for k, (ends, own) in enumerate(pairs)]
+    on_square = _to_square(first, grid, cells), _to_square(second, grid, cells)
+    recentring = fit_recentring(*on_square)
+    squares = model(*recentring.apply(*on_square))[-1]
+    return [
+        NetworkGuess(model, ends, grid, recentring[k : k + 1], square)
+        for k, (ends, square) in enumerate(
+            zip(torch.stack([first, second], 1), squares, strict=True)
+        )
+    ]
 
 
-def network_path(model: CascadeNet, source: Density, target: Density, name: str) -> Geodesic:
-    """The path of the network's potential as it is."""
-    guesses = guesses_of(model, source.detach(), target.detach())
-    if not source.leading:
-        return _path(source, target, guesses[0], name)
-    return BatchedGeodesic(
-        [_path(source[k], target[k], own, name) for k, own in enumerate(guesses)]
-    )
+def choose_resolution(grid: Grid) -> int:
+    """Return the cells per axis of the square around a box: a power of two, at least as fine."""
+    finest = max(n / side for n, side in zip(grid.shape, unit_box(grid).sides, strict=True))
+    cells, k = 2 ** math.ceil(math.log2(finest) - 1e-9), grid.dimension - 2
+    return min(max(cells, 2 * CONFIG.coarsest[k]), CONFIG.finest[k])
 
 
-def _path(source: Density, target: Density, guess: Guess, name: str) -> SplineGeodesic:
-    box = unit_box(source.grid)
-    first, second = (box.to_density(end.tensor.detach()) for end in (source, target))
-    newton = Newton(1.0, max_steps=0, threads=threads_for(source.grid.size))
-    found = newton.polished(first, second, box.sides, guess)
-    c = found.coefficients - found.coefficients.mean()  # the constant is free
-    return SplineGeodesic(source, target, name, {}, c, found.residual, found.totals)
-
-
-def _on_square(values: Tensor, grid: Grid, cells: int) -> Tensor:
-    """Means over the cells of the square in whose middle the box is, (B, cells, …)."""
+def _to_square(values: Tensor, grid: Grid, cells: int) -> Tensor:
+    """Average densities over the cells of the square centred at the box, (B, cells, …)."""
     box = unit_box(grid)
     values = box.to_density(values).float()
     for axis, (n, side) in enumerate(zip(grid.shape, box.sides, strict=True), 1):
         if (n, side) != (cells, 1.0):
-            values = _along(values, _means(n, side, cells), axis)
+            values = _apply_along(values, _averaging_matrix(n, side, cells), axis)
     return values
 
 
-def _on_grid(coefficients: Tensor, grid: Grid, halvings: int) -> Tensor:
-    """The potential on the square in splines on the grid's cells, halved or not, (B, *cells)."""
+def _to_grid(coefficients: Tensor, grid: Grid, halvings: int) -> Tensor:
+    """Express potentials on the square by splines on the halved cells of a grid, (B, *cells)."""
     cells, sides = coefficients.shape[-1], unit_box(grid).sides
     shape = tuple(n << halvings for n in grid.shape)
     if shape == (cells,) * len(shape) and set(sides) == {1.0}:
         return coefficients
     for axis, (n, side) in enumerate(zip(shape, sides, strict=True), 1):
-        coefficients = _along(coefficients, _values(n, side, cells), axis)
-    return torch.stack([interpolated(own) for own in coefficients])
+        coefficients = _apply_along(coefficients, _evaluation_matrix(n, side, cells), axis)
+    return torch.stack([interpolate_centres(own) for own in coefficients])
 
 
-def _unmoved(coefficients: Tensor, grid: Grid, moves: Moves) -> Tensor:
-    """Potentials (B, *cells) of moved ends to those of the ends themselves."""
-    if not bool(moves.steps.any()):
-        return coefficients
-    for axis, side in enumerate(unit_box(grid).sides):
-        n, after = coefficients.shape[axis + 1], grid.dimension - 1 - axis
-        own = moves.potential(axis, n, side)
-        coefficients = coefficients + own.view(-1, *(1,) * axis, n, *(1,) * after)
-    return coefficients
-
-
-def _along(values: Tensor, matrix: Tensor, axis: int) -> Tensor:
+def _apply_along(values: Tensor, matrix: Tensor, axis: int) -> Tensor:
     return (values.movedim(axis, -1) @ matrix.to(values.dtype).T).movedim(-1, axis)
 
 
 @lru_cache(maxsize=32)
 @torch.inference_mode(False)
-def _means(n: int, side: float, cells: int) -> Tensor:
-    """(cells, n): from n cells of a side to means over those of [0, 1], in whose middle it is."""
+def _averaging_matrix(n: int, side: float, cells: int) -> Tensor:
+    """Return (cells, n): from n cells of a centred interval of [0, 1] to means over its cells."""
     own = side * torch.arange(n + 1, dtype=torch.float64) / n + (1 - side) / 2
     edges = torch.arange(cells + 1, dtype=torch.float64) / cells
     upper = torch.minimum(edges[1:, None], own[1:])
@@ -479,8 +424,109 @@ def _means(n: int, side: float, cells: int) -> Tensor:
 
 @lru_cache(maxsize=32)
 @torch.inference_mode(False)
-def _values(n: int, side: float, cells: int) -> Tensor:
-    """(n, cells): from spline coefficients on [0, 1] to values at the centres of a side's cells."""
+def _evaluation_matrix(n: int, side: float, cells: int) -> Tensor:
+    """Return (n, cells): from splines on [0, 1] to values at n cell centres of the interval."""
     centres = side * (torch.arange(n, dtype=torch.float64) + 0.5) / n + (1 - side) / 2
-    taps, (weights, _, _) = axis_taps(centres, 1 / cells, cells)
-    return torch.zeros(n, cells, dtype=torch.float64).scatter_add_(1, taps, weights)
+    indices, (weights, _, _) = spline_stencil(centres, 1 / cells, cells)
+    return torch.zeros(n, cells, dtype=torch.float64).scatter_add_(1, indices, weights)
+
+
+# ---- recentring
+
+
+@dataclass(frozen=True)
+class Recentring:
+    """Shifts of pairs in the unit square or cube.
+
+    Attributes:
+        steps: added to the positions of the source, subtracted from the target's, (B, d).
+        centre: the mean of both ends, (B, d), where the term 2s·y is zero: quadrature gives both
+            ends slightly different masses, so that a constant would change the dual value.
+        room: distance from the lower and the upper face to the support at t = ½, (B, d, 2).
+    """
+
+    steps: Tensor
+    centre: Tensor
+    room: Tensor
+
+    def __getitem__(self, pairs: slice) -> Recentring:
+        return Recentring(self.steps[pairs], self.centre[pairs], self.room[pairs])
+
+    def apply(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the shifted ends, (B, n, …, n) each."""
+        cells = (self.steps * source.shape[-1]).round().long()
+        return _roll(source, cells), _roll(target, -cells)
+
+    def potential(self, axis: int, n: int, side: float) -> Tensor:
+        """Return the term 2s·y along an axis: spline coefficients (B, n) on the centred interval.
+
+        Between two cells the slope of a spline is the difference of their coefficients.
+        """
+        outside, step = (1 - side) / 2, 2 * self.steps[:, axis, None]
+        edges = side * torch.arange(1, n, dtype=torch.float64) / n + outside
+        low, high = self.room[:, axis, :, None].clamp(min=CONFIG.tie / n).unbind(1)
+        slope = step * torch.minimum(edges / low, (1 - edges) / high).clamp(max=1)
+        values = pad(slope.cumsum(1) * side / n, (1, 0))
+        position = (self.centre[:, axis, None] - outside) / side * n - 0.5  # in cells
+        nearest = position.round().clamp(0, n - 1).long()
+        return values - values.gather(1, nearest) - step * (position - nearest) * side / n
+
+
+def fit_recentring(source: Tensor, target: Tensor) -> Recentring:
+    """Return the shifts for densities (B, n, …, n), as far as the empty cells around them allow."""
+    count, n, d = len(source), source.shape[-1], source.ndim - 1
+    if not count or min(float(source.min()), float(target.min())) > 0:  # no empty cells
+        zero = torch.zeros(count, d, dtype=torch.float64)
+        return Recentring(zero, zero, torch.zeros(count, d, 2, dtype=torch.float64))
+    axes = [_fit_axis(source, target, axis) for axis in range(1, d + 1)]
+    steps, centre, low, high = (torch.stack(parts, 1) / n for parts in zip(*axes, strict=True))
+    return Recentring(steps, centre, torch.stack([low, high], 2))
+
+
+def _fit_axis(source: Tensor, target: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return step, centre and room at both faces along an axis, in cells, (B,) each."""
+    line = torch.arange(source.shape[-1], dtype=torch.float64)
+    (mean0, low0, high0), (mean1, low1, high1) = (
+        _mean_and_margins(_marginal(end, axis), line) for end in (source, target)
+    )
+    half = (mean1 - mean0) / 2
+    wanted = half.sign() * (half.abs() + 0.5 - CONFIG.tie).floor()
+    low, high = (low0 + low1) / 2, (high0 + high1) / 2
+    injective = torch.minimum(low, high).floor()  # a longer step would fold at the faces
+    up = torch.minimum(torch.minimum(high0, low1) - CONFIG.border, injective).clamp(min=0)
+    down = torch.minimum(torch.minimum(low0, high1) - CONFIG.border, injective).clamp(min=0)
+    step = torch.maximum(torch.minimum(wanted, up), -down)
+    return step, (mean0 + mean1) / 2 + 0.5, low, high
+
+
+def _marginal(density: Tensor, axis: int) -> Tensor:
+    """Return the marginal along an axis, (B, n), with sum one."""
+    others = [other for other in range(1, density.ndim) if other != axis]
+    marginal = density.double().sum(others)
+    return marginal / marginal.sum(1, keepdim=True)
+
+
+def _mean_and_margins(marginal: Tensor, line: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean cell and the numbers of empty cells below and above, (B,) each."""
+    full, last = marginal > 0, len(line) - 1
+    below = torch.where(full, line, last).amin(1)
+    above = torch.where(full, last - line, last).amin(1)
+    return (marginal * line).sum(1), below, above
+
+
+def _roll(values: Tensor, cells: Tensor) -> Tensor:
+    """Shift fields (B, n, …, n) by whole cells (B, d); only empty cells are wrapped around."""
+    axes = tuple(range(values.ndim - 1))
+    pairs = zip(values, cells.tolist(), strict=True)
+    return torch.stack([own.roll(by, axes) if any(by) else own for own, by in pairs])
+
+
+def _undo_recentring(coefficients: Tensor, grid: Grid, recentring: Recentring) -> Tensor:
+    """Return the potentials (B, *cells) of the ends from those of the shifted ends."""
+    if not bool(recentring.steps.any()):
+        return coefficients
+    for axis, side in enumerate(unit_box(grid).sides):
+        n, after = coefficients.shape[axis + 1], grid.dimension - 1 - axis
+        term = recentring.potential(axis, n, side)
+        coefficients = coefficients + term.view(-1, *(1,) * axis, n, *(1,) * after)
+    return coefficients

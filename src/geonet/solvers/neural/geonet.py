@@ -1,11 +1,17 @@
-"""The form "geonet": the paper's operator, two DeepONets trained on the equations of geodesics."""
+"""The form "geonet": the paper's operator, two DeepONets trained on the geodesic equations.
+
+One DeepONet is the density C(μ0, μ1)(x, t), the other the potential H(μ0, μ1)(x, t). The loss
+(paper, eq. 12 to 15) is the weighted sum of the mean squares of
+
+    ∂tC + div(C∇H) + εΔC,    ∂tH + ½|∇H|² − εΔH,    C(·, 0) − μ0,    C(·, 1) − μ1.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,125 +21,51 @@ from torch.nn import Module
 from geonet._toml import require
 from geonet.density import Density
 from geonet.grid import Grid, unit_box
-from geonet.metrics import l1
-from geonet.numerics.autograd import root
-from geonet.numerics.ode import carried
+from geonet.metrics import l1_tensor
+from geonet.numerics.autograd import safe_sqrt
+from geonet.numerics.ode import integrate_particles
 from geonet.paths import Geodesic
-from geonet.solvers.neural.deeponet import DeepONetModel, DeepONetPath, answer
-from geonet.solvers.neural.jets import Jet, Second, variables
+from geonet.solvers.neural.deeponet import DeepONetModel, DeepONetPath, predict
+from geonet.solvers.neural.jets import Jet, Second, make_variables
 from geonet.solvers.neural.layers import (
-    MOST_MODES,
-    BetweenEnds,
     BranchTrunkSettings,
+    CosineModes,
     DeepONet,
-    all_sensed,
-    cartesian,
-    paired,
+    HardEndpointDensity,
+    combine_cartesian,
+    combine_paired,
+    read_sensors,
 )
 from geonet.solvers.neural.losses import (
-    GAUSS,
+    TIME_QUADRATURE,
     Batch,
     Loss,
     LossSettings,
-    SelfCheck,
+    PDEResiduals,
     Terms,
-    boundary,
-    continuity,
-    densities_carried,
-    hamilton_jacobi,
-    momentum,
-    self_check,
-    softened,
+    acceleration,
+    continuity_residual,
+    hamilton_jacobi_residual,
+    integrate_residuals,
+    pseudo_huber,
+    push_forward_endpoints,
 )
 from geonet.solvers.neural.model import Header
-
-# ---- Whether a density is like those that a model was trained on.
-
-
-DIRECTIONS = 64  # along which the spread of the densities is known
-FAINT = 1e-5  # of the largest variance: the smallest that a direction is taken to have
-RARE = 0.001  # share of the model's own densities that are called unusual
-
-
-class Usual(Module):
-    """Mean and principal directions of the densities of a family, at m sensors.
-
-    How unusual a density is: its squared distance from their mean, in units of the variance along
-    each direction, divided by m. Lumps narrower than any of the family's lie far off along
-    directions in which those hardly vary.
-    """
-
-    mean: Tensor
-    directions: Tensor
-    faint: Tensor
-    limit: Tensor
-
-    def __init__(self, sensors: int):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(sensors))
-        self.register_buffer("directions", torch.zeros(sensors, min(DIRECTIONS, sensors)))
-        self.register_buffer("faint", torch.ones(()))  # the variance along all other directions
-        self.register_buffer("limit", torch.zeros(()))  # how unusual its own densities are at most
-
-    @property
-    def known(self) -> bool:
-        """Whether it has seen a family."""
-        return bool(self.limit > 0)
-
-    @torch.no_grad()
-    def learn(self, densities: Tensor) -> None:
-        """The first half of the densities (N, m) tells how they spread, the second half the limit.
-
-        A limit from densities that the directions were fitted to would be too low.
-        """
-        fitted, others = densities.double().chunk(2)
-        mean = fitted.mean(0)
-        _, scales, axes = torch.linalg.svd(fitted - mean, full_matrices=False)
-        count = min(self.directions.shape[1], len(scales))
-        variances = scales**2 / len(fitted)
-        smallest = FAINT * variances[0].clamp(min=torch.finfo(torch.float32).tiny / FAINT)
-        left = variances[count:].sum() / max(1, len(mean) - count)  # of noise, say
-        faint = torch.maximum(smallest, left)
-        directions = axes[:count].T / variances[:count].clamp(min=faint).sqrt()
-        self.mean.copy_(mean)
-        self.directions.zero_()
-        self.directions[:, :count] = directions.to(self.directions)
-        self.faint.copy_(faint)
-        self.limit.copy_(torch.quantile(self.distance(others.float()), 1 - RARE))
-
-    def distance(self, densities: Tensor) -> Tensor:
-        """How unusual densities (B, m) are, (B,)."""
-        off = (densities - self.mean).double()
-        scaled = self.directions.double()
-        along = off @ scaled
-        lengths = (scaled**2).sum(0).clamp(min=torch.finfo(torch.float64).tiny)
-        rest = (off**2).sum(-1) - (along**2 / lengths).sum(-1)
-        return ((along**2).sum(-1) + rest.clamp(min=0) / self.faint) / off.shape[-1]
-
-    def forward(self, densities: Tensor) -> Tensor:
-        """Whether densities (B, m) are no more unusual than nearly all of the family's, (B,)."""
-        return self.distance(densities) <= self.limit
-
-
-STEPS = 16  # of Runge–Kutta from t = 0 to 1
-AT_ONCE = 1 << 13  # points whose functions and their derivatives are in memory together
-CARRIED = "characteristics"
-LEAST = 1e-3  # density, relative to uniform, by which a gradient is divided
 
 
 @dataclass(frozen=True)
 class GeONetSettings(BranchTrunkSettings):
-    """GeONet: for the density C and the potential H each two branches and a trunk.
+    """GeONet: two branches and a trunk each for the density C and the potential H.
 
     Attributes:
-        swap_symmetry: what to build in by averaging with the swapped pair: "density" has
-            C(μ0,μ1)(x,t) = C(μ1,μ0)(x,1−t), "both" also H(μ0,μ1)(x,t) = −H(μ1,μ0)(x,1−t), which
-            holds for geodesics but not for Schrödinger bridges.
-        ends: "learned" as in the paper, or "given": C has both ends by construction (see
-            `BetweenEnds`).
-        density_scale: how large what is learned of C is expected to be, relative to uniform.
-        potential_scale: how large H is expected to be in the unit box; some hundredths where mass
-            moves by some tenths of it.
+        swap_symmetry: symmetry imposed by averaging with the swapped pair: "density" for
+            C(μ0,μ1)(x,t) = C(μ1,μ0)(x,1−t), "both" also for H(μ0,μ1)(x,t) = −H(μ1,μ0)(x,1−t),
+            which holds for geodesics but not for Schrödinger bridges.
+        ends: "learned" as in the paper, or "given": C equals both ends by construction (see
+            `HardEndpointDensity`).
+        density_scale: expected size of the learned part of C, relative to uniform.
+        potential_scale: expected size of H in the unit box; some hundredths if mass moves by some
+            tenths of it.
     """
 
     kind: Literal["geonet"] = "geonet"
@@ -146,14 +78,15 @@ class GeONetSettings(BranchTrunkSettings):
         super().__post_init__()
         for name in ("density_scale", "potential_scale"):
             require(getattr(self, name) > 0, f"{name} is {getattr(self, name):g}; give > 0.")
+        limit = CosineModes.max_sensors
         require(
-            self.ends == "learned" or self.sensors <= MOST_MODES,
-            f"sensors is {self.sensors}; with ends = 'given' give at most {MOST_MODES}.",
+            self.ends == "learned" or self.sensors <= limit,
+            f"sensors is {self.sensors}; with ends = 'given' give at most {limit}.",
         )
 
 
 class GeONet(DeepONetModel):
-    """C, the density, and H, the potential, of the path between two densities, in the unit box."""
+    """Density C and potential H of the path between two densities, in the unit box."""
 
     Settings = GeONetSettings
     quantities = basis_outputs = ("density", "potential")
@@ -161,46 +94,46 @@ class GeONet(DeepONetModel):
         "C(x, t) = density_coefficients @ density.T is the density relative to uniform and "
         "H(x, t) = potential_coefficients @ potential.T the potential"
     )
-    compares_ends = True
-    typical = 4096
-    later = ("usual.",)
+    needs_endpoint_loss = True
+    n_calibration_densities = 4096
+    optional_prefixes = ("usual.",)
 
     def __init__(self, settings: GeONetSettings):
         super().__init__(settings)
         density = 0 if settings.swap_symmetry == "none" else 1
         potential = -1 if settings.swap_symmetry == "both" else 0
-        self.density = (BetweenEnds if settings.ends == "given" else DeepONet)(
+        self.density = (HardEndpointDensity if settings.ends == "given" else DeepONet)(
             settings, density, settings.density_scale
         )
         self.potential = DeepONet(settings, potential, settings.potential_scale)
-        self.usual = Usual(settings.sensors**settings.dimension)
+        self.usual = InputDistribution(settings.sensors**settings.dimension)  # the name in files
 
     def prepare(self, densities: Tensor) -> None:
-        """Learn which densities are usual, from some at the sensors, (N, m)."""
-        self.usual.learn(densities)
+        """Fit the distribution of inputs to sample densities at the sensors, (N, m)."""
+        self.usual.fit(densities)
 
-    def objective(self, settings: LossSettings, box: Grid) -> GeONetObjective:
-        """The squares of both equations and both ends."""
-        return GeONetObjective(self, settings, box)
+    def build_loss(self, settings: LossSettings, box: Grid) -> GeONetLoss:
+        """Return the squared residuals of both equations and both ends."""
+        return GeONetLoss(self, settings, box)
 
-    def path(self, source: Density, target: Density, name: str, header: Header) -> GeONetPath:
-        """C and H of a pair or a batch; with ε a Schrödinger bridge."""
-        path = GeONetPath(source, target, name, *answer(self, source, target, header))
+    def build_path(self, source: Density, target: Density, name: str, header: Header) -> GeONetPath:
+        """Return the path of a pair or a batch; with ε > 0 a Schrödinger bridge."""
+        path = GeONetPath(source, target, name, *predict(self, source, target, header))
         if path.bases.epsilon:
-            path.notes["epsilon"] = unit_box(source.grid).from_potential(path.bases.epsilon)
+            path.info["epsilon"] = unit_box(source.grid).from_potential(path.bases.epsilon)
         return path
 
-    def calibration(self, path: Geodesic, errors: Tensor) -> dict[str, Any]:
-        """The largest L1 error along a path over what its residuals explain: the median."""
+    def calibrate(self, path: Geodesic, errors: Tensor) -> dict[str, Any]:
+        """Return the median of the largest L1 error along a path over its `residual_error`."""
         assert isinstance(path, GeONetPath)
         if path.bases.epsilon:
             return {}
-        explained = path.explained_error.clamp(min=torch.finfo(torch.float64).tiny)
+        explained = path.residual_error.clamp(min=torch.finfo(torch.float64).tiny)
         return {"calibration": {"slope": float((errors.amax(1) / explained).median())}}
 
     @classmethod
     def check_training(cls, settings, loss, *, scheme, family, floor, compiled) -> None:
-        """Refuse a floor, and with ε > 0 what holds for geodesics only."""
+        """Raise ConfigError for a floor, and with ε > 0 for terms that hold for geodesics only."""
         require(not floor, 'problem.floor is for model.kind = "transport"; remove it.')
         require(
             not (loss.epsilon and settings.swap_symmetry == "both"),
@@ -210,16 +143,83 @@ class GeONet(DeepONetModel):
         require(
             not (loss.characteristics and loss.epsilon),
             "the particles of a bridge do not move along straight lines; "
-            "set loss.characteristics = 0 where loss.epsilon > 0.",
+            "set loss.characteristics = 0 if loss.epsilon > 0.",
         )
         require(
             not loss.characteristics or scheme == "cartesian",
-            'loss.characteristics takes sampling.scheme = "cartesian" only.',
+            'loss.characteristics supports sampling.scheme = "cartesian" only.',
         )
 
 
-class GeONetObjective(Loss):
-    """The squares of both equations and both ends (paper, eq. 12 to 15)."""
+class InputDistribution(Module):
+    """Mean and principal directions of a family of densities at m sensors.
+
+    The distance of a density from the family is its squared Mahalanobis distance from the mean,
+    divided by m. Features narrower than any of the family are far away along directions in which
+    the family hardly varies.
+    """
+
+    mean: Tensor
+    directions: Tensor
+    faint: Tensor
+    limit: Tensor
+
+    n_directions: ClassVar[int] = 64  # number of principal directions with their own variance
+    min_variance: ClassVar[float] = 1e-5  # smallest variance of a direction, over the largest one
+    outlier_fraction: ClassVar[float] = 0.001  # fraction of the family that counts as unusual
+
+    def __init__(self, sensors: int):
+        super().__init__()
+        count = min(self.n_directions, sensors)
+        self.register_buffer("mean", torch.zeros(sensors))
+        self.register_buffer("directions", torch.zeros(sensors, count))
+        self.register_buffer("faint", torch.ones(()))  # the variance along all other directions
+        self.register_buffer("limit", torch.zeros(()))  # the largest distance within the family
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether `fit` was called."""
+        return bool(self.limit > 0)
+
+    @torch.no_grad()
+    def fit(self, densities: Tensor) -> None:
+        """Fit the directions to the first half of densities (N, m) and the limit to the second.
+
+        A limit from the densities that the directions were fitted to would be too low.
+        """
+        fitted, others = densities.double().chunk(2)
+        mean = fitted.mean(0)
+        _, scales, axes = torch.linalg.svd(fitted - mean, full_matrices=False)
+        count = min(self.directions.shape[1], len(scales))
+        variances = scales**2 / len(fitted)
+        tiny = torch.finfo(torch.float32).tiny
+        smallest = self.min_variance * variances[0].clamp(min=tiny / self.min_variance)
+        remaining = variances[count:].sum() / max(1, len(mean) - count)  # for example noise
+        faint = torch.maximum(smallest, remaining)
+        directions = axes[:count].T / variances[:count].clamp(min=faint).sqrt()
+        self.mean.copy_(mean)
+        self.directions.zero_()
+        self.directions[:, :count] = directions.to(self.directions)
+        self.faint.copy_(faint)
+        distances = self.distance(others.float())
+        self.limit.copy_(torch.quantile(distances, 1 - self.outlier_fraction))
+
+    def distance(self, densities: Tensor) -> Tensor:
+        """Return the distance of densities (B, m) from the family, (B,)."""
+        difference = (densities - self.mean).double()
+        scaled = self.directions.double()
+        along = difference @ scaled
+        lengths = (scaled**2).sum(0).clamp(min=torch.finfo(torch.float64).tiny)
+        rest = (difference**2).sum(-1) - (along**2 / lengths).sum(-1)
+        return ((along**2).sum(-1) + rest.clamp(min=0) / self.faint) / difference.shape[-1]
+
+    def forward(self, densities: Tensor) -> Tensor:
+        """Return whether densities (B, m) are within the limit of the family, (B,)."""
+        return self.distance(densities) <= self.limit
+
+
+class GeONetLoss(Loss):
+    """The squared residuals of both equations and both ends (paper, eq. 12 to 15)."""
 
     def __init__(self, model: GeONet, settings: LossSettings, box: Grid):
         super().__init__()
@@ -227,218 +227,226 @@ class GeONetObjective(Loss):
         self.settings = settings
         self.epsilon = unit_box(box).to_potential(settings.epsilon)
         self.weights = {k: w for k, w in settings.in_unit_box(box).items() if w > 0}
-        # What no jet carries: the gradients of residuals with third derivatives.
+        # Gradients of residuals with third derivatives, which jets do not have.
         third = ["continuity", "hamilton_jacobi"] if self.epsilon else ["continuity"]
         self.differentiated = [name for name in third if f"{name}_gradient" in self.weights]
 
     def forward(self, batch: Batch) -> Terms:
-        """Mean squared residuals by name, in the unit box and without their weights."""
+        """Return the mean squared residuals by name, in the unit box and without weights."""
         coefficients = self.model.coefficients(batch.source, batch.target)
         residuals = self._residuals(coefficients, batch, batch.points)
         terms = {name: (residual**2).mean() for name, residual in residuals.items()}
-        terms["continuity"] = softened(residuals["continuity"], self.settings.robust).mean()
-        for name, count in (("hamilton_jacobi_gradient", batch.points.shape[1]), (CARRIED, 2)):
-            if name in terms:  # a vector
+        terms["continuity"] = pseudo_huber(residuals["continuity"], self.settings.robust).mean()
+        components = {"hamilton_jacobi_gradient": batch.points.shape[1], "characteristics": 2}
+        for name, count in components.items():
+            if name in terms:  # the squared norm of a vector, not a mean over its components
                 terms[name] *= count
-        terms |= self._slopes(coefficients, batch) | self._ends(coefficients[0], batch)
+        terms |= self._gradient_terms(coefficients, batch)
+        terms |= self._endpoint_terms(coefficients[0], batch)
         return {name: term for name, term in terms.items() if name in self.weights}
 
-    def _ends(self, coefficients: Tensor, batch: Batch) -> Terms:
-        """Of C at t = 0 and 1, if it has to learn them."""
+    def _endpoint_terms(self, coefficients: Tensor, batch: Batch) -> Terms:
+        """Return the squared errors of C at t = 0 and 1."""
         terms: Terms = {}
-        for name, t, given in (
-            ("source", 0.0, batch.source_there),
-            ("target", 1.0, batch.target_there),
+        for name, t, values in (
+            ("source", 0.0, batch.source_values),
+            ("target", 1.0, batch.target_values),
         ):
-            if name not in self.weights:
-                continue
-            moment = torch.full_like(batch.places[:, 0], t)
-            computed = self._density(coefficients, batch, moment)
-            terms[name] = (boundary(computed, given) ** 2).mean()
+            if name in self.weights:
+                times = torch.full_like(batch.endpoint_points[:, 0], t)
+                computed = self._density(coefficients, batch, times)
+                terms[name] = ((computed - values) ** 2).mean()
         return terms
 
     def _residuals(
         self, coefficients: tuple[Tensor, ...], batch: Batch, points: Tensor
     ) -> dict[str, Tensor]:
-        """Of both equations, (B, Q) or (N,), and what has components: ω's term, `_carried`."""
-        met = paired if batch.paired else cartesian
-        bent = "hamilton_jacobi_gradient" in self.weights and not self.epsilon
-        second = "hessian" if CARRIED in self.weights else "laplacian"
-        z = variables(points, batch.times, "mixed" if bent else second)
-        flat = z if self.epsilon else Jet(z.data[: z.dimension + 2], z.dimension, "none")
-        density = met(coefficients[0], self.model.density.basis(flat))
-        potential = met(coefficients[1], self.model.potential.basis(z))
-        residuals = {"hamilton_jacobi": hamilton_jacobi(potential, self.epsilon)}
-        if bent:
-            residuals["hamilton_jacobi_gradient"] = momentum(potential)
+        """Return the residuals of both equations, (B, Q) or (N,), and those with components."""
+        combine = combine_paired if batch.is_paired else combine_cartesian
+        has_acceleration = "hamilton_jacobi_gradient" in self.weights and not self.epsilon
+        second = "hessian" if "characteristics" in self.weights else "laplacian"
+        z = make_variables(points, batch.times, "mixed" if has_acceleration else second)
+        first = z if self.epsilon else Jet(z.data[: z.dimension + 2], z.dimension, "none")
+        density = combine(coefficients[0], self.model.density.basis(first))
+        potential = combine(coefficients[1], self.model.potential.basis(z))
+        residuals = {"hamilton_jacobi": hamilton_jacobi_residual(potential, self.epsilon)}
+        if has_acceleration:
+            residuals["hamilton_jacobi_gradient"] = acceleration(potential)
         if self.settings.weigh_by_density:
             weight = (density.value.detach().clamp(min=0) + self.settings.floor).sqrt()
             residuals = {name: weight * residual for name, residual in residuals.items()}
-        if CARRIED in self.weights:
-            residuals[CARRIED] = self._carried(density.value, potential, batch)
-        return {"continuity": continuity(density, potential, self.epsilon), **residuals}
+        if "characteristics" in self.weights:
+            residuals["characteristics"] = self._characteristics(density.value, potential, batch)
+        return {"continuity": continuity_residual(density, potential, self.epsilon), **residuals}
 
-    def _carried(self, density: Tensor, potential: Jet, batch: Batch) -> Tensor:
-        """ρ0 − ρ1, which H is to make zero, and √2(C − ρ), relative to the densities, (2, B, Q).
+    def _characteristics(self, density: Tensor, potential: Jet, batch: Batch) -> Tensor:
+        """Return ρ0 − ρ1 and √2(C − ρ), relative to the densities, (2, B, Q).
 
-        ρ = (1 − t)ρ0 + tρ1 is the more exact the nearer the end. It is what C learns, and not what
-        H should give up for a C that is not there yet, so no gradient goes to H.
+        The first is zero for the exact H. ρ = (1 − t)ρ0 + tρ1, which is more exact near the ends,
+        is the target of C. It has no gradient, so that H does not follow an inaccurate C.
         """
         t = batch.times
-        (source, target), _ = densities_carried(potential, batch.points, batch.ends, t)
+        (source, target), _ = push_forward_endpoints(potential, batch.points, batch.ends, t)
         mean = ((1 - t) * source + t * target).detach()
         scale = (source.abs() + target.abs()).detach() + self.settings.floor
         return torch.stack([source - target, math.sqrt(2) * (density - mean)]) / scale.sqrt()
 
-    def _slopes(self, coefficients: tuple[Tensor, ...], batch: Batch) -> Terms:
-        """Gradient enhancement by differentiating residuals in x."""
-        slopes: Terms = {}
+    def _gradient_terms(self, coefficients: tuple[Tensor, ...], batch: Batch) -> Terms:
+        """Return the gradient enhancement: squared derivatives of the residuals in x."""
+        terms: Terms = {}
         if not self.differentiated:
-            return slopes
+            return terms
         for direction in torch.eye(batch.points.shape[1], device=batch.points.device):
             # Forward mode keeps the derivatives of the pairs apart; reverse mode would add them up.
-            _, along = jvp(  # pyright: ignore[reportAssignmentType]
+            _, derivatives = jvp(  # pyright: ignore[reportAssignmentType]
                 lambda points: self._residuals(coefficients, batch, points),
                 (batch.points,),
                 (direction.expand_as(batch.points),),
             )
             for name in self.differentiated:
-                square = (along[name] ** 2).mean()
-                slopes[f"{name}_gradient"] = slopes.get(f"{name}_gradient", 0.0) + square
-        return slopes
+                square = (derivatives[name] ** 2).mean()
+                terms[f"{name}_gradient"] = terms.get(f"{name}_gradient", 0.0) + square
+        return terms
 
     def _density(self, coefficients: Tensor, batch: Batch, times: Tensor) -> Tensor:
-        """C at the places, (B, P) or (N,)."""
-        rows = torch.cat([batch.places, times[:, None]], dim=1)
+        """Return C at the endpoint points, (B, P) or (N,)."""
+        rows = torch.cat([batch.endpoint_points, times[:, None]], dim=1)
         basis = self.model.density.basis(rows)
-        if batch.paired:
+        if batch.is_paired:
             return (coefficients * basis).sum(-1)
-        return cartesian(coefficients, basis)
+        return combine_cartesian(coefficients, basis)
 
 
 class GeONetPath(DeepONetPath):
-    """C and H of a batch of pairs, given by their coefficients."""
+    """Density C and potential H of a batch of pairs, given by their coefficients."""
 
     kind = "geonet"
     parts = ("density", "potential")
 
-    def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
-        return self._shaped(torch.stack([self._flow(points, t) for t in times.tolist()], dim=1))
+    chunk_points: ClassVar[int] = 1 << 13  # points whose jets are in memory at once
+    ode_steps: ClassVar[int] = 16  # Runge–Kutta steps from t = 0 to 1
+    min_density: ClassVar[float] = 1e-3  # smallest divisor in ∇C/C, relative to uniform
 
-    def _flow(self, points: Tensor, t: float) -> Tensor:
-        """∇H; with entropy the current velocity ∇H + ε∇log C, which carries the density."""
+    def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
+        velocities = [self._velocity_at(points, t) for t in times.tolist()]
+        return self._drop_batch(torch.stack(velocities, dim=1))
+
+    def _velocity_at(self, points: Tensor, t: float) -> Tensor:
+        """Return ∇H; for a bridge the current velocity ∇H + ε∇log C, which transports C."""
         density, potential = self._jets(points, t)
         velocity = potential.gradient
-        if self.bases.epsilon:  # C may come near zero, or below
-            scores = density.gradient / density.value.clamp(min=LEAST)
+        if self.bases.epsilon:  # C may be close to zero or negative
+            scores = density.gradient / density.value.clamp(min=self.min_density)
             velocity = velocity + self.bases.epsilon * scores
-        return unit_box(self.grid).from_velocity(velocity.movedim(0, -1).to(torch.float64))
+        return unit_box(self.grid).from_length(velocity.movedim(0, -1).to(torch.float64))
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
-        """Along the learned velocity, which is straight only as far as H solves its equation."""
-        box = self.grid.corner("lower"), self.grid.corner("upper")
+        """Integrate the learned velocity; the lines are as straight as H solves its equation."""
+        box = self.grid.lower_tensor, self.grid.upper_tensor
         start = points.expand(len(self.coefficients[0]), *points.shape)
-        return self._shaped(carried(self._flow, start, times, STEPS, box).movedim(0, 1))
+        lines = integrate_particles(self._velocity_at, start, times, self.ode_steps, box)
+        return self._drop_batch(lines.movedim(0, 1))
 
     def _potential(self, times: Tensor, points: Tensor) -> Tensor:
         values = [self._jets(points, t)[1].value for t in times.tolist()]
-        return unit_box(self.grid).from_potential(self._shaped(torch.stack(values, dim=1)))
+        return unit_box(self.grid).from_potential(self._drop_batch(torch.stack(values, dim=1)))
 
     def _distance(self) -> Tensor:
-        """W2 from Kantorovich's dual value of H, in which an error of ∇H counts squared.
+        """Return W2 from the Kantorovich dual value of H, whose error is quadratic in that of ∇H.
 
         With r = ∂tH + ½|∇H|² and the velocity v of the geodesic,
-        ½W2² = ∫H_1 dμ1 − ∫H_0 dμ0 − ∫∫r dμ_t dt + ½∫∫|v − ∇H|² dμ_t dt. The last term is left out,
-        and C stands for μ_t. ∫|∇H|² dμ, which is W2² too, would be off by twice the error of ∇H.
+        ½W2² = ∫H_1 dμ1 − ∫H_0 dμ0 − ∫∫r dμ_t dt + ½∫∫|v − ∇H|² dμ_t dt. The last term is dropped,
+        and C replaces μ_t. The error of ∫|∇H|² dμ, which is W2² too, is linear in that of ∇H.
         """
         if self.bases.epsilon:
-            raise self._unavailable("distance")
+            raise self._not_provided("distance")
         points = self.grid.points().reshape(-1, self._dimension)
-        ends = (
+        first, last = (
             (self._jets(points, t)[1].value * self._relative(end.tensor)).mean(-1)
             for t, end in ((0.0, self.source), (1.0, self.target))
         )
-        first, last = ends
-        value = last - first - self._unbalanced(points)
-        return unit_box(self.grid).length * root(2 * value.clamp(min=0)).reshape(self.batch)
+        value = last - first - self._integrate_hamilton_jacobi(points)
+        return unit_box(self.grid).length * safe_sqrt(2 * value.clamp(min=0)).reshape(self.batch)
 
     @cached_property
-    def self_check(self) -> SelfCheck:
-        """How well C and H solve their equations on the path's own grid."""
+    def residuals(self) -> PDEResiduals:
+        """The residuals of C and H on the grid of the path."""
         points = self.grid.points().reshape(-1, self._dimension)
 
         def jets(t: float) -> tuple[Jet, Jet]:
-            density, potential = self._jets_at(points, t, "laplacian")
+            density, potential = self._compute_jets(points, t, "laplacian")
             return density, potential
 
         with torch.no_grad():
-            return self_check(jets, unit_box(self.grid).cells, self.bases.epsilon)
+            return integrate_residuals(jets, unit_box(self.grid).cells, self.bases.epsilon)
 
     @property
-    def explained_error(self) -> Tensor:
+    def residual_error(self) -> Tensor:
         """The L1 error at t = ½ that ends and residuals explain, up to a factor, (B,)."""
         with torch.no_grad():
-            ends = l1(self.density(0.0), self.source) + l1(self.density(1.0), self.target)
-        return ends.reshape(-1) / 2 + self.self_check.expected
+            ends = l1_tensor(self.density(0.0), self.source)
+            ends = ends + l1_tensor(self.density(1.0), self.target)
+        return ends.reshape(-1) / 2 + self.residuals.error
 
-    def _checks(self) -> dict[str, Tensor]:
-        """Residuals, whether both ends are usual, and the error to expect, if it was calibrated."""
-        checks = super()._checks()
-        checks["continuity"] = self.self_check.created.reshape(self.batch)
-        checks["hamilton_jacobi"] = self.self_check.bent.reshape(self.batch)
+    def _diagnostics(self) -> dict[str, Tensor]:
+        """Return residuals, whether both ends are in the distribution, and the error estimate."""
+        checks = super()._diagnostics()
+        checks["continuity"] = self.residuals.continuity_residual.reshape(self.batch)
+        checks["hamilton_jacobi"] = self.residuals.acceleration.reshape(self.batch)
         model = self.bases.model
         assert isinstance(model, GeONet)
-        if model.usual.known:
-            ends = all_sensed([self.source, self.target], model.settings.sensors)
-            known = [model.usual(end.detach()) for end in ends]
-            checks["in_distribution"] = (known[0] & known[1]).reshape(self.batch)
+        if model.usual.is_fitted:
+            ends = read_sensors([self.source, self.target], model.settings.sensors)
+            usual = [model.usual(end.detach()) for end in ends]
+            checks["in_distribution"] = (usual[0] & usual[1]).reshape(self.batch)
         if self.tested is not None and "slope" in self.tested:
-            expected = self.tested["slope"][0] * self.explained_error
-            checks["error_estimate"] = expected.clamp(max=2.0).reshape(self.batch)
+            estimate = self.tested["slope"][0] * self.residual_error
+            checks["error_estimate"] = estimate.clamp(max=2.0).reshape(self.batch)
         return checks
 
-    def _unbalanced(self, points: Tensor) -> Tensor:
-        """∫∫(∂tH + ½|∇H|²) C dx dt in the unit box, (B,), by Gauss's rule in t."""
+    def _integrate_hamilton_jacobi(self, points: Tensor) -> Tensor:
+        """Return ∫∫(∂tH + ½|∇H|²) C dx dt in the unit box, (B,)."""
         total = torch.zeros(len(self.coefficients[0]), dtype=torch.float64)
-        for t, weight in zip(*GAUSS, strict=True):
+        for t, weight in TIME_QUADRATURE:
             density, potential = self._jets(points, t)
             mass = self._relative(density.value.clamp(min=0))
-            total = total + weight * (hamilton_jacobi(potential) * mass).mean(-1)
+            total = total + weight * (hamilton_jacobi_residual(potential) * mass).mean(-1)
         return total
 
     def _relative(self, values: Tensor) -> Tensor:
-        """Densities, (B, cells) or on the grid, relative to uniform, (B, cells)."""
+        """Return densities, (B, cells) or on the grid, relative to uniform, (B, cells)."""
         flat = values.reshape(-1, self.grid.size).to(torch.float64)
-        tiny = torch.finfo(torch.float64).tiny  # a bad network may give no mass at all
+        tiny = torch.finfo(torch.float64).tiny  # the mass of an untrained network may be zero
         return flat / flat.mean(-1, keepdim=True).clamp(min=tiny)
 
     def _jets(self, points: Tensor, t: float) -> list[Jet]:
-        """Jets (channels, B, N) of C and H at t, at points (N, d) or each pair's own (B, N, d)."""
+        """Return the jets (channels, B, N) of C and H at points (N, d) or (B, N, d)."""
         varied = any(tensor.requires_grad for tensor in (points, *self.coefficients))
         with torch.set_grad_enabled(varied and torch.is_grad_enabled()):
-            return self._jets_at(points, t)
+            return self._compute_jets(points, t)
 
-    def _jets_at(self, points: Tensor, t: float, second: Second = "none") -> list[Jet]:
-        if points.ndim == 2 and len(points) > AT_ONCE:
-            parts = [self._jets_at(some, t, second) for some in points.split(AT_ONCE)]
+    def _compute_jets(self, points: Tensor, t: float, second: Second = "none") -> list[Jet]:
+        if points.ndim == 2 and len(points) > self.chunk_points:
+            chunks = points.split(self.chunk_points)
+            parts = [self._compute_jets(chunk, t, second) for chunk in chunks]
             return [
                 jets[0].like(torch.cat([jet.data for jet in jets], dim=-1))
                 for jets in zip(*parts, strict=True)
             ]
         flat = points.reshape(-1, self._dimension)
         unit = unit_box(self.grid).to_points(flat).to(self.bases.dtype)
-        z = variables(unit, torch.full_like(unit[:, 0], t), second)
+        z = make_variables(unit, torch.full_like(unit[:, 0], t), second)
         jets = []
         for own, network in zip(self.coefficients, self.bases.model.networks, strict=True):
             basis = network.basis(z)
             if points.ndim == 2:
-                jets.append(cartesian(own, basis))
+                jets.append(combine_cartesian(own, basis))
             else:
                 data = basis.data.unflatten(1, points.shape[:2])  # (channels, B, N, functions)
                 jets.append(basis.like((own[:, None] * data).sum(-1)))
         return jets
 
-    def _shaped(self, answer: Tensor) -> Tensor:
-        """(B, T, ...) without B for a single pair, in double precision."""
-        answer = answer.to(torch.float64)
-        return answer if self.batch else answer[0]
+    def _drop_batch(self, values: Tensor) -> Tensor:
+        """Return values (B, T, ...) in double precision, without B for a single pair."""
+        values = values.to(torch.float64)
+        return values if self.batch else values[0]

@@ -1,4 +1,4 @@
-"""Trained models of any form as solvers: the path that the network gives."""
+"""Trained models from files as solvers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from geonet.errors import SolverError
 from geonet.grid import unit_box
 from geonet.paths import Geodesic
 from geonet.solvers.base import ALL_QUANTITIES, Solver, SolverInfo, solve_threaded
-from geonet.solvers.neural.cascade import CascadeNet, predict
-from geonet.solvers.neural.model import load_cached
-from geonet.solvers.newton.iteration import InitialGuess, MultilevelNewton
+from geonet.solvers.neural.cascade import CascadeNet, NetworkGuess, predict
+from geonet.solvers.neural.model import Header, Model, load_cached
+from geonet.solvers.newton.iteration import MultilevelNewton
 from geonet.solvers.newton.solver import Midpoint
 
 
 @dataclass(frozen=True)
 class NetworkSolver(Solver):
-    """A trained model from a file.
+    """A trained model from a file, without Newton steps.
 
     Attributes:
         file: the model, as `geonet train` writes it.
@@ -34,37 +34,39 @@ class NetworkSolver(Solver):
         dimensions=(1, 2, 3),
         differentiable=ALL_QUANTITIES,
     )
-    form: ClassVar[str | None] = None  # that the model must have; None for any
+    form: ClassVar[str | None] = None  # the form that the model must have; None for any
 
     file: str
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
-        model, header = load_cached(Path(self.file), source.grid.dimension, self.form)
-        name = header.get("name", Path(self.file).stem)
-        report_progress(f"asking {name}")
+        model, header, name = self._load(source.grid.dimension)
         path = model.build_path(source, target, self.name, header)
         path.info["model"] = name
         return path
 
     _solve_pair = _solve
 
-
-# ---- Trained models of the cascade form: a network for the potential, then few steps of Newton's.
+    def _load(self, dimension: int) -> tuple[Model, Header, str]:
+        """Return the model, its header and its name."""
+        file = Path(self.file)
+        model, header = load_cached(file, dimension, self.form)
+        name = header.get("name", file.stem)
+        report_progress(f"evaluating {name}")
+        return model, header, name
 
 
 @dataclass(frozen=True)
 class CascadeSolver(NetworkSolver):
     """A trained model of the cascade form from a file.
 
-    The network answers once for all pairs of a batch. Where it leaves more of a pair's mass
-    unbalanced than the tolerance, some steps of Newton's method follow on the pair's own grid.
-    Their number is limited. If they do not reach the tolerance, the report says so; `midpoint` with
-    start="network" takes as many as the tolerance needs.
+    The network is evaluated once for all pairs of a batch. If the unbalanced mass of a pair exceeds
+    the tolerance, some Newton steps follow on the grid of the pair. If these do not reach the
+    tolerance, the report says so; `midpoint` with start="network" continues until it is reached.
 
     Attributes:
         file: the model, as `geonet train` writes it.
-        corrections: steps of Newton's method, at most. 0 for the network's answer alone.
-        tolerance: of the residual, a share of the mass, at which no step follows.
+        max_iterations: largest number of Newton steps; 0 for the network alone.
+        tolerance: residual, a share of the mass, below which no step follows.
     """
 
     info = SolverInfo(
@@ -77,35 +79,35 @@ class CascadeSolver(NetworkSolver):
     )
     form = "cascade"
 
-    corrections: int = 3
+    max_iterations: int = 3
     tolerance: float = Midpoint.tolerance
 
     def __post_init__(self) -> None:
-        if self.corrections < 0:
-            raise SolverError(f"corrections is {self.corrections}; give 0 or more Newton steps.")
-        Midpoint(tolerance=self.tolerance)  # which checks it
+        if self.max_iterations < 0:
+            raise SolverError(f"max_iterations is {self.max_iterations}; give 0 or more.")
+        Midpoint(tolerance=self.tolerance)  # raises an error if it is out of range
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
-        model, header = load_cached(Path(self.file), source.grid.dimension, self.form)
+        model, _, name = self._load(source.grid.dimension)
         assert isinstance(model, CascadeNet)
-        name = header.get("name", Path(self.file).stem)
-        report_progress(f"asking {name}")
-        starts = predict(model, source.detach(), target.detach())
+        guesses = predict(model, source.detach(), target.detach())
         if not source.batch_shape:
-            return self._corrected(source, target, starts[0], name)
-        solve = lambda k: self._corrected(source[k], target[k], starts[k], name)  # noqa: E731
-        return solve_threaded(solve, len(source), source.grid.size)
+            return self._polish(source, target, guesses[0], name)
+        return solve_threaded(
+            lambda k: self._polish(source[k], target[k], guesses[k], name),
+            len(source),
+            source.grid.size,
+        )
 
     _solve_pair = _solve
 
-    def _corrected(
-        self, source: Density, target: Density, start: InitialGuess, name: str
-    ) -> Geodesic:
+    def _polish(self, source: Density, target: Density, guess: NetworkGuess, name: str) -> Geodesic:
+        """Return the path of one pair after some Newton steps."""
         box, threads = unit_box(source.grid), threads_for(source.grid.size)
         first, second = (box.to_density(end.tensor.detach()) for end in (source, target))
-        newton = MultilevelNewton(self.tolerance, self.corrections, threads=threads)
-        found = newton.polished(first, second, box.sides, start)
-        path = Midpoint(tolerance=self.tolerance).path_of(source, target, found)
+        newton = MultilevelNewton(self.tolerance, self.max_iterations, threads=threads)
+        result = newton.polish(first, second, box.sides, guess)
+        path = Midpoint(tolerance=self.tolerance).build_path(source, target, result)
         path.solver = self.name
         path.info["model"] = name
         return path

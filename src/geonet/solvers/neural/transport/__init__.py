@@ -1,0 +1,1 @@
+"""The transport form: network, path, certificate, potential, endpoint splines, kernels, solver."""
