@@ -1,4 +1,4 @@
-"""What all tests of the command line share."""
+"""Fixtures of the command line's tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from geonet.cli import main, output
 
 
 class Run(NamedTuple):
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -24,7 +24,7 @@ class Run(NamedTuple):
 
 @pytest.fixture
 def run(capsys) -> Callable[..., Run]:
-    """Call the command line in this process."""
+    """Function that runs a command in this process."""
 
     def call(*arguments: object) -> Run:
         code = main([str(argument) for argument in arguments])
@@ -35,8 +35,8 @@ def run(capsys) -> Callable[..., Run]:
 
 
 @pytest.fixture
-def refused(run) -> Callable[..., str]:
-    """Call the command line, which must fail with one line on standard error; gives the line."""
+def run_failing(run) -> Callable[..., str]:
+    """Function that runs a command that must fail, and returns its line on standard error."""
 
     def call(*arguments: object) -> str:
         code, out, err = run(*arguments)
@@ -50,7 +50,7 @@ def refused(run) -> Callable[..., str]:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Threads of torch that wait for each other make these small problems slow."""
+    """Limit torch to one thread, because waiting threads slow down small problems."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -59,13 +59,13 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch) -> None:
-    """No lines about the time that work takes, however busy the machine is."""
-    monkeypatch.setattr(output, "PATIENCE", math.inf)
+    """Suppress progress lines, however busy the machine is."""
+    monkeypatch.setattr(output, "PROGRESS_DELAY", math.inf)
 
 
 @pytest.fixture
 def line_pair(tmp_path):
-    """Two 1D arrays."""
+    """Files of two 1D arrays."""
     x = np.linspace(0, 1, 40)
     files = tmp_path / "a.npy", tmp_path / "b.npy"
     for file, centre in zip(files, (0.3, 0.6), strict=True):
@@ -75,7 +75,7 @@ def line_pair(tmp_path):
 
 @pytest.fixture
 def image_pair(tmp_path):
-    """Two 24×24 images: a bright spot at the lower left and one at the upper right."""
+    """Files of two 24×24 images, with a spot at the lower left and at the upper right."""
     y, x = np.mgrid[0:24, 0:24]
     files = tmp_path / "a.png", tmp_path / "b.png"
     for file, (column, row) in zip(files, ((8, 15), (15, 8)), strict=True):

@@ -1,4 +1,4 @@
-"""`--scheduler ADDRESS`: a Dask cluster gives what this process gives."""
+"""`--scheduler ADDRESS`: a Dask cluster gives the results of this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from geonet.cli import batch as many
+from geonet.cli.batch import BatchJob
 from geonet.xarray import synthetic_rain
 
 distributed = pytest.importorskip("distributed")
@@ -21,7 +21,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def address():
-    """A scheduler with a worker in a thread of this process."""
+    """Address of a scheduler with a worker in a thread of this process."""
     with distributed.LocalCluster(
         n_workers=1,
         threads_per_worker=1,
@@ -33,7 +33,7 @@ def address():
         yield cluster.scheduler_address
 
 
-def test_pairs_are_solved_by_a_cluster_alike(run, address, line_pair, tmp_path):
+def test_pairs_on_a_cluster(run, address, line_pair, tmp_path):
     np.save("late.npy", np.ones(40))
     (tmp_path / "pairs.csv").write_text(
         "source,target\na.npy,b.npy\nb.npy,late.npy\na.npy,no.npy\n"
@@ -43,7 +43,7 @@ def test_pairs_are_solved_by_a_cluster_alike(run, address, line_pair, tmp_path):
     assert here.code == there.code == 1  # one file does not exist
     assert there.out.splitlines()[:2] == [
         "2 pairs solved: there/summary.csv",
-        "1 pair without an answer:",
+        "1 pair failed:",
     ]
     assert "line 4, a.npy → no.npy: There is no file" in there.out
     for name in ("a-b.npz", "b-late.npz"):
@@ -55,10 +55,10 @@ def test_pairs_are_solved_by_a_cluster_alike(run, address, line_pair, tmp_path):
     summaries = [(tmp_path / f / "summary.csv").read_text().splitlines() for f in ("here", "there")]
     assert summaries[0] == summaries[1]
     again = run(*common, "there", "--scheduler", address)
-    assert again.out.startswith("0 pairs solved, 2 were there already")
+    assert again.out.startswith("0 pairs solved, 2 existed already")
 
 
-def test_fields_are_made_finer_by_a_cluster_alike(run, address):
+def test_fields_on_a_cluster(run, address):
     synthetic_rain((0, 10, 20, 30), cells=24).to_netcdf("rain.nc")
     common = ("interp", "rain.nc", "--every", "5min", "-o")
     assert run(*common, "here.nc").code == 0
@@ -67,35 +67,37 @@ def test_fields_are_made_finer_by_a_cluster_alike(run, address):
         assert ours.identical(theirs)
 
 
-def test_a_scheduler_is_for_many_pairs(refused, address, line_pair):
-    told = refused("geodesic", *line_pair, "--scheduler", address)
-    assert "--scheduler is for many pairs; give --pairs CSV, or leave it out" in told
+def test_scheduler_without_pairs(run_failing, address, line_pair):
+    line = run_failing("geodesic", *line_pair, "--scheduler", address)
+    assert "--scheduler is for many pairs" in line
 
 
-def test_a_cluster_without_workers_is_refused(refused, line_pair, tmp_path):
+def test_cluster_without_workers(run_failing, line_pair, tmp_path):
     (tmp_path / "pairs.csv").write_text("source,target\na.npy,b.npy\n")
     with distributed.LocalCluster(
         n_workers=0, processes=False, protocol="tcp", dashboard_address=":0"
     ) as cluster:
-        told = refused(
+        line = run_failing(
             *("geodesic", "--pairs", "pairs.csv", "-o", "out"),
             *("--scheduler", cluster.scheduler_address),
         )
-    assert "has no workers; start some: dask worker" in told
+    assert "has no workers" in line
 
 
-def test_refusals_of_workers_are_worded_for_the_command_line(refused, address):
+def test_errors_of_workers_name_the_remedy(run_failing, address):
     rain = synthetic_rain((0, 10), cells=24)
     rain.where(rain.x > 20).to_netcdf("gappy.nc")
-    told = refused("interp", "gappy.nc", "--every", "5min", "-o", "a.nc", "--scheduler", address)
-    assert "--missing exclude" in told
+    line = run_failing(
+        "interp", "gappy.nc", "--every", "5min", "-o", "a.nc", "--scheduler", address
+    )
+    assert "set missing to 'exclude'" in line
 
 
-def test_a_cluster_that_fails_is_said_in_a_line(refused, address, line_pair, tmp_path, monkeypatch):
-    def without_geonet(todo, pair):
+def test_failing_cluster(run_failing, address, line_pair, tmp_path, monkeypatch):
+    def solve(batch, pair):
         raise ModuleNotFoundError("No module named 'geonet'")
 
-    monkeypatch.setattr(many, "_solved_by_worker", without_geonet)
+    monkeypatch.setattr(BatchJob, "solve", solve)
     (tmp_path / "pairs.csv").write_text("source,target\na.npy,b.npy\n")
-    told = refused("geodesic", "--pairs", "pairs.csv", "-o", "out", "--scheduler", address)
-    assert "The cluster failed: No module named 'geonet'; check that its workers" in told
+    line = run_failing("geodesic", "--pairs", "pairs.csv", "-o", "out", "--scheduler", address)
+    assert "The cluster failed: No module named 'geonet'" in line

@@ -1,4 +1,4 @@
-"""Small fields that change in time."""
+"""Small fields that change in time, shared by the tests of geonet.xarray."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ START = np.datetime64("2026-07-01T12:00", "ns")
 MINUTE = np.timedelta64(1, "m")
 
 
-def spotted(frames: int = 4, cells: tuple[int, ...] = (16, 20), seed: int = 0) -> np.ndarray:
-    """Spots on their way along the first axis, of which the mass grows, (frames, *cells)."""
+def moving_spots(frames: int = 4, cells: tuple[int, ...] = (16, 20), seed: int = 0) -> np.ndarray:
+    """Return spots that move along the first axis and gain mass, (frames, *cells)."""
     places = np.meshgrid(*(np.arange(n) + 0.5 for n in cells), indexing="ij")
     values = []
     for k in range(frames):
@@ -25,8 +25,8 @@ def spotted(frames: int = 4, cells: tuple[int, ...] = (16, 20), seed: int = 0) -
     return np.array(values)
 
 
-def rainy(values: np.ndarray, dims=("time", "y", "x"), minutes=10) -> xr.DataArray:
-    """A field with dates and coordinates in kilometres."""
+def as_rain(values: np.ndarray, dims=("time", "y", "x"), minutes=10) -> xr.DataArray:
+    """Return a field with dates and with coordinates in kilometres."""
     array = xr.DataArray(values, dims=dims, name="rain", attrs={"units": "mm h-1"})
     sizes = array.sizes
     array = array.assign_coords(time=START + np.arange(sizes["time"]) * minutes * MINUTE)
@@ -37,21 +37,21 @@ def rainy(values: np.ndarray, dims=("time", "y", "x"), minutes=10) -> xr.DataArr
 
 @pytest.fixture
 def spots() -> Callable[..., np.ndarray]:
-    """Makes (frames, *cells)."""
-    return spotted
+    """Function that makes spots, (frames, *cells)."""
+    return moving_spots
 
 
 @pytest.fixture
 def rain() -> xr.DataArray:
     """Four frames, ten minutes apart."""
-    return rainy(spotted())
+    return as_rain(moving_spots())
 
 
 @pytest.fixture
 def ensemble() -> xr.DataArray:
     """Two members, between time and space."""
-    values = np.stack([spotted(seed=0), spotted(seed=3)], axis=1)
-    return rainy(values, ("time", "member", "y", "x")).assign_coords(member=[3, 7])
+    values = np.stack([moving_spots(seed=0), moving_spots(seed=3)], axis=1)
+    return as_rain(values, ("time", "member", "y", "x")).assign_coords(member=[3, 7])
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Two fields without time."""
+"""Geodesic and distance between two fields without time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import geonet.xarray
 from geonet.errors import GridError, InputError
 
 
-def test_the_geodesic_is_that_of_two_frames(ensemble):
+def test_geodesic_equals_interp_of_two_frames(ensemble):
     first, second = ensemble.isel(time=0, drop=True), ensemble.isel(time=1, drop=True)
     ours = geonet.xarray.geodesic(first, second, [0, 0.25, 1])
     timed = ensemble.isel(time=slice(2)).assign_coords(time=[0.0, 1.0])
@@ -21,7 +21,7 @@ def test_the_geodesic_is_that_of_two_frames(ensemble):
     assert single.dims == first.dims and (single.values == ours.values[1]).all()
 
 
-def test_two_fields_may_be_lazy(ensemble):
+def test_lazy_fields(ensemble):
     first, second = ensemble.isel(time=0), ensemble.isel(time=1)
     lazy = geonet.xarray.geodesic(first.chunk(member=1, x=7), second.chunk(member=1), [0.5])
     assert lazy.chunks is not None
@@ -31,7 +31,7 @@ def test_two_fields_may_be_lazy(ensemble):
     assert (apart.values == first.geonet.distance(second).values).all()
 
 
-def test_the_distance_to_another_field_is_per_member(ensemble):
+def test_distance_per_member(ensemble):
     first, second = ensemble.isel(time=0, drop=True), ensemble.isel(time=1, drop=True)
     distance = first.geonet.distance(second)
     assert distance.dims == ("member",) and distance.attrs["units"] == "km"
@@ -41,23 +41,23 @@ def test_the_distance_to_another_field_is_per_member(ensemble):
     assert to_one.values[0] == distance.values[0] and to_one.values[1] != distance.values[1]
 
 
-def test_coordinates_may_descend_in_one_of_both(rain):
+def test_one_field_with_descending_coordinates(rain):
     flipped = rain[1].isel(y=slice(None, None, -1))
     assert rain[0].geonet.distance(flipped) == rain[0].geonet.distance(rain[1])
     ours = geonet.xarray.geodesic(rain[0], flipped, [0.5, 1.0])
     assert (ours.values == geonet.xarray.geodesic(rain[0], rain[1], [0.5, 1.0]).values).all()
 
 
-def test_empty_fields_are_no_distance_apart_that_is_known(rain):
+def test_distance_to_an_empty_field_is_nan(rain):
     assert np.isnan(rain[0].geonet.distance(0 * rain[1]))
 
 
-def test_the_ends_are_as_they_were_given(rain):
+def test_ends_are_returned_bit_for_bit(rain):
     ours = geonet.xarray.geodesic(rain[0].astype("f4"), rain[1].astype("f4"), [0.0, 1.0])
     assert (ours.values == rain[:2].astype("f4").values).all()
 
 
-def test_one_of_two_fields_may_be_empty(rain):
+def test_fade_to_an_empty_field(rain):
     ours = geonet.xarray.geodesic(rain[0], 0 * rain[1], 0.25)
     np.testing.assert_allclose(ours, 0.75 * rain[0])
 
@@ -67,23 +67,23 @@ def test_one_of_two_fields_may_be_empty(rain):
     [
         (lambda f: f.isel(x=slice(5)), GridError, "differ along 'x'"),
         (lambda f: f.rename(x="lon"), GridError, "differ along 'x'"),
-        (lambda f: f.assign_coords(x=f.x + 3), GridError, "lie in different places"),
+        (lambda f: f.assign_coords(x=f.x + 3), GridError, "different boxes"),
         (lambda f: f.astype(complex), InputError, "holds complex128, not numbers"),
         (lambda f: f.values, InputError, "give an xarray.DataArray"),
         (lambda f: f.expand_dims(t=[0]), InputError, "have a dimension 't'"),
     ],
 )
-def test_fields_that_are_no_pair_are_refused(rain, change, kind, message):
+def test_fields_that_do_not_match(rain, change, kind, message):
     with pytest.raises(kind, match=message):
         geonet.xarray.geodesic(rain[0], change(rain[1]), [0.5])
 
 
-def test_members_that_differ_are_refused(ensemble):
+def test_members_with_different_labels(ensemble):
     first, second = ensemble.isel(time=0), ensemble.isel(time=1).assign_coords(member=[3, 8])
     with pytest.raises(InputError, match="'member'"):
         first.geonet.distance(second)
 
 
-def test_negative_values_say_in_which_field(rain):
+def test_errors_name_the_field(rain):
     with pytest.raises(InputError, match="the second field holds 320 negative values"):
         geonet.xarray.geodesic(rain[0], -rain[1], [0.5])

@@ -1,4 +1,4 @@
-"""Solves many pairs into a folder, one by one: failures are listed, finished pairs are kept."""
+"""Many pairs into a folder: failures are listed, finished pairs are kept, and a rerun resumes."""
 
 from __future__ import annotations
 
@@ -9,87 +9,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from geonet._advice import at_the_command_line
 from geonet._files import atomic_write, ensure_dir, wrap_read_errors
 from geonet._threads import one_thread
 from geonet.api import load
-from geonet.cli.job import SHOWN, Recipe, Rendering, Solved
-from geonet.cli.output import Bar, InterruptedWorkError, Show, counted, waited_for
+from geonet.cli.job import Job, Rendering, SolvedPair
+from geonet.cli.output import Bar, InterruptedWorkError, Show, format_count, run_interruptibly
 from geonet.errors import FileError, GeonetError
 
 if TYPE_CHECKING:
     from distributed import Client
 
-
-# ---- A csv with the columns `source,target`: the list of pairs of `geonet geodesic --pairs`.
-
-
-COLUMNS_PAIR_LIST = ("source", "target")
-
-
-@dataclass(frozen=True)
-class ListedPair:
-    """One pair of the list.
-
-    Attributes:
-        line: in the list, from 1, where its header is.
-        source: a file, as the list has it.
-        target: likewise.
-        name: of the answer, without suffix; no other row has it.
-    """
-
-    line: int
-    source: str
-    target: str
-    name: str
-
-
-def read_pair_list(file: Path) -> list[ListedPair]:
-    """The rows of a list; the files themselves are not read."""
-    with (
-        wrap_read_errors(file, "a list of pairs"),
-        file.open(encoding="utf-8-sig", newline="") as stream,
-    ):
-        reader = csv.DictReader(stream, skipinitialspace=True, strict=True)
-        names = [" ".join(name.lower().split()) for name in reader.fieldnames or []]
-        reader.fieldnames = names
-        if not set(COLUMNS_PAIR_LIST) <= set(names):
-            raise FileError(
-                f"{file} has the columns {', '.join(names) or '(none)'}; "
-                "begin a list of pairs with the line source,target."
-            )
-        found = [(reader.line_num, _cell(row, "source"), _cell(row, "target")) for row in reader]
-    if not found:
-        raise FileError(f"{file} lists no pairs; add lines such as a.png,b.png.")
-    return _named(found)
-
-
-def _cell(row: dict[str, str | None], name: str) -> str:
-    return (row[name] or "").strip()
-
-
-def _named(found: list[tuple[int, str, str]]) -> list[ListedPair]:
-    """Names from those of the files; the second of a name gets -2, so adding rows renames none."""
-    rows, taken = [], Counter[str]()
-    for line, source, target in found:
-        name = f"{Path(source).stem}-{Path(target).stem}"
-        taken[name] += 1
-        while taken[name] > 1:
-            name = f"{name}-{taken[name]}"
-            taken[name] += 1
-        rows.append(ListedPair(line, source, target, name))
-    return rows
-
-
-T = TypeVar("T")
-Do = Callable[[Callable[[], Solved]], Solved]  # solves now, or in a thread that can be waited for
-
-RECIPE, SUMMARY = "recipe.json", "summary.csv"
-MEASURED = (  # of the report, in this order
+SUMMARY = "summary.csv"
+REPORTED = (
     "solver",
     "distance",
     "distance_lower_bound",
@@ -100,238 +35,296 @@ MEASURED = (  # of the report, in this order
     "source_error",
     "target_error",
 )
-COLUMNS: tuple[str, ...] = ("file", "source", "target", *MEASURED, "converged", "changed")
-SAVED_EVERY = 50  # pairs between two versions of the summary
+COLUMNS: tuple[str, ...] = ("file", "source", "target", *REPORTED, "converged", "changed")
 
-Line = dict[str, Any]
+Row = dict[str, Any]  # of the summary
+
+
+@dataclass(frozen=True)
+class ListedPair:
+    """One pair of the list.
+
+    Attributes:
+        line: line in the list, counted from 1.
+        source: a file, as written in the list.
+        target: a file, as written in the list.
+        name: unique name of the output, without suffix.
+    """
+
+    line: int
+    source: str
+    target: str
+    name: str
+
+    @property
+    def file(self) -> str:
+        """Name of the saved path."""
+        return f"{self.name}.npz"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A pair without an answer, and why."""
+    """A pair without a path, and the cause."""
 
     pair: ListedPair
     message: str
 
 
 @dataclass(frozen=True)
-class Tally:
-    """How many pairs were solved now, how many before, and which could not be.
+class BatchSummary:
+    """Outcome of a batch.
 
-    `changed` counts all that were coarsened or changed on the way, `missed` those whose solver did
-    not reach its tolerance.
+    Attributes:
+        solved: pairs solved by this run.
+        before: pairs that existed already.
+        changed: pairs that were coarsened or changed.
+        not_converged: pairs whose solver did not reach its tolerance.
+        failures: pairs that could not be solved or drawn.
     """
 
     solved: int
     before: int
     changed: int
-    missed: int
+    not_converged: int
     failures: list[Failure]
 
 
-def solve_many(
-    pairs: list[ListedPair],
-    base: Path,
-    folder: Path,
-    recipe: Recipe,
-    bar: Bar,
-    pictures: Rendering | None = None,
-    client: Client | None = None,
-) -> Tally:
-    """Solve what the folder lacks: NAME.npz for each pair, and a line in its summary.csv.
-
-    Args:
-        pairs: the list.
-        base: the folder from which its relative names count.
-        folder: where to write; one that holds answers to another recipe is refused.
-        recipe: how.
-        bar: shows how far it is.
-        pictures: how to draw NAME.png for each pair, if at all.
-        client: of a Dask cluster that solves; its workers must see the same files.
-    """
-    lines = _opened(folder, {"files in": str(base.resolve()), **recipe.to_json()}, pairs)
-    missing = [pair for pair in pairs if not _is_done(pair, base, folder, lines)]
-    before, solved, failures = len(pairs) - len(missing), 0, []
-    for pair in missing:  # what may be there belongs to other files
-        lines.pop(f"{pair.name}.npz", None)
-    todo = Todo(base, folder, recipe, pictures)
-    try:
-        for pair in pairs:
-            if f"{pair.name}.npz" in lines:
-                failures += todo.drawn(pair)
-                bar.tick()
-        for pair, outcome in _outcomes(missing, todo, bar.show, client):
-            if isinstance(outcome, Failure):
-                failures.append(outcome)
-            else:
-                lines[f"{pair.name}.npz"] = outcome
-                failures += todo.drawn(pair)
-                solved += 1
-                if solved % SAVED_EVERY == 0:
-                    _write_summary(folder, lines)
-            bar.tick()
-    except KeyboardInterrupt:
-        done = f"{before + solved:,} of {counted(len(pairs), 'pair')} are done"
-        raise InterruptedWorkError(f"Interrupted: {done}; the same command goes on.") from None
-    finally:
-        order = {f"{pair.name}.npz": k for k, pair in enumerate(pairs)}  # not as a cluster ends
-        _write_summary(folder, dict(sorted(lines.items(), key=lambda one: order.get(one[0], -1))))
-    found = [lines.get(f"{pair.name}.npz", {}) for pair in pairs]
-    changed = sum(bool(line.get("changed")) for line in found)
-    missed = sum(str(line.get("converged")) == "False" for line in found)  # text, where it is read
-    return Tally(solved, before, changed, missed, failures)
+def read_pair_list(file: Path) -> list[ListedPair]:
+    """Read a csv with the columns source,target; the files themselves are not read."""
+    with (
+        wrap_read_errors(file, "a list of pairs"),
+        file.open(encoding="utf-8-sig", newline="") as stream,
+    ):
+        reader = csv.DictReader(stream, skipinitialspace=True, strict=True)
+        columns = [" ".join(name.lower().split()) for name in reader.fieldnames or []]
+        reader.fieldnames = columns
+        if not {"source", "target"} <= set(columns):
+            raise FileError(
+                f"{file} has the columns {', '.join(columns) or '(none)'}; "
+                "start a list of pairs with the line source,target."
+            )
+        rows = [
+            (reader.line_num, (row["source"] or "").strip(), (row["target"] or "").strip())
+            for row in reader
+        ]
+    if not rows:
+        raise FileError(f"{file} lists no pairs; add lines such as a.png,b.png.")
+    pairs, taken = [], Counter[str]()
+    for line, source, target in rows:
+        name = f"{Path(source).stem}-{Path(target).stem}"
+        taken[name] += 1
+        while taken[name] > 1:  # the second of a name gets -2, so that new rows rename none
+            name = f"{name}-{taken[name]}"
+            taken[name] += 1
+        pairs.append(ListedPair(line, source, target, name))
+    return pairs
 
 
 @dataclass(frozen=True)
-class Todo:
-    """What is done with every pair, here or by a worker of a cluster.
+class BatchJob:
+    """Work for every pair, in this process or on a worker of a cluster.
 
     Attributes:
-        base: the folder from which relative names count.
-        folder: where to write.
-        recipe: how to solve.
-        pictures: how to draw, if at all.
+        base: folder of relative file names in the list.
+        folder: output folder.
+        job: options for solving.
+        pictures: options for a picture of each pair; None for no pictures.
     """
 
     base: Path
     folder: Path
-    recipe: Recipe
-    pictures: Rendering | None
+    job: Job
+    pictures: Rendering | None = None
 
-    def solved(self, pair: ListedPair, do: Do) -> Line | Failure:
-        """Solve and write a pair; gives its line of the summary."""
-        return _attempted(lambda: self._solve(pair, do), pair)
+    def solve(self, pair: ListedPair, show: Show | None = None) -> Row | Failure:
+        """Solve and write a pair in one thread; return its row of the summary or a failure.
 
-    def drawn(self, pair: ListedPair) -> list[Failure]:
-        """Draw the answer of a pair, if pictures are asked for; gives what went wrong."""
+        With `show`, the work runs interruptibly.
+        """
+        work = one_thread()(partial(self._solve, pair))
+        if show is None:
+            return _catch(work, pair)
+        return _catch(lambda: run_interruptibly(work, show), pair)
+
+    def draw(self, pair: ListedPair) -> list[Failure]:
+        """Draw a pair if pictures are requested and there is none yet; return the failure."""
         if self.pictures is None:
             return []
-        how = self.pictures
-        outcome = _attempted(lambda: _draw_pair(pair, self.folder, self.recipe, how), pair)
-        return [outcome] if isinstance(outcome, Failure) else []
+        result = _catch(one_thread()(partial(self._draw, pair, self.pictures)), pair)
+        return [result] if isinstance(result, Failure) else []
 
-    def _solve(self, pair: ListedPair, do: Do) -> Line:
+    def _solve(self, pair: ListedPair) -> Row:
         if not pair.source or not pair.target:
-            raise FileError(f"Line {pair.line} names no two files; write source,target.")
-        ends = self.base / pair.source, self.base / pair.target
-        solved = do(lambda: self.recipe.solve(*ends).judged())
-        report = solved.report.to_dict()
-        file = self.folder / f"{pair.name}.npz"
-        solved.write(file, Rendering(self.recipe.times, mass=self.recipe.mass))
-        names = {"file": file.name, "source": pair.source, "target": pair.target}
-        measured = {key: report[key] for key in MEASURED}
-        measured |= {"converged": solved.report.notes.get("converged")}
-        return names | measured | {"changed": " ".join(solved.changes)}
+            raise FileError(f"Line {pair.line} does not name two files; write source,target.")
+        solved = self.job.solve(self.base / pair.source, self.base / pair.target)
+        report = solved.report
+        solved.write(
+            self.folder / pair.file, Rendering(self.job.times, style={"mass": self.job.mass})
+        )
+        entries = report.to_dict()
+        return {
+            "file": pair.file,
+            "source": pair.source,
+            "target": pair.target,
+            **{name: entries[name] for name in REPORTED},
+            "converged": report.info.get("converged"),
+            "changed": " ".join(solved.notices),
+        }
+
+    def _draw(self, pair: ListedPair, rendering: Rendering) -> None:
+        saved, picture = (self.folder / f"{pair.name}{suffix}" for suffix in (".npz", ".png"))
+        if not _is_drawn(saved, picture, rendering):
+            path = load(saved)
+            SolvedPair(path, self.job.output_grid(path)).write(picture, rendering)
+
+    def is_done(self, pair: ListedPair, rows: dict[str, Row]) -> bool:
+        """Return whether there is a saved path of these two files that is newer than both."""
+        row = rows.get(pair.file, {})
+        if (row.get("source"), row.get("target")) != (pair.source, pair.target):
+            return False
+        try:
+            saved = (self.folder / pair.file).stat().st_mtime_ns
+            ends = (self.base / pair.source, self.base / pair.target)
+            return all(end.stat().st_mtime_ns <= saved for end in ends)
+        except (OSError, ValueError):  # one of them does not exist
+            return False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data by which two batches are compared."""
+        return {"files in": str(self.base.resolve()), **self.job.to_json()}
 
 
-def _attempted(work: Callable[[], T], pair: ListedPair) -> T | Failure:
+def _catch(work: Callable[[], Any], pair: ListedPair) -> Any:
+    """Return the result of `work`, or a failure."""
     try:
         return work()
-    except (GeonetError, MemoryError, RuntimeError) as error:  # torch's, out of memory
-        said = " ".join(str(error).split())
-        return Failure(pair, said or "There is not enough memory.")
+    except (GeonetError, MemoryError, RuntimeError) as error:  # RuntimeError: torch's memory
+        return Failure(pair, " ".join(str(error).split()) or "There is not enough memory.")
 
 
-def _outcomes(
-    pairs: list[ListedPair], todo: Todo, show: Show, client: Client | None
-) -> Iterator[tuple[ListedPair, Line | Failure]]:
-    """Each pair with its line or why there is none: in order, or as a cluster gets done."""
-    if client is None:
-        yield from (
-            (pair, todo.solved(pair, lambda work: waited_for(work, show))) for pair in pairs
+def _is_drawn(saved: Path, picture: Path, rendering: Rendering) -> bool:
+    """Return whether there is a picture of the saved path with the same rendering."""
+    try:
+        if picture.stat().st_mtime_ns < saved.stat().st_mtime_ns:
+            return False
+        with Image.open(picture, formats=("PNG",)) as image:
+            return image.info.get("geonet") == rendering.to_json()
+    except (OSError, ValueError, SyntaxError):  # it does not exist, or is no picture
+        return False
+
+
+def solve_batch(
+    pairs: list[ListedPair],
+    batch: BatchJob,
+    bar: Bar,
+    client: Client | None = None,
+    save_every: int = 50,
+) -> BatchSummary:
+    """Solve all missing pairs: NAME.npz for each, and a row of summary.csv.
+
+    Args:
+        pairs: the list.
+        batch: the work; a folder with results of another batch is rejected.
+        bar: shows the progress.
+        client: a Dask cluster that solves; its workers must see the same files.
+        save_every: pairs between two versions of the summary.
+    """
+    rows = _open_folder(batch, pairs)
+    missing = [pair for pair in pairs if not batch.is_done(pair, rows)]
+    before, solved, failures = len(pairs) - len(missing), 0, []
+    for pair in missing:  # a stale result of other files
+        rows.pop(pair.file, None)
+    try:
+        for pair in pairs:
+            if pair.file in rows:
+                failures += batch.draw(pair)
+                bar.advance()
+        for pair, result in _solve_each(missing, batch, bar.show, client):
+            if isinstance(result, Failure):
+                failures.append(result)
+            else:
+                rows[pair.file] = result
+                failures += batch.draw(pair)
+                solved += 1
+                if solved % save_every == 0:
+                    _write_summary(batch.folder, rows)
+            bar.advance()
+    except KeyboardInterrupt:
+        done = f"{before + solved:,} of {format_count(len(pairs), 'pair')} are done"
+        raise InterruptedWorkError(f"Interrupted: {done}; the same command resumes.") from None
+    finally:
+        order = {pair.file: k for k, pair in enumerate(pairs)}  # a cluster finishes in any order
+        _write_summary(
+            batch.folder, dict(sorted(rows.items(), key=lambda row: order.get(row[0], -1)))
         )
+    final = [rows.get(pair.file, {}) for pair in pairs]
+    changed = sum(bool(row.get("changed")) for row in final)
+    not_converged = sum(str(row.get("converged")) == "False" for row in final)  # text from a csv
+    return BatchSummary(solved, before, changed, not_converged, failures)
+
+
+def _solve_each(
+    pairs: list[ListedPair], batch: BatchJob, show: Show, client: Client | None
+) -> Iterator[tuple[ListedPair, Row | Failure]]:
+    """Yield each pair with its row or failure: in order, or in the order of a cluster."""
+    if client is None:
+        yield from ((pair, batch.solve(pair, show)) for pair in pairs)
         return
     from distributed import as_completed
 
-    model = Path(todo.recipe.solver)
-    solver = str(model.resolve()) if model.is_file() else todo.recipe.solver
-    there = Todo(
-        todo.base.resolve(),
-        todo.folder.resolve(),
-        replace(todo.recipe, solver=solver),
-        todo.pictures,
+    model = Path(batch.job.solver)
+    solver = str(model.resolve()) if model.is_file() else batch.job.solver
+    remote = replace(
+        batch,
+        base=batch.base.resolve(),
+        folder=batch.folder.resolve(),
+        job=replace(batch.job, solver=solver),
     )
-    tasks = client.map(partial(_solved_by_worker, there), pairs, pure=False)
-    asked = dict(zip([task.key for task in tasks], pairs, strict=True))
-    yield from ((asked[task.key], task.result()) for task in as_completed(tasks))
+    tasks = client.map(remote.solve, pairs, pure=False)
+    pair_of = dict(zip([task.key for task in tasks], pairs, strict=True))
+    yield from ((pair_of[task.key], task.result()) for task in as_completed(tasks))
 
 
-def _solved_by_worker(todo: Todo, pair: ListedPair) -> Line | Failure:
-    """A task of a cluster: one thread, and messages for people at a command line."""
-    with at_the_command_line(), one_thread():
-        return todo.solved(pair, lambda work: work())
-
-
-def _draw_pair(pair: ListedPair, folder: Path, recipe: Recipe, how: Rendering) -> None:
-    """Draw the answer of a pair, unless there is a picture of it that shows the same."""
-    answer, picture = (folder / f"{pair.name}{suffix}" for suffix in (".npz", ".png"))
-    if _is_drawn(answer, picture, how):
-        return
-    path = load(answer)
-    Solved(path, recipe.grid_for(path), 0.0).write(picture, how)
-
-
-def _is_drawn(answer: Path, picture: Path, how: Rendering) -> bool:
-    try:
-        if picture.stat().st_mtime_ns < answer.stat().st_mtime_ns:
-            return False
-        with Image.open(picture, formats=("PNG",)) as image:
-            return image.info.get(SHOWN) == how.shown
-    except (OSError, ValueError, SyntaxError):  # it is not there, or no picture
-        return False
-
-
-def _is_done(pair: ListedPair, base: Path, folder: Path, lines: dict[str, Line]) -> bool:
-    """Whether there is an answer for these two files that is newer than both."""
-    line, answer = lines.get(f"{pair.name}.npz", {}), folder / f"{pair.name}.npz"
-    if (line.get("source"), line.get("target")) != (pair.source, pair.target):
-        return False
-    try:
-        moment = answer.stat().st_mtime_ns
-        ends = (base / pair.source, base / pair.target)
-        return all(end.stat().st_mtime_ns <= moment for end in ends)
-    except (OSError, ValueError):  # one of them is not there
-        return False
-
-
-def _opened(folder: Path, asked: dict[str, Any], pairs: list[ListedPair]) -> dict[str, Line]:
-    """The summary of a folder by file; refuses that of another recipe, or begins a new one."""
-    ensure_dir(folder)
-    file, asked = folder / RECIPE, json.loads(json.dumps(asked))
+def _open_folder(batch: BatchJob, pairs: list[ListedPair]) -> dict[str, Row]:
+    """Return the rows of a folder by file; create it, or reject results of another batch."""
+    folder = ensure_dir(batch.folder)
+    file, wanted = folder / "recipe.json", json.loads(json.dumps(batch.to_json()))
     if not file.exists():
-        for name in (SUMMARY, *(f"{pair.name}.npz" for pair in pairs)):
+        for name in (SUMMARY, *(pair.file for pair in pairs)):
             if (folder / name).exists():
-                raise FileError(f"{folder / name} is there and not from here; give another folder.")
+                raise FileError(
+                    f"{folder / name} exists and is not from geonet; give another folder."
+                )
         with atomic_write(file) as temporary:
-            temporary.write_text(json.dumps(asked, indent=2) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
         return {}
     with wrap_read_errors(file, "JSON"):
-        before = json.loads(file.read_text(encoding="utf-8"))
-    if before != asked:
-        known = before if isinstance(before, dict) else {}
-        differing = [key for key in asked if asked[key] != known.get(key)]
+        existing = json.loads(file.read_text(encoding="utf-8"))
+    if existing != wanted:
+        known = existing if isinstance(existing, dict) else {}
+        differing = [key for key in wanted if wanted[key] != known.get(key)]
         raise FileError(
-            f"{folder} holds answers with other {' and '.join(differing) or 'settings'}; "
-            "give another folder, or the same settings to go on."
+            f"{folder} holds results with other {' and '.join(differing) or 'settings'}; "
+            "give another folder, or the same settings to resume."
         )
     return _read_summary(folder / SUMMARY)
 
 
-def _read_summary(file: Path) -> dict[str, Line]:
+def _read_summary(file: Path) -> dict[str, Row]:
     if not file.exists():
         return {}
     with wrap_read_errors(file, "a summary"), file.open(encoding="utf-8", newline="") as stream:
         reader = csv.DictReader(stream)
         if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise FileError(f"{file} is no summary of pairs; remove it, or give another folder.")
-        return {line["file"]: dict(line) for line in reader}
+            raise FileError(f"{file} is not a summary of pairs; remove it, or give another folder.")
+        return {row["file"]: dict(row) for row in reader}
 
 
-def _write_summary(folder: Path, lines: dict[str, Line]) -> None:
+def _write_summary(folder: Path, rows: dict[str, Row]) -> None:
     with (
         atomic_write(folder / SUMMARY) as temporary,
         temporary.open("w", encoding="utf-8", newline="") as stream,
     ):
         writer = csv.DictWriter(stream, COLUMNS)
         writer.writeheader()
-        writer.writerows(lines.values())
+        writer.writerows(rows.values())

@@ -1,30 +1,37 @@
-"""`geonet interp FILE`: a field in a NetCDF file or a Zarr store, at other times."""
+"""`geonet interp FILE`: a field in a NetCDF file or a Zarr store, interpolated to other times."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
-import xarray as xr
 
-from geonet.cli.job import model_digest
-from geonet.cli.output import Bar, InterruptedWorkError, counted, progress, waited_for
+from geonet.cli.output import (
+    InterruptedWorkError,
+    format_count,
+    parse_missing,
+    parse_options,
+    progress,
+    run_interruptibly,
+    working,
+)
 from geonet.errors import FileError, InputError
-from geonet.xarray.accessor import Series
-from geonet.xarray.coordinates import Space, placed, space_of, stepped, time_of
-from geonet.xarray.files import FinerFile, open_field
 
-WRITTEN = (".nc", ".zarr")
+if TYPE_CHECKING:
+    import numpy as np
+    import xarray as xr
+
+    from geonet.xarray.coordinates import Space
 
 
 def interp(
-    file: Annotated[Path, typer.Argument(help="The field: a NetCDF file or a Zarr store.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The field: a NetCDF file or a Zarr store.")
+    ],
     every: Annotated[
         str,
         typer.Option(
@@ -33,35 +40,31 @@ def interp(
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="What to write: .nc, or a store .zarr.")
+        Path, typer.Option("--output", "-o", metavar="FILE", help="File to write: .nc or .zarr.")
     ],
     variable: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which field, if the file holds several.")
+        str | None, typer.Option(metavar="NAME", help="The field, if the file holds several.")
     ] = None,
     time: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The dimension of time, if it is not clear.")
+        str | None, typer.Option(metavar="NAME", help="The time dimension, if it is ambiguous.")
     ] = None,
     space: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME,…", help="The dimensions of space, if they are not x, y, lat, …."
-        ),
+        typer.Option(metavar="NAME,…", help="The spatial dimensions, if not x, y, lat, lon, …."),
     ] = None,
     plane: Annotated[
         bool,
-        typer.Option(
-            "--plane", help="Take latitudes and longitudes as they are, not as a globe's."
-        ),
+        typer.Option("--plane", help="Treat latitude and longitude as a plane, not as a globe."),
     ] = False,
     missing: Annotated[
         str,
         typer.Option(
-            metavar="refuse|exclude|VALUE",
-            help="Cells without a value: refuse them, leave them out, or fill them with a number.",
+            metavar="raise|exclude|VALUE",
+            help="Cells without a value: raise an error, exclude them, or fill them with a number.",
         ),
-    ] = "refuse",
+    ] = "raise",
     solver: Annotated[
-        str, typer.Option(help="A name from `geonet solvers`, or a model's file.")
+        str, typer.Option(metavar="SOLVER", help="A name from `geonet solvers`, or a model file.")
     ] = "auto",
     option: Annotated[
         list[str] | None,
@@ -70,66 +73,165 @@ def interp(
     scheduler: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS", help="Let a Dask cluster compute: tcp://host:8786; it must see FILE."
+            metavar="ADDRESS",
+            help="Compute on a Dask cluster, tcp://host:8786, that can read FILE.",
         ),
     ] = None,
 ) -> int:
-    """Put frames between those of a field: mass moves where other tools fade it.
+    """Interpolate a field in time: mass moves from frame to frame instead of fading.
 
     For example: geonet interp rain.nc --every 2min -o fine.zarr
 
-    A second run goes on where an interrupted one stopped.
+    The same command resumes an interrupted run.
     """
-    from geonet.cli.geodesic import parse_options
-    from geonet.cli.output import working
-
-    options = parse_options(option or [])
-    filling = _filling(missing)
-    _check_output(output)
-    settings = {
+    config = {
         "space": None if space is None else tuple(space.split(",")),
         "geographic": False if plane else None,
         "solver": solver,
-        "options": options,
-        "missing": filling,
+        "missing": parse_missing(missing),
     }
-    with working("starting"):  # importing torch takes seconds
-        pass
-    make_finer(Asked(file, variable, time, every, settings, output, scheduler))
-    return 0
-
-
-def _check_output(output: Path) -> None:
-    """Refuse, before any work, what could not be written or is there."""
-    if output.suffix not in WRITTEN:
-        raise FileError(f"Cannot write {output}: give a name that ends in {' or '.join(WRITTEN)}.")
+    job = InterpJob(
+        file, variable, time, every, config, parse_options(option or []), output, scheduler
+    )
+    if output.suffix not in (".nc", ".zarr"):
+        raise FileError(f"Cannot write {output}: give a name that ends in .nc or .zarr.")
     if not output.parent.is_dir():
         raise FileError(f"The folder {output.parent} does not exist; create it first.")
     if output.exists():
-        raise FileError(f"{output} is there already; remove it, or give another name.")
+        raise FileError(f"{output} exists; remove it, or give another name.")
+    with working("starting"):  # importing torch takes seconds
+        import geonet.xarray  # noqa: F401
+    job.run()
+    return 0
 
 
-def _filling(missing: str) -> str | float:
-    """A word as it is, else a number."""
-    if missing in ("refuse", "exclude"):
-        return missing
-    try:
-        return float(missing)
-    except ValueError:
-        raise InputError(
-            f"--missing is {missing!r}; give refuse, exclude or a number to fill cells with."
-        ) from None
+@dataclass(frozen=True)
+class InterpJob:
+    """One call of `geonet interp`.
+
+    Attributes:
+        file: the input.
+        variable: the field in it; None for the only one.
+        time: its time dimension; None if names decide.
+        every: the step.
+        config: arguments of `da.geonet.interp`.
+        options: options of the solver.
+        output: the file to write.
+        scheduler: address of a Dask scheduler, if a cluster computes.
+    """
+
+    file: Path
+    variable: str | None
+    time: str | None
+    every: str
+    config: dict[str, Any]
+    options: dict[str, Any]
+    output: Path
+    scheduler: str | None
+
+    def run(self) -> None:
+        """Write the frames, and print how many there are, how totals change and which are faded."""
+        from geonet.xarray.accessor import FrameSeries
+        from geonet.xarray.coordinates import spatial_dims, spatial_grid, time_dim, time_range
+        from geonet.xarray.files import ResumableWriter, open_field
+
+        field, attrs = open_field(self.file, self.variable)
+        series = FrameSeries.from_field(field, time_dim(field, self.time))
+        dims = spatial_dims(field, series.time, self.config["space"])
+        space = spatial_grid(field, dims, self.config["geographic"])
+        config = {**self.config, "space": dims}
+        flag = next(name for name in ("faded", "faded_by_geonet") if name not in field.coords)
+        times = time_range(series.times, self.every)
+        state = {**self.to_json(), **config}
+        writer = ResumableWriter(series.field, series.time, times, flag, attrs, self.output, state)
+        time, done = series.time, 0
+        with (
+            connect_dask(self.scheduler) as client,
+            progress("frames", len(times)) as bar,
+        ):
+            threads = sum(client.nthreads().values()) if client else 0
+
+            def interpolate(
+                field: xr.DataArray, at: np.ndarray
+            ) -> tuple[xr.DataArray, dict[str, float]]:
+                part = _select_frames(field, time, at)
+                part = _chunk_for(part, time, threads) if threads else part.load()
+                call: Callable[[], xr.DataArray] = lambda: part.geonet.interp(  # noqa: E731
+                    {time: at}, flag=flag, **config, **self.options
+                ).compute()
+                frames = run_interruptibly(call, bar.show)
+                faded = frames[flag].transpose(..., time).values.reshape(-1, len(at)).any(0)
+                change = _largest_change(part, time, space)
+                return frames, {"faded": float(faded.sum()), "change": change}
+
+            def advance(frames: int) -> None:
+                nonlocal done
+                done += frames
+                bar.advance(frames)
+
+            try:
+                before, statistics = writer.write(interpolate, advance)
+            except KeyboardInterrupt:
+                state = f"{done:,} of {format_count(len(times), 'frame')} are done"
+                raise InterruptedWorkError(
+                    f"Interrupted: {state}; the same command resumes."
+                ) from None
+        found = f", {before:,} existed already" if before else ""
+        frames = format_count(len(times), "frame")
+        typer.echo(f"{self.output}: {frames} from {len(series.times):,}{found}")
+        if statistics["change"] > 0.005:
+            typer.echo(
+                f"Totals differ between frames by up to {100 * statistics['change']:.2g} %; "
+                "they are interpolated linearly."
+            )
+        if statistics["faded"]:
+            typer.echo(f"Frames next to an empty frame are faded; see the coordinate {flag}.")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data that identifies the job and the state of its input."""
+        from geonet.cli.job import model_digest
+
+        files = [self.file, *self.file.rglob("*")]  # all files of a store
+        state = [(entry.stat().st_mtime_ns, entry.stat().st_size) for entry in files]
+        return {
+            "source": [str(self.file.resolve()), max(state)[0], sum(size for _, size in state)],
+            "variable": self.variable,
+            "time": self.time,
+            "every": self.every,
+            "options": self.options,
+            **model_digest(self.config["solver"]),
+        }
 
 
-# ---- A Dask cluster that somebody else runs.
+def _select_frames(field: xr.DataArray, time: Any, at: np.ndarray) -> xr.DataArray:
+    """Return the frames of the field around some times, two or more."""
+    times = field[time].values
+    first = min(int(times.searchsorted(at[0], side="right")) - 1, len(times) - 2)
+    last = int(times.searchsorted(at[-1], side="left"))
+    return field.isel({time: slice(first, max(last, first + 1) + 1)})
 
 
-PATIENCE = 10  # seconds until a scheduler has to answer
+def _largest_change(part: xr.DataArray, time: Any, space: Space) -> float:
+    """Return the largest change of the total between two frames, relative to the larger total."""
+    import numpy as np
+    import xarray as xr
+
+    areas = xr.DataArray(np.broadcast_to(space.areas, space.grid.shape), dims=space.dims)
+    totals = (part * areas).sum(space.dims, dtype=float).transpose(..., time).values
+    first, last = totals[..., :-1], totals[..., 1:]
+    larger = np.maximum(first, last)
+    return float(np.max(np.abs(last - first) / np.where(larger > 0, larger, 1.0), initial=0.0))
+
+
+def _chunk_for(part: xr.DataArray, time: Any, threads: int) -> xr.DataArray:
+    """Split the frames into enough chunks for all threads of a cluster."""
+    whole = {dim: -1 for dim in part.dims}
+    return part.chunk({**whole, time: max(1, -(-part.sizes[time] // (2 * threads)))})
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[Any]:
-    """Dask's client for the scheduler at this address; None for no address."""
+def connect_dask(address: str | None, timeout: float = 10) -> Iterator[Any]:
+    """Yield Dask's client for the scheduler at this address; None without an address."""
     if address is None:
         yield None
         return
@@ -141,7 +243,7 @@ def connected(address: str | None) -> Iterator[Any]:
             "install it: pip install 'geonet[xarray]'."
         ) from error
     try:
-        client = Client(address, timeout=PATIENCE)
+        client = Client(address, timeout=timeout)
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
             f"No scheduler answers at {address}; start one, `dask scheduler`, and workers, "
@@ -155,139 +257,8 @@ def connected(address: str | None) -> Iterator[Any]:
         try:
             yield client
         except (ImportError, KilledWorker, CancelledError) as error:
-            said = " ".join(str(error).split())[:200].rstrip(".")
+            cause = " ".join(str(error).split())[:200].rstrip(".")
             raise InputError(
-                f"The cluster failed: {said}; check that its workers have the same geonet and "
-                "enough memory. The same command goes on."
+                f"The cluster failed: {cause}; check that its workers have the same geonet and "
+                "enough memory, and run the same command to resume."
             ) from error
-
-
-# ---- Makes the file of `geonet interp`, and says what it did.
-
-
-FLAGS = ("faded", "faded_by_geonet")  # the first of these that is not taken
-TOLD = 0.005  # of the total: changes up to this are not worth a line
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What `geonet interp` was asked to do.
-
-    Attributes:
-        file: the input.
-        variable: the field in it; None for the only one.
-        time: its dimension of time; None where names tell.
-        every: the step.
-        settings: of `da.geonet.interp`.
-        output: the file to write.
-        scheduler: the address of Dask's, if a cluster computes.
-    """
-
-    file: Path
-    variable: str | None
-    time: str | None
-    every: str
-    settings: dict[str, Any]
-    output: Path
-    scheduler: str | None
-
-
-def make_finer(asked: Asked) -> None:
-    """Write the frames and say how many they are, how totals change and what was faded."""
-    field, attrs = open_field(asked.file, asked.variable)
-    series = Series.of(field, time_of(field, asked.time))
-    space = placed(
-        field,
-        space_of(field, series.time, asked.settings["space"]),
-        asked.settings["geographic"],
-    )
-    settings = {**asked.settings, "space": space.dims}
-    flag = next(name for name in FLAGS if name not in field.coords)
-    times = stepped(series.times, asked.every)
-    recipe = {**_recipe(asked), **settings}
-    finer = FinerFile(series.field, series.time, times, flag, attrs, asked.output, recipe)
-    with connected(asked.scheduler) as client, progress("frames", len(times)) as bar:
-        threads = sum(client.nthreads().values()) if client else 0
-
-        def interp(field: xr.DataArray, at: np.ndarray) -> tuple[xr.DataArray, dict[str, float]]:
-            part = _needed(field, series.time, at)
-            part = _spread(part, series.time, threads) if threads else part.load()
-            ask = partial(part.geonet.interp, {series.time: at}, flag=flag, **settings)
-            answer = waited_for(lambda: ask().compute(), bar.show)
-            faded = answer[flag].transpose(..., series.time).tensor.reshape(-1, len(at)).any(0)
-            change = _largest_change(part, series.time, space)
-            return answer, {"faded": float(faded.sum()), "change": change}
-
-        before, tally = _written(finer, interp, bar)
-    _say(asked, series, finer, before, tally)
-
-
-def _written(finer: FinerFile, interp: Any, bar: Bar) -> tuple[int, dict[str, float]]:
-    done = 0
-
-    def tick(frames: int) -> None:
-        nonlocal done
-        done += frames
-        for _ in range(frames):
-            bar.tick()
-
-    try:
-        return finer.write(interp, tick)
-    except KeyboardInterrupt:
-        told = f"{done:,} of {counted(len(finer.times), 'frame')} are done"
-        raise InterruptedWorkError(f"Interrupted: {told}; the same command goes on.") from None
-
-
-def _recipe(asked: Asked) -> dict[str, Any]:
-    """By which another run tells whether what is there is its own."""
-    files = [asked.file, *asked.file.rglob("*")]  # of a store every file counts
-    state = [(entry.stat().st_mtime_ns, entry.stat().st_size) for entry in files]
-    return {
-        "source": [str(asked.file.resolve()), max(state)[0], sum(size for _, size in state)],
-        "variable": asked.variable,
-        "time": asked.time,
-        "every": asked.every,
-        **model_digest(asked.settings["solver"]),
-    }
-
-
-def _say(
-    asked: Asked, series: Series, finer: FinerFile, before: int, tally: dict[str, float]
-) -> None:
-    frames = counted(len(finer.times), "frame")
-    there = f", {before:,} were there already" if before else ""
-    typer.echo(f"{asked.output}: {frames} from {len(series.times):,}{there}")
-    if tally["change"] > TOLD:
-        typer.echo(
-            f"Totals differ from frame to frame by up to {100 * tally['change']:.2g} %: "
-            "they go evenly from one to the next."
-        )
-    if tally["faded"]:
-        typer.echo(
-            f"Some frames were faded, where a neighbour is empty: {finer.flag} in the file says "
-            "which."
-        )
-
-
-def _needed(field: xr.DataArray, time: Any, at: np.ndarray) -> xr.DataArray:
-    """The frames of the field around some times, two or more."""
-    times = field[time].tensor
-    first = int(np.searchsorted(times, at[0], side="right")) - 1
-    last = int(np.searchsorted(times, at[-1], side="left"))
-    first = min(first, len(times) - 2)
-    return field.isel({time: slice(first, max(last, first + 1) + 1)})
-
-
-def _largest_change(part: xr.DataArray, time: Any, space: Space) -> float:
-    """Of the total from a frame to the next, relative to the larger."""
-    areas = xr.DataArray(np.broadcast_to(space.areas, space.grid.shape), dims=space.dims)
-    totals = (part * areas).sum(space.dims, dtype=float).transpose(..., time).tensor
-    first, last = totals[..., :-1], totals[..., 1:]
-    larger = np.maximum(first, last)
-    return float(np.max(np.abs(last - first) / np.where(larger > 0, larger, 1.0), initial=0.0))
-
-
-def _spread(part: xr.DataArray, time: Any, threads: int) -> xr.DataArray:
-    """As Dask's, in enough chunks for all threads of a cluster."""
-    whole = {dim: -1 for dim in part.dims}
-    return part.chunk({**whole, time: max(1, -(-part.sizes[time] // (2 * threads)))})

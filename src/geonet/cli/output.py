@@ -1,9 +1,10 @@
-"""What commands print: tables for people, JSON for scripts."""
+"""Printing, progress and interruptible work, shared by all commands."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,133 +24,67 @@ from rich.text import Text
 
 from geonet._format import format_seconds
 from geonet._progress import progress_callback
+from geonet.errors import InputError, SolverError
 
 if TYPE_CHECKING:
     from geonet.report import Report
 
-UNBROKEN = 1000  # columns of a pipe or a file: one line per row, for grep
-PANEL = 100  # columns of a panel, at most
-PATIENCE, EVERY = 2.0, 10.0  # seconds: until work says how it goes, and between two such lines
+PROGRESS_DELAY = 2.0  # seconds until work reports its progress
 
 Show = Callable[[str], None]
+T = TypeVar("T")
 
 
-def print_json(answer: Any) -> None:
+# ---- Printing
+
+
+def print_json(value: Any) -> None:
     """Print strict JSON: numbers that are not finite become null."""
-    typer.echo(json.dumps(_strict(answer), indent=2, ensure_ascii=False, allow_nan=False))
+    typer.echo(json.dumps(_to_strict(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _to_strict(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _to_strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_strict(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def print_table(rows: Iterable[Sequence[str]], headings: Sequence[str] = ()) -> None:
     """Print rows in columns, under headings if there are any."""
     console = _console()
     if console.is_terminal:
-        console.print(_table(rows, headings))
+        console.print(_build_table(rows, headings))
         return
-    console.width = UNBROKEN
+    console.width = 1000  # a pipe or a file gets one line per row, for grep
     with console.capture() as captured:
-        console.print(_table(rows, headings))
+        console.print(_build_table(rows, headings))
     typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def print_report(report: Report, rows: Iterable[tuple[str, str]] = ()) -> None:
-    """Print a report as a panel: the verdict, `rows`, then every entry."""
+    """Print a report as a panel: the summary, `rows`, then every entry."""
     console = _console()
-    console.width = min(console.width, PANEL)
-    content = Group(Text(report.verdict(), style="bold"), Text(), _table([*rows, *report.rows()]))
+    console.width = min(console.width, 100)
+    summary = Text(str(report.summary()), style="bold")
+    content = Group(summary, Text(), _build_table([*rows, *report.rows()]))
     console.print(Panel(content, title="report", title_align="left", box=ROUNDED, padding=(1, 2)))
 
 
-def counted(number: int, what: str) -> str:
-    """1 pair, 2 pairs."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-@contextmanager
-def working(on: str) -> Iterator[Show]:
-    """Shows on standard error that work goes on, and the lines that are handed to it."""
-    console = Console(stderr=True, markup=False)
-    if not console.is_terminal:
-        say = _seldom()
-        yield lambda line: say(f"{on}: {line}" if line else on)
-        return
-    began = monotonic()
-    with console.status(f"{on} …") as status:
-        yield lambda line: status.update(_status(on, line, monotonic() - began))
-
-
-@dataclass(frozen=True)
-class Bar:
-    """Progress through many pieces of work.
-
-    Attributes:
-        tick: counts one more.
-        show: shows a line about the piece at hand.
-    """
-
-    tick: Callable[[], None]
-    show: Show
-
-
-@contextmanager
-def progress(of: str, total: int) -> Iterator[Bar]:
-    """A bar on a terminal's standard error; elsewhere a line now and then."""
-    columns = (
-        *(TextColumn(of), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()),
-        TextColumn("{task.description}"),
-    )
-    console = Console(stderr=True, markup=False)
-    say = _seldom()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total)
-
-        def show(line: str) -> None:
-            bar.update(task, description=line)
-            if not console.is_terminal:
-                done = int(bar.tasks[task].completed)
-                say(f"{done:,} of {total:,} {of} done{': ' if line else ''}{line}")
-
-        yield Bar(lambda: bar.advance(task), show)
-
-
-def _status(on: str, line: str, elapsed: float) -> str:
-    """A line of a terminal; the time is said when people begin to wonder."""
-    shown = f"{on}: {line}" if line else on
-    return f"{shown}, {format_seconds(int(elapsed))} …" if elapsed > PATIENCE else f"{shown} …"
-
-
-def _seldom() -> Show:
-    """Prints on standard error after the first seconds, and then now and then."""
-    began, said = monotonic(), -math.inf
-
-    def say(line: str) -> None:
-        nonlocal said
-        now = monotonic()
-        if now - began >= PATIENCE and now - said >= EVERY:
-            said = now
-            print(f"{line}, {format_seconds(now - began)}", file=sys.stderr, flush=True)
-
-    return say
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one thread: small problems gain nothing from more, and a busy machine slows down."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+def format_count(number: int, noun: str) -> str:
+    """Return a text such as "1 pair" or "2 pairs"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _console() -> Console:
-    """Text as it is: names of files may contain [brackets], which must not count as markup."""
+    """Return a console that prints [brackets] in file names instead of taking them as markup."""
     return Console(markup=False, highlight=False)
 
 
-def _table(rows: Iterable[Sequence[str]], headings: Sequence[str] = ()) -> Table:
+def _build_table(rows: Iterable[Sequence[str]], headings: Sequence[str] = ()) -> Table:
     table = Table(box=None, show_header=bool(headings), pad_edge=False, padding=(0, 3, 0, 0))
     for heading in headings:
         table.add_column(heading, header_style="bold")
@@ -158,85 +93,198 @@ def _table(rows: Iterable[Sequence[str]], headings: Sequence[str] = ()) -> Table
     return table
 
 
-def _strict(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Parse `--option NAME=VALUE` into keyword arguments of a solver, which checks them."""
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, text = (part.strip() for part in pair.partition("="))
+        if not separator or not name or not text:
+            raise SolverError(f"--option {pair!r} is not NAME=VALUE; write e.g. floor=0.01.")
+        options[name] = _parse_value(text)
+    return options
 
 
-# ---- Long work in a thread of its own, while the main thread shows how it goes and minds Ctrl-C.
+def _parse_value(text: str) -> int | float | bool | str | None:
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
 
 
-POLL = 0.1  # seconds between two looks at the work
+def parse_missing(missing: str) -> str | float:
+    """Parse --missing: a word or a number."""
+    if missing in ("raise", "exclude"):
+        return missing
+    try:
+        return float(missing)
+    except ValueError:
+        raise InputError(
+            f"--missing is {missing!r}; give raise, exclude or a number to fill cells with."
+        ) from None
 
-T = TypeVar("T")
+
+def parse_duration(text: str, name: str) -> float:
+    """Return the seconds in "300", "90s", "5min" or "2h"; `name` is the option, for errors."""
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(s|min|h)?\s*", text)
+    if match is None:
+        raise InputError(f"{name} is {text!r}; give seconds or a unit, such as 300, 5min or 2h.")
+    return float(match[1]) * {None: 1, "s": 1, "min": 60, "h": 3600}[match[2]]
+
+
+# ---- Progress on standard error
+
+
+@contextmanager
+def working(name: str) -> Iterator[Show]:
+    """Show a status line on standard error while work runs; yields a function that updates it."""
+    console = Console(stderr=True, markup=False)
+    if not console.is_terminal:
+        show = _throttle()
+        yield lambda line: show(f"{name}: {line}" if line else name)
+        return
+    start = monotonic()
+
+    def update(line: str) -> None:
+        elapsed = monotonic() - start
+        text = f"{name}: {line}" if line else name
+        slow = f", {format_seconds(int(elapsed))}" if elapsed > PROGRESS_DELAY else ""
+        status.update(f"{text}{slow} …")
+
+    with console.status(f"{name} …") as status:
+        yield update
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Progress through many items.
+
+    Attributes:
+        advance: counts more items, one by default.
+        show: shows a line about the current item.
+    """
+
+    advance: Callable[..., None]
+    show: Show
+
+
+@contextmanager
+def progress(noun: str, total: int) -> Iterator[Bar]:
+    """Show a bar on a terminal's standard error, elsewhere an occasional line."""
+    columns = (
+        TextColumn(noun),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    console = Console(stderr=True, markup=False)
+    say = _throttle()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+
+        def show(line: str) -> None:
+            bar.update(task, description=line)
+            if not console.is_terminal:
+                done = int(bar.tasks[task].completed)
+                say(f"{done:,} of {total:,} {noun} done{': ' if line else ''}{line}")
+
+        yield Bar(lambda count=1: bar.advance(task, count), show)
+
+
+def _throttle(interval: float = 10.0) -> Show:
+    """Return a function that prints at most one line per interval, after the initial delay."""
+    start, last = monotonic(), -math.inf
+
+    def show(line: str) -> None:
+        nonlocal last
+        now = monotonic()
+        if now - start >= PROGRESS_DELAY and now - last >= interval:
+            last = now
+            print(f"{line}, {format_seconds(now - start)}", file=sys.stderr, flush=True)
+
+    return show
+
+
+# ---- Long work in its own thread, while the main thread shows progress and handles Ctrl-C
 
 
 class InterruptedWorkError(Exception):
-    """Ctrl-C, with a sentence on what is done so far; typer would drop that of its own kind."""
+    """Ctrl-C, with a message about the work done so far; typer drops the message of its own."""
 
 
-def waited_for(work: Callable[[], T], show: Callable[[str], None]) -> T:
-    """What `work` gives; meanwhile `show` is called with what it last told of itself.
+class CommandStop(BaseException):
+    """End of a command that was stopped by a signal and has printed its message.
+
+    Attributes:
+        code: the exit code, 130 for SIGINT and 143 for SIGTERM.
+    """
+
+    def __init__(self, code: int):
+        super().__init__(code)
+        self.code = code
+
+
+def run_interruptibly(work: Callable[[], T], show: Show, poll: float = 0.1) -> T:
+    """Return the result of `work`; meanwhile call `show` with its last progress line.
 
     Python delivers Ctrl-C between two instructions of the main thread, and a compiled loop is one
-    instruction. Here the main thread only waits, so it answers at once. It then leaves the work
-    behind, since nobody can stop a thread: `left_behind` tells.
+    instruction. Here the main thread only waits, so it can react at once. A thread cannot be
+    stopped, so the work then continues in the background: see `has_orphans`.
     """
     task = _Task(work)
-    _tasks.add(task)
+    _Task.unfinished.add(task)
     task.start()
-    while not task.done.wait(POLL):
+    while not task.is_done.wait(poll):
         show(task.line)
-    _tasks.discard(task)
-    return task.outcome()
+    _Task.unfinished.discard(task)
+    return task.result()
 
 
-def left_behind() -> bool:
-    """Whether work goes on that nobody waits for."""
-    return any(not task.done.is_set() for task in _tasks)
+def has_orphans() -> bool:
+    """Return whether interrupted work still runs in the background."""
+    return any(not task.is_done.is_set() for task in _Task.unfinished)
 
 
 class _Task(Thread, Generic[T]):
-    """Work with the settings of the thread that starts it.
+    """Work in a thread with the context variables of the thread that starts it.
 
     Attributes:
-        line: what the work told last.
-        done: whether it ended.
+        line: last progress line.
+        is_done: event that is set at the end.
     """
+
+    unfinished: set[_Task] = set()  # noqa: RUF012
 
     def __init__(self, work: Callable[[], T]):
         super().__init__(daemon=True)
         self._work, self._context = work, copy_context()
-        self._found: T
+        self._result: T
         self._error: BaseException | None = None
-        self.line, self.done = "", Event()
+        self.line, self.is_done = "", Event()
 
     def run(self) -> None:
-        """Called by the thread."""
+        """Run the work; called by the thread."""
         try:
-            self._context.run(self._listened)
+            self._context.run(self._run_with_progress)
         except BaseException as error:
             self._error = error
         finally:
-            self.done.set()
+            self.is_done.set()
 
-    def outcome(self) -> T:
-        """What the work gave; raises what it raised."""
+    def result(self) -> T:
+        """Return the result of the work, or raise its error."""
         if self._error is not None:
             raise self._error
-        return self._found
+        return self._result
 
-    def _listened(self) -> None:
-        with progress_callback(self._hear):
-            self._found = self._work()
+    def _run_with_progress(self) -> None:
+        def hear(line: str) -> None:
+            self.line = line
 
-    def _hear(self, line: str) -> None:
-        self.line = line
-
-
-_tasks: set[_Task] = set()
+        with progress_callback(hear):
+            self._result = self._work()

@@ -1,13 +1,15 @@
-"""Two neighbouring frames: what is missing in them, and what is between them."""
+"""Geodesics between neighbouring frames of a field: one pair, and all pairs of a series.
+
+Every pair is solved by itself in one thread, so NumPy, Dask's threads and the workers of a cluster
+of equal machines give the same bits.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,24 +18,21 @@ from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
-from geonet._advice import at_the_command_line, either, is_command_line
 from geonet._progress import report_progress
-from geonet._threads import one_thread
-from geonet._validation import as_number, check_choice, check_instance, is_number, short_repr
+from geonet._threads import map_in_threads, one_thread
+from geonet._validation import check_choice, is_number, short_repr
 from geonet.api import geodesic
+from geonet.api import solver as build_solver
 from geonet.density import MASSES, Density, Mass
 from geonet.errors import DensityError, InputError
 from geonet.paths import Geodesic
 from geonet.solvers.base import Solver
-from geonet.solvers.registry import make_solver
-from geonet.xarray.coordinates import Moments, Space
+from geonet.xarray.coordinates import Space, TimeIndex
 
-Missing = Literal["refuse", "exclude"] | float
-Where = Callable[[int], str]  # of the first frame, 0, or the last, 1: "rain at time 12:30"
+Missing = Literal["raise", "exclude"] | float
 
-REPORTED = np.dtype(
+REPORT_FIELDS = np.dtype(
     [
         ("solver", "U32"),
         ("distance", float),
@@ -49,484 +48,380 @@ REPORTED = np.dtype(
 
 
 @dataclass(frozen=True)
-class Treatment:
-    """How pairs of frames are treated.
+class PairConfig:
+    """Settings for all pairs of frames.
 
     Attributes:
-        space: where they live.
-        solver: a name, a model's file or a solver.
-        options: of the solver.
-        missing: cells without a value: "refuse" them, "exclude" them from both frames and from all
-            between, or a number to fill them with.
-        mass: "given", where the total goes evenly from one frame's to the next, or "one".
+        space: the spatial grid.
+        solver: a name, a model file or a solver.
+        options: options of the named solver.
+        missing: cells without a value: "raise" an error, "exclude" them from both frames and from
+            the path, or a number to fill them with.
+        mass: "given" for totals that vary linearly between the frames, or "one".
     """
 
     space: Space
     solver: str | Path | Solver = "auto"
     options: dict[str, Any] = field(default_factory=dict)
-    missing: Missing = "refuse"
+    missing: Missing = "raise"
     mass: Mass = "given"
 
-    def check(self) -> None:
-        """Refuse settings that make no sense, before anything is computed."""
+    def __post_init__(self) -> None:
         check_choice(self.mass, MASSES, "mass")
-        check_instance(self.options, dict, "options", "give a dictionary of the solver's options")
-        if not isinstance(self.solver, Solver):  # that has its own options
-            make_solver(self.solver, **self.options)
-        if not is_number(self.missing):
-            if not isinstance(self.missing, str) or self.missing not in ("refuse", "exclude"):
-                raise InputError(
-                    f"missing is {short_repr(self.missing)}; give 'refuse', 'exclude' or a number."
-                )
-        elif not 0 <= as_number(self.missing, "missing") < np.inf:
+        if not isinstance(self.solver, Solver):
+            build_solver(self.solver, **self.options)  # raises for unknown names and options
+        is_word = isinstance(self.missing, str) and self.missing in ("raise", "exclude")
+        if not is_word and not (is_number(self.missing) and 0 <= self.missing < np.inf):
             raise InputError(
-                f"missing is {self.missing:g}; give a number from zero up to fill cells with."
+                f"missing is {short_repr(self.missing)}; give 'raise', 'exclude' or a number of at "
+                "least zero to fill cells with."
             )
 
 
 class Pair:
-    """Two frames in double precision, as densities on the grid of their space.
+    """Two frames as densities on the grid of their space, and the geodesic between them.
+
+    Frames are checked when a quantity needs the path; a frame of the field itself is returned
+    unchecked. The methods take T fractions of the interval, NaN for a time outside.
 
     Args:
         first: the earlier frame, (*space).
-        last: the later one.
-        how: the treatment.
-        where: names a frame in messages.
+        last: the later frame, (*space).
+        config: settings.
+        duration: time between the frames.
+        describe: returns the label of frame 0 or 1 for error messages.
     """
 
-    def __init__(self, first: np.ndarray, last: np.ndarray, how: Treatment, where: Where):
-        self.how, self.where = how, where
-        frames = [frame.astype(np.float64) for frame in (first, last)]
-        holes = [np.isnan(frame) for frame in frames]
-        for k, (frame, hole) in enumerate(zip(frames, holes, strict=True)):
-            self._check(frame, hole, k)
-        filling = how.missing if is_number(how.missing) else 0.0
-        gaps = holes if is_number(how.missing) else [holes[0] | holes[1]] * 2
-        self.gaps = None if is_number(how.missing) or not gaps[0].any() else gaps[0]
-        self.first, self.last = (
-            np.where(gap, filling, frame) for frame, gap in zip(frames, gaps, strict=True)
-        )
+    def __init__(
+        self,
+        first: np.ndarray,
+        last: np.ndarray,
+        config: PairConfig,
+        duration: float,
+        describe: Callable[[int], str],
+    ):
+        self._frames, self._config, self._space = (first, last), config, config.space
+        self._duration, self._describe = duration, describe
 
-    def _check(self, frame: np.ndarray, hole: np.ndarray, k: int) -> None:
-        if self.how.missing == "refuse" and hole.any():
-            remedy = either(
-                "give missing='exclude' to leave them out, or a number to fill them with",
-                "give --missing exclude to leave them out, or a number to fill them with",
+    def interpolate(self, fractions: np.ndarray) -> np.ndarray:
+        """Return the field, (T, *space); at fraction 0 the first frame bit for bit."""
+        first = self._frames[0]
+        dtype = np.result_type(*self._frames, np.float64)
+        result = np.full((len(fractions), *first.shape), np.nan, dtype)
+        between, at_start = fractions > 0, fractions == 0
+        if between.any():
+            result[between] = self._move(fractions[between])
+        if at_start.any() and self._config.mass == "given":
+            result[at_start] = first
+        elif at_start.any():
+            (filled, _), gaps = self._fill(first, first)
+            result[at_start] = np.where(gaps, np.nan, self._rescale(filled))
+        return result
+
+    def velocity(self, fractions: np.ndarray) -> np.ndarray:
+        """Return the velocity per unit of time, (T, d, *space); NaN if a frame is empty."""
+        grid = self._space.grid
+        result = np.full((len(fractions), grid.dimension, *grid.shape), np.nan)
+        inside = ~np.isnan(fractions)
+        if inside.any() and not self.is_faded:
+            values = np.asarray(self._path.velocity(fractions[inside].tolist(), grid.points()))
+            for k, speed in enumerate(self._space.speeds):
+                component = values[..., k] * speed / self._duration
+                result[inside, k] = np.where(self._filled[1], np.nan, component)
+        return result
+
+    def flag_faded(self, fractions: np.ndarray) -> np.ndarray:
+        """Return whether each time lies inside a pair with an empty frame, (T,)."""
+        between = fractions > 0
+        return between & (between.any() and self.is_faded)
+
+    def distance(self, fractions: np.ndarray) -> np.ndarray:
+        """Return W2 in the units of the space, (T,); NaN if a frame is empty."""
+        return np.full(len(fractions), np.nan if self.is_faded else float(self._path.distance))
+
+    def report(self, fractions: np.ndarray) -> np.ndarray:
+        """Return the report on the path, (T,), of the type `REPORT_FIELDS`."""
+        row = np.zeros(len(fractions), REPORT_FIELDS)
+        row["source_mass"], row["target_mass"] = self._masses()
+        row["faded"] = self.is_faded
+        report = {} if self.is_faded else self._path.report.to_dict()
+        for name in ("distance", "distance_lower_bound", "distance_upper_bound", "error_estimate"):
+            row[name] = np.nan if report.get(name) is None else report[name]
+        row["solver"] = report.get("solver", "fade")
+        row["converged"] = self.is_faded or self._path.info.get("converged", True)
+        return row
+
+    @property
+    def is_faded(self) -> bool:
+        """Whether a frame is empty: then no mass can move, and one frame fades into the other."""
+        (first, last), _ = self._filled
+        return not (first.any() and last.any())
+
+    @cached_property
+    def _filled(self) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+        return self._fill(*self._frames)
+
+    def _fill(
+        self, first: np.ndarray, last: np.ndarray
+    ) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+        """Return both frames without NaN, and the mask of the cells that are excluded."""
+        frames = first.astype(np.float64), last.astype(np.float64)
+        holes = np.isnan(frames[0]), np.isnan(frames[1])
+        for k in (0, 1):
+            self._check_frame(frames[k], holes[k], k)
+        missing = self._config.missing
+        if is_number(missing):
+            filled = tuple(
+                np.where(hole, missing, frame) for frame, hole in zip(frames, holes, strict=True)
             )
+            return filled, np.zeros_like(holes[0])
+        gaps = holes[0] | holes[1]
+        return (np.where(gaps, 0.0, frames[0]), np.where(gaps, 0.0, frames[1])), gaps
+
+    def _check_frame(self, frame: np.ndarray, hole: np.ndarray, k: int) -> None:
+        if self._config.missing == "raise" and hole.any():
             raise DensityError(
-                f"{self.where(k)} has {int(hole.sum())} of {hole.size} cells without a value; "
-                f"{remedy}."
+                f"{self._describe(k)} has {int(hole.sum())} of {hole.size} cells without a value; "
+                "set missing to 'exclude' to leave them out, or to a number to fill them with."
             )
         if np.isinf(frame).any():
             raise DensityError(
-                f"{self.where(k)} holds {int(np.isinf(frame).sum())} infinite values; mask them: "
-                ".where(np.isfinite(field))."
+                f"{self._describe(k)} holds {int(np.isinf(frame).sum())} infinite values; mask "
+                "them: .where(np.isfinite(field))."
             )
         low = np.nanmin(frame, initial=0.0)
         if low < 0:
             raise DensityError(
-                f"{self.where(k)} holds {int((frame < 0).sum())} negative values, down to "
-                f"{low:g}; a density has none: .clip(min=0) makes them zero, if they are noise."
+                f"{self._describe(k)} holds {int((frame < 0).sum())} negative values, down to "
+                f"{low:g}; set them to zero if they are noise: .clip(min=0)."
             )
 
-    @property
-    def faded(self) -> bool:
-        """Whether a frame is empty: then nothing can move."""
-        return not (self.first.any() and self.last.any())
-
     @cached_property
-    def path(self) -> Geodesic:
-        """The geodesic of the masses in the cells."""
-        space = self.how.space
+    def _path(self) -> Geodesic:
+        """Geodesic of the mass in the cells."""
         source, target = (
-            Density(frame * space.areas, space.grid) for frame in (self.first, self.last)
+            Density(frame * self._space.areas, self._space.grid) for frame in self._filled[0]
         )
-        return geodesic(source, target, self.how.solver, **self.how.options)
+        return geodesic(source, target, self._config.solver, **self._config.options)
 
-    def masses(self) -> tuple[float, float]:
-        """∫ of both frames over the cells."""
-        return float(self._integral(self.first)), float(self._integral(self.last))
-
-    # ---- what is asked of a pair; T shares of the way
-
-    def frames(self, shares: np.ndarray) -> np.ndarray:
-        """(T, *space)."""
-        if self.faded:
-            along = self._of_space(shares)
-            moved = (1 - along) * self._scaled(self.first) + along * self._scaled(self.last)
+    def _move(self, fractions: np.ndarray) -> np.ndarray:
+        """Return the frames inside the interval, (T, *space)."""
+        (first, last), gaps = self._filled
+        column = (-1, *(1,) * first.ndim)
+        if self.is_faded:
+            t = fractions.reshape(column)
+            frames = (1 - t) * self._rescale(first) + t * self._rescale(last)
         else:
-            moved = self.path.density(shares.tolist()).numpy() / self.how.space.areas
-            # A network's frames may have another mass than one, by as much as its report says.
-            moved *= self._of_space(self._totals(shares) / self._integral(moved))
-        return self._with_gaps(moved)
+            frames = np.asarray(self._path.density(fractions.tolist())) / self._space.areas
+            source, target = self._masses()
+            totals = (1 - fractions) * source + fractions * target
+            totals = totals if self._config.mass == "given" else np.ones(len(fractions))
+            # A network's frames may have another mass than one, which its report states.
+            frames = frames * (totals / self._integrate(frames)).reshape(column)
+        return np.where(gaps, np.nan, frames) if gaps.any() else frames
 
-    def _totals(self, shares: np.ndarray) -> np.ndarray:
-        """What frames hold in all, (T,): evenly from the first one's to the last one's."""
-        if self.how.mass == "one":
-            return np.ones(len(shares))
-        first, last = self.masses()
-        return (1 - shares) * first + shares * last
+    def _masses(self) -> tuple[float, float]:
+        """Return the integral of both frames."""
+        first, last = self._filled[0]
+        return float(self._integrate(first)), float(self._integrate(last))
 
-    def _integral(self, values: np.ndarray) -> np.ndarray:
-        """∫ over the cells of values (…, *space), (…)."""
-        space = self.how.space
-        cells = tuple(range(-space.grid.dimension, 0))
-        return (values * space.areas).sum(axis=cells) * space.grid.cell_volume
+    def _integrate(self, values: np.ndarray) -> np.ndarray:
+        """Integrate values (…, *space) over the cells, (…)."""
+        cells = tuple(range(-self._space.grid.dimension, 0))
+        return (values * self._space.areas).sum(axis=cells) * self._space.grid.cell_volume
 
-    def _of_space(self, numbers: np.ndarray) -> np.ndarray:
-        """Numbers (T,) as (T, 1, …), beside frames."""
-        return numbers.reshape(-1, *(1,) * self.first.ndim)
-
-    def start(self) -> np.ndarray:
-        """The earlier frame, (*space)."""
-        return self._with_gaps(self._scaled(self.first))
-
-    def _scaled(self, frame: np.ndarray) -> np.ndarray:
-        """A frame of the mass that is asked for; an empty one stays empty."""
-        if self.how.mass == "given" or not frame.any():
+    def _rescale(self, frame: np.ndarray) -> np.ndarray:
+        """Return a frame with the configured mass; an empty frame stays empty."""
+        if self._config.mass == "given" or not frame.any():
             return frame
-        return frame / self._integral(frame)
-
-    def velocities(self, shares: np.ndarray, duration: float) -> np.ndarray:
-        """(T, d, *space), per unit of time; unknown where a pair fades."""
-        space = self.how.space
-        if self.faded:
-            return np.full((len(shares), space.grid.dimension, *space.grid.shape), np.nan)
-        found = self.path.velocity(shares.tolist(), space.grid.points()).numpy()
-        parts = [found[..., k] * speed / duration for k, speed in enumerate(space.speeds)]
-        return self._with_gaps(np.stack(parts, axis=1))
-
-    def distance(self) -> float:
-        """W2 in the units of the space."""
-        return np.nan if self.faded else float(self.path.distance)
-
-    def report(self) -> np.ndarray:
-        """What can be said of the pair, of the type `REPORTED`."""
-        line = np.zeros((), REPORTED)
-        masses = self.masses()
-        line["source_mass"], line["target_mass"], line["faded"] = *masses, self.faded
-        names: Sequence[str] = REPORTED.names or ()
-        known = {} if self.faded else self.path.report.to_dict()
-        for name in names[1:5]:
-            line[name] = np.nan if known.get(name) is None else known[name]
-        line["solver"] = known.get("solver", "fade")
-        line["converged"] = known.get("notes", {}).get("converged", True)
-        return line
-
-    def _with_gaps(self, values: np.ndarray) -> np.ndarray:
-        return values if self.gaps is None else np.where(self.gaps, np.nan, values)
+        return frame / self._integrate(frame)
 
 
-# ---- What can be asked of every pair of neighbouring frames.
-
-
-NUMBER, TRUTH = np.dtype(float), np.dtype(bool)
+# ---- All pairs of a series
 
 
 @dataclass(frozen=True)
-class Question(ABC):
-    """Asked of a pair at some shares of its way.
+class PairQuery:
+    """Quantity to evaluate for every pair.
 
     Attributes:
-        how: pairs are treated.
-        dtype: of the answers.
+        evaluate: a method of `Pair` that takes fractions (T,) and returns (T, *shape).
+        config: settings of the pairs.
+        shape: shape of the quantity at one time.
+        dtype: type of the result.
     """
 
-    how: Treatment
-    dtype: np.dtype = NUMBER
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the answer for one moment."""
-        return ()
-
-    @abstractmethod
-    def answer(
-        self, first: np.ndarray, last: np.ndarray, shares: np.ndarray, length: float, where: Where
-    ) -> np.ndarray:
-        """(T, *shape).
-
-        Args:
-            first: the earlier frame, (*space).
-            last: the later frame.
-            shares: of the way, (T,); NaN for a moment that is outside.
-            length: of the way, in time.
-            where: names the earlier frame, 0, or the later, 1.
-        """
+    evaluate: Callable[[Pair, np.ndarray], np.ndarray]
+    config: PairConfig
+    shape: tuple[int, ...] = ()
+    dtype: np.dtype = field(default=np.dtype(float))
 
 
 @dataclass(frozen=True)
-class Frames(Question):
-    """The field itself. Where a moment is a frame's time, that frame bit for bit."""
+class FrameLabels:
+    """Names of frames for error messages.
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.how.space.grid.shape
+    Attributes:
+        field: name of the field.
+        dims: name and labels of time and of every further dimension.
+        names: labels of the frames instead of these.
+    """
 
-    def answer(self, first, last, shares, length, where) -> np.ndarray:
-        frames = np.full((len(shares), *self.shape), np.nan, self.dtype)
-        between = shares > 0
-        if between.any():
-            frames[between] = Pair(first, last, self.how, where).frames(shares[between])
-        given = self.how.mass == "given"
-        if (shares == 0).any():
-            frames[shares == 0] = first if given else Pair(first, first, self.how, where).start()
-        return frames
+    field: str
+    dims: tuple[tuple[str, np.ndarray], ...]
+    names: tuple[str, ...] = ()
 
+    def describe(self, frame: int, index: tuple[int, ...]) -> str:
+        """Return a text such as "rain at time 2026-07-01T12:30:00, member 3"."""
+        if self.names:
+            return self.names[frame]
+        places = zip(self.dims, (frame, *index), strict=True)
+        return f"{self.field} at {', '.join(f'{name} {labels[k]}' for (name, labels), k in places)}"
 
-@dataclass(frozen=True)
-class Velocities(Question):
-    """How fast it moves, along each axis."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        grid = self.how.space.grid
-        return (grid.dimension, *grid.shape)
-
-    def answer(self, first, last, shares, length, where) -> np.ndarray:
-        velocities = np.full((len(shares), *self.shape), np.nan, self.dtype)
-        inside = ~np.isnan(shares)
-        if inside.any():
-            pair = Pair(first, last, self.how, where)
-            velocities[inside] = pair.velocities(shares[inside], length)
-        return velocities
+    def select(self, *parts: slice) -> FrameLabels:
+        """Return the labels of a part of the field; missing parts are whole."""
+        whole = [slice(None)] * (len(self.dims) - len(parts))
+        dims = zip(self.dims, (*parts, *whole), strict=True)
+        return replace(self, dims=tuple((name, labels[part]) for (name, labels), part in dims))
 
 
-@dataclass(frozen=True)
-class Faded(Question):
-    """Whether a moment lies between two frames of which one is empty."""
+def map_pairs(
+    values: Any, index: TimeIndex, query: PairQuery, durations: np.ndarray, labels: FrameLabels
+) -> Any:
+    """Evaluate a query for all times, (*others, T, *query.shape).
 
-    dtype: np.dtype = TRUTH
+    A Dask array gets one task for each chunk of time, with the chunk's frames and the first frame
+    of the next chunk.
 
-    def answer(self, first, last, shares, length, where) -> np.ndarray:
-        between = shares > 0
-        return between & (between.any() and Pair(first, last, self.how, where).faded)
+    Args:
+        values: the field, (*others, n, *space), a NumPy or a Dask array.
+        index: positions of the T times between the n frames.
+        query: the quantity to evaluate.
+        durations: time between neighbouring frames, (n − 1,).
+        labels: names for error messages.
+    """
+    if not hasattr(values, "dask"):
+        return _evaluate_block(np.asarray(values), index, query, durations, labels)
+    import dask.array
+
+    axis = values.ndim - 1 - query.config.space.grid.dimension
+    values = values.rechunk({k: -1 for k in range(axis + 1, values.ndim)})
+    order = np.argsort(index.frame, kind="stable")
+    chunk = np.searchsorted(np.cumsum(values.chunks[axis]), index.frame, side="right")
+    space = range(axis + 1, values.ndim)
+    tasks = []
+    for number in np.unique(chunk):
+        which = order[chunk[order] == number]
+        first, last = int(index.frame[which].min()), int(index.frame[which].max())
+        frames = slice(first, min(last + 2, values.shape[axis]))
+        chunks = (*values.chunks[:axis], (len(which),), *((n,) for n in query.shape))
+        has_space = len(query.shape) >= len(space)
+        tasks.append(
+            dask.array.map_blocks(
+                _evaluate_task,
+                values[(slice(None),) * axis + (frames,)].rechunk({axis: -1}),
+                index.select(which, first),
+                query,
+                durations[frames.start : frames.stop - 1],
+                labels.select(frames),
+                dtype=query.dtype,
+                chunks=chunks,
+                drop_axis=[] if has_space else list(space),
+                new_axis=[axis + 1] if len(query.shape) > len(space) else None,
+                meta=np.empty((0,) * len(chunks), query.dtype),
+            )
+        )
+    result = dask.array.concatenate(tasks, axis=axis)
+    is_sorted = (np.diff(order) == 1).all()
+    return result if is_sorted else dask.array.take(result, np.argsort(order), axis=axis)
 
 
-@dataclass(frozen=True)
-class Distances(Question):
-    """W2 from each frame to the next."""
-
-    def answer(self, first, last, shares, length, where) -> np.ndarray:
-        return np.full(len(shares), Pair(first, last, self.how, where).distance())
-
-
-@dataclass(frozen=True)
-class Reports(Question):
-    """What can be said of each pair."""
-
-    dtype: np.dtype = REPORTED
-
-    def answer(self, first, last, shares, length, where) -> np.ndarray:
-        return np.full(len(shares), Pair(first, last, self.how, where).report())
+def _evaluate_task(
+    block: np.ndarray,
+    index: TimeIndex,
+    query: PairQuery,
+    durations: np.ndarray,
+    labels: FrameLabels,
+    block_info: Any = None,
+) -> np.ndarray:
+    """Evaluate the pairs of one block of a Dask array, one after the other."""
+    places = block_info[0]["array-location"][: len(labels.dims) - 1]
+    labels = labels.select(slice(None), *(slice(*place) for place in places))
+    with keep_freed_memory():
+        return _evaluate_block(block, index, query, durations, labels, parallel=False)
 
 
-# ---- Memory that a worker of Dask keeps from one pair to the next.
-#
-# Dask starts its workers with MALLOC_TRIM_THRESHOLD_=65536: then glibc gives every freed array back
-# at once, and the next array of the same size is new pages, which the system has to clear. Solving a
-# pair makes and frees hundreds of arrays, so workers spend much of their time on that.
+def _evaluate_block(
+    values: np.ndarray,
+    index: TimeIndex,
+    query: PairQuery,
+    durations: np.ndarray,
+    labels: FrameLabels,
+    parallel: bool = True,
+) -> np.ndarray:
+    """Evaluate all pairs of a NumPy array, several at a time if `parallel`."""
+    space = query.config.space.grid.dimension
+    others, frames = values.shape[: -1 - space], values.shape[-1 - space]
+    result = np.empty((*others, len(index), *query.shape), query.dtype)
+    jobs = [(m, k) for m in np.ndindex(*others) for k in np.unique(index.frame).tolist()]
+
+    def evaluate(job: int) -> None:
+        member, frame = jobs[job]
+        here = index.frame == frame
+        pair = Pair(
+            values[member][frame],
+            values[member][min(frame + 1, frames - 1)],
+            query.config,
+            durations[frame] if frame < len(durations) else np.nan,
+            lambda k: labels.describe(frame + k, member),
+        )
+        with one_thread():
+            result[member][here] = query.evaluate(pair, index.fraction[here])
+
+    if parallel:
+        contexts = [copy_context() for _ in jobs]  # progress callbacks reach the threads
+        done = map_in_threads(lambda k: contexts[k].run(evaluate, k), len(jobs), cells=0)
+    else:
+        done = map(evaluate, range(len(jobs)))
+    for count, _ in enumerate(done, 1):
+        report_progress(f"pair {count:,} of {len(jobs):,}")
+    return result
 
 
-SETTING = "MALLOC_TRIM_THRESHOLD_"
-TRIM, MMAP = -1, -3  # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
-KEPT, LARGEST = 2**27, 2**25  # bytes: free memory that is kept, and the largest array for that
-USUAL = 2**17  # bytes: glibc's own for the latter, where the former is set
+class _Malloc:
+    """Allocator settings of the process while pairs are solved.
 
-_lock, _users = Lock(), 0
+    Dask starts its workers with MALLOC_TRIM_THRESHOLD_=65536: glibc then returns every freed array
+    to the system at once, and the next array of the same size is new pages that must be cleared.
+    Solving a pair allocates and frees hundreds of arrays.
+    """
+
+    variable = "MALLOC_TRIM_THRESHOLD_"
+    trim_threshold, mmap_threshold = -1, -3  # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
+    kept_bytes, largest_array = 2**27, 2**25
+    default_mmap_bytes = 2**17  # glibc's default if the trim threshold is set
+    lock, users = Lock(), 0
 
 
 @contextmanager
-def memory_kept() -> Iterator[None]:
-    """Keep freed memory meanwhile, where Dask's setting is in force, and give it back after."""
-    setting = os.environ.get(SETTING, "")
+def keep_freed_memory() -> Iterator[None]:
+    """Keep freed memory meanwhile if Dask's setting is in force, and return it afterwards."""
+    setting = os.environ.get(_Malloc.variable, "")
     library = ctypes.CDLL(None) if setting.isdigit() and os.name == "posix" else None
     if library is None or not hasattr(library, "mallopt"):
         yield
         return
-    _count(library, 1)
+    with _Malloc.lock:
+        _Malloc.users += 1
+        if _Malloc.users == 1:
+            library.mallopt(_Malloc.trim_threshold, _Malloc.kept_bytes)
+            library.mallopt(_Malloc.mmap_threshold, _Malloc.largest_array)
     try:
         yield
     finally:
-        _count(library, -1)
-
-
-def _count(library: ctypes.CDLL, more: int) -> None:
-    """The first that enters changes the settings of the process, the last puts them back."""
-    global _users
-    with _lock:
-        first, _users = _users == 0, _users + more
-        if first:
-            library.mallopt(TRIM, KEPT)
-            library.mallopt(MMAP, LARGEST)
-        elif _users == 0:
-            library.mallopt(TRIM, int(os.environ[SETTING]))
-            library.mallopt(MMAP, USUAL)
-            library.malloc_trim(ctypes.c_size_t(0))
-
-
-# ---- All pairs of a field: at once for an array in memory, block by block where Dask holds it.
-#
-# Every pair is solved by itself, by one thread, wherever it is solved: so the same bits come from
-# memory, from Dask's threads and from the workers of a cluster of equal machines.
-
-
-@dataclass(frozen=True)
-class Labels:
-    """Names for messages.
-
-    Attributes:
-        field: the name of the field.
-        time: the name of the dimension.
-        times: of the frames, (n,).
-        others: the name and the labels of every further dimension.
-    """
-
-    field: str
-    time: str
-    times: np.ndarray
-    others: tuple[tuple[str, np.ndarray], ...] = ()
-
-    def of(self, index: tuple[int, ...], frame: int) -> str:
-        """One frame: rain at time 2026-07-01T12:30:00, member 3."""
-        others = zip(self.others, index, strict=True)
-        places = [(self.time, self.times[frame]), *((name, all[k]) for (name, all), k in others)]
-        return f"{self.field} at {', '.join(f'{name} {label}' for name, label in places)}"
-
-    def part(self, others: list[slice], frames: slice) -> Labels:
-        """Those of a part of the field."""
-        named = zip(self.others, others, strict=True)
-        kept = tuple((name, labels[part]) for (name, labels), part in named)
-        return replace(self, times=self.times[frames], others=kept)
-
-
-def answered(
-    values: Any, moments: Moments, question: Question, lengths: np.ndarray, labels: Labels
-) -> Any:
-    """The answers for all moments, (*others, T, *question.shape).
-
-    Args:
-        values: of the field, (*others, n, *space), a NumPy or a Dask array; of a Dask array nothing
-            is computed yet.
-        moments: between the n frames.
-        question: what is asked.
-        lengths: of the pairs in time, (n − 1,).
-        labels: for messages.
-    """
-    if hasattr(values, "dask"):
-        return _lazily(values, moments, question, lengths, labels)
-    known = np.asarray(values)
-    return _at_once(known, moments, question, lengths, labels, torch.get_num_threads())
-
-
-def _at_once(
-    values: np.ndarray,
-    moments: Moments,
-    question: Question,
-    lengths: np.ndarray,
-    labels: Labels,
-    workers: int,
-) -> np.ndarray:
-    """Solve all pairs, several of them at a time where there are several workers."""
-    space = question.how.space.grid.dimension
-    others, frames = values.shape[: -1 - space], values.shape[-1 - space]
-    answers = np.empty((*others, len(moments), *question.shape), question.dtype)
-
-    def solve(job: tuple[tuple[int, ...], int]) -> None:
-        index, frame = job
-        here = moments.frame == frame
-        ends = values[index][frame], values[index][min(frame + 1, frames - 1)]
-        length = lengths[frame] if frame < len(lengths) else np.nan
-        with one_thread():
-            answers[index][here] = question.answer(
-                *ends, moments.share[here], length, lambda k: labels.of(index, frame + k)
-            )
-
-    asked = np.unique(moments.frame).tolist()
-    jobs = [(index, frame) for index in np.ndindex(*others) for frame in asked]
-    for done, _ in enumerate(_each(solve, jobs, workers), 1):
-        report_progress(f"pair {done:,} of {len(jobs):,}")
-    return answers
-
-
-def _each(work: Any, jobs: list[Any], workers: int) -> Iterator[None]:
-    """Do all jobs; threads see the settings of the one that starts them."""
-    if workers == 1 or len(jobs) == 1:
-        yield from map(work, jobs)
-        return
-    contexts = [copy_context() for _ in jobs]
-    with ThreadPoolExecutor(workers) as pool:
-        yield from pool.map(lambda context, job: context.run(work, job), contexts, jobs)
-
-
-def _lazily(
-    values: Any, moments: Moments, question: Question, lengths: np.ndarray, labels: Labels
-) -> Any:
-    """One task for each chunk of time: it takes its frames and the first of the next chunk."""
-    import dask.array
-
-    axis = values.ndim - 1 - question.how.space.grid.dimension
-    values = values.rechunk({k: -1 for k in range(axis + 1, values.ndim)})
-    order = np.argsort(moments.frame, kind="stable")
-    ends = np.cumsum(values.chunks[axis])
-    chunk = np.searchsorted(ends, moments.frame, side="right")
-    parts = [
-        _task(values, axis, moments, order[chunk[order] == k], question, lengths, labels)
-        for k in np.unique(chunk)
-    ]
-    answers = dask.array.concatenate(parts, axis=axis)
-    if (np.diff(order) == 1).all():
-        return answers
-    return dask.array.take(answers, np.argsort(order), axis=axis)
-
-
-def _task(
-    values: Any,
-    axis: int,
-    moments: Moments,
-    which: np.ndarray,
-    question: Question,
-    lengths: np.ndarray,
-    labels: Labels,
-) -> Any:
-    """The answers for the moments numbered `which`, from just the frames that they need."""
-    import dask.array
-
-    frames = values.shape[axis]
-    first = int(moments.frame[which].min())
-    needed = slice(first, min(int(moments.frame[which].max()) + 2, frames))
-    block = values[(slice(None),) * axis + (needed,)].rechunk({axis: -1})
-    space = range(axis + 1, values.ndim)
-    shape = question.shape
-    chunks = (*values.chunks[:axis], (len(which),), *((n,) for n in shape))
-    kept = len(shape) >= len(space)  # else answers are numbers, one for each moment
-    return dask.array.map_blocks(
-        _solve_block,
-        block,
-        moments.chosen(which, first),
-        question,
-        lengths[needed.start : needed.stop - 1],
-        labels.part([slice(None)] * axis, needed),
-        is_command_line(),
-        dtype=question.dtype,
-        chunks=chunks,
-        drop_axis=[] if kept else list(space),
-        new_axis=[axis + 1] if len(shape) > len(space) else None,
-        meta=np.empty((0,) * len(chunks), question.dtype),
-    )
-
-
-def _solve_block(
-    block: np.ndarray,
-    moments: Moments,
-    question: Question,
-    lengths: np.ndarray,
-    labels: Labels,
-    for_command_line: bool,
-    block_info: Any = None,
-) -> np.ndarray:
-    """What Dask calls: one of its threads solves the pairs of a block one after the other."""
-    places = block_info[0]["array-location"][: len(labels.others)]
-    here = labels.part([slice(*place) for place in places], slice(None))
-    with memory_kept(), at_the_command_line() if for_command_line else nullcontext():
-        return _at_once(block, moments, question, lengths, here, workers=1)
+        with _Malloc.lock:
+            _Malloc.users -= 1
+            if _Malloc.users == 0:
+                library.mallopt(_Malloc.trim_threshold, int(setting))
+                library.mallopt(_Malloc.mmap_threshold, _Malloc.default_mmap_bytes)
+                library.malloc_trim(ctypes.c_size_t(0))

@@ -1,4 +1,4 @@
-"""Long work shows how it goes and answers Ctrl-C at once."""
+"""Long work shows its progress and reacts to Ctrl-C at once."""
 
 from __future__ import annotations
 
@@ -6,59 +6,61 @@ import os
 import signal
 import subprocess
 import sys
+from contextvars import ContextVar
 from threading import Event, current_thread, main_thread
 
 import numpy as np
 import pytest
 
-from geonet._advice import at_the_command_line, either
 from geonet._progress import report_progress
 from geonet.cli import output
-from geonet.cli.output import left_behind, waited_for
+from geonet.cli.output import has_orphans, run_interruptibly
 from geonet.errors import SolverError
 
 SLOW = 120  # seconds that the work would take
 
 
-def test_work_is_done_beside_the_main_thread_with_its_settings():
+def test_work_runs_beside_the_main_thread_with_its_context():
+    name = ContextVar("name", default="default")
+
     def work():
         assert current_thread() is not main_thread()
-        return either("python", "command line")
+        return name.get()
 
-    with at_the_command_line():
-        assert waited_for(work, lambda line: None) == "command line"
-    assert not left_behind()
+    name.set("set by the caller")
+    assert run_interruptibly(work, lambda line: None) == "set by the caller"
+    assert not has_orphans()
 
 
-def test_what_it_tells_is_shown_while_it_works():
-    shown, seen = [], Event()
+def test_progress_is_shown_while_work_runs():
+    shown, is_shown = [], Event()
 
     def work():
         report_progress("step 7")
-        assert seen.wait(60)
+        assert is_shown.wait(60)
 
     def show(line):
         shown.append(line)
         if line:
-            seen.set()
+            is_shown.set()
 
-    waited_for(work, show)
+    run_interruptibly(work, show)
     assert shown[-1] == "step 7"
 
 
 @pytest.mark.parametrize("error", [SolverError("no"), KeyboardInterrupt()])
-def test_what_it_raises_is_raised(error):
+def test_errors_of_the_work_are_raised(error):
     def work():
         raise error
 
     with pytest.raises(type(error)):
-        waited_for(work, lambda line: None)
+        run_interruptibly(work, lambda line: None)
 
 
-def test_lines_where_there_is_no_terminal(monkeypatch, capsys):
-    """None in the first two seconds, then one every ten."""
+def test_progress_lines_without_a_terminal(monkeypatch, capsys):
+    """None in the first two seconds, then at most one every ten."""
     now = 0.0
-    monkeypatch.setattr(output, "PATIENCE", 2.0)
+    monkeypatch.setattr(output, "PROGRESS_DELAY", 2.0)
     monkeypatch.setattr(output, "monotonic", lambda: now)
     with output.working("solving") as show:
         for now in (0.5, 1.9, 2.1, 5.0, 12.0, 12.2, 250.0):
@@ -69,30 +71,30 @@ def test_lines_where_there_is_no_terminal(monkeypatch, capsys):
     )
 
 
-def test_lines_of_many_pairs(monkeypatch, capsys):
+def test_progress_lines_of_many_pairs(monkeypatch, capsys):
     now = 0.0
-    monkeypatch.setattr(output, "PATIENCE", 2.0)
+    monkeypatch.setattr(output, "PROGRESS_DELAY", 2.0)
     monkeypatch.setattr(output, "monotonic", lambda: now)
     with output.progress("pairs", 30) as bar:
-        bar.tick()
+        bar.advance()
         now = 3.0
-        bar.show("asking transport-2d")
-    assert capsys.readouterr().err == "1 of 30 pairs done: asking transport-2d, 3 s\n"
+        bar.show("solving with transport-2d")
+    assert capsys.readouterr().err == "1 of 30 pairs done: solving with transport-2d, 3 s\n"
 
 
 def test_ctrl_c_ends_a_solve_at_once(tmp_path):
-    """A compiled call that holds its thread for minutes; the GIL is free meanwhile, as in ours."""
+    """Interrupt a compiled call that blocks its thread for minutes without the GIL."""
     for name in "ab":
         np.save(tmp_path / f"{name}.npy", np.ones(8))
     code = (
         "import ctypes, signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # jobs of a shell ignore it
         "from geonet.cli import main, output\n"
-        "from geonet._progress import tell\n"
+        "from geonet._progress import report_progress\n"
         "from geonet.solvers.linear import Linear\n"
-        "output.PATIENCE = 0.0\n"
+        "output.PROGRESS_DELAY = 0.0\n"
         "def slow(self, source, target):\n"
-        "    tell('in a loop')\n"
+        "    report_progress('in a loop')\n"
         f"    ctypes.CDLL(None).usleep({SLOW}000000)\n"
         "Linear._solve = slow\n"
         "sys.argv = ['geonet', 'geodesic', 'a.npy', 'b.npy', '--solver', 'linear',\n"
@@ -113,6 +115,6 @@ def test_ctrl_c_ends_a_solve_at_once(tmp_path):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=SLOW / 2)
     assert process.returncode == 130
-    assert out == ""  # nothing but JSON may stand there
-    assert err.endswith("error: Interrupted; nothing was left half-written.\n")
+    assert out == ""  # only JSON may be printed
+    assert err.endswith("error: Interrupted; no partial output was left.\n")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.npy", "b.npy"]

@@ -1,4 +1,4 @@
-"""Rain whose truth is known, and what methods make of it."""
+"""Synthetic rain, and the errors of interpolations of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from geonet.errors import InputError
 from geonet.xarray import synthetic_rain
 
 
-def test_it_is_what_it_says():
+def test_shape_units_and_dry_cells():
     rain = synthetic_rain()
     assert rain.dims == ("time", "y", "x") and rain.shape == (9, 96, 96)
     assert rain.dtype == np.float32 and rain.attrs["units"] == "mm h-1"
@@ -17,24 +17,24 @@ def test_it_is_what_it_says():
     assert ((rain == 0) | (rain >= 0.1)).all() and 0.3 < float((rain == 0).mean()) < 0.9
 
 
-def test_it_is_the_same_at_other_times_and_cells():
+def test_consistency_between_times_and_resolutions():
     rain = synthetic_rain((0, 7.5, 20))
     assert (synthetic_rain((7.5,)).values == rain.values[1:2]).all()
     coarse = synthetic_rain((20,), cells=48)
     np.testing.assert_allclose(coarse.sum() * 4, rain[2].sum(), rtol=0.02)
 
 
-def test_the_geodesic_errs_a_third_of_the_fade_at_frames_left_out():
+def test_geodesic_has_a_third_of_the_error_of_fading():
     truth = synthetic_rain(cells=48)
     kept, left_out = truth[::2], truth[1::2]
     errors = [
-        float(abs(found - left_out).sum() / left_out.sum())
-        for found in (kept.geonet.interp(time=left_out.time), kept.interp(time=left_out.time))
+        float(abs(result - left_out).sum() / left_out.sum())
+        for result in (kept.geonet.interp(time=left_out.time), kept.interp(time=left_out.time))
     ]
-    # Both depend on the grid and not on the machine; on 96² cells it is a sixth (make radar).
+    # On 96² cells the ratio is a sixth (make radar).
     assert errors[0] < errors[1] / 3
 
 
-def test_cells_are_counted():
-    with pytest.raises(InputError, match="cells is 1; give a whole number"):
+def test_too_few_cells():
+    with pytest.raises(InputError, match="cells is 1"):
         synthetic_rain(cells=1)

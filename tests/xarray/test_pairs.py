@@ -1,4 +1,4 @@
-"""Dask: nothing is computed before it is asked for, and the same bits come out of it."""
+"""Scheduling: Dask arrays stay lazy, and threads and clusters give the bits of NumPy."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import pytest
 import xarray as xr
 
 from geonet.errors import DensityError
+from geonet.xarray import pairs
+from geonet.xarray.pairs import keep_freed_memory
 
 START, MINUTE = np.datetime64("2026-07-01T12:00", "ns"), np.timedelta64(1, "m")
 
 
-def counting(rain: xr.DataArray, read: list[int]) -> xr.DataArray:
-    """The field in chunks of one frame each, which note their numbers when they are read."""
+def record_reads(rain: xr.DataArray, read: list[int]) -> xr.DataArray:
+    """Return the field in chunks of one frame that record their numbers when they are read."""
 
     def load(block: np.ndarray, block_info=None) -> np.ndarray:
         read.append(block_info[0]["array-location"][0][0])
@@ -29,9 +31,9 @@ def counting(rain: xr.DataArray, read: list[int]) -> xr.DataArray:
     return rain.copy(data=dask.array.map_blocks(load, chunks, dtype=float, meta=meta))
 
 
-def test_nothing_is_computed_before_it_is_asked_for(rain, fine):
+def test_results_are_lazy(rain, fine):
     read: list[int] = []
-    field = counting(rain, read)
+    field = record_reads(rain, read)
     lazy = field.geonet.interp(time=fine, flag="faded")
     wind, report = field.geonet.velocity(time=fine), field.geonet.report()
     distance = field.geonet.distance()
@@ -42,14 +44,14 @@ def test_nothing_is_computed_before_it_is_asked_for(rain, fine):
     assert set(read) == {0, 1, 2, 3}
 
 
-def test_only_frames_that_are_needed_are_read(rain):
+def test_only_needed_frames_are_read(rain):
     read: list[int] = []
-    counting(rain, read).geonet.interp(time=START + 15 * MINUTE).compute(scheduler="sync")
+    record_reads(rain, read).geonet.interp(time=START + 15 * MINUTE).compute(scheduler="sync")
     assert set(read) == {1, 2}
 
 
 @pytest.mark.parametrize("chunks", [{"time": 1}, {"time": 2, "x": 7}, {"time": -1, "member": 1}])
-def test_threads_give_the_bits_of_memory(ensemble, fine, chunks):
+def test_dask_threads_give_the_bits_of_numpy(ensemble, fine, chunks):
     expected = ensemble.geonet.interp(time=fine, flag="faded")
     lazy = ensemble.chunk(chunks).geonet.interp(time=fine, flag="faded")
     with dask.config.set(scheduler="threads", num_workers=2):
@@ -58,7 +60,7 @@ def test_threads_give_the_bits_of_memory(ensemble, fine, chunks):
     assert (found.values == expected.values).all() and found.dims == expected.dims
 
 
-def test_everything_else_is_the_same_too(ensemble, fine):
+def test_report_distance_and_velocity_are_the_same(ensemble, fine):
     lazy = ensemble.chunk(time=2, member=1)
     xr.testing.assert_equal(lazy.geonet.report().compute(), ensemble.geonet.report())
     xr.testing.assert_equal(lazy.geonet.distance().compute(), ensemble.geonet.distance())
@@ -66,14 +68,14 @@ def test_everything_else_is_the_same_too(ensemble, fine):
     xr.testing.assert_equal(lazy.geonet.velocity(time=fine).compute(), expected)
 
 
-def test_times_in_any_order_and_outside_are_the_same(rain):
-    asked = START + np.array([25, -5, 5, 30, 11, 99]) * MINUTE
-    expected = rain.geonet.interp(time=asked, outside="nan")
-    found = rain.chunk(time=1).geonet.interp(time=asked, outside="nan").compute()
+def test_unsorted_times_and_times_outside(rain):
+    times = START + np.array([25, -5, 5, 30, 11, 99]) * MINUTE
+    expected = rain.geonet.interp(time=times, outside="nan")
+    found = rain.chunk(time=1).geonet.interp(time=times, outside="nan").compute()
     assert (found.fillna(-1).values == expected.fillna(-1).values).all()
 
 
-def test_chunks_of_even_steps_can_be_written_to_zarr(tmp_path, spots):
+def test_chunks_of_even_steps_fit_zarr(tmp_path, spots):
     rain = xr.DataArray(
         spots(7), {"time": START + np.arange(7) * 10 * MINUTE}, ("time", "y", "x"), "rain"
     )
@@ -86,7 +88,7 @@ def test_chunks_of_even_steps_can_be_written_to_zarr(tmp_path, spots):
 
 
 @pytest.mark.parametrize("suffix", ["zarr", "nc"])
-def test_fields_survive_files(rain, fine, tmp_path, suffix):
+def test_fields_from_files(rain, fine, tmp_path, suffix):
     file, expected = tmp_path / f"rain.{suffix}", rain.geonet.interp(time=fine)
     if suffix == "zarr":
         rain.to_zarr(file, consolidated=False)
@@ -109,7 +111,7 @@ def test_fields_survive_files(rain, fine, tmp_path, suffix):
     assert again.attrs == expected.attrs and (again.time.values == expected.time.values).all()
 
 
-def test_errors_name_the_frame_and_the_member(ensemble, fine):
+def test_errors_name_frame_and_member(ensemble, fine):
     values = ensemble.values.copy()
     values[2, 1, 5, 5] = -3.0
     lazy = ensemble.copy(data=values).chunk(time=2, member=1).geonet.interp(time=fine)
@@ -120,7 +122,7 @@ def test_errors_name_the_frame_and_the_member(ensemble, fine):
 
 @pytest.fixture(scope="module")
 def client():
-    """Two processes of one thread each."""
+    """Client of two processes of one thread each."""
     with (
         dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}),
         distributed.LocalCluster(
@@ -131,7 +133,7 @@ def client():
         yield connected
 
 
-def test_workers_of_a_cluster_give_the_bits_of_memory(ensemble, fine, client):
+def test_cluster_gives_the_bits_of_numpy(ensemble, fine, client):
     expected = ensemble.geonet.interp(time=fine)
     lazy = ensemble.chunk(time=1).geonet.interp(time=fine)
     future = client.compute(lazy)
@@ -139,11 +141,11 @@ def test_workers_of_a_cluster_give_the_bits_of_memory(ensemble, fine, client):
     assert (found.values == expected.values).all()
 
 
-def test_a_worker_that_is_killed_costs_time_and_nothing_else(ensemble, fine, client, tmp_path):
+def test_killed_worker_changes_nothing(ensemble, fine, client, tmp_path):
     expected = ensemble.geonet.interp(time=fine)
     victim, died = next(iter(client.scheduler_info()["workers"])), tmp_path / "died"
 
-    def hesitant(block: np.ndarray) -> np.ndarray:
+    def die_once(block: np.ndarray) -> np.ndarray:
         time.sleep(0.2)  # both workers get some blocks
         if distributed.get_worker().address == victim and not died.exists():
             died.touch()
@@ -151,7 +153,46 @@ def test_a_worker_that_is_killed_costs_time_and_nothing_else(ensemble, fine, cli
         return block
 
     chunked = ensemble.chunk(time=1)
-    field = chunked.copy(data=chunked.data.map_blocks(hesitant, dtype=float))
+    field = chunked.copy(data=chunked.data.map_blocks(die_once, dtype=float))
     found = client.compute(field.geonet.interp(time=fine)).result()
     assert died.exists()
     assert (found.values == expected.values).all()
+
+
+class FakeLibrary:
+    """Records calls of glibc's allocator functions."""
+
+    def __init__(self):
+        self.calls: list[tuple[int, ...]] = []
+
+    def mallopt(self, name: int, value: int) -> None:
+        self.calls.append((name, value))
+
+    def malloc_trim(self, pad) -> None:
+        self.calls.append((pad.value,))
+
+
+@pytest.fixture
+def library(monkeypatch):
+    fake = FakeLibrary()
+    monkeypatch.setattr(pairs.ctypes, "CDLL", lambda name: fake)
+    return fake
+
+
+def test_workers_keep_freed_memory_while_they_solve(library, monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    with keep_freed_memory():
+        with keep_freed_memory():
+            assert library.calls == [(-1, 2**27), (-3, 2**25)]
+        assert len(library.calls) == 2
+    assert library.calls[2:] == [(-1, 65536), (-3, 2**17), (0,)]
+
+
+@pytest.mark.parametrize("setting", [None, "", "much"])
+def test_allocator_is_unchanged_without_the_setting_of_dask(library, monkeypatch, setting):
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", setting)
+    with keep_freed_memory():
+        pass
+    assert library.calls == []
