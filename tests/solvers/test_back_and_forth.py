@@ -1,6 +1,7 @@
-"""The back-and-forth method against distances that are known."""
+"""The back-and-forth method against exact distances."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from geonet.errors import ConvergenceWarning, SolverError
 from geonet.grid import Grid
 from geonet.metrics import l1
 from geonet.numerics import c_transform as transforms
-from geonet.solvers.back_and_forth import cell_masses, dual_squares
+from geonet.solvers.back_and_forth import BackAndForth, cell_masses, dual_estimates
 
 
 def gaussian(grid, mean, widths):
@@ -20,7 +21,7 @@ def gaussian(grid, mean, widths):
 
 
 def disc(grid, radius=0.2, apart=0.0):
-    """A disc in the middle, its halves moved apart; cells on the rim are partly filled."""
+    """Return a disc in the middle with its halves moved apart; cells on the rim are averaged."""
     fine = Grid([5 * n for n in grid.shape], grid.lower, grid.upper)
     x, y = (fine.points() - 0.5).unbind(-1)
     inside = (torch.hypot(x.abs() - apart, y) < radius) & (x.abs() > apart)
@@ -32,7 +33,7 @@ def solve(source, target, **options):
 
 
 @pytest.mark.parametrize("cells", [64, 128])
-def test_gaussians(cells):
+def test_gaussians_2d(cells):
     grid = Grid((cells, cells))
     ends = gaussian(grid, [0.4, 0.4], [0.06, 0.05]), gaussian(grid, [0.6, 0.55], [0.05, 0.08])
     exact = math.sqrt(0.2**2 + 0.15**2 + 0.01**2 + 0.03**2)
@@ -46,17 +47,17 @@ def test_gaussians_on_a_long_box_far_from_zero():
     assert float(solve(*ends).distance) == pytest.approx(exact, rel=2e-3)
 
 
-def test_gaussians_in_space():
+def test_gaussians_3d():
     grid = Grid((24, 24, 24))
     ends = gaussian(grid, [0.4, 0.4, 0.5], [0.1] * 3), gaussian(grid, [0.6, 0.55, 0.5], [0.1] * 3)
     assert float(solve(*ends).distance) == pytest.approx(0.25, rel=1e-2)
 
 
-def test_a_disc_that_is_torn():
-    """Halves move apart: densities with holes, a map with a jump, one way and the other."""
+def test_halves_of_a_disc_that_move_apart():
+    """The densities have holes and the map has a jump."""
     grid = Grid((64, 64))
-    whole, torn = disc(grid), disc(grid, apart=0.2)
-    for ends in ((whole, torn), (torn, whole)):
+    whole, split = disc(grid), disc(grid, apart=0.2)
+    for ends in ((whole, split), (split, whole)):
         path = solve(*ends)
         assert float(path.distance) == pytest.approx(0.2, rel=2e-3)
         assert path.report.distance_lower_bound <= 0.2
@@ -70,7 +71,7 @@ def test_blocks_at_the_walls():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_lines_against_quantiles(seed):
+def test_1d_densities_agree_with_quantiles(seed):
     grid = Grid(256, -1.0, 2.0)
     generator = torch.Generator().manual_seed(seed)
     steps = torch.randn(2, 16, dtype=torch.float64, generator=generator).cumsum(1)
@@ -81,16 +82,16 @@ def test_lines_against_quantiles(seed):
     exact = float(geonet.geodesic(*ends, "quantile").distance)
     path = solve(*ends)
     assert float(path.distance) == pytest.approx(exact, rel=1e-3)
-    assert float(path._checks()["distance_lower_bound"]) <= exact
+    assert float(path._diagnostics()["distance_lower_bound"]) <= exact
 
 
-def test_the_bias_of_atoms_on_a_lattice_is_taken_off():
-    """A shift by a share of a cell: W2² of atoms is off by θ(1 − θ)h², ours is not."""
+def test_distance_is_without_the_bias_of_atoms():
+    """For a shift by a fraction θ of a cell, W2² of atoms has the error θ(1 − θ)h²."""
     grid = Grid((64, 64))
     for shift in (0.2 / 64, 0.5 / 64, 1.5 / 64):
         ends = (gaussian(grid, [0.5, 0.5 + side * shift / 2], [0.08] * 2) for side in (-1, 1))
-        off = float(solve(*ends).distance) ** 2 - shift**2
-        assert abs(off) < 0.06 / 64**2
+        error = float(solve(*ends).distance) ** 2 - shift**2
+        assert abs(error) < 0.06 / 64**2
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])
@@ -103,13 +104,13 @@ def test_any_potential_gives_a_lower_bound(d):
         noise = torch.rand(grid.shape, dtype=torch.float64, generator=generator)
         phi = x @ slope + 0.01 * strength * noise
         source = Density(1.0 + (x[..., 0] > 0.4), grid)
-        lower, estimate = dual_squares(cell_masses(source), cell_masses(source), phi, grid)
+        lower, estimate = dual_estimates(cell_masses(source), cell_masses(source), phi, grid)
         assert float(lower) <= 0 and float(lower) <= float(estimate)  # W2 is zero
         if strength == 0:
             assert float(estimate) == pytest.approx(0, abs=1e-15)
 
 
-def test_frames_begin_and_end_right_and_move_straight():
+def test_frames_and_particles_move_along_straight_lines():
     grid = Grid((48, 48))
     ends = gaussian(grid, [0.35, 0.4], [0.08] * 2), gaussian(grid, [0.6, 0.55], [0.08] * 2)
     path = solve(*ends)
@@ -123,39 +124,39 @@ def test_frames_begin_and_end_right_and_move_straight():
     assert 0 < path.report.mismatch < 0.3
 
 
-def test_the_plain_loops_give_the_same(monkeypatch):
-    if not transforms.available():
+def test_results_without_compiled_loops_are_the_same(monkeypatch):
+    if not transforms.is_available():
         pytest.skip("the loops were not compiled here")
     grid = Grid((20, 24))
     ends = disc(grid), disc(grid, apart=0.15)
     first = solve(*ends)
     monkeypatch.setenv("GEONET_COMPILED", "0")
     second = solve(*ends)
-    assert first.notes["iterations"] == second.notes["iterations"]
+    assert first.info["iterations"] == second.info["iterations"]
     assert float(first.distance) == pytest.approx(float(second.distance), rel=1e-9)
     assert torch.allclose(first.density(0.3).tensor, second.density(0.3).tensor, atol=1e-6)
 
 
-def test_stopping_early_is_said():
+def test_reaching_max_iterations_is_a_warning():
     grid = Grid((32, 32))
     ends = gaussian(grid, [0.3, 0.4], [0.08] * 2), gaussian(grid, [0.6, 0.55], [0.05] * 2)
     with pytest.warns(ConvergenceWarning, match="stopped after 5 iterations while W2 still"):
         path = solve(*ends, max_iterations=5, tolerance=1e-6)
-    assert path.notes["converged"] is False and path.notes["relative change"] > 1e-6
+    assert path.info["converged"] is False and path.info["relative change"] > 1e-6
     assert path.report.distance_lower_bound <= math.sqrt(0.3**2 + 0.15**2 + 2 * 0.03**2) + 1e-4
     settled = solve(*ends)
-    assert settled.notes["converged"] and settled.notes["relative change"] <= 1e-3
-    assert settled.notes["iterations"] < 30
+    assert settled.info["converged"] and settled.info["relative change"] <= 1e-3
+    assert settled.info["iterations"] < 30
 
 
-def test_long_steps_that_stand_still_are_not_taken_for_settled(monkeypatch):
-    monkeypatch.setattr("geonet.solvers.back_and_forth.FIRST_STEP", 1e6)
+def test_stagnation_with_too_long_steps_is_not_convergence(monkeypatch):
+    monkeypatch.setattr(BackAndForth, "config", replace(BackAndForth.config, first_step=1e6))
     grid = Grid((32, 32))
     path = solve(disc(grid), disc(grid, apart=0.2))
     assert float(path.distance) == pytest.approx(0.2, rel=1e-2)
 
 
 @pytest.mark.parametrize("options", [{"tolerance": 0.0}, {"max_iterations": 0}])
-def test_options_that_make_no_sense(options):
+def test_invalid_options_are_an_error(options):
     with pytest.raises(SolverError, match="both must be positive"):
         geonet.solver("back-and-forth", **options)
