@@ -1,12 +1,14 @@
-"""Numbers in sentences."""
+"""Numbers and values in messages."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from geonet._format import format_number, format_percent, format_seconds
+from geonet._validation import short_repr
 
 
 @pytest.mark.parametrize(
@@ -25,7 +27,7 @@ from geonet._format import format_number, format_percent, format_seconds
         (math.nan, "nan %"),
     ],
 )
-def test_percentages_have_two_digits_and_no_exponent(share: float, text: str):
+def test_format_percent(share: float, text: str):
     assert format_percent(share) == text
 
 
@@ -49,7 +51,7 @@ def test_percentages_have_two_digits_and_no_exponent(share: float, text: str):
         (200_000.0, "55 h 33 min"),
     ],
 )
-def test_durations_are_in_the_units_of_a_clock(duration: float, text: str):
+def test_format_seconds(duration: float, text: str):
     assert format_seconds(duration) == text
 
 
@@ -71,7 +73,19 @@ def test_durations_are_in_the_units_of_a_clock(duration: float, text: str):
         (math.nan, "nan"),
     ],
 )
-def test_numbers_have_four_digits_and_no_exponent_between_a_ten_thousandth_and_a_million(
-    value: float, text: str
-):
+def test_format_number(value: float, text: str):
     assert format_number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "None"),
+        ("a.png", "'a.png'"),
+        (np.ones((4, 4)), "an array of shape (4, 4)"),
+        (10**400, f"1{59 * '0'}…"),
+        (list(range(100)), "a list"),
+    ],
+)
+def test_short_repr(value: object, text: str):
+    assert short_repr(value) == text

@@ -16,7 +16,7 @@ def test_cell_centres_and_volumes():
     assert grid.edges()[1].tolist() == [-1, 0, 1]
 
 
-def test_scalars_serve_every_axis():
+def test_scalars_apply_to_every_axis():
     assert Grid(100, 0, 10) == Grid((100,), (0.0,), (10.0,))
     assert Grid((3, 4), 0, 5) == Grid((3, 4), (0, 0), (5, 5))
     assert Grid((3, 4), 0, 5).with_shape(7) == Grid((7, 7), 0, 5)
@@ -29,13 +29,13 @@ def test_same_box_ignores_cells_and_rounding():
     assert not grid.same_box(Grid(3, 0, 5))
 
 
-def test_how_it_is_drawn_is_kept_and_makes_no_other_grid():
-    image, plane = Grid((3, 4)), Grid((3, 4), drawn="plane")
-    assert (image.drawn, plane.drawn) == ("image", "plane")
+def test_orientation_does_not_affect_equality():
+    image, plane = Grid((3, 4)), Grid((3, 4), orientation="plane")
+    assert (image.orientation, plane.orientation) == ("image", "plane")
     assert image == plane and hash(image) == hash(plane)
-    assert plane.with_shape(7).drawn == "plane"
+    assert plane.with_shape(7).orientation == "plane"
     density = Density(torch.rand(3, 4), plane)
-    assert density.resample(plane.with_shape(6)).grid.drawn == "plane"
+    assert density.resample(plane.with_shape(6)).grid.orientation == "plane"
 
 
 def test_text_names_cells_and_box():
@@ -46,7 +46,7 @@ def test_text_names_cells_and_box():
     ("arguments", "message"),
     [
         (((),), "at least one axis"),
-        (((1, 8),), "Axis 0 has 1 cells; a grid needs at least 2"),
+        (((1, 8),), "Axis 0 has 1 cells"),
         (((8, 2.5),), "Axis 1 has 2.5 cells"),
         (((float("nan"),),), "Axis 0 has nan cells"),
         ((8, 1, 1), "empty along axis 0"),
@@ -58,12 +58,12 @@ def test_text_names_cells_and_box():
         ((8, 0, [[1]]), r"upper is \[\[1\]\]; give one number"),
         ((8, 0, 10**400), "upper is 1000"),
         ((8, -1e308, 1e308), "give finite bounds"),
-        ((800, 1e6, 1e6 + 1e-6), "narrower than rounding there: 800 on .* give fewer cells"),
+        ((800, 1e6, 1e6 + 1e-6), "narrower than rounding errors: 800"),
         ((2, 0, 1e-310), "narrower than rounding"),
-        (((8, 8), 0, 1, "lying"), "drawn is 'lying'; give 'image' or 'plane'"),
+        (((8, 8), 0, 1, "lying"), "orientation is 'lying'"),
     ],
 )
-def test_impossible_grids_are_refused(arguments, message):
+def test_invalid_grids_raise(arguments, message):
     with pytest.raises(GridError, match=message):
         Grid(*arguments)
 
@@ -72,10 +72,10 @@ def test_points_are_double_precision():
     assert Grid((3, 3)).points().dtype == torch.float64
 
 
-def test_numpy_scalars_will_do():
+def test_numpy_scalars():
     grid = Grid(np.int64(5), np.float32(0), np.float64(2))
     assert grid == Grid(5, 0, 2) and grid.with_shape(np.int32(6)).shape == (6,)
 
 
-def test_thin_boxes_are_told_apart():
+def test_thin_boxes_differ():
     assert not Grid((2, 2), 0, (1, 1e-10)).same_box(Grid((2, 2), 0, (1, 9e-10)))

@@ -1,9 +1,24 @@
+import numpy as np
 import pytest
 import torch
 from scipy.stats import multivariate_normal
 
 from geonet import GaussianMixture, Grid
 from geonet.errors import DensityError
+from geonet.mixture import (
+    BOX_1D,
+    BOX_2D,
+    BOX_3D,
+    BOX_CLOUDS,
+    cell_masses,
+    cloud_mixtures,
+    mixtures_1d,
+    mixtures_2d,
+    mixtures_3d,
+)
+
+FAMILIES = {1: (mixtures_1d, BOX_1D), 2: (mixtures_2d, BOX_2D), 3: (mixtures_3d, BOX_3D)}
+ANISOTROPIC = {2: mixtures_2d, 3: mixtures_3d}
 
 
 def random_mixture(d, generator, batch=()):
@@ -14,7 +29,7 @@ def random_mixture(d, generator, batch=()):
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 5])
-def test_density_is_scipys(d, generator):
+def test_pdf_equals_scipy(d, generator):
     mixture = random_mixture(d, generator)
     points = torch.rand(7, d, dtype=torch.float64, generator=generator)
     expected = sum(
@@ -29,24 +44,24 @@ def test_density_is_scipys(d, generator):
     assert torch.allclose(mixture.pdf(points), torch.as_tensor(expected).reshape(7))
 
 
-def test_a_batch_is_its_parts(generator):
+def test_batches(generator):
     mixture = random_mixture(2, generator, batch=(4,))
     points = torch.rand(3, 5, 2, dtype=torch.float64, generator=generator)
     together = mixture.pdf(points)
     assert together.shape == (4, 3, 5)
     assert torch.allclose(together[2], mixture[2].pdf(points))
-    on_grid = mixture.on(Grid((8, 8)))
-    assert on_grid.leading == (4,)
+    on_grid = mixture.to_density(Grid((8, 8)))
+    assert on_grid.batch_shape == (4,)
     assert torch.allclose(on_grid[1].at(points), on_grid.at(points)[1])
 
 
-def test_on_a_grid_it_is_renormalised_to_the_box(generator):
-    density = random_mixture(2, generator).on(Grid((30, 30)))
+def test_densities_are_normalised_on_the_box(generator):
+    density = random_mixture(2, generator).to_density(Grid((30, 30)))
     assert float(density.tensor.sum() * density.grid.cell_volume) == pytest.approx(1)
     assert 0 < float(density.mass) < 1
 
 
-def test_samples_have_the_moments(generator):
+def test_samples_have_the_right_moments(generator):
     mixture = random_mixture(2, generator, batch=(2,))
     samples = mixture.sample(200_000, generator)
     assert samples.shape == (2, 200_000, 2)
@@ -61,7 +76,7 @@ def test_samples_have_the_moments(generator):
 def test_samples_follow_the_generator():
     mixture = GaussianMixture.isotropic([[0.0], [1.0]], [0.1, 0.2])
     first, second = (mixture.sample(5, torch.Generator().manual_seed(3)) for _ in range(2))
-    assert torch.equal(first, second)
+    assert np.array_equal(first, second)
 
 
 @pytest.mark.parametrize(
@@ -75,25 +90,25 @@ def test_samples_follow_the_generator():
         (([[0.0]], [[[1.0]]], [0.0]), "Weights of a mixture must be positive"),
     ],
 )
-def test_what_is_not_a_mixture_is_refused(arguments, message):
+def test_invalid_mixtures_raise(arguments, message):
     with pytest.raises(DensityError, match=message):
         GaussianMixture(*arguments)
 
 
 @pytest.mark.parametrize("std", [-0.5, 0.0, float("inf"), [0.1, 0.2, 0.3]])
-def test_impossible_deviations_are_refused(std):
+def test_invalid_deviations_raise(std):
     with pytest.raises(DensityError, match="deviations"):
         GaussianMixture.isotropic([[0.0], [1.0]], std)
 
 
-def test_the_callers_tensors_are_not_shared():
+def test_the_input_is_copied():
     means = torch.zeros(1, 1, dtype=torch.float64)
     mixture = GaussianMixture.isotropic(means, 1.0)
     means += 5
     assert float(mixture.means) == 0
 
 
-def test_a_batch_can_be_unpacked_and_sliced():
+def test_batches_can_be_sliced():
     batch = GaussianMixture.isotropic(torch.ones(3, 2, 1), 0.5)
     first, *_, last = batch
     assert len(batch) == 3 and len(batch[1:]) == 2
@@ -101,3 +116,138 @@ def test_a_batch_can_be_unpacked_and_sliced():
     with pytest.raises(DensityError, match="no batch axis"):
         len(first)
     assert first
+
+
+# ---- Random families
+
+
+def seeded(seed=3):
+    return torch.Generator().manual_seed(seed)
+
+
+def fills(values, low, high):
+    """Return whether values look uniform between the bounds, by range and mean."""
+    spread = (values - low) / (high - low)
+    inside = bool((spread >= 0).all() and (spread <= 1).all())
+    return (
+        inside and spread.min() < 0.02 and spread.max() > 0.98 and abs(spread.mean() - 0.5) < 0.04
+    )
+
+
+@pytest.mark.parametrize("d", FAMILIES)
+def test_dimensions_of_the_families(d):
+    family, box = FAMILIES[d]
+    mixture = family(3, seeded())
+    assert box.dimension == mixture.dimension == d
+    assert mixture.means.shape == (3, 12 if d > 1 else 6, d)
+
+
+@pytest.mark.parametrize("d", ANISOTROPIC)
+def test_anisotropic_mixtures_are_as_documented(d):
+    mixture = ANISOTROPIC[d](400, seeded())
+    diagonal = mixture.covariances.diagonal(dim1=-2, dim2=-1)
+    rows, columns = torch.triu_indices(d, d, offset=1)
+    assert fills(mixture.means, 0.8, 4.2)
+    assert fills(diagonal[:, :6], 0.35, 0.4)
+    assert fills(diagonal[:, 6:], 0.75, 0.9)
+    assert fills(mixture.covariances[..., rows, columns], -0.1, 0.1)
+    assert torch.equal(mixture.covariances, mixture.covariances.mT)
+    assert torch.allclose(mixture.weights, torch.full((400, 12), 1 / 12, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("d", ANISOTROPIC)
+def test_variances_can_be_out_of_distribution(d):
+    mixture = ANISOTROPIC[d](100, seeded(), narrow=(0.25, 0.3), wide=(0.65, 0.8))
+    diagonal = mixture.covariances.diagonal(dim1=-2, dim2=-1)
+    assert fills(diagonal[:, :6], 0.25, 0.3)
+    assert fills(diagonal[:, 6:], 0.65, 0.8)
+
+
+def test_1d_mixtures_are_as_documented():
+    for spread in ((0.5, 0.6), (0.3, 0.4)):
+        mixture = mixtures_1d(400, seeded(), spread)
+        assert fills(mixture.covariances.sqrt(), *spread)
+        assert fills(mixture.means, 2.0, 8.0)
+
+
+@pytest.mark.parametrize("d", FAMILIES)
+def test_families_follow_the_generator(d):
+    family, generator = FAMILIES[d][0], seeded()
+    first, second = family(3, generator), family(3, generator)
+    again = family(3, seeded())
+    assert torch.equal(first.means, again.means)
+    assert torch.equal(first.covariances, again.covariances)
+    assert not torch.equal(first.means, second.means)
+
+
+@pytest.mark.parametrize("d", FAMILIES)
+def test_most_mass_lies_in_the_box(d):
+    family, box = FAMILIES[d]
+    mass = family(20, seeded()).to_density(box.with_shape(20)).mass
+    assert float(mass.min()) > (0.99 if d == 1 else 0.6)
+    assert float(mass.max()) < 1 + 1e-6
+
+
+# ---- Point clouds
+
+
+def scale_to_paper(lengths):
+    """Scale lengths from [0, 5] to [−7, 7]."""
+    return lengths * 14 / 5
+
+
+def test_cloud_mixtures_are_as_documented():
+    """Three equal isotropic Gaussians; the domain [−7, 7]² of the paper is scaled to [0, 5]²."""
+    mixture = cloud_mixtures(400, seeded())
+    assert mixture.means.shape == (400, 3, 2)
+    assert Grid((25, 25), 0.0, 5.0) == BOX_CLOUDS
+    assert fills(scale_to_paper(mixture.means) - 7, -3.0, 3.0)
+    variances = mixture.covariances.diagonal(dim1=-2, dim2=-1)
+    assert fills(scale_to_paper(variances.sqrt()), 0.9, 1.3)
+    assert torch.equal(mixture.covariances, torch.diag_embed(variances))
+    assert torch.equal(variances[..., 0], variances[..., 1])
+    assert torch.allclose(mixture.weights, torch.full((400, 3), 1 / 3, dtype=torch.float64))
+
+
+def test_clouds_lie_in_the_box():
+    inside = cell_masses(cloud_mixtures(200, seeded()), BOX_CLOUDS).sum((-2, -1))
+    assert float(inside.min()) > 0.997
+    assert float(inside.max()) < 1
+
+
+def lopsided(count):
+    """Return mixtures of unequal weights with means off the diagonal."""
+    generator = seeded(8)
+    means = 3 * torch.rand(count, 2, 2, dtype=torch.float64, generator=generator)
+    spread = 0.5 + torch.rand(count, 2, dtype=torch.float64, generator=generator)
+    return GaussianMixture.isotropic(means, spread, torch.tensor([0.2, 0.8]).expand(count, 2))
+
+
+@pytest.mark.parametrize(
+    ("mixture", "grid"),
+    [
+        (cloud_mixtures(3, seeded()), BOX_CLOUDS),
+        (lopsided(3), Grid((4, 7), (-1.0, 0.0), (2.0, 5.0))),
+    ],
+)
+def test_cell_masses_are_integrals_over_the_cells(mixture, grid):
+    """Compare with midpoint sums on 12×12 finer cells, of second order."""
+    cut = 12
+    fine = grid.with_shape([cut * n for n in grid.shape])
+    values = mixture.pdf(fine.points()) * fine.cell_volume
+    expected = values.unflatten(-1, (-1, cut)).sum(-1).unflatten(-2, (-1, cut)).sum(-2)
+    computed = cell_masses(mixture, grid)
+    assert computed.shape == (3, *grid.shape) and computed.dtype == torch.float64
+    assert torch.allclose(computed, expected, rtol=5e-3, atol=1e-8)
+
+
+def test_cell_masses_sum_to_one():
+    """The box holds all mass, and coarse cells are sums of fine ones."""
+    wide = Grid((30, 40), -20.0, 25.0)
+    masses = cell_masses(lopsided(5), wide)
+    assert float(masses.min()) >= 0
+    assert torch.allclose(masses.sum((-2, -1)), torch.ones(5, dtype=torch.float64), atol=1e-12)
+    coarse = cell_masses(lopsided(5), wide.with_shape((15, 10)))
+    assert torch.allclose(
+        coarse, masses.unflatten(-1, (10, 4)).sum(-1).unflatten(-2, (15, 2)).sum(-2), atol=1e-12
+    )

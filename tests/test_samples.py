@@ -1,17 +1,20 @@
-"""Particles are counted in their cells, and drawn from densities or rounded to them."""
+"""Densities from functions and point clouds, and particles from densities."""
 
+import numpy as np
 import pytest
 import torch
 
+import geonet
 from geonet import Density, Grid
 from geonet.errors import DensityError, GridError, InputError
-from geonet.samples import deposit, histogram, rounded, sampled
+from geonet.samples import deposit, histogram, quantize, sample_particles
 
 GRIDS = {
     1: Grid(6, -1.0, 2.0),
     2: Grid((3, 5), (0.0, -2.0), (1.5, 3.0)),
     3: Grid((2, 3, 4), (0.0, -1.0, 5.0), (1.0, 2.0, 7.0)),
 }
+RNG = np.random.default_rng(0)
 
 
 def seeded(seed=3):
@@ -20,11 +23,11 @@ def seeded(seed=3):
 
 def particles_in(grid, leading=(50,)):
     share = torch.rand(*leading, grid.dimension, dtype=torch.float64, generator=seeded())
-    return grid.corner("lower") + share * torch.tensor(grid.lengths, dtype=torch.float64)
+    return grid.lower_tensor + share * torch.tensor(grid.lengths, dtype=torch.float64)
 
 
 def shares(density):
-    """The mass in every cell."""
+    """Return the mass in every cell."""
     return density.tensor * density.grid.cell_volume
 
 
@@ -32,11 +35,122 @@ def random_density(grid):
     return Density(torch.rand(grid.shape, dtype=torch.float64, generator=seeded(5)), grid)
 
 
-# ---- counting
+# ---- Functions
+
+
+def test_a_function_is_evaluated_at_cell_centres():
+    grid = Grid((4, 3), 0, (2, 1))
+    density = geonet.from_function(lambda x: 1 + x[..., 0] + 10 * x[..., 1], grid)
+    expected = 1 + grid.points()[..., 0] + 10 * grid.points()[..., 1]
+    assert torch.allclose(density.values * density.mass, expected)
+    with pytest.raises(DensityError, match=r"shape \(4, 3, 2\).*one value per point, \(4, 3\)"):
+        geonet.from_function(lambda points: points, grid)
+
+
+# ---- from_samples
+
+
+def test_samples_are_counted_like_numpy():
+    grid = Grid((5, 7), (-1, 0), (1, 3))
+    points = RNG.uniform((-1, 0), (1, 3), (500, 2))
+    weights = RNG.uniform(0, 2, 500)
+    density = geonet.from_samples(points, grid, weights)
+    edges = [e.numpy() for e in grid.edges()]
+    counts = np.histogramdd(points, bins=edges, weights=weights)[0]
+    assert np.allclose(density.values * weights.sum() * grid.cell_volume, counts)
+    assert density.mass == pytest.approx(weights.sum() * grid.cell_volume)
+    faces = geonet.from_samples([0.0, 0.3, 1.0], Grid(4))
+    assert faces.numpy(mass="given").tolist() == pytest.approx([1, 1, 0, 1])
+
+
+def test_samples_outside_the_box():
+    points, grid = [[0.5, 0.5], [2.0, 0.5], [0.5, -0.1]], Grid((4, 4))
+    with pytest.raises(DensityError, match=r"2 of 3 points lie outside.*outside='drop'"):
+        geonet.from_samples(points, grid)
+    assert geonet.from_samples(points, grid, outside="drop").mass == pytest.approx(1 / 16)
+    with pytest.raises(DensityError, match="None of 1 points lies in the box"):
+        geonet.from_samples(points[1:2], grid, outside="drop")
+    with pytest.raises(InputError, match="outside is 'clip'; give 'raise' or 'drop'"):
+        geonet.from_samples(points, grid, outside="clip")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0], r"shape \(1,\) do not fit 2 points"),
+        ([1.0, -1.0], "1 of 2 weights are negative"),
+        ([np.nan, np.inf], "2 of 2 weights are negative, infinite or NaN"),
+        ([0.0, 0.0], "zero everywhere"),
+        (np.ma.masked_greater([0.2, 0.9], 0.5), "masked"),
+    ],
+)
+def test_invalid_weights_raise(weights, message):
+    with pytest.raises(DensityError, match=message):
+        geonet.from_samples([0.2, 0.4], Grid(4), weights)
 
 
 @pytest.mark.parametrize("d", GRIDS)
-def test_a_histogram_has_the_share_of_particles_between_the_edges_of_each_cell(d):
+def test_the_linear_kernel_keeps_weights_and_mean(d):
+    """Between the outermost centres the mean is exact, in contrast to counting."""
+    grid = GRIDS[d]
+    margin = np.array(grid.spacing) / 2
+    lower, upper = np.array(grid.lower) + margin, np.array(grid.upper) - margin
+    points = RNG.uniform(lower, upper, (50, d))
+    weights = RNG.uniform(0, 2, 50)
+    density = geonet.from_samples(points, grid, weights, kernel="linear")
+    assert density.mass == pytest.approx(weights.sum() * grid.cell_volume, rel=1e-12)
+    mean = weights @ points / weights.sum()
+    assert density.mean() == pytest.approx(mean, rel=1e-9, abs=1e-12)
+
+
+def test_the_linear_kernel_by_hand():
+    density = geonet.from_samples([[1.75, 0.6]], Grid((4, 2), 0, (4, 2)), [8.0], kernel="linear")
+    expected = np.zeros((4, 2))
+    expected[1:3] = 8 * np.outer([0.75, 0.25], [0.9, 0.1])
+    assert density.numpy(mass="given") == pytest.approx(expected)
+    for x, cell in ((0.0, 0), (0.1, 0), (0.125, 0), (0.875, 3), (0.95, 3), (1.0, 3)):  # walls
+        counts = geonet.from_samples([x], Grid(4), kernel="linear").numpy(mass="given")
+        assert counts == pytest.approx(np.eye(4)[cell])
+
+
+@pytest.mark.parametrize("d", GRIDS)
+def test_the_linear_kernel_is_differentiable(d):
+    """The points are at least a tenth of a cell away from the kinks at the centres."""
+    grid = GRIDS[d]
+    cells = RNG.integers(0, np.array(grid.shape) - 1, (6, d))
+    positions = cells + 0.5 + RNG.uniform(0.1, 0.9, cells.shape)
+    points = torch.from_numpy(np.array(grid.lower) + positions * np.array(grid.spacing))
+    weights = torch.from_numpy(RNG.uniform(1, 2, 6)).requires_grad_()
+
+    def values(points, weights):
+        return geonet.from_samples(points, grid, weights, kernel="linear").tensor
+
+    assert torch.autograd.gradcheck(values, (points.requires_grad_(), weights))
+
+
+def test_counts_are_differentiable_in_the_weights_alone():
+    points, grid = torch.rand(7, 2, dtype=torch.float64), Grid((3, 3))
+    weights = torch.from_numpy(RNG.uniform(1, 2, 7)).requires_grad_()
+
+    def values(weights):
+        return geonet.from_samples(points, grid, weights).tensor
+
+    assert torch.autograd.gradcheck(values, (weights,))
+    points.requires_grad_()
+    for count in (geonet.from_samples, histogram):
+        with pytest.raises(InputError, match="no gradient in the points; .*kernel='linear'"):
+            count(points, grid)
+        with torch.no_grad():
+            assert not count(points, grid).tensor.requires_grad
+    with pytest.raises(InputError, match="kernel is 'cubic'"):
+        geonet.from_samples(points, grid, kernel="cubic")  # type: ignore[arg-type]
+
+
+# ---- Histograms
+
+
+@pytest.mark.parametrize("d", GRIDS)
+def test_histogram_counts_particles_between_edges(d):
     grid = GRIDS[d]
     particles = particles_in(grid)
     computed = histogram(particles, grid)
@@ -48,13 +162,13 @@ def test_a_histogram_has_the_share_of_particles_between_the_edges_of_each_cell(d
         for x, edge, k in zip(particles.T, edges, cell, strict=True):
             inside &= (edge[k] <= x) & (x < edge[k + 1])
         expected[tuple(cell)] = inside.double().mean()
-    assert float(expected.sum()) == pytest.approx(1)  # the test's own counting misses none
+    assert float(expected.sum()) == pytest.approx(1)  # the test counts every particle
     assert torch.allclose(shares(computed), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("d", GRIDS)
 @pytest.mark.parametrize("leading", [(4,), (2, 3)])
-def test_each_cloud_of_a_batch_is_counted_alone(d, leading):
+def test_clouds_of_a_batch_are_counted_separately(d, leading):
     grid = GRIDS[d]
     clouds = particles_in(grid, (*leading, 20))
     together = histogram(clouds, grid).tensor
@@ -76,42 +190,23 @@ def test_each_cloud_of_a_batch_is_counted_alone(d, leading):
         ((0.5, -1.0), (1, 1)),  # on an edge: in the cell above it
     ],
 )
-def test_particles_outside_count_at_the_faces(particle, cell):
+def test_outermost_cells_count_particles_outside(particle, cell):
     computed = shares(histogram(torch.tensor([particle], dtype=torch.float64), GRIDS[2]))
     assert float(computed[cell]) == pytest.approx(1)
     assert int((computed > 0).sum()) == 1
 
 
-def test_particles_in_single_precision_are_counted_too():
-    particles = particles_in(GRIDS[2])
-    assert torch.equal(
-        histogram(particles.float(), GRIDS[2]).tensor, histogram(particles, GRIDS[2]).tensor
-    )
-
-
 @pytest.mark.parametrize(("particles", "grid"), [(1, 2), (3, 2), (2, 1), (2, 3)])
-def test_particles_of_another_dimension_are_refused(particles, grid):
-    with pytest.raises(GridError) as error:
+def test_particles_of_another_dimension_raise(particles, grid):
+    with pytest.raises(GridError, match=f"the grid is {grid}D"):
         histogram(torch.zeros(7, particles), GRIDS[grid])
-    assert str(error.value) == (
-        f"Particles have shape (7, {particles}) and the grid is {grid}D; "
-        f"give an array (..., n, {grid})."
-    )
 
 
-def test_counts_have_no_gradient_in_the_particles():
-    particles = particles_in(GRIDS[2]).requires_grad_()
-    with pytest.raises(InputError, match="no gradient in the points; .*kernel='linear'"):
-        histogram(particles, GRIDS[2])
-    with torch.no_grad():
-        assert not histogram(particles, GRIDS[2]).tensor.requires_grad
-
-
-# ---- boxes
+# ---- Boxes
 
 
 @pytest.mark.parametrize("n", [5, 16, 30])
-def test_boxes_are_deposited_exactly_on_any_grid(n, generator):
+def test_deposit_keeps_mass_and_mean(n, generator):
     grid = Grid((n, n), 0.0, 1.0)
     centres = 0.1 + 0.8 * torch.rand(40, 2, dtype=torch.float64, generator=generator)
     mass = torch.rand(40, dtype=torch.float64, generator=generator)
@@ -123,59 +218,59 @@ def test_boxes_are_deposited_exactly_on_any_grid(n, generator):
     )
 
 
-# ---- rounding
+# ---- Rounding
 
 
 @pytest.mark.parametrize("d", GRIDS)
 @pytest.mark.parametrize("count", [7, 100])
-def test_rounding_puts_the_rounded_share_at_every_centre(d, count):
+def test_quantize_rounds_the_share_of_each_cell(d, count):
     density = random_density(GRIDS[d])
     expected = []
     for share, centre in zip(
         shares(density).flatten().tolist(), density.grid.points().reshape(-1, d), strict=True
     ):
         expected += [centre] * round(count * share)
-    computed = rounded(density, count)
+    computed = quantize(density, count)
     assert computed.shape == (len(expected), d) and computed.dtype == torch.float64
     assert torch.equal(computed, torch.stack(expected))
 
 
-def test_what_rounding_takes_is_not_made_up_for():
+def test_quantize_does_not_compensate_for_rounding():
     even = Density(torch.ones(5), Grid(5))
-    assert len(rounded(even, 12)) == 10  # 2.4 in each cell
-    assert len(rounded(even, 13)) == 15  # 2.6
-    assert len(rounded(even, 2)) == 0
+    assert len(quantize(even, 12)) == 10  # 2.4 in each cell
+    assert len(quantize(even, 13)) == 15  # 2.6
+    assert len(quantize(even, 2)) == 0
 
 
-def test_a_cell_that_came_out_negative_has_no_particles():
-    wrong = Density.as_computed(torch.tensor([-1.0, 2.0, 3.0]), Grid(3, 0.0, 3.0))
-    assert rounded(wrong, 10).flatten().tolist() == [1.5] * 20 + [2.5] * 30
-    drawn = sampled(wrong, 200, seeded())
-    assert float(drawn.min()) >= 1
+def test_negative_cells_have_no_particles():
+    wrong = Density.from_unnormalized(torch.tensor([-1.0, 2.0, 3.0]), Grid(3, 0.0, 3.0))
+    assert quantize(wrong, 10).flatten().tolist() == [1.5] * 20 + [2.5] * 30
+    samples = sample_particles(wrong, 200, seeded())
+    assert float(samples.min()) >= 1
 
 
-# ---- drawing
+# ---- Sampling
 
 
 @pytest.mark.parametrize("d", GRIDS)
-def test_drawn_particles_are_spread_as_the_density_is(d):
-    """Each count is binomial: five standard deviations are passed by one in a million."""
+def test_samples_follow_the_density(d):
+    """Each count is binomial; five standard deviations are exceeded once in a million."""
     density, count = random_density(GRIDS[d]), 20_000
-    drawn = sampled(density, count, seeded())
-    assert drawn.shape == (count, d) and drawn.dtype == torch.float64
+    samples = sample_particles(density, count, seeded())
+    assert samples.shape == (count, d) and samples.dtype == torch.float64
     expected = shares(density)
     noise = (expected * (1 - expected) / count).sqrt()
-    assert bool(((shares(histogram(drawn, density.grid)) - expected).abs() < 5 * noise).all())
+    assert bool(((shares(histogram(samples, density.grid)) - expected).abs() < 5 * noise).all())
 
 
 @pytest.mark.parametrize("d", GRIDS)
-def test_drawn_particles_fill_the_cell_with_the_mass_and_no_other(d):
+def test_samples_are_uniform_in_their_cell(d):
     grid = GRIDS[d]
     values = torch.zeros(grid.shape, dtype=torch.float64)
     values[(1,) * d] = 3.0
-    drawn = sampled(Density(values, grid), 4_000, seeded())
+    samples = sample_particles(Density(values, grid), 4_000, seeded())
     spacing = torch.tensor(grid.spacing, dtype=torch.float64)
-    inside = (drawn - grid.corner("lower")) / spacing - 1  # from 0 to 1 in each direction
+    inside = (samples - grid.lower_tensor) / spacing - 1  # from 0 to 1 in each direction
     assert float(inside.min()) >= 0 and float(inside.max()) <= 1
     deciles = (10 * inside).long().clamp(max=9)
     for along in deciles.T:
@@ -184,14 +279,14 @@ def test_drawn_particles_fill_the_cell_with_the_mass_and_no_other(d):
         assert float(torch.corrcoef(inside.T)[0, 1].abs()) < 0.08
 
 
-def test_the_seed_decides():
+def test_samples_follow_the_generator():
     density, generator = random_density(GRIDS[2]), seeded()
-    first, second = (sampled(density, 30, generator) for _ in range(2))
-    assert torch.equal(first, sampled(density, 30, seeded()))
+    first, second = (sample_particles(density, 30, generator) for _ in range(2))
+    assert torch.equal(first, sample_particles(density, 30, seeded()))
     assert not torch.equal(first, second)
 
 
-@pytest.mark.parametrize("nowhere", [float("nan"), float("inf")])
-def test_particles_that_are_nowhere_are_refused(nowhere):
-    with pytest.raises(DensityError, match="Some particles are nowhere"):
-        histogram(torch.tensor([[0.5], [nowhere]]), Grid(4))
+@pytest.mark.parametrize("coordinate", [float("nan"), float("inf")])
+def test_particles_that_are_not_finite_raise(coordinate):
+    with pytest.raises(DensityError, match="NaN or infinite"):
+        histogram(torch.tensor([[0.5], [coordinate]]), Grid(4))
