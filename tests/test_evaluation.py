@@ -1,0 +1,314 @@
+"""Accuracy of solvers, reference solutions, prescribed maps and test sets."""
+
+import pytest
+import torch
+
+import geonet
+from geonet import Density, GaussianMixture, Grid, evaluation
+from geonet._progress import progress_callback, report_progress
+from geonet.errors import ConvergenceError, DensityError, InputError
+from geonet.evaluation import (
+    TEST_SETS,
+    TestSet,
+    measure,
+    prescribed_map_geodesic,
+    prescribed_map_pairs,
+    random_potential,
+    reference_for_pair,
+    reference_frames,
+    reference_solution,
+    sample_pairs,
+)
+from geonet.metrics import l1, mass_error
+from geonet.mixture import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d
+from geonet.paths import QUARTERS
+from geonet.solvers.quantile import Quantile
+from geonet.solvers.registry import make_solver
+
+SETS_1D = [name for name in TEST_SETS if name.startswith("1D")]
+
+
+def draw_1d(count):
+    return [mixtures_1d(count, torch.Generator().manual_seed(k)).to_density(BOX_1D) for k in (1, 2)]
+
+
+# ---- measure
+
+
+def test_failures_are_counted_and_the_others_are_measured(monkeypatch):
+    solve, calls = Quantile.__call__, []
+
+    def fail_sometimes(self, source, target):
+        calls.append(1)
+        if len(calls) % 2:
+            raise DensityError("too odd")
+        return solve(self, source, target)
+
+    monkeypatch.setattr(Quantile, "__call__", fail_sometimes)
+    pairs = sample_pairs(TEST_SETS["1D identity"], 4)
+    accuracy = measure(Quantile(), pairs.source, pairs.target, pairs.truth, pairs.distance)
+    assert (accuracy.pairs, accuracy.failures) == (2, ["too odd", "too odd"])
+    assert max(accuracy.worst) < 1e-9
+    assert accuracy.distance is None  # equal ends have no relative error
+
+
+def test_measure_reports_the_pair_and_a_callback_can_stop_it():
+    source, target = draw_1d(3)
+    reference = reference_solution(source, target)
+    lines = []
+
+    def stop_at_the_second(line: str) -> None:
+        lines.append(line)
+        if line == "linear 2/3":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), progress_callback(stop_at_the_second):
+        measure(make_solver("linear"), source, target, reference.frames, reference.distance)
+    assert lines == ["linear 1/3", "linear 2/3"]
+
+
+# ---- reference solutions
+
+
+def test_mixtures_in_1d_are_solved_on_finer_cells():
+    """The first frame is the formula at the cell centres."""
+    ends = draw_1d(2)
+    reference = reference_solution(*ends)
+    assert reference.solvers == {"quantile": 2}
+    assert reference.frames.tensor.shape == (2, len(QUARTERS), *BOX_1D.shape)
+    first = Density.from_unnormalized(reference.frames.tensor[:, 0], BOX_1D)
+    assert float(l1(first, ends[0]).max()) < 2e-3
+    on_cells = reference_solution(*(Density(end.tensor, end.grid) for end in ends))
+    assert torch.allclose(reference.distance, on_cells.distance, rtol=2e-3)
+
+
+def test_reference_with_noise_is_the_bridge():
+    ends = [end[0] for end in draw_1d(1)]
+    bridge = make_solver("schrodinger", epsilon=0.5)(*ends).density(QUARTERS)
+    assert torch.allclose(reference_frames(*ends, 0.5).tensor, bridge.tensor)
+    assert torch.equal(reference_frames(*ends, 0.0).tensor, reference_solution(*ends).frames.tensor)
+
+
+def test_rough_pairs_are_solved_by_midpoint_on_finer_cells():
+    grid = Grid((12, 12))
+    blocks = torch.zeros(2, 12, 12)
+    blocks[0, :4, :4] = blocks[1, 6:10, 6:10] = 1
+    reference = reference_solution(Density(blocks[0], grid), Density(blocks[1], grid))
+    assert reference.solvers == {"midpoint": 1}
+    assert reference.frames.tensor.shape == (5, 12, 12)
+    assert float(reference.distance) == pytest.approx(0.5 * 2**0.5, rel=1e-2)
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_a_pair_and_a_batch_have_the_same_reference(d):
+    family, grid = (mixtures_1d, BOX_1D) if d == 1 else (mixtures_2d, BOX_2D.with_shape(16))
+    ends = (family(2, torch.Generator().manual_seed(k)).to_density(grid) for k in (1, 2))
+    source, target = ends
+    batch, pair = reference_solution(source, target), reference_solution(source[1], target[1])
+    assert torch.allclose(batch.frames.tensor[1], pair.frames.tensor, atol=1e-6)
+    assert sum(batch.solvers.values()) == 2 and sum(pair.solvers.values()) == 1
+
+
+def test_progress_of_a_batch_contains_the_pair_and_the_solver():
+    def solve_pair(*pair):
+        report_progress("residual 3 %")
+        return reference_for_pair(*pair)
+
+    lines = []
+    with progress_callback(lines.append):
+        reference_solution(*draw_1d(2), solve_pair=solve_pair)
+        report_progress("done")
+    expected = [f"exact path {k}/2{text}" for k in (1, 2) for text in ("", ", residual 3 %")]
+    assert lines == [*expected, "done"]
+
+
+# ---- prescribed maps
+
+
+def make_prescribed(d, generator, n=None):
+    grid = Grid((n or {1: 200, 2: 64, 3: 24}[d],) * d, 0.0, 2.0)
+    means = 0.4 + 1.2 * torch.rand(3, d, dtype=torch.float64, generator=generator)
+    source = GaussianMixture.isotropic(means, 0.5).to_density(grid)
+    return prescribed_map_geodesic(source, random_potential(grid, generator))
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_target_is_the_push_forward_of_the_source(d, generator):
+    """∫g(T(x)) dμ_0 = ∫g dμ_1 for a test function g."""
+    path = make_prescribed(d, generator)
+    points = path.grid.points().reshape(-1, d)
+    image = path.trajectories(1.0, points)
+
+    def g(x):
+        return torch.sin(2 * x).sum(-1) + (x**2).prod(-1)
+
+    pushed = float((g(image) * path.source.tensor.reshape(-1)).sum())
+    expected = float((g(points) * path.target.tensor.reshape(-1)).sum())
+    assert pushed == pytest.approx(expected, rel=2e-3)
+    assert float(mass_error(path.density([0.3, 0.7])).max()) < 1e-3
+
+
+def test_prescribed_map_in_1d_is_the_quantile_path(generator):
+    path = make_prescribed(1, generator)
+    exact = geonet.geodesic(path.source, path.target, "quantile")
+    assert float(path.distance) == pytest.approx(float(exact.distance), rel=1e-4)
+    assert float(l1(path.density(0.5), exact.density(0.5))) < 2e-3
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_density_at_a_point_does_not_depend_on_the_grid(d, generator):
+    path = make_prescribed(d, generator, n=12)
+    finer = path.density(0.5, path.grid.with_shape(36)).tensor
+    centres = finer[(slice(1, None, 3),) * d]
+    assert torch.allclose(centres, path.density(0.5).tensor, atol=1e-8)
+
+
+def test_prescribed_paths_can_be_saved(generator, tmp_path):
+    path = make_prescribed(1, generator, n=20)
+    again = geonet.load(path.save(tmp_path / "path.npz"))
+    assert torch.allclose(again.density(0.5).tensor, path.density(0.5).tensor, atol=1e-4)
+
+
+def test_random_potentials_have_the_given_strength(generator):
+    grid = Grid((16, 16))
+    _, hessian = random_potential(grid, generator, strength=0.8).derivatives_on(grid.with_shape(50))
+    eigenvalues = torch.linalg.eigvalsh(hessian.reshape(2, 2, -1).movedim(-1, 0))
+    assert 0.7 < float(eigenvalues.abs().max()) < 0.85
+
+
+def test_invalid_prescribed_maps_are_an_error(generator):
+    grid = Grid((8, 8))
+    potential = random_potential(grid, generator)
+    with pytest.raises(InputError, match="strength is 1"):
+        random_potential(grid, generator, strength=1.0)
+    with pytest.raises(InputError, match="on the same box"):
+        prescribed_map_geodesic(Density(torch.ones(8, 8), Grid((8, 8), 0, 2)), potential)
+    with pytest.raises(InputError, match="positive source"):
+        prescribed_map_geodesic(Density(torch.eye(8), grid), potential)
+
+
+# ---- test sets
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "bounds"),
+    [
+        ("1D identity", (100,), (0.5, 0.6)),
+        ("1D random", (100,), (0.5, 0.6)),
+        ("1D high-res", (200,), (0.5, 0.6)),
+        ("1D OOD", (100,), (0.3, 0.4)),
+        ("2D identity", (40, 40), (0.35**0.5, 0.9**0.5)),
+        ("2D random", (40, 40), (0.35**0.5, 0.9**0.5)),
+        ("2D high-res", (75, 75), (0.35**0.5, 0.9**0.5)),
+        ("2D OOD", (40, 40), (0.25**0.5, 0.8**0.5)),
+    ],
+)
+def test_sets_have_the_grids_and_widths_of_the_paper(name, cells, bounds):
+    test_set = TEST_SETS[name]
+    assert test_set.identity == ("identity" in name) and test_set.grid.shape == cells
+    mixture = test_set.family(200, torch.Generator().manual_seed(0))
+    spread = mixture.covariances.diagonal(dim1=-2, dim2=-1).sqrt()
+    low, high = bounds
+    assert low <= float(spread.min()) < low + 0.02
+    assert high - 0.02 < float(spread.max()) <= high
+
+
+def test_truth_of_gaussians_in_1d_is_gaussian():
+    means, widths = [3.0, 5.0, 6.5, 5.5], [0.4, 0.5, 0.8, 0.5]
+
+    def family(count, generator):
+        points = torch.tensor(means, dtype=torch.float64).reshape(count, 1, 1)
+        return GaussianMixture.isotropic(points, torch.tensor(widths).reshape(count, 1))
+
+    pairs = sample_pairs(TestSet(family, BOX_1D), 2)
+    for k in range(2):
+        shift, growth = means[k + 2] - means[k], widths[k + 2] - widths[k]
+        for q, t in enumerate(QUARTERS):
+            mean = torch.tensor([[means[k] + t * shift]])
+            exact = GaussianMixture.isotropic(mean, torch.tensor([widths[k] + t * growth]))
+            expected = exact.pdf(BOX_1D.points())
+            assert float((pairs.truth.tensor[k, q] - expected).abs().max()) < 1e-3
+        assert float(pairs.distance[k]) == pytest.approx((shift**2 + growth**2) ** 0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", SETS_1D)
+def test_pairs_have_values_on_cells_only(name):
+    """Without the formula, which some solvers would use."""
+    test_set = TEST_SETS[name]
+    pairs = sample_pairs(test_set, 2, seed=5)
+    mixture = test_set.family(4, torch.Generator().manual_seed(5)).to_density(test_set.grid)
+    assert pairs.source.mixture is None and pairs.target.mixture is None
+    assert torch.allclose(pairs.source.tensor, mixture.tensor[:2], rtol=1e-12)
+    second = mixture.tensor[:2] if test_set.identity else mixture.tensor[2:]
+    assert torch.allclose(pairs.target.tensor, second, rtol=1e-12)
+    assert pairs.truth.tensor.shape == (2, 5, *test_set.grid.shape)
+    for q, end in ((0, pairs.source), (-1, pairs.target)):
+        error = (pairs.truth.tensor[:, q] - end.tensor).abs().amax(-1) / end.tensor.amax(-1)
+        assert float(error.max()) < 2e-3
+
+
+def test_solvers_on_pairs():
+    pairs = sample_pairs(TEST_SETS["1D random"], 3)
+    path = pairs.solve("quantile")  # on the coarse cells
+    assert float(l1(path.density(QUARTERS), pairs.truth).max()) < 0.01
+    assert torch.allclose(path.distance, pairs.distance, rtol=2e-3)
+    frames = pairs.solve_frames("linear")
+    assert float(l1(frames, pairs.truth)[:, 2].min()) > 0.1  # blending is not transport
+    first = pairs.solve_first("linear").density(QUARTERS).tensor
+    assert torch.allclose(first, frames.tensor[0])
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_identity_pairs_are_constant_in_time(d):
+    pairs = sample_pairs(TEST_SETS[f"{d}D identity"], 3)
+    assert torch.equal(pairs.source.tensor, pairs.target.tensor)
+    expected = pairs.source.tensor[:, None].expand_as(pairs.truth.tensor)
+    assert torch.allclose(pairs.truth.tensor, expected, rtol=1e-12)
+    assert torch.equal(pairs.distance, torch.zeros(3, dtype=torch.float64))
+
+
+def test_pairs_depend_on_the_seed_only():
+    first, again, other = (sample_pairs(TEST_SETS["1D random"], 2, seed) for seed in (1, 1, 2))
+    for name in ("source", "target", "truth"):
+        values, same, different = (getattr(p, name).tensor for p in (first, again, other))
+        assert torch.equal(values, same)
+        assert not torch.allclose(values, different, rtol=0.1)
+
+
+def test_pairs_in_2d_without_a_smooth_map_are_left_out(monkeypatch):
+    monkeypatch.setattr(evaluation, "BOX_2D", BOX_2D.with_shape(20))
+    test_set = TestSet(mixtures_2d, BOX_2D.with_shape(20))
+    whole = sample_pairs(test_set, 2)
+    for q, end in ((0, whole.source), (-1, whole.target)):
+        error = (whole.truth.tensor[:, q] - end.tensor).abs().amax()
+        assert float(error / end.tensor.amax()) < 0.02
+    path = make_solver("monge-ampere")(whole.source, whole.target)
+    assert torch.allclose(whole.distance, path.distance, rtol=0.02)
+    calls = []
+
+    def fail_at_the_second(name, **options):
+        solver = make_solver(name, **options)
+
+        def solve(source, target):
+            calls.append(name)
+            if len(calls) == 2:
+                raise ConvergenceError("no smooth map", 1.0)
+            return solver(source, target)
+
+        return solve
+
+    monkeypatch.setattr(evaluation, "make_solver", fail_at_the_second)
+    pairs = sample_pairs(test_set, 2)
+    assert calls == ["monge-ampere"] * 2
+    for name in ("source", "target", "truth"):
+        assert torch.equal(getattr(pairs, name).tensor, getattr(whole, name).tensor[:1])
+    assert torch.equal(pairs.distance, whole.distance[:1])
+
+
+def test_prescribed_pairs_in_3d():
+    pairs = prescribed_map_pairs(2)
+    assert pairs.source.mixture is None and pairs.truth.tensor.shape == (2, 5, *BOX_3D.shape)
+    for q, end in ((0, pairs.source), (-1, pairs.target)):
+        frame = Density.from_unnormalized(pairs.truth.tensor[:, q], BOX_3D)
+        assert float(l1(frame, end).max()) < 1e-3
+    assert float(pairs.distance.min()) > 0
