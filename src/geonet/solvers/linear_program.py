@@ -239,25 +239,25 @@ class PlanGeodesic(Geodesic):
         frames = []
         for t in times.tolist():
             atoms, elapsed = (self.end, t - 1) if t < 0.5 else (self.start, t)
-            positions = torch.lerp(self.start, self.end, t)
             parts = [
-                (some - atoms[self._select_entries(t, some, positions)]) / elapsed
-                for some in self._split(points)
+                (some - self._weigh(t, some) @ atoms) / elapsed for some in self._split(points)
             ]
             frames.append(torch.cat(parts))
         return torch.stack(frames)
 
-    def _select_entries(self, t: float, points: Tensor, positions: Tensor) -> Tensor:
-        """Return the entries of the plan that attain u_t at points (N, d): (N,).
+    def _weigh(self, t: float, points: Tensor) -> Tensor:
+        """Return weights (N, P) of the entries that attain u_t at points (N, d), with sum one.
 
-        Degenerate plans have ties at the ends of the path, also with entries that carry no mass
-        from there; among ties, the entry is chosen whose mass is nearest to the point.
+        Degenerate plans have ties at t = 0 and 1, also with entries without mass at the point.
+        Among ties, the entries nearest to the point are weighted by their mass.
         """
-        candidates = self._candidates(t, points)
+        candidates, length = self._candidates(t, points), 1e-9 * max(self.grid.lengths)
         best = candidates.amax(1, keepdim=True) if t < 0.5 else candidates.amin(1, keepdim=True)
-        tolerance = 1e-9 * max(self.grid.lengths) ** 2  # accuracy of the dual variables
-        is_tied = (candidates - best).abs() <= tolerance
-        return _distances(points, positions).masked_fill(~is_tied, torch.inf).argmin(1)
+        is_tied = (candidates - best).abs() <= length * max(self.grid.lengths)
+        distances = _distances(points, torch.lerp(self.start, self.end, t))
+        distances = distances.masked_fill(~is_tied, torch.inf)
+        weights = self.mass * (distances <= distances.amin(1, keepdim=True) + length)
+        return weights / weights.sum(1, keepdim=True)
 
     def _potential(self, times: Tensor, points: Tensor) -> Tensor:
         frames = []
