@@ -1,4 +1,4 @@
-"""A server without a socket, and questions to ask it."""
+"""An application without a socket, and requests to it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import base64
 import json
 import struct
 from collections.abc import Callable, Iterator
+from threading import Event
 from typing import Any
 
 import httpx
@@ -15,16 +16,15 @@ import pytest
 import torch
 
 from geonet import Density, Grid
-from geonet.app.jobs import Solving, Worker
-from geonet.app.routes import application
+from geonet.app.jobs import PathCache, SolverThread
+from geonet.app.routes import create_app
 
-PORT = 8765
-ADDRESS = f"http://127.0.0.1:{PORT}"
+ADDRESS = "http://127.0.0.1:8765"
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Threads of torch that wait for each other make these small problems slow."""
+    """Several threads make these small problems slow."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -32,43 +32,60 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
-    made = Worker()
-    yield made
-    made.close()
-    assert made.ended(patience=60)
+def solver_thread() -> Iterator[SolverThread]:
+    thread = SolverThread()
+    yield thread
+    thread.close()
+    assert thread.join(timeout=60)
 
 
 @pytest.fixture
-def solving() -> Solving:
-    return Solving()
+def gate(solver_thread) -> Iterator[Event]:
+    """Keeps the solver thread busy until the event is set."""
+    is_open, has_started = Event(), Event()
+    solver_thread.submit(lambda: (has_started.set(), is_open.wait(60)))
+    assert has_started.wait(60)
+    yield is_open
+    is_open.set()
 
 
 @pytest.fixture
-def app(worker, solving):
-    """The application as it is served at port 8765."""
-    return application(PORT, worker, solving)
+def cache() -> PathCache:
+    return PathCache()
+
+
+@pytest.fixture
+def app(solver_thread, cache):
+    return create_app(solver_thread, cache)
 
 
 class Client:
-    """Sends requests to an application, each from an event loop of its own."""
+    """Sends requests to an application, each in its own event loop."""
 
     def __init__(self, app: Any):
         self._app = app
 
-    def request(self, method: str, path: str, **how: Any) -> httpx.Response:
-        return asyncio.run(self._request(method, path, how))
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url=ADDRESS) as client:
+                return await client.request(method, path, **options)
 
-    def get(self, path: str, **how: Any) -> httpx.Response:
-        return self.request("GET", path, **how)
+        return asyncio.run(send())
 
-    def post(self, path: str, **how: Any) -> httpx.Response:
-        return self.request("POST", path, **how)
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("GET", path, **options)
 
-    async def _request(self, method: str, path: str, how: dict[str, Any]) -> httpx.Response:
-        transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url=ADDRESS) as client:
-            return await client.request(method, path, **how)
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("POST", path, **options)
+
+    def error(self, method: str, path: str, status: int = 400, **options: Any) -> str:
+        """The message of a request that fails."""
+        response = self.request(method, path, **options)
+        assert response.status_code == status, response.text
+        assert response.headers["content-type"] == "application/json"
+        assert list(response.json()) == ["error"]
+        return response.json()["error"]
 
 
 @pytest.fixture
@@ -76,81 +93,60 @@ def client(app) -> Client:
     return Client(app)
 
 
-def drawn(*shape: int, at: tuple[float, ...] = (0.3, 0.4)) -> np.ndarray:
+def draw_spot(*shape: int, at: tuple[float, ...] = (0.3, 0.4)) -> np.ndarray:
     """A soft spot, as the page sends it: uint16."""
     points = Grid(shape).points().numpy()
-    centre = np.array(at[: len(shape)])
-    spot = np.exp(-((points - centre) ** 2).sum(-1) / 0.02)
+    spot = np.exp(-((points - np.array(at[: len(shape)])) ** 2).sum(-1) / 0.02)
     return np.rint(65535 * spot).astype("<u2")
 
 
-def encoded(values: np.ndarray) -> str:
+def encode(values: np.ndarray) -> str:
     return base64.b64encode(values.astype("<u2").tobytes()).decode()
 
 
-def density(values: np.ndarray) -> Density:
+def to_density(values: np.ndarray) -> Density:
     return Density(values.astype(np.float64), Grid(values.shape))
 
 
-def parted(content: bytes) -> tuple[dict[str, Any], bytes]:
-    """The header of an answer, and the bytes behind it."""
+def unpack(content: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header of a response, and the bytes after it."""
     (length,) = struct.unpack("<I", content[:4])
     assert (4 + length) % 4 == 0
     return json.loads(content[4 : 4 + length]), content[4 + length :]
 
 
-@pytest.fixture(name="drawn")
-def _drawn() -> Callable[..., np.ndarray]:
-    return drawn
-
-
-@pytest.fixture(name="encoded")
-def _encoded() -> Callable[[np.ndarray], str]:
-    return encoded
-
-
-@pytest.fixture(name="density")
-def _density() -> Callable[[np.ndarray], Density]:
-    return density
-
-
-@pytest.fixture(name="parted")
-def _parted() -> Callable[[bytes], tuple[dict[str, Any], bytes]]:
-    return parted
-
-
 @pytest.fixture
 def ends() -> tuple[np.ndarray, np.ndarray]:
     """Two drawings on 16 × 16 cells."""
-    return drawn(16, 16), drawn(16, 16, at=(0.7, 0.6))
+    return draw_spot(16, 16), draw_spot(16, 16, at=(0.7, 0.6))
 
 
 @pytest.fixture
-def question(ends) -> Callable[..., dict[str, Any]]:
-    """A question, with changes."""
+def make_body(ends) -> Callable[..., dict[str, Any]]:
+    """Makes the JSON body of a request, with changes."""
 
-    def made(**changes: Any) -> dict[str, Any]:
-        source, target = (encoded(end) for end in ends)
-        usual = {
-            **{"client": "page-1", "number": 1, "shape": [16, 16]},
-            **{"source": source, "target": target},
-            **{"solver": "midpoint", "epsilon": None, "frames": 5},
+    def make(**changes: Any) -> dict[str, Any]:
+        body = {
+            "client": "page-1",
+            "number": 1,
+            "shape": [16, 16],
+            "source": encode(ends[0]),
+            "target": encode(ends[1]),
+            "solver": "midpoint",
+            "epsilon": None,
+            "frames": 5,
         }
-        return usual | changes
+        return body | changes
 
-    return made
+    return make
 
 
 @pytest.fixture
-def refused(client) -> Callable[..., str]:
-    """The sentence with which a request is refused, and nothing else comes back."""
+def make_1d_body(make_body) -> Callable[..., dict[str, Any]]:
+    """Makes the JSON body of a request about curves."""
 
-    def call(method: str, path: str, status: int = 400, **how: Any) -> str:
-        answer = client.request(method, path, **how)
-        assert answer.status_code == status, answer.text
-        assert answer.headers["content-type"] == "application/json"
-        found = answer.json()
-        assert list(found) == ["error"]
-        return found["error"]
+    def make(n: int = 64, solver: str = "auto", **changes: Any) -> dict[str, Any]:
+        source, target = encode(draw_spot(n)), encode(draw_spot(n, at=(0.8,)))
+        return make_body(shape=[n], solver=solver, source=source, target=target, **changes)
 
-    return call
+    return make

@@ -1,4 +1,4 @@
-"""Paths in one to three dimensions, and what their pictures look like once they are drawn."""
+"""Paths in one to three dimensions, and the pixels of their figures."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 import geonet
 
 
 def bump(grid, *centre):
     width = 0.12 * max(grid.lengths)
-    return geonet.GaussianMixture.isotropic([list(centre)], [width]).on(grid)
+    return geonet.GaussianMixture.isotropic([list(centre)], [width]).to_density(grid)
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +28,16 @@ def line():
 
 @pytest.fixture(scope="module")
 def plane():
-    grid = geonet.Grid((32, 16), 0, (2, 1), drawn="plane")
+    grid = geonet.Grid((32, 16), 0, (2, 1), orientation="plane")
     return geonet.geodesic(bump(grid, 0.4, 0.3), bump(grid, 1.6, 0.7), "linear")
 
 
 @pytest.fixture(scope="module")
 def shift():
-    """A Gaussian that moves by (1, −0.5) and keeps its form."""
-    grid = geonet.Grid((40, 30), 0, (4, 3), drawn="plane")
+    """A Gaussian that moves by (1, −0.5) and keeps its shape."""
+    grid = geonet.Grid((40, 30), 0, (4, 3), orientation="plane")
     ends = [
-        geonet.GaussianMixture([mean], [[[0.05, 0], [0, 0.03]]]).on(grid)
+        geonet.GaussianMixture([mean], [[[0.05, 0], [0, 0.03]]]).to_density(grid)
         for mean in ([1, 2], [2, 1.5])
     ]
     return geonet.geodesic(*ends, "bures")
@@ -44,7 +45,7 @@ def shift():
 
 @pytest.fixture(scope="module")
 def space():
-    grid = geonet.Grid((10, 8, 6), 0, (5, 4, 3), drawn="plane")
+    grid = geonet.Grid((10, 8, 6), 0, (5, 4, 3), orientation="plane")
     return geonet.geodesic(bump(grid, 1, 1, 1), bump(grid, 4, 3, 2), "linear")
 
 
@@ -57,24 +58,54 @@ def batch():
 
 @pytest.fixture(scope="session")
 def pixels() -> Callable[[Figure], np.ndarray]:
-    """Draws a figure: (height, width, 3)."""
+    """Renders a figure: (height, width, 3)."""
 
-    def draw(figure):
+    def render(figure):
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         return np.asarray(canvas.buffer_rgba())[..., :3]
 
-    return draw
+    return render
 
 
 @pytest.fixture(scope="session")
 def inside(pixels) -> Callable[[Figure, Axes], np.ndarray]:
-    """What is drawn within the frame of an axis: (height, width, 3)."""
+    """Renders the area within the frame of an axis: (height, width, 3)."""
 
-    def cut(figure, axis):
-        drawn = pixels(figure)
+    def crop(figure, axis):
+        picture = pixels(figure)
         box = axis.get_window_extent()
-        top, bottom = len(drawn) - box.y1, len(drawn) - box.y0
-        return drawn[int(top) + 3 : int(bottom) - 3, int(box.x0) + 3 : int(box.x1) - 3]
+        top, bottom = len(picture) - box.y1, len(picture) - box.y0
+        return picture[int(top) + 3 : int(bottom) - 3, int(box.x0) + 3 : int(box.x1) - 3]
 
-    return cut
+    return crop
+
+
+@pytest.fixture(scope="session")
+def scale_masses() -> Callable[..., geonet.Geodesic]:
+    """Solves a pair again with other masses of the ends."""
+
+    def solve(path, *masses):
+        ends = [
+            geonet.Density(mass * end.tensor, end.grid)
+            for mass, end in zip(masses, (path.source, path.target), strict=True)
+        ]
+        solver = "midpoint" if path.solver == "bures" else path.solver  # which needs mixtures
+        return geonet.geodesic(*ends, solver)
+
+    return solve
+
+
+@pytest.fixture(scope="session")
+def read_gif() -> Callable[..., list[tuple[np.ndarray, dict]]]:
+    """Reads the frames (height, width, 3) of a GIF with their metadata."""
+
+    def read(file):
+        with Image.open(file) as gif:
+            frames = []
+            for number in range(gif.n_frames):
+                gif.seek(number)
+                frames.append((np.asarray(gif.convert("RGB"), dtype=float), dict(gif.info)))
+        return frames
+
+    return read

@@ -1,7 +1,11 @@
-"""GIFs show the path they are made of, and are whole or not there."""
+"""GIF and MP4 files of a path."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
 from itertools import pairwise
 
 import matplotlib
@@ -11,27 +15,30 @@ from PIL import Image
 
 import geonet
 from geonet.errors import FileError, InputError
-from geonet.plotting.animation import GAP, LEVELS
+from geonet.plotting.animation import LEVELS, PAUSE, STEP
 from geonet.plotting.style import DENSITY_MAP
 
 
-def frames_of(file):
-    with Image.open(file) as gif:
-        for number in range(gif.n_frames):
-            gif.seek(number)
-            yield np.asarray(gif.convert("RGB"), dtype=float), dict(gif.info)
+def colours_of(frame):
+    return {tuple(colour) for colour in np.unique(frame.reshape(-1, 3), axis=0).tolist()}
 
 
-def test_plane_gif_runs_forth_and_back(plane, tmp_path):
+def palette_of(cmap):
+    return cmap(np.linspace(0, 1, LEVELS), bytes=True)[:, :3]
+
+
+def test_a_2d_gif_runs_forwards_and_backwards(plane, tmp_path, read_gif):
     file = plane.animate(tmp_path / "path.gif", frames=6, stamp=False)
-    frames = list(frames_of(file))
+    frames = read_gif(file)
     assert file == tmp_path / "path.gif"
     assert len(frames) == 10
     assert frames[0][0].shape == (128, 256, 3)
     assert {info["loop"] for _, info in frames} == {0}
     assert frames[0][1]["duration"] > frames[1][1]["duration"]
+    allowed = {tuple(colour) for colour in palette_of(DENSITY_MAP).tolist()}
     for k in range(1, 5):
         assert np.array_equal(frames[k][0], frames[10 - k][0])
+        assert colours_of(frames[k][0]) <= allowed
     # The first frame is bright at the source, the sixth at the target.
     for number, (x, y) in ((0, (0.2, 0.3)), (5, (0.8, 0.7))):
         brightness = frames[number][0].sum(-1)
@@ -39,105 +46,219 @@ def test_plane_gif_runs_forth_and_back(plane, tmp_path):
         assert (column / 256, 1 - row / 128) == pytest.approx((x, y), abs=0.05)
 
 
-def test_plane_gif_has_the_colours_of_the_map(plane, tmp_path):
-    file = plane.animate(tmp_path / "path.gif", frames=3, stamp=False)
-    colours = DENSITY_MAP(np.linspace(0, 1, LEVELS), bytes=True)[:, :3]
-    allowed = {tuple(colour) for colour in colours.tolist()}
-    for frame, _ in frames_of(file):
-        assert {tuple(c) for c in np.unique(frame.reshape(-1, 3), axis=0)} <= allowed
-
-
-def test_line_gif_moves_the_curve(line, tmp_path):
-    file = line.animate(tmp_path / "path.gif", frames=4)
-    frames = [frame for frame, _ in frames_of(file)]
+def test_a_1d_gif_moves_the_curve(line, tmp_path, read_gif):
+    frames = [frame for frame, _ in read_gif(line.animate(tmp_path / "path.gif", frames=4))]
     assert len(frames) == 6
-    # Where the filled area is (neither white nor grey): its centre moves to the right.
-    centres = []
-    for frame in frames[:4]:
-        coloured = np.ptp(frame, axis=-1) > 20
-        centres.append(np.argwhere(coloured)[:, 1].mean())
+    # The filled area, neither white nor grey, moves to the right.
+    centres = [np.argwhere(np.ptp(f, axis=-1) > 20)[:, 1].mean() for f in frames[:4]]
     assert all(b > a + 10 for a, b in pairwise(centres))
     assert (frames[0][2, 2] == 255).all()
 
 
-def test_space_gif_shows_projections_beside_each_other(space, tmp_path):
-    file = space.animate(tmp_path / "path.gif", frames=2)
-    frame, _ = next(frames_of(file))
+def test_a_3d_gif_has_projections_side_by_side(space, tmp_path, read_gif):
+    frame, _ = read_gif(space.animate(tmp_path / "path.gif", frames=2))[0]
     widths = [260, 260, 256]  # of lengths 5, 5, 4, at least 256 pixels for the longest
-    assert frame.shape == (208, sum(widths) + 2 * GAP, 3)
-    assert (frame[:, 260 : 260 + GAP] == 255).all()
+    assert frame.shape == (208, sum(widths) + 2 * 4, 3)
+    assert (frame[:, 260:264] == 255).all()
 
 
-def test_fine_grids_are_not_scaled(tmp_path):
+def test_fine_grids_are_not_enlarged(tmp_path, read_gif):
     grid = geonet.Grid((60, 300), 0, (3, 15))
-    ends = [geonet.GaussianMixture.isotropic([[0.5, y]], [1.8]).on(grid) for y in (2, 9)]
-    path = geonet.geodesic(*ends, "linear")
-    frame, _ = next(frames_of(path.animate(tmp_path / "path.gif", frames=2)))
+    mixtures = [geonet.GaussianMixture.isotropic([[0.5, y]], [1.8]) for y in (2, 9)]
+    path = geonet.geodesic(*(mixture.to_density(grid) for mixture in mixtures), "linear")
+    frame, _ = read_gif(path.animate(tmp_path / "path.gif", frames=2))[0]
     assert frame.shape[:2] == (60, 300)
 
 
-def test_frames_say_their_times(plane, space, line, tmp_path):
-    """In the upper left corner, in white with a dark edge, and nowhere else."""
+def test_frames_are_labelled_with_their_times(plane, space, line, tmp_path, read_gif):
+    """In the upper left corner, white with a dark edge."""
     for path in (plane, space):
-        files = [
-            path.animate(tmp_path / f"{stamp}.gif", frames=3, stamp=stamp)
+        stamped, bare = (
+            read_gif(path.animate(tmp_path / f"{stamp}.gif", frames=3, stamp=stamp))
             for stamp in (True, False)
-        ]
-        pairs = list(zip(*(frames_of(file) for file in files), strict=True))
+        )
         marks = []
-        for (stamped, _), (bare, _) in pairs:
-            written = (stamped != bare).any(-1)
-            where = np.argwhere(written)
-            assert len(where) > 50
-            assert (where.max(0) < (24, 70)).all()
-            colours = np.unique(stamped[written], axis=0).tolist()
-            assert [255] * 3 in colours or (bare[written] == 255).all(-1).any()
-            assert [0x33] * 3 in colours
-            marks.append(written)
+        for (with_stamp, _), (without, _) in zip(stamped, bare, strict=True):
+            changed = (with_stamp != without).any(-1)
+            assert changed.sum() > 50
+            assert (np.argwhere(changed).max(0) < (24, 70)).all()
+            assert (0x33, 0x33, 0x33) in colours_of(with_stamp[changed])
+            marks.append(changed)
         assert not np.array_equal(marks[0], marks[2])  # t = 0.00 and t = 1.00
         assert np.array_equal(marks[1], marks[3])
     frames = [
-        next(frames_of(line.animate(tmp_path / "line.gif", frames=2, stamp=stamp)))[0]
+        read_gif(line.animate(tmp_path / "line.gif", frames=2, stamp=stamp))[0][0]
         for stamp in (True, False)
     ]
     assert not np.array_equal(*frames)
 
 
-def test_the_look_of_an_animation(plane, tmp_path):
-    file = plane.animate(
-        tmp_path / "path.gif", 2, cmap="viridis", norm="log", vmax=100.0, stamp=False
-    )
-    frame, _ = next(frames_of(file))
-    colours = matplotlib.colormaps["viridis"](np.linspace(0, 1, LEVELS), bytes=True)[:, :3]
-    shown = {tuple(c) for c in np.unique(frame.reshape(-1, 3), axis=0)}
-    assert shown <= {tuple(colour) for colour in colours.tolist()}
-    peak = float(plane.density(0.0).tensor.max())  # of four decades below 100
-    brightest = colours[round((LEVELS - 1) * (1 - np.log10(100 / peak) / 4))]
-    assert tuple(brightest) in shown
-    assert max(sum(c) for c in shown) == pytest.approx(sum(brightest.tolist()), abs=15)
-    with pytest.raises(InputError, match="norm is 'lin'; did you mean 'linear'"):
-        plane.animate(file, norm="lin")
+def test_animations_have_a_style(plane, tmp_path, read_gif):
+    style = {"cmap": "viridis", "norm": "log", "vmax": 100.0}
+    frame, _ = read_gif(plane.animate(tmp_path / "path.gif", 2, **style, stamp=False))[0]
+    palette = palette_of(matplotlib.colormaps["viridis"])
+    assert colours_of(frame) <= {tuple(colour) for colour in palette.tolist()}
+    peak = float(plane.density(0.0).tensor.max())  # within four decades below 100
+    brightest = palette[round((LEVELS - 1) * (1 - np.log10(100 / peak) / 4))]
+    assert tuple(brightest) in colours_of(frame)
 
 
-def test_bad_animations_are_refused(line, tmp_path):
-    with pytest.raises(FileError, match=r"path\.webm does not end in \.gif or \.mp4"):
+def test_given_masses_grow(plane, tmp_path, read_gif, scale_masses):
+    """With mass one both ends are equally bright; with the given masses one is darker."""
+    path = scale_masses(plane, 2.0, 14.0)
+    for mass, (low, high) in (("one", (0.9, 1.1)), ("given", (3.0, 100.0))):
+        file = path.animate(tmp_path / f"{mass}.gif", 2, mass=mass, cmap="gray", stamp=False)
+        first, last = (frame.sum() for frame, _ in read_gif(file))
+        assert low < last / first < high
+
+
+def test_mass_one_is_labelled(plane, line, tmp_path, read_gif, scale_masses):
+    """Images have the note after the time, curves at their axis."""
+    changing = scale_masses(plane, 2.0, 14.0)
+
+    def label_width(path, mass):
+        stamped, bare = (
+            read_gif(path.animate(tmp_path / f"{stamp}.gif", 2, mass=mass, stamp=stamp))[0][0]
+            for stamp in (True, False)
+        )
+        return np.argwhere((stamped != bare).any(-1))[:, 1].max()
+
+    assert label_width(changing, "one") > 110 > 70 > label_width(changing, "given")
+    assert label_width(scale_masses(plane, 2.0, 2.0), "one") < 70
+    frames = [
+        read_gif(scale_masses(line, 2.0, mass).animate(tmp_path / "line.gif", 2, stamp=False))
+        for mass in (2.0, 14.0)
+    ]
+    axis_labels = [frame[0][0][:, :40] for frame in frames]
+    assert not np.array_equal(*axis_labels)
+
+
+def test_bad_animations_raise(line, tmp_path):
+    with pytest.raises(FileError, match=r"path\.webm is not a \.gif or \.mp4 file"):
         line.animate(tmp_path / "path.webm")
-    with pytest.raises(InputError, match="frames is 1; give a whole number, at least 2"):
+    with pytest.raises(InputError, match="frames is 1"):
         line.animate(tmp_path / "path.gif", frames=1)
-    with pytest.raises(FileError, match=r"folder .*nowhere does not exist"):
+    with pytest.raises(FileError, match="nowhere"):
         line.animate(tmp_path / "nowhere" / "path.gif", frames=2)
 
 
-def test_failed_writing_leaves_the_old_file(plane, tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_old_file(plane, tmp_path, monkeypatch):
     file = tmp_path / "path.gif"
     file.write_bytes(b"old")
 
-    def stop(self, target, **options):
+    def fail(self, target, **options):
         target.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Image.Image, "save", stop)
-    with pytest.raises(FileError, match=r"Cannot write .*: No space left on device"):
+    monkeypatch.setattr(Image.Image, "save", fail)
+    with pytest.raises(FileError, match="No space left on device"):
         plane.animate(file, frames=2)
     assert file.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [file]
+
+
+# ---- MP4
+
+# Replaces ffmpeg: writes its options as a line of JSON, then its standard input.
+RECORDER = """
+import json, sys
+*options, output = sys.argv[1:]
+sent = sys.stdin.buffer.read()
+with open(output, "wb") as file:
+    file.write(json.dumps(options).encode() + b"\\n" + sent)
+"""
+FAILURE = """
+import sys
+with open(sys.argv[-1], "wb") as file:
+    file.write(b"half")
+print("some warning\\nUnknown encoder 'libx264'.", file=sys.stderr)
+sys.exit(1)
+"""
+
+
+@pytest.fixture
+def install_ffmpeg(tmp_path, monkeypatch):
+    """Makes a Python program the only one on the PATH, under the name ffmpeg."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def install(program):
+        script = folder / "ffmpeg"
+        script.write_text(f"#!{sys.executable}\n{program}", encoding="utf-8")
+        script.chmod(0o755)
+
+    return install
+
+
+def read_recording(file):
+    """The options of ffmpeg, and the frames (T, height, width, 3)."""
+    options, sent = file.read_bytes().split(b"\n", 1)
+    options = json.loads(options)
+    width, height = map(int, options[options.index("-video_size") + 1].split("x"))
+    return options, np.frombuffer(sent, np.uint8).reshape(-1, height, width, 3)
+
+
+def test_ffmpeg_gets_the_frames_of_the_gif(plane, install_ffmpeg, tmp_path, read_gif):
+    install_ffmpeg(RECORDER)
+    options, frames = read_recording(plane.animate(tmp_path / "path.mp4", frames=6))
+    pause = PAUSE // STEP
+    assert frames.shape == (3 * pause + 8, 128, 256, 3)  # pauses at source, target and source
+    assert np.array_equal(frames, frames[::-1])
+    assert (frames[:pause] == frames[0]).all()
+    gif = read_gif(plane.animate(tmp_path / "path.gif", frames=6))
+    for number in range(2):
+        assert np.array_equal(gif[number][0], frames[number * pause])
+    text = " ".join(options)
+    assert "-f rawvideo -pix_fmt rgb24 -video_size 256x128 -framerate 1000/60 -i -" in text
+    assert text.rindex("-pix_fmt yuv420p") > text.index("-i -")
+
+
+def test_odd_sides_become_even(install_ffmpeg, tmp_path):
+    install_ffmpeg(RECORDER)
+    grid = geonet.Grid((61, 301), 0, (61, 301))
+    mixtures = [geonet.GaussianMixture.isotropic([[30, y]], [9.0]) for y in (50, 200)]
+    path = geonet.geodesic(*(mixture.to_density(grid) for mixture in mixtures), "linear")
+    _, frames = read_recording(path.animate(tmp_path / "path.mp4", frames=2))
+    assert frames.shape[1:] == (62, 302, 3)
+    assert np.array_equal(frames[:, :, -1], frames[:, :, -2])
+    assert np.array_equal(frames[:, -1], frames[:, -2])
+
+
+def test_1d_and_3d_paths_become_videos(line, space, install_ffmpeg, tmp_path):
+    install_ffmpeg(RECORDER)
+    for path in (line, space):
+        _, frames = read_recording(path.animate(tmp_path / "path.mp4", frames=2))
+        assert len(frames) == 3 * (PAUSE // STEP)
+        assert not np.array_equal(frames[0], frames[15])
+
+
+def test_missing_ffmpeg_raises_before_the_computation(line, install_ffmpeg, tmp_path, monkeypatch):
+    monkeypatch.setattr(type(line), "density", None)
+    with pytest.raises(FileError, match=r"path\.mp4 needs ffmpeg, which is not installed"):
+        line.animate(tmp_path / "path.mp4")
+
+
+def test_a_failure_of_ffmpeg_keeps_the_old_file(plane, install_ffmpeg, tmp_path):
+    install_ffmpeg(FAILURE)  # which does not read its input
+    file = tmp_path / "path.mp4"
+    file.write_bytes(b"old")
+    with pytest.raises(FileError, match="Unknown encoder 'libx264'"):
+        plane.animate(file, frames=4)
+    assert file.read_bytes() == b"old"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["bin", "path.mp4"]
+    install_ffmpeg("raise SystemExit(7)")
+    with pytest.raises(FileError, match="exit code 7"):
+        plane.animate(file, frames=2)
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
+def test_ffmpeg_writes_a_video(plane, tmp_path):
+    file = plane.animate(tmp_path / "path.mp4", frames=4)
+    assert file.read_bytes()[4:8] == b"ftyp"
+    picture = tmp_path / "first.png"
+    subprocess.run(["ffmpeg", "-v", "error", "-i", file, "-frames:v", "1", picture], check=True)
+    with Image.open(picture) as first:
+        brightness = np.asarray(first.convert("RGB"), dtype=float).sum(-1)
+    row, column = np.unravel_index(brightness.argmax(), brightness.shape)
+    assert (column / 256, 1 - row / 128) == pytest.approx((0.2, 0.3), abs=0.06)

@@ -1,3 +1,7 @@
+"""Standalone HTML pages: data, script and overlays."""
+
+from __future__ import annotations
+
 import base64
 import json
 import re
@@ -12,183 +16,179 @@ import torch
 import geonet
 from geonet import Density, Grid
 from geonet.errors import FileError, InputError
-from geonet.plotting.explore import CELLS, FRAMES, MODULES, explore_html, script
-from geonet.plotting.style import Look
-
-VIEWER = files("geonet.plotting") / "viewer"
-
-
-def lumps(d, shape=None, drawn="image"):
-    grid = Grid(shape or (12,) * d, 0, 5, drawn)
-    ends = (geonet.GaussianMixture.isotropic([centre], 0.7) for centre in ([1.5] * d, [3.0] * d))
-    return geonet.geodesic(*(end.on(grid) for end in ends), "linear" if d == 3 else "auto")
+from geonet.plotting import Style
+from geonet.plotting.explore import (
+    bundle_script,
+    compute_overlays,
+    render_html,
+    spread_particles,
+)
 
 
-def scene_of(page):
-    """The JSON of a page, its levels (T, *shape) and the bytes after them."""
-    text = re.search(r'<script type="application/json" id="scene">(.*?)</script>', page, re.S)[1]
-    scene = json.loads(text)
-    numbers = zlib.decompress(base64.b64decode(scene["numbers"]))
-    size = scene["count"] * int(np.prod(scene["shape"]))
-    levels = np.frombuffer(numbers[:size], np.uint8).reshape(scene["count"], *scene["shape"])
-    return scene, levels, numbers[size:]
+def solve(d, shape=None, orientation="image"):
+    grid = Grid(shape or (12,) * d, 0, 5, orientation)
+    mixtures = (geonet.GaussianMixture.isotropic([[x] * d], 0.7) for x in (1.5, 3.0))
+    ends = (mixture.to_density(grid) for mixture in mixtures)
+    return geonet.geodesic(*ends, "linear" if d == 3 else "auto")
+
+
+def parse(page):
+    """The JSON data of a page, its levels (T, *shape) and the bytes after them."""
+    text = re.search(r'<script type="application/json" id="path">(.*?)</script>', page, re.S)[1]
+    data = json.loads(text)
+    numbers = zlib.decompress(base64.b64decode(data["numbers"]))
+    size = data["count"] * int(np.prod(data["shape"]))
+    levels = np.frombuffer(numbers[:size], np.uint8).reshape(data["count"], *data["shape"])
+    return data, levels, numbers[size:]
 
 
 @pytest.mark.parametrize("d", [1, 2])
-def test_levels_are_the_densities(d):
-    path = lumps(d)
-    scene, levels, _ = scene_of(explore_html(path, frames=5))
-    frames = path.density(np.linspace(0, 1, 5)).numpy()
-    assert scene["scale"]["highest"] == pytest.approx(frames.max())
-    assert np.allclose(levels / 255 * frames.max(), frames, atol=0.5 / 255 * frames.max())
+@pytest.mark.parametrize("frames", [2, 5])
+def test_levels_are_the_densities(d, frames):
+    path = solve(d)
+    data, levels, _ = parse(render_html(path, frames))
+    expected = path.density(np.linspace(0, 1, frames)).numpy()
+    highest = data["scale"]["highest"]
+    assert highest == pytest.approx(expected.max())
+    assert np.allclose(levels / 255 * highest, expected, atol=0.5 / 255 * highest)
 
 
-def test_rows_are_those_of_the_picture():
+def test_rows_are_from_the_top():
     """A plane has its first axis to the right and the second upwards."""
-    path = lumps(2, (8, 12), drawn="plane")
-    scene, levels, rest = scene_of(explore_html(path, frames=3))
-    assert scene["shape"] == [12, 8]
+    path = solve(2, (8, 12), orientation="plane")
+    data, levels, rest = parse(render_html(path, frames=3))
+    assert data["shape"] == [12, 8]
     frames = path.density([0.0, 0.5, 1.0]).numpy()
     expected = frames.swapaxes(1, 2)[:, ::-1]
     assert np.allclose(levels / 255 * frames.max(), expected, atol=0.5 / 255 * frames.max())
-    moments, count, _ = scene["particles"]
-    tracks = np.frombuffer(rest[: 8 * moments * count], np.float32).reshape(moments, count, 2)
+    times, count, _ = data["particles"]
+    tracks = np.frombuffer(rest[: 8 * times * count], np.float32).reshape(times, count, 2)
     down, right = tracks[0].mean(0)
-    assert 0.6 < down < 0.8 and 0.2 < right < 0.4  # the source is below, on the left
+    assert 0.6 < down < 0.8 and 0.2 < right < 0.4  # the source is at the lower left
 
 
-def test_space_is_projected():
-    path = lumps(3, (6, 8, 10))
-    scene, levels, rest = scene_of(explore_html(path, frames=3))
-    assert scene["shape"] == [6, 8] and rest == b""
+def test_3d_paths_are_projected():
+    path = solve(3, (6, 8, 10))
+    data, levels, rest = parse(render_html(path, frames=3))
+    assert data["shape"] == [6, 8] and rest == b""
     sums = path.density([0.0, 0.5, 1.0]).numpy().sum(-1)
     assert np.corrcoef(levels.ravel(), sums.ravel())[0, 1] > 0.999
 
 
-def test_particles_and_potential_follow():
-    scene, _, rest = scene_of(explore_html(lumps(2), frames=3))
-    sizes = [4 * int(np.prod(scene[name])) for name in ("particles", "potential")]
-    assert len(rest) == sum(sizes)
-    assert scene["why"] == {}
+def test_overlays_follow_the_levels():
+    path = solve(2)
+    data, _, rest = parse(render_html(path, frames=3))
+    assert len(rest) == sum(4 * int(np.prod(data[name])) for name in ("particles", "potential"))
+    assert data["missing"] == {}
+    blend = geonet.geodesic(path.source, path.target, "linear")
+    data, _, rest = parse(render_html(blend, frames=3))
+    assert data["particles"] is data["potential"] is None and rest == b""
+    assert set(data["missing"]) == {"particles", "potential"}
 
 
-def test_what_the_solver_does_not_give():
-    path = lumps(2)
-    faded = geonet.geodesic(path.source, path.target, "linear")
-    scene, _, rest = scene_of(explore_html(faded, frames=3))
-    assert scene["particles"] is scene["potential"] is None and rest == b""
-    assert set(scene["why"]) == {"particles", "potential"}
-
-
-def test_fine_grids_are_averaged():
+def test_fine_grids_are_coarsened():
     values = torch.rand(300, 200, generator=torch.Generator().manual_seed(0))
     density = Density(values, Grid((300, 200)))
-    path = geonet.geodesic(density, density, "linear")
-    scene, _, _ = scene_of(explore_html(path, frames=2))
-    assert np.prod(scene["shape"]) <= CELLS
-    assert scene["shape"] == [150, 100]
+    data, _, _ = parse(render_html(geonet.geodesic(density, density, "linear"), frames=2))
+    assert data["shape"] == [150, 100]
 
 
 @pytest.mark.parametrize("norm", ["linear", "sqrt", "log"])
-def test_norms(norm):
-    """The levels are those of matplotlib; scale.js has the same formulas."""
-    path, look = lumps(1), Look("viridis", norm)
-    scene, levels, _ = scene_of(explore_html(path, frames=3, look=look))
+def test_levels_follow_the_style(norm):
+    path, style = solve(1), Style("viridis", norm)
+    data, levels, _ = parse(render_html(path, frames=3, style=style))
     frames = path.density([0.0, 0.5, 1.0]).numpy()
-    shares = np.ma.getdata(look.scale(frames).norm(frames.ravel())).clip(0, 1)
-    assert np.array_equal(levels.ravel(), np.rint(255 * shares))
-    assert scene["scale"]["name"] == norm
-    colours = np.frombuffer(base64.b64decode(scene["colours"]), np.uint8).reshape(256, 3)
-    assert np.array_equal(colours, look.colours()(range(256), bytes=True)[:, :3])
+    fractions = np.ma.getdata(style.scale(frames).norm(frames.ravel())).clip(0, 1)
+    assert np.array_equal(levels.ravel(), np.rint(255 * fractions))
+    assert data["scale"]["name"] == norm
+    colours = np.frombuffer(base64.b64decode(data["colours"]), np.uint8).reshape(256, 3)
+    assert np.array_equal(colours, style.colormap()(range(256), bytes=True)[:, :3])
 
 
-def test_the_file_needs_nothing_else(tmp_path):
-    file = lumps(2).explore(tmp_path / "morph.html")
-    text = file.read_text(encoding="utf-8")
-    assert "import " not in script() and "export " not in script()
+def test_the_file_needs_no_other_files(tmp_path):
+    text = solve(2).explore(tmp_path / "path.html").read_text(encoding="utf-8")
     assert not re.search(r"(src|href)=|@import|url\(|fetch\(", text)
     assert len(text) < 400_000
-    assert "__" not in re.sub(r'id="scene">.*?</script>', "", text, flags=re.S)
+
+
+def test_the_script_contains_every_module_once():
+    """Names must differ, because all modules share one scope."""
+    script = bundle_script("standalone.js")
+    assert not re.search(r"^(import|export) ", script, re.M)
+    for file in files("geonet.plotting").joinpath("viewer").iterdir():
+        if file.name.endswith(".js"):
+            assert script.count(file.read_text(encoding="utf-8").splitlines()[0]) == 1, file.name
+    names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", script, re.M)
+    assert len(names) == len(set(names))
+    assert script.index("class Scale") < script.index("class Frames") < script.index("start();")
 
 
 def test_the_page_of_the_documentation_is_up_to_date():
     page = Path(__file__).parents[2] / "docs" / "images" / "morph.html"
-    assert script() in page.read_text(encoding="utf-8"), "run make screenshots"
-
-
-def test_modules_come_after_what_they_import():
-    """All of them, and no name is given twice: they end up in one script."""
-    there = {
-        file.name.removesuffix(".js") for file in VIEWER.iterdir() if file.name.endswith(".js")
-    }
-    assert there == set(MODULES)
-    names = []
-    for k, module in enumerate(MODULES):
-        text = (VIEWER / f"{module}.js").read_text(encoding="utf-8")
-        for wanted in re.findall(r'from "\./(\w+)\.js"', text):
-            assert wanted in MODULES[:k], (module, wanted)
-        names += re.findall(
-            r"^(?:export )?(?:async )?(?:function|class|const|let) (\w+)", text, re.M
-        )
-    assert len(names) == len(set(names))
+    text = page.read_text(encoding="utf-8")
+    assert bundle_script("standalone.js") in text, "run make screenshots"
 
 
 def test_text_of_a_page_is_escaped():
-    path = lumps(1)
+    path = solve(1)
     path.solver = "<script>alert(1)</script>"
-    page = explore_html(path, frames=2)
-    assert "<script>alert" not in page
+    assert "<script>alert" not in render_html(path, frames=2)
 
 
 def test_notebooks_show_a_path():
-    shown = lumps(2)._repr_html_()
-    assert shown.startswith("<iframe srcdoc=") and "&lt;!doctype html&gt;" in shown
-
-
-def test_notebooks_name_what_they_do_not_show():
-    path = lumps(1)
+    assert solve(2)._repr_html_().startswith("<iframe srcdoc=")
+    path = solve(1)
     values = torch.stack([path.source.tensor, path.target.tensor])
     batch = geonet.geodesic(*(Density(v, path.grid) for v in (values, values.flip(0))))
     assert batch._repr_html_() is None
-    slow = geonet.geodesic(path.source, path.target, "barycenter")
-    assert slow._repr_html_() is None
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("file", "options", "error", "message"),
     [
-        (
-            lambda path: path.explore("morph.gif"),
-            FileError,
-            "morph.gif does not end in .html; a page to explore is written as one.",
-        ),
-        (
-            lambda path: path.explore("morph.html", frames=1),
-            InputError,
-            "frames is 1; give a whole number, at least 2.",
-        ),
-        (
-            lambda path: path.explore("morph.html", cmap="magna"),
-            InputError,
-            "cmap is 'magna'; did you mean 'magma'?",
-        ),
-        (
-            lambda path: path.explore("morph.html", grid=Grid(12, 0, 1)),
-            InputError,
-            "The path lives on 12 cells on [0, 5], the grid asked for is 12 cells on [0, 1]: ",
-        ),
+        ("path.gif", {}, FileError, "path.gif is not an .html file"),
+        ("path.html", {"frames": 1}, InputError, "frames is 1"),
+        ("path.html", {"cmap": "magna"}, InputError, "did you mean 'magma'"),
+        ("path.html", {"grid": Grid(12, 0, 1)}, InputError, "12 cells on \\[0, 1\\]"),
     ],
 )
-def test_refusals(call, error, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(error) as refused:
-        call(lumps(1))
-    assert str(refused.value).startswith(message)
+def test_bad_pages_raise(file, options, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        solve(1).explore(tmp_path / file, **options)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_many_frames_and_few(tmp_path):
-    path = lumps(1)
-    for frames in (2, FRAMES, 101):
-        scene, levels, _ = scene_of(explore_html(path, frames))
-        assert scene["count"] == len(levels) == frames
+# ---- overlays
+
+
+def test_particles_represent_equal_masses():
+    values = torch.zeros(8, 8)
+    values[1, 2], values[6, 5] = 1.0, 3.0
+    cells = (spread_particles(Density(values, Grid((8, 8))), 400) * 8).floor().long().tolist()
+    assert (cells.count([1, 2]), cells.count([6, 5])) == (100, 300)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_particles_fill_a_uniform_box(d):
+    density = Density(torch.ones((8,) * d), Grid((8,) * d, -1, 3))
+    points = spread_particles(density, 4096)
+    assert points.shape == (4096, d)
+    assert bool(((points >= -1) & (points <= 3)).all())
+    assert torch.allclose(points.mean(0), torch.full((d,), 1.0, dtype=torch.float64), atol=0.05)
+    assert torch.equal(points, spread_particles(density, 4096))
+
+
+def test_overlays_of_a_translation():
+    """A box of cells that moves by 8 of 24 cells to the right."""
+    grid, ends = Grid((16, 24), (0, 0), (2, 3)), []
+    for start in (2, 10):
+        values = torch.zeros(16, 24)
+        values[4:12, start : start + 8] = 1.0
+        ends.append(Density(values, grid))
+    overlays, missing = compute_overlays(geonet.geodesic(*ends, "midpoint"))
+    tracks, potential = overlays["particles"], overlays["potential"]
+    assert tracks.shape == (9, 240, 2) and tracks.dtype == np.float32
+    assert np.allclose(tracks[-1] - tracks[0], [0, 8 / 24], atol=0.01)
+    assert np.allclose(tracks[4], (tracks[0] + tracks[-1]) / 2, atol=1e-6)
+    assert potential.shape == (5, 21, 32) and np.isfinite(potential).all()
+    assert missing == {}

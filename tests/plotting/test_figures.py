@@ -1,114 +1,140 @@
-"""Densities: curves, space × time, strips, projections and rows."""
+"""Figures of densities, paths, errors, slices, velocities and tracks."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from matplotlib.collections import LineCollection
+from matplotlib.quiver import Quiver
 
 import geonet
-from geonet.errors import InputError
-from geonet.plotting import plot_history, plot_together
+from geonet import plotting
+from geonet.errors import GridError, InputError, UnavailableError
+from geonet.metrics import l1
+from geonet.plotting import plot_error, plot_history, plot_slices, plot_together
+from geonet.plotting.figures import plot_tracks, plot_velocity
 from geonet.plotting.style import TIME_MAP
+from geonet.samples import sample_particles
 
 
-def test_line_shows_curves_and_history(line):
+def images(figure):
+    return [a.images[0] for a in figure.axes if a.images and a.get_label() != "<colorbar>"]
+
+
+def arrays(figure):
+    return [np.asarray(image.get_array()) for image in images(figure)]
+
+
+# ---- densities
+
+
+def test_a_1d_density_is_a_curve():
+    grid = geonet.Grid(30, 0, 3)
+    density = geonet.Density(np.arange(30) + 1.0, grid)
+    (axis,) = density.plot().axes
+    (curve,) = axis.get_lines()
+    x, y = (np.asarray(part) for part in curve.get_data())
+    assert x == pytest.approx(grid.axes()[0].numpy())
+    assert y == pytest.approx(density.numpy())
+    assert axis.get_xlim() == (0, 3)
+
+
+def test_a_2d_density_is_an_image_with_a_colour_bar():
+    density = geonet.Density(np.arange(12.0).reshape(3, 4), geonet.Grid((3, 4), 0, (3, 4)))
+    axis, bar = density.plot(cmap="gray", vmax=0.5).axes
+    (image,) = axis.images
+    assert np.asarray(image.get_array()) == pytest.approx(density.numpy())
+    assert (image.get_cmap().name, image.get_clim()) == ("gray", (0, 0.5))
+    assert bar.get_ylabel() == "density"
+
+
+def test_a_3d_density_has_three_projections():
+    values = np.random.default_rng(0).random((3, 4, 5))
+    density = geonet.Density(values, geonet.Grid((3, 4, 5), 0, (3, 4, 5)))
+    for image, hidden in zip(arrays(density.plot()), (2, 1, 0), strict=True):
+        assert image == pytest.approx(density.numpy().sum(hidden))
+
+
+def test_batches_of_densities_raise():
+    batch = geonet.Density(torch.rand(3, 5), geonet.Grid(5))
+    with pytest.raises(InputError, match=r"are 3 densities; draw one .* density\[0\]\.plot\(\)"):
+        batch.plot()
+    frames = geonet.geodesic(batch, batch, "linear").density([0, 1])
+    with pytest.raises(InputError, match=r"are 3 × 2 densities; .* density\[0\]\[0\]\.plot\(\)"):
+        frames.plot()
+
+
+# ---- paths
+
+
+def test_a_1d_path_has_curves_and_history(line):
     figure = line.plot((0, 0.5, 1))
     curves, history, bar = figure.axes
-    assert [entry.get_text() for entry in curves.get_legend().get_texts()] == [
-        "t = 0",
-        "t = 0.5",
-        "t = 1",
-    ]
-    for drawn, t in zip(curves.lines, (0, 0.5, 1), strict=True):
-        assert drawn.get_ydata() == pytest.approx(line.density(t).numpy())
-        assert drawn.get_xdata() == pytest.approx(line.grid.axes()[0].numpy())
-    assert len({drawn.get_color() for drawn in curves.lines}) == 3
+    labels = [entry.get_text() for entry in curves.get_legend().get_texts()]
+    assert labels == ["t = 0", "t = 0.5", "t = 1"]
+    for curve, t in zip(curves.lines, (0, 0.5, 1), strict=True):
+        assert curve.get_ydata() == pytest.approx(line.density(t).numpy())
+        assert curve.get_xdata() == pytest.approx(line.grid.axes()[0].numpy())
+    assert len({curve.get_color() for curve in curves.lines}) == 3
     assert curves.get_ylim()[0] == 0
     image = history.images[0]
     assert list(image.get_extent()) == [0, 2, 0, 1]
     assert np.asarray(image.get_array())[100] == pytest.approx(line.density(0.5).numpy())
     assert (history.get_xlabel(), history.get_ylabel()) == ("x", "t")
-    assert bar.get_ylabel() == "density, mass one"  # more of the source is beyond the box
+    assert bar.get_ylabel() == "density, mass one"  # the box cuts off more of the source
     assert f"W₂ = {float(line.distance):.4g}" in figure.get_suptitle()
 
 
-def test_many_curves_get_a_colour_bar_for_time(line):
-    figure = line.plot(np.linspace(0, 1, 9))
-    curves, _, bar, _ = figure.axes
+def test_many_curves_have_a_colour_bar_for_time(line):
+    curves, _, bar, _ = line.plot(np.linspace(0, 1, 9)).axes
     assert curves.get_legend() is None
     assert (bar.get_label(), bar.get_ylabel()) == ("<colorbar>", "t")
-    assert [drawn.get_color() for drawn in curves.lines] == [TIME_MAP(k / 8) for k in range(9)]
+    assert [curve.get_color() for curve in curves.lines] == [TIME_MAP(k / 8) for k in range(9)]
 
 
 def test_negative_values_of_a_curve_stay_visible(line):
-    class Dipping(type(line)):
-        kind = "dipping"
+    class Negative(type(line)):
+        kind = "negative"
 
         def _density(self, times, grid):
             return super()._density(times, grid) - 0.1
 
-    path = Dipping(line.source, line.target, "dipping")
-    del geonet.Geodesic.kinds["dipping"]
+    path = Negative(line.source, line.target, "negative")
+    del geonet.Geodesic.kinds["negative"]
     assert path.plot().axes[0].get_ylim()[0] < -0.05
-
-
-def test_history_alone_is_that_of_the_curves(line):
-    alone, bar = plot_history(line).axes
-    beside = line.plot().axes[1].images[0]
-    image = alone.images[0]
-    assert np.array_equal(image.get_array(), beside.get_array())
-    assert image.get_extent() == beside.get_extent()
-    assert image.norm.vmin == 0
-    assert bar.get_ylabel() == "density, mass one"  # more of the source is beyond the box
-    assert (alone.get_xlabel(), alone.get_ylabel()) == ("x", "t")
 
 
 def test_history_runs_upwards(line, inside):
     """The bump is left at the bottom, where t = 0, and right at the top."""
     figure = plot_history(line)
-    drawn = inside(figure, figure.axes[0]).astype(float).sum(-1)
-    width = drawn.shape[1]
-    assert drawn[-1].argmax() / width == pytest.approx(0.2, abs=0.03)
-    assert drawn[0].argmax() / width == pytest.approx(0.75, abs=0.03)
+    axis, bar = figure.axes
+    assert np.array_equal(axis.images[0].get_array(), line.plot().axes[1].images[0].get_array())
+    assert bar.get_ylabel() == "density, mass one"
+    brightness = inside(figure, axis).astype(float).sum(-1)
+    width = brightness.shape[1]
+    assert brightness[-1].argmax() / width == pytest.approx(0.2, abs=0.03)
+    assert brightness[0].argmax() / width == pytest.approx(0.75, abs=0.03)
 
 
-def test_history_is_drawn_on_a_finer_grid(line):
-    figure = plot_history(line, line.grid.with_shape(90))
-    assert figure.axes[0].images[0].get_array().shape[1] == 90
-
-
-def test_history_is_refused_in_2d(plane):
-    with pytest.raises(InputError, match=r"is 2D and space × time is drawn in 1D; use path.plot"):
-        plot_history(plane)
-
-
-def test_plane_is_a_strip_on_one_colour_scale(plane):
+def test_a_2d_path_is_a_strip_with_one_colour_scale(plane):
     figure = plane.plot((0, 0.25, 1))
     *frames, bar = figure.axes
     assert [axis.get_title() for axis in frames] == ["t = 0", "t = 0.25", "t = 1"]
     scales = {image.norm for axis in frames for image in axis.images}
     assert len(scales) == 1
-    top = float(plane.density((0, 0.25, 1)).tensor.max())
-    assert (scales.pop().vmin, bar.get_ylim()[1]) == (0, pytest.approx(top))
+    highest = float(plane.density((0, 0.25, 1)).tensor.max())
+    assert (scales.pop().vmin, bar.get_ylim()[1]) == (0, pytest.approx(highest))
     for axis, t in zip(frames, (0, 0.25, 1), strict=True):
         image = axis.images[0]
         assert list(image.get_extent()) == [0, 2, 0, 1]
         assert image.origin == "upper"
         assert np.asarray(image.get_array()) == pytest.approx(plane.density(t).numpy().T[::-1])
         assert axis.get_aspect() == 1
-    assert figure.get_suptitle() == "linear"  # which has no distance
+    assert figure.get_suptitle() == "linear"  # this solver has no distance
 
 
-def test_mass_is_bright_where_the_density_is(plane, inside):
-    """The bump at the lower left is drawn at the lower left: x to the right, y upwards."""
-    figure = plane.plot(0.0)
-    drawn = inside(figure, figure.axes[0]).astype(float).sum(-1)
-    row, column = np.unravel_index(drawn.argmax(), drawn.shape)
-    assert row / drawn.shape[0] == pytest.approx(1 - 0.3, abs=0.05)
-    assert column / drawn.shape[1] == pytest.approx(0.2, abs=0.05)
-
-
-def test_many_frames_break_into_rows(plane):
+def test_many_frames_have_several_rows(plane):
     figure = plane.plot(np.linspace(0, 1, 11))
     shown = [axis for axis in figure.axes if axis.images]
     assert len(shown) == 11
@@ -116,37 +142,338 @@ def test_many_frames_break_into_rows(plane):
     assert sum(not axis.axison for axis in figure.axes) == 1
 
 
-def test_finer_grid_is_drawn(plane):
-    figure = plane.plot(0.5, plane.grid.with_shape((64, 32)))
-    assert figure.axes[0].images[0].get_array().shape == (32, 64)
+def test_the_grid_of_a_figure_can_be_chosen(plane, line):
+    assert arrays(plane.plot(0.5, plane.grid.with_shape((64, 32))))[0].shape == (32, 64)
+    assert arrays(plot_history(line, line.grid.with_shape(90)))[0].shape[1] == 90
 
 
-def test_space_shows_three_projections(space):
+def test_a_3d_path_has_three_projections(space):
     figure = space.plot((0, 1))
-    shown = [axis for axis in figure.axes if axis.images and axis.get_label() != "<colorbar>"]
-    assert len(shown) == 6
     values = space.density(0).numpy()
-    first, _, second, _, third, _ = (np.asarray(a.images[0].get_array()) for a in shown)
+    first, _, second, _, third, _ = arrays(figure)
     assert first == pytest.approx(values.sum(2).T[::-1] * 0.5)
     assert second == pytest.approx(values.sum(1).T[::-1] * 0.5)
     assert third == pytest.approx(values.sum(0).T[::-1] * 0.5)
-    assert [(a.get_xlabel(), a.get_ylabel()) for a in shown[::2]] == [
-        ("x", "y"),
-        ("x", "z"),
-        ("y", "z"),
-    ]
+    shown = [axis for axis in figure.axes if axis.images and axis.get_label() != "<colorbar>"]
+    names = [(axis.get_xlabel(), axis.get_ylabel()) for axis in shown[::2]]
+    assert names == [("x", "y"), ("x", "z"), ("y", "z")]
     bars = [axis.get_ylabel() for axis in figure.axes if axis.get_label() == "<colorbar>"]
     assert bars == ["density over z", "density over y", "density over x"]
 
 
-def test_paths_together_have_a_row_each(plane, line):
-    figure = plot_together({"in the plane": plane, "on a line": line}, (0, 1))
-    assert [axis.get_ylabel() for axis in figure.axes] == ["in the plane", "", "on a line", ""]
+def test_paths_together_have_one_row_each(plane, line, space):
+    figure = plot_together({"2D": plane, "1D": line}, (0, 1))
+    assert [axis.get_ylabel() for axis in figure.axes] == ["2D", "", "1D", ""]
     assert [axis.get_title() for axis in figure.axes] == ["t = 0", "t = 1", "", ""]
     assert figure.axes[2].lines[0].get_ydata() == pytest.approx(line.density(0).numpy())
     assert figure.axes[2].get_ylim() == figure.axes[3].get_ylim()
+    with pytest.raises(InputError, match="is 3D; rows are for 1D and 2D paths"):
+        plot_together({"3D": space})
+    with pytest.raises(InputError, match="no paths"):
+        plot_together({})
 
 
-def test_rows_in_3d_are_refused(space):
-    with pytest.raises(InputError, match="is 3D; rows are made in one or two dimensions"):
-        plot_together({"space": space})
+# ---- path.plot(kind=...)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "draw"),
+    [
+        ("frames", "plane", plotting.plot_geodesic),
+        ("velocity", "shift", plot_velocity),
+        ("slices", "space", plot_slices),
+        ("history", "line", plot_history),
+        ("tracks", "shift", plot_tracks),
+    ],
+)
+def test_each_kind_calls_its_function(kind, name, draw, request, pixels):
+    path = request.getfixturevalue(name)
+    assert np.array_equal(pixels(path.plot(kind=kind)), pixels(draw(path)))
+
+
+def test_default_times_are_quarters(plane):
+    titles = [axis.get_title() for axis in plane.plot().axes if axis.images]
+    assert titles[:5] == ["t = 0", "t = 0.25", "t = 0.5", "t = 0.75", "t = 1"]
+
+
+def test_kinds_take_times_and_grid(shift):
+    figure = shift.plot((0.1, 0.9), shift.grid.with_shape((20, 15)), kind="velocity")
+    assert [axis.get_title() for axis in figure.axes[:2]] == ["t = 0.1", "t = 0.9"]
+    assert arrays(figure)[0].shape == (15, 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "options", "message"),
+    [
+        ("line", (), {"kind": "film"}, "kind is 'film'; choose one of frames, velocity, slices"),
+        ("plane", ("velocity",), {}, "pass a kind of figure as kind='velocity'"),
+        ("line", ((0, 1),), {"kind": "history"}, "kind='history' shows all times"),
+        ("shift", (), {"kind": "tracks", "cmap": "gray"}, "leave out cmap"),
+        ("line", (), {"kind": "slices"}, "is 1D and kind='slices' is for 3D"),
+        ("plane", (), {"kind": "history"}, "is 2D and kind='history' is for 1D"),
+        ("line", (), {"kind": "velocity"}, "is 1D and kind='velocity' is for 2D"),
+        ("space", (), {"kind": "tracks"}, "is 3D and kind='tracks' is for 2D"),
+    ],
+)
+def test_bad_kinds_raise(name, arguments, options, message, request):
+    with pytest.raises(InputError, match=message):
+        request.getfixturevalue(name).plot(*arguments, **options)
+
+
+# ---- errors
+
+
+@pytest.fixture(scope="module")
+def blend(line):
+    """The linear blend of the ends of `line`, which is wrong at t = 1/2."""
+    return geonet.geodesic(line.source, line.target, "linear")
+
+
+def error_labels(path, reference, times):
+    errors = l1(path.density(times), reference.density(times)).tolist()
+    return [f"L1 = {100 * error:.2f} %" for error in errors]
+
+
+def test_a_path_has_no_error_to_itself(line, plane, space, inside):
+    white = np.array([247, 247, 246])  # the middle of PuOr
+    for path in (plane, space):
+        figure = plot_error(path, path, 0.5)
+        for axis in (image.axes for image in images(figure)):
+            assert (np.abs(inside(figure, axis).astype(int) - white) <= 1).all()
+        assert "L1 = 0.00 %" in figure.axes[0].get_title()
+    curves, history, _ = plot_error(line, line).axes
+    assert all((curve.get_ydata() == 0).all() for curve in curves.lines)
+    assert not np.asarray(history.images[0].get_array()).any()
+
+
+def test_1d_errors_are_signed(line, blend):
+    times = (0, 0.5, 1)
+    figure = plot_error(blend, line, times)
+    curves, history, bar = figure.axes
+    difference = blend.density(0.5).numpy() - line.density(0.5).numpy()
+    assert curves.lines[1].get_ydata() == pytest.approx(difference)
+    assert curves.get_ylim()[0] == pytest.approx(-curves.get_ylim()[1])
+    assert np.asarray(history.images[0].get_array())[100] == pytest.approx(difference)
+    low, high = history.images[0].get_clim()
+    assert low == -high
+    assert high >= np.abs(difference).max()
+    entries = [entry.get_text() for entry in curves.get_legend().get_texts()]
+    assert [entry.split(", ")[1] for entry in entries] == error_labels(blend, line, times)
+    assert (curves.get_ylabel(), bar.get_ylabel()) == ("error", "error")
+    assert figure.get_suptitle() == "linear − quantile"
+
+
+def test_2d_errors_are_signed_maps(shift, inside):
+    blend = geonet.geodesic(shift.source, shift.target, "linear")
+    times = (0, 0.5)
+    figure = plot_error(blend, shift, times)
+    first, second = images(figure)
+    difference = blend.density(0.5).numpy() - shift.density(0.5).numpy()
+    assert np.asarray(second.get_array()) == pytest.approx(difference.T[::-1])
+    assert first.norm is second.norm
+    assert first.norm.vmax == -first.norm.vmin == pytest.approx(np.abs(difference).max())
+    titles = [axis.get_title() for axis in figure.axes[:2]]
+    assert [title.split("\n")[1] for title in titles] == error_labels(blend, shift, times)
+    # Too much mass at the ends is purple, too little in the middle orange.
+    picture = inside(figure, figure.axes[1]).astype(float)
+    height, width = picture.shape[:2]
+    for (x, y), is_purple in (((1, 2), True), ((1.5, 1.75), False), ((2, 1.5), True)):
+        red, _, blue = picture[int(height * (1 - y / 3)), int(width * x / 4)]
+        assert (blue > red + 20) if is_purple else (red > blue + 20)
+
+
+def test_3d_errors_are_projected(space):
+    other = geonet.geodesic(space.source, space.source, "linear")
+    figure = plot_error(space, other, (0.5, 1))
+    difference = space.density(1.0).numpy() - other.density(1.0).numpy()
+    shown = arrays(figure)
+    assert shown[1] == pytest.approx(difference.sum(2).T[::-1] * 0.5)
+    assert shown[5] == pytest.approx(difference.sum(0).T[::-1] * 0.5)
+    assert error_labels(space, other, (1.0,))[0] in figure.axes[1].get_title()
+
+
+def test_errors_are_computed_on_one_grid(line, blend):
+    fine = geonet.Grid(90, 0, 2)
+    reference = geonet.geodesic(*(end.resample(fine) for end in (line.source, line.target)))
+    assert arrays(plot_error(blend, reference))[0].shape[1] == 60
+    assert arrays(plot_error(blend, reference, grid=fine))[0].shape[1] == 90
+
+
+def test_rounding_errors_are_not_magnified(line):
+    class Rounded(type(line)):
+        kind = "rounded"
+
+        def _density(self, times, grid):
+            return super()._density(times, grid) * (1 + 1e-15)
+
+    del geonet.Geodesic.kinds["rounded"]
+    image = images(plot_error(Rounded(line.source, line.target, "rounded"), line))[0]
+    assert np.abs(image.get_array()).max() < 1e-3 * image.get_clim()[1]
+
+
+def test_bad_references_raise(line, plane, batch):
+    with pytest.raises(InputError, match="reference is"):
+        plot_error(line, line.source)
+    with pytest.raises(GridError, match=r"not defined on 60 cells.*give one in the same box"):
+        plot_error(line, plane)
+    with pytest.raises(InputError, match="3 pairs"):
+        plot_error(batch[0], batch)
+
+
+# ---- slices
+
+
+@pytest.mark.parametrize(
+    ("axis", "extent", "names", "position"),
+    [
+        (0, [0, 4, 0, 3], ("y", "z"), "x = 2.75"),
+        (1, [0, 5, 0, 3], ("x", "z"), "y = 2.25"),
+        (2, [0, 5, 0, 4], ("x", "y"), "z = 1.75"),
+    ],
+)
+def test_slices_are_layers_of_the_density(axis, extent, names, position, space):
+    figure = plot_slices(space, (0, 0.5, 1), axis=axis)
+    middle = space.grid.shape[axis] // 2
+    for image, t in zip(images(figure), (0, 0.5, 1), strict=True):
+        layer = space.density(t).numpy().take(middle, axis=axis)
+        assert np.asarray(image.get_array()) == pytest.approx(layer.T[::-1])
+        assert list(image.get_extent()) == extent
+    first = figure.axes[0]
+    assert (first.get_xlabel(), first.get_ylabel()) == names
+    assert figure.get_suptitle().endswith(f"at {position}")
+    assert len({image.norm for image in images(figure)}) == 1
+
+
+@pytest.mark.parametrize(("at", "layer"), [(0, 0), (0.2, 1), (0.99, 5), (1, 5)])
+def test_the_layer_can_be_chosen(at, layer, space):
+    (image,) = arrays(plot_slices(space, 0.5, at=at))
+    assert image == pytest.approx(space.density(0.5).numpy()[:, :, layer].T[::-1])
+
+
+def test_bad_slices_raise(space):
+    with pytest.raises(InputError, match="axis is 3"):
+        plot_slices(space, axis=3)
+    with pytest.raises(InputError, match=r"at is 1\.5"):
+        plot_slices(space, at=1.5)
+
+
+# ---- velocity
+
+
+def arrows_of(figure):
+    """Positions and vectors (n, 2) of the arrows of each frame."""
+    quivers = [c for axis in figure.axes for c in axis.collections if isinstance(c, Quiver)]
+    return [(np.asarray(q.get_offsets()), np.stack([q.U, q.V], axis=-1)) for q in quivers]
+
+
+def test_arrows_point_along_a_translation(shift):
+    figure = plot_velocity(shift, (0, 0.5, 1), arrows=20)
+    frames = arrows_of(figure)
+    assert len(frames) == 3
+    longest = 1.2 * 4 / 20  # 4 is the longer side
+    for _, arrows in frames:
+        assert len(arrows) > 5
+        expected = np.tile(np.array([1, -0.5]) / np.hypot(1, 0.5), (len(arrows), 1))
+        assert arrows / longest == pytest.approx(expected)
+    assert "longest arrow |v| = 1.12" in figure.get_suptitle()
+    assert arrays(figure)[2] == pytest.approx(shift.density(1.0).numpy().T[::-1])
+
+
+def test_arrows_cover_the_mass(shift):
+    for t, (points, _) in zip((0, 1), arrows_of(plot_velocity(shift, (0, 1))), strict=True):
+        mean = np.array([1, 2]) + t * np.array([1, -0.5])
+        assert points.mean(0) == pytest.approx(mean, abs=0.15)
+        assert (np.abs(points - mean) < (1, 0.7)).all()
+
+
+def test_arrows_are_proportional_to_the_speed():
+    """A Gaussian that grows: arrows point away from its mean, with one scale for all frames."""
+    grid = geonet.Grid((30, 30), 0, 3)
+    mixtures = [geonet.GaussianMixture.isotropic([[1.5, 1.5]], [s]) for s in (0.2, 0.4)]
+    path = geonet.geodesic(*(mixture.to_density(grid) for mixture in mixtures), "bures")
+    frames = arrows_of(plot_velocity(path, (0, 1)))
+    speeds, lengths = [], []
+    for t, (points, arrows) in zip((0, 1), frames, strict=True):
+        velocity = np.asarray(path.velocity(t, points[:, ::-1].copy()))[:, ::-1]
+        speeds.extend(np.linalg.norm(velocity, axis=-1))
+        lengths.extend(np.linalg.norm(arrows, axis=-1))
+        assert ((points - 1.5) * arrows).sum(-1).min() >= 0
+    assert np.ptp(speeds) > 0.3
+    assert lengths == pytest.approx(np.array(speeds) * max(lengths) / max(speeds))
+
+
+def test_arrows_are_visible(shift, inside):
+    """Only arrows are white: the brightest density is a pale yellow."""
+    figure = plot_velocity(shift, 0.5)
+    white = (inside(figure, figure.axes[0]) > 250).all(-1)
+    rows, columns = np.nonzero(white)
+    assert 50 < len(rows) < 0.2 * white.size
+    assert columns.mean() / white.shape[1] == pytest.approx(1.5 / 4, abs=0.05)
+    assert 1 - rows.mean() / white.shape[0] == pytest.approx(1.75 / 3, abs=0.05)
+
+
+def test_a_path_at_rest_has_arrows_of_length_zero(shift):
+    path = geonet.geodesic(shift.source, shift.source, "bures")
+    for _, arrows in arrows_of(plot_velocity(path, (0, 1))):
+        assert np.abs(arrows).max() == pytest.approx(0, abs=1e-6)
+
+
+# ---- tracks
+
+
+def test_tracks_are_trajectories_of_sampled_particles(shift):
+    axis = plot_tracks(shift, particles=30, seed=4).axes[0]
+    generator = torch.Generator().manual_seed(4)
+    starts = np.asarray(sample_particles(shift.density(0.0), 30, generator))
+    lines, first, last = axis.collections
+    assert isinstance(lines, LineCollection)
+    assert np.asarray(first.get_offsets()) == pytest.approx(starts)
+    assert np.asarray(last.get_offsets()) == pytest.approx(starts + np.array([1, -0.5]))
+    pieces = np.asarray(lines.get_segments()).reshape(-1, 30, 2, 2)
+    assert pieces[0, :, 0] == pytest.approx(starts)
+    assert pieces[-1, :, 1] == pytest.approx(np.asarray(shift.trajectories(1.0, starts)))
+    assert pieces[1:, :, 0] == pytest.approx(pieces[:-1, :, 1])  # without a gap
+    assert (axis.get_xlim(), axis.get_ylim(), axis.get_aspect()) == ((0, 4), (0, 3), 1)
+
+
+def test_tracks_have_the_colours_of_time(shift, pixels):
+    figure = plot_tracks(shift, particles=5)
+    pixels(figure)
+    lines, first, last = figure.axes[0].collections
+    assert lines.get_cmap() == TIME_MAP
+    assert lines.get_clim() == (0, 1)
+    times = np.asarray(lines.get_array()).reshape(-1, 5)
+    assert (np.diff(times[:, 0]) > 0).all()
+    assert np.ptp(times, axis=1).max() == 0
+    assert tuple(first.get_facecolor()[0]) == TIME_MAP(0.0)
+    assert tuple(last.get_facecolor()[0]) == TIME_MAP(1.0)
+    assert figure.axes[1].get_ylabel() == "t"
+
+
+def test_source_and_target_are_faint_behind_tracks(shift):
+    source, target = (image.get_array() for image in plot_tracks(shift).axes[0].images)
+    for picture, t in ((source, 0.0), (target, 1.0)):
+        density = shift.density(t).numpy().T[::-1]
+        opacity = np.asarray(picture)[..., 3]
+        assert opacity.max() < 0.6
+        assert opacity / opacity.max() == pytest.approx(density / density.max())
+        assert np.asarray(picture)[0, 0, :3] == pytest.approx(TIME_MAP(t)[:3])
+
+
+def test_paths_between_mixtures_need_a_grid_for_tracks(shift):
+    path = geonet.geodesic(shift.source.mixture, shift.target.mixture, "bures")
+    figure = plot_tracks(path, shift.grid, particles=3)
+    assert len(figure.axes[0].collections[1].get_offsets()) == 3
+
+
+@pytest.mark.parametrize("draw", [plot_velocity, plot_tracks])
+def test_solvers_without_a_velocity_raise(draw, plane):
+    with pytest.raises(UnavailableError, match="'linear'"):
+        draw(plane)
+
+
+def test_too_few_arrows_or_particles_raise(shift):
+    with pytest.raises(InputError, match="arrows is 1"):
+        plot_velocity(shift, arrows=1)
+    with pytest.raises(InputError, match="particles is 0"):
+        plot_tracks(shift, particles=0)

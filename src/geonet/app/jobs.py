@@ -1,4 +1,4 @@
-"""Paths for the page: solved when their turn comes, kept for a while, dropped when outdated."""
+"""Computation behind the page: one solver thread, a cache of paths, and errors with HTTP status."""
 
 from __future__ import annotations
 
@@ -18,203 +18,186 @@ import torch
 from starlette.responses import Response
 
 from geonet.api import geodesic
-from geonet.app.requests import Asked
+from geonet.app.requests import SolveRequest
 from geonet.errors import ConvergenceWarning, GeonetError
 from geonet.grid import Grid
 from geonet.mixture import GaussianMixture
 from geonet.paths import Geodesic
 
-# ---- What the server refuses: one sentence, and a status of HTTP.
+Value = TypeVar("Value")
+Result = TypeVar("Result")
 
 
-BUSY = "Too many requests wait; try again in a moment."
-
-
-class RefusedError(GeonetError):
-    """A request that gets no answer.
+class RequestError(GeonetError):
+    """An error with an HTTP status other than 400.
 
     Attributes:
-        status: of HTTP.
-        headers: that go with it.
+        status: HTTP status.
+        headers: further HTTP headers of the response.
     """
 
     def __init__(self, message: str, status: int, headers: Mapping[str, str] | None = None):
         super().__init__(message)
-        self.status, self.headers = status, dict(headers or {})
-
-    def response(self) -> Response:
-        """The refusal as JSON."""
-        return refusal(str(self), self.status, self.headers)
+        self.status, self.headers = status, headers
 
 
-def refusal(sentence: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    """{"error": sentence} with a status. ASCII alone: a name may hold half of a character."""
-    body = json.dumps({"error": sentence})
+def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    """Return {"error": message}, escaped to ASCII because JSON can hold half a surrogate pair."""
+    body = json.dumps({"error": message})
     return Response(body, status, headers, media_type="application/json")
 
 
-KEPT_PATHS, KEPT_CLIENTS = 8, 256
-
-Value = TypeVar("Value")
-
-
 @dataclass(frozen=True, eq=False)
-class Solved:
-    """A path, and what it took.
+class SolvedPath:
+    """A path and the time that it took.
 
     Attributes:
-        path: between the two drawings.
-        seconds: to solve.
+        path: the geodesic between the two drawings.
+        seconds: time to solve.
     """
 
     path: Geodesic
     seconds: float
 
 
-class Solving:
-    """The last paths by their keys, and the last number of every page."""
+class PathCache:
+    """The most recent paths by key, and the number of the latest request of each page."""
 
-    def __init__(self) -> None:
-        self.paths: Recent[Solved] = Recent(KEPT_PATHS)
-        self.numbers: Recent[int] = Recent(KEPT_CLIENTS)
+    def __init__(self, max_paths: int = 8, max_clients: int = 256) -> None:
+        self.paths: LRUCache[SolvedPath] = LRUCache(max_paths)
+        self.latest: LRUCache[int] = LRUCache(max_clients)
 
-    def note(self, asked: Asked) -> None:
-        """Remember that a page asked for a path: what it asked for before is outdated."""
-        before = self.numbers.get(asked.client)
-        self.numbers.put(asked.client, max(asked.number, before or 0))
+    def record(self, request: SolveRequest) -> None:
+        """Record a request, which makes earlier ones of the same page outdated."""
+        self.latest.put(request.client, max(request.number, self.latest.get(request.client) or 0))
 
-    def check_latest(self, asked: Asked) -> None:
-        """Refuse what is outdated."""
-        latest = self.numbers.get(asked.client)
-        if latest is not None and asked.number < latest:
-            raise RefusedError("A newer drawing is being solved.", 409)
+    def ensure_current(self, request: SolveRequest) -> None:
+        """Raise RequestError if the page has sent a later request."""
+        latest = self.latest.get(request.client)
+        if latest is not None and request.number < latest:
+            raise RequestError("A newer drawing is being solved.", 409)
 
-    def solved(self, asked: Asked) -> Solved:
-        """The path that is asked for, solved unless it is one of the last."""
-        known = self.paths.get(asked.key)
-        if known is not None:
-            return known
-        options = dict(asked.solver.options)
-        if asked.epsilon is not None:
-            options["epsilon"] = asked.epsilon
-        began = perf_counter()
-        path = geodesic(asked.source, asked.target, asked.solver.name, **options)
-        solved = Solved(path, perf_counter() - began)
-        self.paths.put(asked.key, solved)
+    def solve(self, request: SolveRequest) -> SolvedPath:
+        """Return the path of a request from the cache, or solve it."""
+        cached = self.paths.get(request.key)
+        if cached is not None:
+            return cached
+        start = perf_counter()
+        path = geodesic(request.source, request.target, request.solver.name, **request.options)
+        solved = SolvedPath(path, perf_counter() - start)
+        self.paths.put(request.key, solved)
         return solved
 
 
-def first_path() -> None:
-    """Solve a pair that nobody asked for: it loads the network and the compiled loops."""
-    grid = Grid((64, 64))
-    source, target = (
-        GaussianMixture.isotropic([[x, 0.3], [0.5, x]], 0.1).on(grid) for x in (0.3, 0.7)
-    )
-    _ = geodesic(source, target).report
+class LRUCache(Generic[Value]):
+    """A thread-safe mapping that drops the least recently used value when it is full."""
 
-
-class Recent(Generic[Value]):
-    """The values that were used last, at most so many, by name; for several threads."""
-
-    def __init__(self, most: int):
-        self._most, self._lock = most, Lock()
+    def __init__(self, capacity: int):
+        self._capacity, self._lock = capacity, Lock()
         self._values: OrderedDict[str, Value] = OrderedDict()
 
-    def get(self, name: str) -> Value | None:
-        """The value, or None where it is not kept."""
+    def get(self, key: str) -> Value | None:
+        """Return a value, or None if it is not in the cache."""
         with self._lock:
-            if name in self._values:
-                self._values.move_to_end(name)
-            return self._values.get(name)
+            if key in self._values:
+                self._values.move_to_end(key)
+            return self._values.get(key)
 
-    def put(self, name: str, value: Value) -> None:
-        """Keep a value; the one that was not used for longest may go."""
+    def put(self, key: str, value: Value) -> None:
+        """Insert or replace a value."""
         with self._lock:
-            self._values[name] = value
-            self._values.move_to_end(name)
-            if len(self._values) > self._most:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            if len(self._values) > self._capacity:
                 self._values.popitem(last=False)
 
     def __len__(self) -> int:
         return len(self._values)
 
 
-# ---- The one thread that computes: torch and the compiled loops use all cores by themselves.
+def warm_up() -> None:
+    """Solve a small pair, which loads the network and the compiled kernels."""
+    grid = Grid((64, 64))
+    source, target = (
+        GaussianMixture.isotropic([[x, 0.3], [0.5, x]], 0.1).to_density(grid) for x in (0.3, 0.7)
+    )
+    _ = geodesic(source, target).report
 
 
-Result = TypeVar("Result")
-Turn = tuple[Callable[[], Any], Future[Any]]
+class SolverThread:
+    """The one thread that computes, in the order of submission.
 
-WAITING = 16  # pieces of work behind the one that is being done
-STOPPED = "geonet app was stopped; start it again."
+    One is enough: torch and the compiled kernels use all cores.
+    """
 
-
-class Worker:
-    """Does one piece of work after the other, in the order in which they come."""
-
-    def __init__(self) -> None:
-        self._waiting: Queue[Turn | None] = Queue(WAITING)
-        self._lock, self._open = Lock(), True
-        self._unanswered: set[Future[Any]] = set()
-        # A daemon, since nobody can stop a thread that computes; see `ended`.
-        self._thread = Thread(target=self._run, name="geonet-worker", daemon=True)
+    def __init__(self, max_waiting: int = 16) -> None:
+        self._queue: Queue[tuple[Callable[[], Any], Future[Any]] | None] = Queue(max_waiting)
+        self._lock, self._is_open = Lock(), True
+        self._pending: set[Future[Any]] = set()
+        # A daemon, because a running computation cannot be stopped; see `join`.
+        self._thread = Thread(target=self._run, name="geonet-solver", daemon=True)
         self._thread.start()
 
-    def asked_for(self, work: Callable[[], Result]) -> Future[Result]:
-        """What `work` gives or raises when its turn comes; refused at once if too many wait.
+    def submit(self, work: Callable[[], Result]) -> Future[Result]:
+        """Queue a computation; raise RequestError if the queue is full.
 
-        Work whose future was cancelled meanwhile is passed over.
+        A computation whose future is cancelled while it waits is skipped.
         """
-        answer: Future[Result] = Future()
+        future: Future[Result] = Future()
         with self._lock:
-            if not self._open:
-                raise RefusedError(STOPPED, 503)
+            if not self._is_open:
+                raise self._stopped_error()
             try:
-                self._waiting.put_nowait((work, answer))
+                self._queue.put_nowait((work, future))
             except Full:
-                raise RefusedError(BUSY, 503) from None
-            self._unanswered.add(answer)
-        answer.add_done_callback(self._forget)
-        return answer
+                message = "Too many requests are waiting; try again in a moment."
+                raise RequestError(message, 503) from None
+            self._pending.add(future)
+        future.add_done_callback(self._discard)
+        return future
 
     def close(self) -> None:
-        """Refuse all that waits, and what is being done; take nothing more."""
+        """Fail all pending computations, including the running one, and accept no more."""
         with self._lock:
-            self._open, refused = False, list(self._unanswered)
-        for answer in refused:
-            with suppress(InvalidStateError):  # given, or given up, in this moment
-                answer.set_exception(RefusedError(STOPPED, 503))
-        with suppress(Full):  # then there is something else to wake it up
-            self._waiting.put_nowait(None)
+            self._is_open, pending = False, list(self._pending)
+        for future in pending:
+            with suppress(InvalidStateError):  # finished or cancelled in the meantime
+                future.set_exception(self._stopped_error())
+        with suppress(Full):  # a full queue wakes the thread as well
+            self._queue.put_nowait(None)
 
-    def ended(self, patience: float) -> bool:
-        """Whether the thread of a closed worker ends within so many seconds.
+    def join(self, timeout: float) -> bool:
+        """Wait for a closed thread; return whether it has ended.
 
-        If not, the process should end by `os._exit`: Python would free what it computes with.
+        If not, end the process by `os._exit`: a normal exit would free memory that is in use.
         """
-        self._thread.join(patience)
+        self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (turn := self._waiting.get()) is not None and self._open:
-            _take(*turn)
-            del turn  # while this thread waits, it keeps neither question nor answer
+        while (job := self._queue.get()) is not None and self._is_open:
+            _run_job(*job)
+            del job  # do not keep request and result while waiting
 
-    def _forget(self, answer: Future[Any]) -> None:
+    def _discard(self, future: Future[Any]) -> None:
         with self._lock:
-            self._unanswered.discard(answer)
+            self._pending.discard(future)
+
+    @staticmethod
+    def _stopped_error() -> RequestError:
+        return RequestError("geonet app was stopped; start it again.", 503)
 
 
-def _take(work: Callable[[], Any], answer: Future[Any]) -> None:
-    """Do a piece of work, if anybody still waits for it."""
-    if answer.done():
+def _run_job(work: Callable[[], Any], future: Future[Any]) -> None:
+    """Compute the result of a future, unless it was cancelled."""
+    if future.done():
         return
-    with suppress(InvalidStateError):  # nobody waits any longer
+    with suppress(InvalidStateError):  # cancelled or failed by `close` in the meantime
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # the report says it as well
                 result = work()
-        except Exception as error:  # it goes to whoever asked, and the thread goes on
-            answer.set_exception(error)
+        except Exception as error:  # belongs to the request; the thread continues
+            future.set_exception(error)
         else:
-            answer.set_result(result)
+            future.set_result(result)

@@ -1,4 +1,4 @@
-"""What the page asks for: a JSON body, checked and turned into two densities."""
+"""Requests of the page: solver menu, JSON bodies and uploaded files, with their limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import json
 import math
 import re
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
@@ -23,237 +25,219 @@ from geonet.app.gallery import encode_values
 from geonet.density import Density
 from geonet.errors import DensityError, FileError, GridError, InputError, SolverError
 from geonet.grid import Grid
-from geonet.io import FORMATS, parse_file
+from geonet.io import IMAGE_FORMATS, parse_file
 from geonet.plotting.style import DENSITY_MAP
+from geonet.solvers.base import MenuEntry
 from geonet.solvers.registry import load_solver_classes
 
-# ---- What the page offers: solvers, cells and noise, with limits that keep every answer quick.
+
+@dataclass(frozen=True)
+class PageLimits:
+    """Choices of the page and limits that keep its answers fast.
+
+    Attributes:
+        cells: numbers of cells along an axis that the page offers, by dimension.
+        default_cells: initial number of cells, by dimension.
+        max_cells: largest number of cells along an axis, by dimension.
+        time_limit: seconds for solvers with that option.
+        max_frames: largest number of frames of a path.
+        max_values: largest number of pixels or values in an uploaded file.
+        max_npz_bytes: largest size of an uploaded .npz file when unpacked.
+        max_csv_bytes: largest size of an uploaded .csv file.
+    """
+
+    cells: Mapping[int, tuple[int, ...]] = field(
+        default_factory=lambda: {1: (128, 256, 512), 2: (32, 64, 128)}
+    )
+    default_cells: Mapping[int, int] = field(default_factory=lambda: {1: 256, 2: 64})
+    max_cells: Mapping[int, int] = field(default_factory=lambda: {1: 1024, 2: 256})
+    time_limit: float = 5.0
+    max_frames: int = 65
+    max_values: int = 2**24
+    max_npz_bytes: int = 2**27
+    max_csv_bytes: int = 2**23
 
 
-PATIENCE = 5.0  # seconds after which a solver answers with what it has
-MOST_CELLS = {1: 1024, 2: 256}  # an axis
-LEAST_CELLS = 2
-CELLS = {1: (128, 256, 512), 2: (32, 64, 128)}
-USUAL_CELLS = {1: 256, 2: 64}
+LIMITS = PageLimits()
 
 
 @dataclass(frozen=True)
 class SolverChoice:
-    """A solver on the page.
+    """A solver in the menu of the page.
 
     Attributes:
-        name: in the registry.
-        label: what people read.
-        options: that it always gets.
-        epsilon: whether people choose its noise.
-        most: cells an axis, where it is slower than others.
+        name: name in the registry.
+        menu: label and limits from its metadata.
+        options: options that it always gets.
     """
 
     name: str
-    label: str
-    options: dict[str, Any] = field(default_factory=dict)
-    epsilon: bool = False
-    most: int | None = None
+    menu: MenuEntry
+    options: Mapping[str, Any]
 
 
-def _read_menu() -> dict[int, tuple[SolverChoice, ...]]:
-    """Return the solvers that the page offers in each dimension, from their metadata."""
-    choices: dict[int, tuple[SolverChoice, ...]] = {1: (), 2: ()}
+@cache
+def list_solvers(dimension: int) -> dict[str, SolverChoice]:
+    """Return the solvers that the page offers in a dimension, by name."""
+    choices = {}
     for name, cls in load_solver_classes().items():
         menu = cls.info.menu
-        if menu is None:
-            continue
-        options = {"time_limit": PATIENCE} if hasattr(cls, "time_limit") else {}
-        has_epsilon = menu.epsilon is not None
-        choice = SolverChoice(name, menu.label, options, has_epsilon, menu.max_cells)
-        for dimension in menu.dimensions:
-            choices[dimension] += (choice,)
+        if menu is not None and dimension in menu.dimensions and cls.info.takes(dimension):
+            options = {"time_limit": LIMITS.time_limit} if hasattr(cls, "time_limit") else {}
+            choices[name] = SolverChoice(name, menu, options)
     return choices
 
 
-SOLVERS = _read_menu()
-LEAST_EPSILON, USUAL_EPSILON, MOST_EPSILON = next(
-    cls.info.menu.epsilon
-    for cls in load_solver_classes().values()
-    if cls.info.menu is not None and cls.info.menu.epsilon is not None
-)
-
-
-def find_choice(name: str, dimension: int) -> SolverChoice | None:
-    """The offer of this name in so many dimensions."""
-    return next((offer for offer in SOLVERS[dimension] if offer.name == name), None)
-
-
 def page_settings() -> dict[str, Any]:
-    """All that the page has to know, as plain data."""
+    """Return the settings in the page, as JSON data."""
     colours = DENSITY_MAP(range(256), bytes=True)[:, :3]
     return {
         "solvers": {
-            str(dimension): [
-                {"name": offer.name, "label": offer.label, "epsilon": offer.epsilon}
-                for offer in offers
+            dimension: [
+                {"name": name, "label": choice.menu.label, "epsilon": choice.menu.epsilon}
+                for name, choice in list_solvers(dimension).items()
             ]
-            for dimension, offers in SOLVERS.items()
+            for dimension in (1, 2)
         },
-        "epsilon": {"least": LEAST_EPSILON, "most": MOST_EPSILON, "usual": USUAL_EPSILON},
-        "cells": {str(dimension): list(cells) for dimension, cells in CELLS.items()},
-        "usual": {str(dimension): cells for dimension, cells in USUAL_CELLS.items()},
+        "cells": LIMITS.cells,
+        "default_cells": LIMITS.default_cells,
         "colours": base64.b64encode(colours.tobytes()).decode(),
         "version": VERSION,
     }
 
 
-KEYS = ("client", "number", "shape", "source", "target", "solver", "epsilon", "frames")
-CLIENT = re.compile(r"[A-Za-z0-9-]{1,64}")
-LARGEST = 2**53  # up to which JavaScript counts
-LEAST_FRAMES, MOST_FRAMES = 2, 65
-MOST_PARTICLES = 1000
-SIDES = {"source": "left", "target": "right"}
-
-
 @dataclass(frozen=True, eq=False)
 class SolveRequest:
-    """A question of the page.
+    """A pair of drawings to solve.
 
     Attributes:
-        client: the page that asks.
-        number: of the question, counted by the page.
-        shape: of the grid, which is the unit box.
-        source: what is drawn on the left; its given mass is that of the numbers of the page.
-        target: what is drawn on the right.
-        solver: its offer.
-        epsilon: the noise; None for the solver's own.
-        frames: how many, at even times.
-        key: of the path: equal for questions that the same path answers.
+        client: identifier of the page.
+        number: number of the request, counted by the page.
+        source: the left drawing on the unit box; its given mass is in the units of the page.
+        target: the right drawing.
+        solver: the chosen solver.
+        options: all options of the solver.
+        frames: number of frames at equally spaced times.
+        key: identifier of the path, equal for requests with the same path.
     """
 
     client: str
     number: int
-    shape: tuple[int, ...]
     source: Density
     target: Density
     solver: SolverChoice
-    epsilon: float | None
+    options: Mapping[str, Any]
     frames: int
     key: str
 
 
-def parse_json(body: bytes) -> dict[str, Any]:
-    """The JSON object of a body; NaN and Infinity, which Python would take, are refused."""
+def parse_request(body: bytes) -> SolveRequest:
+    """Parse and check the JSON body of a request."""
+    data = _parse_json(body)
+    client = data["client"]
+    if not isinstance(client, str) or not re.fullmatch(r"[A-Za-z0-9-]{1,64}", client):
+        raise InputError(
+            f"client is {short_repr(client)}; give 1 to 64 letters, digits or hyphens."
+        )
+    _check_integer(data["number"], "number", 0, 2**53)
+    _check_integer(data["frames"], "frames", 2, LIMITS.max_frames)
+    shape = _parse_shape(data["shape"])
+    solver = _parse_solver(data["solver"], shape)
+    options = {**solver.options, **_parse_epsilon(data["epsilon"], solver)}
+    drawings = (
+        _decode_drawing(data["source"], shape, "left"),
+        _decode_drawing(data["target"], shape, "right"),
+    )
+    source, target = (Density(values.astype(np.float64), Grid(shape)) for values in drawings)
+    digest = hashlib.sha256(json.dumps([shape, solver.name, options]).encode())
+    for values in drawings:
+        digest.update(values.tobytes())
+    return SolveRequest(
+        client,
+        data["number"],
+        source,
+        target,
+        solver,
+        options,
+        data["frames"],
+        digest.hexdigest(),
+    )
+
+
+def _parse_json(body: bytes) -> dict[str, Any]:
+    """Parse a JSON object with exactly the expected keys; reject NaN and Infinity."""
+
+    def reject_constant(name: str) -> NoReturn:
+        raise InputError(f"The request contains {name}; give finite numbers.")
+
     try:
-        found = json.loads(body, parse_constant=_refuse_constant)
+        data = json.loads(body, parse_constant=reject_constant)
     except InputError:
         raise
     except (ValueError, RecursionError) as error:
         raise InputError("The request is not JSON; reload the page.") from error
-    if not isinstance(found, dict):
-        raise InputError(f"The request is {short_repr(found)}; give a JSON object.")
-    return found
+    keys = {"client", "number", "shape", "source", "target", "solver", "epsilon", "frames"}
+    if not isinstance(data, dict) or set(data) != keys:
+        raise InputError(f"The request is not an object with the keys {', '.join(sorted(keys))}.")
+    return data
 
 
-def parse_request(given: dict[str, Any]) -> SolveRequest:
-    """The question of a JSON object; refuses whatever is not as the contract says."""
-    _check_keys(given)
-    client, number = given["client"], given["number"]
-    if not isinstance(client, str) or not CLIENT.fullmatch(client):
-        raise InputError(
-            f"client is {short_repr(client)}; give 1 to 64 letters, digits or hyphens."
-        )
-    _check_whole(number, "number", 0, LARGEST)
-    _check_whole(given["frames"], "frames", LEAST_FRAMES, MOST_FRAMES)
-    shape = _shape(given["shape"])
-    offer = _offer(given["solver"], shape)
-    epsilon = _epsilon(given["epsilon"], offer)
-    drawn = {end: _drawn(given[end], shape, side) for end, side in SIDES.items()}
-    grid = Grid(shape)
-    source, target = (Density(values.astype(np.float64), grid) for values in drawn.values())
-    key = _key(shape, offer.name, epsilon, *drawn.values())
-    return SolveRequest(client, number, shape, source, target, offer, epsilon, given["frames"], key)
-
-
-def pop_particles(given: dict[str, Any]) -> int:
-    """How many particles are asked for, taken out of a JSON object."""
-    count = given.pop("particles", None)
-    _check_whole(count, "particles", 1, MOST_PARTICLES)
-    return count
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise InputError(f"The request holds {name}, which is no number; give finite numbers.")
-
-
-def _check_keys(given: dict[str, Any]) -> None:
-    unknown = [key for key in given if key not in KEYS]
-    if unknown:
-        raise InputError(f"The request has the unknown key {short_repr(unknown[0])}; leave it out.")
-    missing = [key for key in KEYS if key not in given]
-    if missing:
-        raise InputError(f"The request has no key {missing[0]!r}; reload the page.")
-
-
-def _check_whole(value: Any, name: str, least: int, most: int) -> None:
+def _check_integer(value: Any, name: str, least: int, most: int) -> None:
     if not is_integer(value) or not least <= value <= most:
-        raise InputError(
-            f"{name} is {short_repr(value)}; give a whole number from {least} to {most}."
-        )
+        raise InputError(f"{name} is {short_repr(value)}; give an integer from {least} to {most}.")
 
 
-def _shape(given: Any) -> tuple[int, ...]:
-    """(n,) or (n, n)."""
-    if (
-        not isinstance(given, list)
-        or len(given) not in MOST_CELLS
-        or not all(map(is_integer, given))
-    ):
-        raise GridError(f"shape is {short_repr(given)}; give [n] or [n, n].")
-    most = MOST_CELLS[len(given)]
-    if min(given) < LEAST_CELLS:
+def _parse_shape(value: Any) -> tuple[int, ...]:
+    """Return (n,) or (n, n)."""
+    if not isinstance(value, list) or len(value) not in (1, 2) or value[0] != value[-1]:
+        raise GridError(f"shape is {short_repr(value)}; give [n] or [n, n].")
+    for n in value:
+        check_cells(len(value), n)
+    return tuple(value)
+
+
+def check_cells(dimension: int, cells: int) -> None:
+    """Raise GridError unless the page can show so many cells along an axis."""
+    if dimension not in LIMITS.max_cells:
+        raise GridError(f"dimension is {dimension}; give 1 or 2.")
+    most = LIMITS.max_cells[dimension]
+    if not is_integer(cells) or not 2 <= cells <= most:
         raise GridError(
-            f"shape is {short_repr(given)}, too few cells to draw on; "
-            f"give at least {LEAST_CELLS} along each axis."
+            f"The number of cells is {short_repr(cells)}; give 2 to {most} in {dimension}D."
         )
-    if max(given) > most:
-        raise GridError(
-            f"shape is {short_repr(given)}, too many cells for this page; "
-            f"give at most {most} along each axis."
-        )
-    if len(set(given)) > 1:
-        raise GridError(
-            f"shape is {short_repr(given)}, not a square; give as many rows as columns."
-        )
-    return tuple(given)
 
 
-def _offer(name: Any, shape: tuple[int, ...]) -> SolverChoice:
-    dimension = len(shape)
-    offer = find_choice(name, dimension) if isinstance(name, str) else None
-    if offer is None:
-        names = ", ".join(known.name for known in SOLVERS[dimension])
+def _parse_solver(name: Any, shape: tuple[int, ...]) -> SolverChoice:
+    solvers = list_solvers(len(shape))
+    if not isinstance(name, str) or name not in solvers:
         raise SolverError(
-            f"The page offers no solver {short_repr(name)} in {dimension}D; choose from {names}."
+            f"solver is {short_repr(name)}; choose one of {', '.join(solvers)} in {len(shape)}D."
         )
-    if offer.most is not None and max(shape) > offer.most:
+    solver = solvers[name]
+    most = solver.menu.max_cells
+    if most is not None and len(shape) == 2 and max(shape) > most:
         raise SolverError(
-            f"The solver {offer.name!r} is slow on so many cells; "
-            f"choose at most {offer.most} along each axis, or another solver."
+            f"The solver {name!r} is slow on grids of this size; "
+            f"choose at most {most} cells along each axis, or another solver."
         )
-    return offer
+    return solver
 
 
-def _epsilon(given: Any, offer: SolverChoice) -> float | None:
-    if given is None:
-        return None
-    if not offer.epsilon:
-        raise SolverError(f"The solver {offer.name!r} takes no epsilon; give null.")
-    if not is_number(given) or not LEAST_EPSILON <= given <= MOST_EPSILON:
+def _parse_epsilon(value: Any, solver: SolverChoice) -> dict[str, float]:
+    if value is None:
+        return {}
+    if solver.menu.epsilon is None:
+        raise SolverError(f"The solver {solver.name!r} has no epsilon; give null.")
+    least, _, most = solver.menu.epsilon
+    if not is_number(value) or not least <= value <= most:
         raise SolverError(
-            f"epsilon is {short_repr(given)}; give a number from {LEAST_EPSILON:g} to {MOST_EPSILON:g}."
+            f"epsilon is {short_repr(value)}; give a number from {least:g} to {most:g}."
         )
-    return float(given)
+    return {"epsilon": float(value)}
 
 
-def _drawn(text: Any, shape: tuple[int, ...], side: str) -> np.ndarray:
-    """The numbers of a drawing, (*shape), uint16."""
+def _decode_drawing(text: Any, shape: tuple[int, ...], side: str) -> np.ndarray:
+    """Decode the base64 values of a drawing, (*shape), uint16."""
     try:
         content = base64.b64decode(text, validate=True)
     except (TypeError, ValueError) as error:
@@ -262,7 +246,7 @@ def _drawn(text: Any, shape: tuple[int, ...], side: str) -> np.ndarray:
     if len(content) != needed:
         raise DensityError(
             f"The {side} drawing has {len(content)} bytes and its grid needs {needed}; "
-            "give two bytes a cell."
+            "send two bytes for each cell."
         )
     values = np.frombuffer(content, "<u2")
     if not values.any():
@@ -270,110 +254,90 @@ def _drawn(text: Any, shape: tuple[int, ...], side: str) -> np.ndarray:
     return values.reshape(shape)
 
 
-def _key(shape: tuple[int, ...], solver: str, epsilon: float | None, *drawn: np.ndarray) -> str:
-    digest = hashlib.sha256(json.dumps([shape, solver, epsilon]).encode())
-    for values in drawn:
-        digest.update(values.tobytes())
-    return digest.hexdigest()
-
-
-# ---- A file that was dropped on the page, as a density on the page's cells.
-
-
-IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp")
-SUFFIXES = (*IMAGES, ".npy", ".npz", ".csv")
-MOST_VALUES = 2**24  # pixels or numbers
-MOST_UNPACKED = 2**27  # bytes of an npz
-MOST_TEXT = 2**23  # bytes of a csv
-LONGEST = 80  # characters of a label
-NOUNS = {1: "a curve", 2: "a picture", 3: "a volume"}
-
-
 def read_upload(content: bytes, name: str, dimension: int, cells: int) -> dict[str, Any]:
-    """What a file holds: its values (base64 of uint16), a label, and what was changed.
+    """Read an uploaded file as a drawing: `values` (base64 of uint16) and `notes` on changes.
 
-    The name that came with the file is its label, and says what kind of file it is. On the disk the
-    file has a name of ours, for as long as it is read.
+    The name of the file is used in messages and for its suffix, never as a path.
     """
-    label = _label(name)
+    images = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp")
+    label = _printable_name(name)
     suffix = PurePosixPath(label).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise FileError(f"{label} cannot be read here; drop one of {', '.join(SUFFIXES)}.")
+    if suffix not in (*images, ".npy", ".npz", ".csv"):
+        raise FileError(f"{label} has an unknown format; open an image, .npy, .npz or .csv file.")
     with TemporaryDirectory(prefix="geonet-") as folder:
-        file = Path(folder) / f"dropped{suffix}"
+        file = Path(folder) / f"upload{suffix}"
         file.write_bytes(content)
         try:
-            density = _read(file)
+            _check_unpacked_size(file, is_image=suffix in images)
+            density = _read_values(file)
         except FileError as error:
             raise FileError(str(error).replace(str(file), label)) from error
     if density.grid.dimension != dimension:
+        nouns = {1: "a curve", 2: "an image", 3: "a volume"}
         raise FileError(
-            f"{label} holds {NOUNS[density.grid.dimension]}; drop {NOUNS[dimension]} here."
+            f"{label} contains {nouns[density.grid.dimension]}; open {nouns[dimension]} here."
         )
-    values, changed = fit_to_cells(density, cells)
-    return {"values": encode_values(values), "label": label, "changed": changed}
+    values, notes = fit_to_cells(density, cells)
+    return {"values": encode_values(values), "notes": notes}
+
+
+def _printable_name(name: str) -> str:
+    """Return the last part of a path, without control characters, at most 80 characters."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    printable = "".join(character if character.isprintable() else "?" for character in last)
+    return f"…{printable[-80:]}" if len(printable) > 80 else printable or "The file"
+
+
+def _check_unpacked_size(file: Path, is_image: bool) -> None:
+    """Raise FileError for a compressed file that would need much memory."""
+    if is_image:
+        with (
+            wrap_read_errors(file, "an image"),
+            suppress_warnings(),
+            Image.open(file, formats=IMAGE_FORMATS) as image,
+        ):
+            width, height = image.size
+        if width * height > LIMITS.max_values:
+            raise FileError(f"{file} has {width}×{height} pixels; open a smaller image.")
+    elif file.suffix == ".npz":
+        with wrap_read_errors(file, "an npz archive"), zipfile.ZipFile(file) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > LIMITS.max_npz_bytes:
+            raise FileError(f"{file} has {size >> 20} MiB when unpacked; open a smaller file.")
+    elif file.suffix == ".csv" and file.stat().st_size > LIMITS.max_csv_bytes:
+        raise FileError(
+            f"{file} is larger than {LIMITS.max_csv_bytes >> 20} MiB; save its values as .npy."
+        )
+
+
+def _read_values(file: Path) -> Density:
+    contents = parse_file(file)
+    if "values" not in contents.kinds:
+        raise FileError(f"{file} contains points; count them on a grid and open a table of values.")
+    if contents.numbers.size > LIMITS.max_values:
+        raise FileError(f"{file} contains {contents.numbers.size} values; open a smaller file.")
+    return contents.with_kind("values").density()
 
 
 def fit_to_cells(density: Density, cells: int) -> tuple[np.ndarray, list[str]]:
-    """Values on so many cells along each axis, and sentences on what was changed.
+    """Resample a density to `cells` along each axis, with margins that keep its proportions.
 
-    The longest side of the box fills the page, the others have empty margins. Every region keeps
-    its mass.
+    Returns:
+        The values, (cells,) * d, and sentences on what was changed.
     """
     grid = density.grid
     shape = [max(2, round(cells * length / grid.max_side)) for length in grid.lengths]
     values = density.resample(grid.with_shape(shape)).numpy()
-    margins = [(cells - n) // 2 for n in shape]
-    around = [(m, cells - n - m) for m, n in zip(margins, shape, strict=True)]
-    changed, wanted = [], (cells,) * grid.dimension
-    if grid.shape != wanted:
-        changed.append(f"Resampled from {_size(grid.shape)} to {_size(wanted)}.")
-    if any(after for _, after in around):
-        where = "above and below" if around[0][1] else "left and right"
-        changed.append(f"Its proportions are kept, with empty margins {where}.")
-    return np.pad(values, around), changed
+    margins = [((cells - n) // 2, cells - n - (cells - n) // 2) for n in shape]
+    notes, square = [], (cells,) * grid.dimension
+    if grid.shape != square:
+        notes.append(f"Resampled from {_format_size(grid.shape)} to {_format_size(square)}.")
+    if any(after for _, after in margins):
+        sides = "above and below" if margins[0][1] else "left and right"
+        notes.append(f"Empty margins {sides} keep its proportions.")
+    return np.pad(values, margins), notes
 
 
-def _label(name: str) -> str:
-    """The last part of a name, as people read it."""
-    last = name.replace("\\", "/").rpartition("/")[2]
-    shown = "".join(character if character.isprintable() else "?" for character in last)
-    if len(short_repr) > LONGEST:
-        shown = f"…{short_repr[-LONGEST:]}"
-    return shown or "The file"
-
-
-def _read(file: Path) -> Density:
-    _check_size(file)
-    contents = parse_file(file)
-    if "values" not in contents.kinds:
-        raise FileError(f"{file} holds points; count them on a grid, and drop a table of values.")
-    if contents.numbers.size > MOST_VALUES:
-        raise FileError(f"{file} holds {contents.numbers.size} values; drop one of fewer.")
-    return contents.told("values").density()
-
-
-def _check_size(file: Path) -> None:
-    """Refuse a small file that becomes a large one, before it is unpacked."""
-    suffix = file.suffix
-    if suffix in IMAGES:
-        with (
-            wrap_read_errors(file, "an image"),
-            suppress_warnings(),
-            Image.open(file, formats=FORMATS) as image,
-        ):
-            width, height = image.size
-        if width * height > MOST_VALUES:
-            raise FileError(f"{file} has {width}×{height} pixels; drop a smaller one.")
-    elif suffix == ".npz":
-        with wrap_read_errors(file, "an npz archive"), zipfile.ZipFile(file) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > MOST_UNPACKED:
-            raise FileError(f"{file} holds {size >> 20} MiB when unpacked; drop a smaller one.")
-    elif suffix == ".csv" and file.stat().st_size > MOST_TEXT:
-        raise FileError(f"{file} is larger than {MOST_TEXT >> 20} MiB; save its values as .npy.")
-
-
-def _size(shape: tuple[int, ...]) -> str:
-    """Width × height, or the number of cells."""
+def _format_size(shape: tuple[int, ...]) -> str:
+    """Return width × height, or the number of cells."""
     return "×".join(map(str, reversed(shape))) + ("" if shape[1:] else " cells")

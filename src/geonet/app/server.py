@@ -1,4 +1,4 @@
-"""The server of `geonet app`: on this machine alone, until Ctrl-C."""
+"""The server of `geonet app`, for this machine only, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from threading import Event, Thread
 
-from geonet.app.jobs import Solving, Worker, first_path
 from geonet.errors import InputError
 
 try:
     import uvicorn
 
-    from geonet.app.routes import application
+    from geonet.app.jobs import PathCache, SolverThread, warm_up
+    from geonet.app.routes import create_app
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
     if missing not in ("starlette", "uvicorn"):
@@ -26,50 +26,37 @@ except ModuleNotFoundError as error:
         "install it: pip install 'geonet[app]'."
     ) from error
 
-HOST = "127.0.0.1"  # and no other: the server has no passwords
-USUAL_PORT = 8765
-PATIENCE = 2  # seconds for what goes on when the server stops
-
 
 def serve(port: int | None = None, browser: bool = True) -> bool:
     """Serve the page until Ctrl-C.
 
     Args:
-        port: of the address; None for the usual one, or a free one if that is taken.
+        port: port of the address; by default 8765, or a free one if 8765 is in use.
         browser: whether to open the page in the browser.
 
     Returns:
-        Whether all work has ended. If not, the process should end by `os._exit`.
+        Whether all computations have ended. If not, end the process by `os._exit`.
     """
-    listening = _bound(port)
+    listener = _bind(port)
 
     def announce(address: str) -> None:
-        print(f"geonet app runs at {address} (Ctrl-C stops it)", flush=True)
-        server.warm_up()
-        if browser:  # in a thread of its own: a browser in the terminal returns when it is closed
+        print(f"geonet app runs at {address} (press Ctrl-C to stop)", flush=True)
+        server.submit(warm_up)
+        if browser:  # in a thread, because a browser in the terminal blocks until it is closed
             Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-    server = Server(listening, announce)
-    with (
-        closing(listening),
-        suppress(KeyboardInterrupt),
-    ):  # uvicorn has stopped by then, and sends it on
+    server = Server(listener, announce)
+    # uvicorn stops at Ctrl-C, then raises KeyboardInterrupt again.
+    with closing(listener), suppress(KeyboardInterrupt):
         server.run()
-    return server.ended
+    return server.has_ended
 
 
 @contextmanager
-def running() -> Iterator[str]:
-    """The address of a server that runs in a thread, at a free port; for tests."""
-    with in_thread() as server:
-        yield server.address
-
-
-@contextmanager
-def in_thread() -> Iterator[Server]:
-    """The server itself, which runs in a thread; for tests."""
+def run_in_thread() -> Iterator[Server]:
+    """Run a server at a free port in a thread, for tests and benchmarks."""
     ready = Event()
-    server = Server(_bound(0), lambda _: ready.set())
+    server = Server(_bind(0), lambda _: ready.set())
     thread = Thread(target=server.run)
     thread.start()
     ready.wait()
@@ -81,75 +68,75 @@ def in_thread() -> Iterator[Server]:
 
 
 class Server(uvicorn.Server):
-    """uvicorn with our application.
+    """A uvicorn server of the page.
 
     Attributes:
-        address: of the page.
-        ended: whether all work has ended, once the server has stopped.
-        solving: the paths that are kept.
+        address: address of the page.
+        has_ended: whether all computations have ended, once the server has stopped.
+        cache: paths that the server keeps.
     """
 
-    def __init__(self, listening: socket.socket, announce: Callable[[str], None]):
-        port = listening.getsockname()[1]
-        self.address, self.ended = f"http://{HOST}:{port}", False
-        self.solving, self._worker = Solving(), Worker()
-        self._listening, self._announce = listening, announce
+    shutdown_timeout = 2  # seconds for running requests and computations
+
+    def __init__(self, listener: socket.socket, announce: Callable[[str], None]):
+        host, port = listener.getsockname()
+        self.address, self.has_ended = f"http://{host}:{port}", False
+        self.cache, self._thread = PathCache(), SolverThread()
+        self.submit = self._thread.submit
+        self._listener, self._announce = listener, announce
         super().__init__(
             uvicorn.Config(
-                application(port, self._worker, self.solving),
+                create_app(self._thread, self.cache),
                 http="h11",
                 ws="none",
                 lifespan="off",
                 log_level="warning",
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=PATIENCE,
+                limit_concurrency=100,
+                timeout_graceful_shutdown=self.shutdown_timeout,
             )
         )
 
-    def warm_up(self) -> None:
-        """Load what the first drawing would have to wait for, seconds otherwise."""
-        self._worker.asked_for(first_path)
-
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until `should_exit`."""
-        super().run(sockets or [self._listening])
+        """Serve until `should_exit` is set."""
+        super().run(sockets or [self._listener])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer, and say so."""
+        """Start to answer requests and announce the address."""
         await super().startup(sockets)
         self._announce(self.address)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Refuse what waits, which ends every request, and stop."""
-        self._worker.close()
+        """Fail pending computations, which ends their requests, and stop."""
+        self._thread.close()
         await super().shutdown(sockets)
-        self.ended = self._worker.ended(PATIENCE)
+        self.has_ended = self._thread.join(self.shutdown_timeout)
 
 
-def _bound(port: int | None) -> socket.socket:
-    """A socket of this machine alone; without a port the usual one, or else a free one."""
+def _bind(port: int | None) -> socket.socket:
+    """Bind a socket of the loopback interface; without a port to 8765, or to a free one."""
     try:
-        return _socket(USUAL_PORT if port is None else port)
+        return _bind_socket(8765 if port is None else port)
     except OSError as error:
         if port is None:
-            return _socket(0)
+            return _bind_socket(0)
         if error.errno == errno.EADDRINUSE:
             raise InputError(
-                f"Port {port} is taken by another program; give another, or none for a free one."
+                f"Port {port} is in use; choose another one, or none for a free one."
             ) from error
         raise InputError(
-            f"Port {port} cannot be used: {error.strerror}; give one from 1024 to 65535."
+            f"Port {port} cannot be used: {error.strerror}; choose one from 1024 to 65535."
         ) from error
 
 
-def _socket(port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    if os.name == "posix":  # a port is free as soon as its server has stopped
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _bind_socket(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if os.name == "posix":  # allow a restart at the same port at once
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((HOST, port))
+        listener.bind(("127.0.0.1", port))  # never another interface: there are no passwords
     except OSError:
-        made.close()
+        listener.close()
         raise
-    return made
+    return listener

@@ -1,4 +1,4 @@
-"""`geonet app`: a page in the browser on which densities are drawn."""
+"""`geonet app`: the web page on which densities are drawn."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import typer
 def app(
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="Port of the address; by default 8765 or a free one."),
+        typer.Option(min=1, max=65535, help="Port of the server. Default: 8765 or a free one."),
     ] = None,
     browser: Annotated[
         bool, typer.Option(" /--no-browser", help="Do not open the page in the browser.")
     ] = True,
 ) -> None:
-    """Draw two densities in the browser and see the path between them. Ctrl-C stops it.
+    """Draw two densities in the browser and see the path between them.
 
-    The page is served on this machine alone. For example: geonet app --port 8080
+    The page is available on this machine only. Ctrl-C stops the server.
+    Example: geonet app --port 8080
     """
     from geonet.cli.output import working
 
@@ -30,4 +31,4 @@ def app(
     if not serve(port, browser):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)  # Python would free what the worker still computes with
+        os._exit(0)  # a normal exit would free memory that the solver thread uses

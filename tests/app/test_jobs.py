@@ -1,0 +1,128 @@
+"""The solver thread and the cache of paths."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from threading import Event, get_ident
+
+import pytest
+import torch
+
+from geonet.app import jobs as module
+from geonet.app.jobs import LRUCache, PathCache, RequestError, SolverThread
+from geonet.app.requests import parse_request
+from geonet.errors import ConvergenceWarning
+
+from .conftest import draw_spot, encode
+
+TIMEOUT = 60  # seconds, for busy machines
+
+
+def parse(body):
+    return parse_request(json.dumps(body).encode())
+
+
+def test_the_least_recently_used_value_is_dropped():
+    cache = LRUCache(2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert cache.get("a") == 1
+    cache.put("c", 3)
+    assert (cache.get("a"), cache.get("b"), cache.get("c"), len(cache)) == (1, None, 3, 2)
+
+
+def test_a_path_is_solved_once(cache, make_body, monkeypatch):
+    calls, solve = [], module.geodesic
+    monkeypatch.setattr(module, "geodesic", lambda *a, **o: calls.append(o) or solve(*a, **o))
+    first = cache.solve(parse(make_body()))
+    again = cache.solve(parse(make_body(number=2, frames=9, client="other")))
+    assert again is first and calls == [{"time_limit": 5.0}]
+
+
+def test_epsilon_is_an_option_of_the_solver(cache, make_body, monkeypatch):
+    calls = []
+    monkeypatch.setattr(module, "geodesic", lambda *_, **options: calls.append(options))
+    cache.solve(parse(make_body(solver="schrodinger", epsilon=0.01)))
+    assert calls[0]["epsilon"] == 0.01
+
+
+def test_the_cache_is_bounded(make_body):
+    cache = PathCache(max_paths=3, max_clients=4)
+    for k in range(6):
+        source = encode(draw_spot(16, 16, at=(0.02 * k, 0.5)))
+        request = parse(make_body(source=source, solver="linear", client=f"page-{k}"))
+        cache.record(request)
+        cache.solve(request)
+    assert (len(cache.paths), len(cache.latest)) == (3, 4)
+
+
+def test_only_the_latest_request_of_a_page_is_current(cache, make_body):
+    first, second = (parse(make_body(number=k)) for k in (3, 4))
+    other = parse(make_body(client="other", number=1))
+    for request in (first, second, other):
+        cache.ensure_current(request)  # none is recorded yet
+    for request in (second, other, first):
+        cache.record(request)
+    cache.ensure_current(second)
+    cache.ensure_current(other)
+    with pytest.raises(RequestError) as caught:
+        cache.ensure_current(first)
+    assert caught.value.status == 409
+
+
+def test_computations_run_in_order_in_one_thread(solver_thread):
+    order = []
+    futures = [
+        solver_thread.submit(lambda k=k: (order.append(k), get_ident())[1]) for k in range(10)
+    ]
+    threads = {future.result(TIMEOUT) for future in futures}
+    assert order == list(range(10))
+    assert len(threads) == 1 and threads != {get_ident()}
+
+
+def test_an_error_belongs_to_its_future(solver_thread):
+    assert isinstance(solver_thread.submit(lambda: 1 / 0).exception(TIMEOUT), ZeroDivisionError)
+    assert solver_thread.submit(lambda: 5).result(TIMEOUT) == 5
+
+
+def test_computations_ignore_convergence_warnings_and_gradients(solver_thread):
+    def warn():
+        warnings.warn("not converged", ConvergenceWarning, stacklevel=1)
+        return torch.is_grad_enabled()
+
+    assert solver_thread.submit(warn).result(TIMEOUT) is False
+
+
+def test_the_queue_is_bounded(solver_thread, gate):
+    futures = [solver_thread.submit(lambda: 1) for _ in range(16)]
+    with pytest.raises(RequestError, match="Too many requests") as caught:
+        solver_thread.submit(lambda: 1)
+    assert caught.value.status == 503
+    gate.set()
+    assert [future.result(TIMEOUT) for future in futures] == [1] * 16
+
+
+def test_cancelled_computations_are_skipped(solver_thread, gate):
+    done = []
+    cancelled, kept = (solver_thread.submit(lambda k=k: done.append(k)) for k in (1, 2))
+    assert cancelled.cancel()
+    gate.set()
+    kept.result(TIMEOUT)
+    assert done == [2]
+
+
+def test_close_fails_all_pending_computations():
+    thread, is_open, has_started = SolverThread(), Event(), Event()
+    running = thread.submit(lambda: (has_started.set(), is_open.wait(TIMEOUT)))
+    assert has_started.wait(TIMEOUT)
+    waiting = [thread.submit(lambda: 1) for _ in range(16)]
+    thread.close()
+    for future in (running, *waiting):
+        with pytest.raises(RequestError, match="was stopped"):
+            future.result(TIMEOUT)
+    with pytest.raises(RequestError, match="was stopped"):
+        thread.submit(lambda: 1)
+    assert not thread.join(timeout=0)
+    is_open.set()
+    assert thread.join(timeout=TIMEOUT)

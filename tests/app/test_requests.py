@@ -1,0 +1,287 @@
+"""Requests are checked completely; uploads become drawings."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import geonet
+from geonet.app import requests as module
+from geonet.app.requests import (
+    LIMITS,
+    fit_to_cells,
+    list_solvers,
+    page_settings,
+    parse_request,
+    read_upload,
+)
+from geonet.errors import FileError, InputError
+from geonet.plotting.style import DENSITY_MAP
+
+from .conftest import draw_spot, encode, to_density
+
+CHOICES = [(d, name) for d in (1, 2) for name in list_solvers(d)]
+
+
+def parse(body):
+    return parse_request(json.dumps(body).encode())
+
+
+# ---- solver menu
+
+
+@pytest.mark.parametrize(("dimension", "name"), CHOICES)
+def test_every_solver_of_the_menu_works(cache, make_body, dimension, name):
+    shape = (32,) * dimension
+    epsilon = list_solvers(dimension)[name].menu.epsilon
+    body = make_body(
+        shape=list(shape),
+        solver=name,
+        epsilon=epsilon and epsilon[0],
+        source=encode(draw_spot(*shape)),
+        target=encode(draw_spot(*shape, at=(0.6, 0.55))),
+    )
+    path = cache.solve(parse(body)).path
+    assert np.isfinite(path.density(0.5).numpy()).all()
+
+
+def test_slow_solvers_have_a_time_limit():
+    assert list_solvers(2)["midpoint"].options == {"time_limit": LIMITS.time_limit}
+    assert list_solvers(2)["linear"].options == {}
+
+
+def test_settings_of_the_page():
+    settings = page_settings()
+    assert settings["version"] == geonet.__version__
+    colours = np.frombuffer(base64.b64decode(settings["colours"]), np.uint8).reshape(256, 3)
+    assert np.array_equal(colours, DENSITY_MAP(range(256), bytes=True)[:, :3])
+    for dimension in (1, 2):
+        cells = settings["cells"][dimension]
+        assert settings["default_cells"][dimension] in cells
+        assert max(cells) <= LIMITS.max_cells[dimension]
+        solvers = settings["solvers"][dimension]
+        assert "auto" in {solver["name"] for solver in solvers}
+        assert len({solver["label"] for solver in solvers}) == len(solvers)
+        ((least, default, most),) = [s["epsilon"] for s in solvers if s["epsilon"]]
+        assert least < default < most
+
+
+# ---- JSON
+
+
+def test_a_2d_request(make_body, ends):
+    request = parse(make_body(number=7, frames=65))
+    assert (request.client, request.number, request.frames) == ("page-1", 7, 65)
+    assert request.solver.name == "midpoint" and "epsilon" not in request.options
+    for end, values in zip((request.source, request.target), ends, strict=True):
+        assert np.allclose(end.numpy(mass="given"), values, rtol=1e-12)
+
+
+def test_a_1d_request(make_1d_body):
+    request = parse(make_1d_body(1024, "schrodinger", epsilon=0.05))
+    assert request.source.grid.shape == (1024,) and request.options["epsilon"] == 0.05
+
+
+def test_the_key_identifies_the_path(make_body):
+    key = parse(make_body()).key
+    assert parse(make_body(client="other", number=99, frames=9)).key == key
+    others = (
+        make_body(source=encode(draw_spot(16, 16, at=(0.3, 0.41)))),
+        make_body(solver="auto"),
+        make_body(source=make_body()["target"], target=make_body()["source"]),
+        make_body(solver="schrodinger"),
+        make_body(solver="schrodinger", epsilon=0.002),
+        make_body(solver="schrodinger", epsilon=0.003),
+    )
+    assert len({key, *(parse(body).key for body in others)}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"more": 1}, "is not an object with the keys"),
+        ({"client": "a b"}, "client is 'a b'"),
+        ({"client": "a\n"}, "client is"),
+        ({"number": -1}, "number is -1"),
+        ({"number": True}, "number is True"),
+        ({"frames": 66}, "frames is 66; give an integer from 2 to 65"),
+        ({"shape": 16}, r"give \[n\] or \[n, n\]"),
+        ({"shape": []}, r"give \[n\] or \[n, n\]"),
+        ({"shape": [16, 8]}, r"give \[n\] or \[n, n\]"),
+        ({"shape": [4, 4, 4]}, r"give \[n\] or \[n, n\]"),
+        ({"shape": [16.0, 16.0]}, "cells is 16.0; give 2 to 256 in 2D"),
+        ({"shape": [1, 1]}, "cells is 1;"),
+        ({"shape": [257, 257]}, "cells is 257;"),
+        ({"shape": [10**12]}, "give 2 to 1024 in 1D"),
+        ({"source": "%%%"}, "left drawing is not base64"),
+        ({"target": 5}, "right drawing is not base64"),
+        ({"source": "AAAA"}, "left drawing has 3 bytes and its grid needs 512"),
+        ({"source": encode(np.zeros((16, 16)))}, "left drawing is empty"),
+        ({"target": encode(np.zeros((16, 16)))}, "right drawing is empty"),
+        ({"solver": "nothing"}, "solver is 'nothing'; choose one of"),
+        ({"solver": "\ud800"}, r"solver is '\\ud800'"),  # half of a surrogate pair
+        ({"solver": "quantile", "shape": [16]}, "solver is 'quantile'"),
+        ({"solver": "geonet-2d", "shape": [128, 128]}, "choose at most 64 cells"),
+        ({"epsilon": 0.01}, "'midpoint' has no epsilon"),
+        ({"solver": "schrodinger", "epsilon": 0.0001}, "epsilon is 0.0001; give a number from"),
+        ({"solver": "schrodinger", "epsilon": True}, "epsilon is True"),
+        ({"solver": "schrodinger", "epsilon": float("inf")}, "finite numbers"),
+    ],
+)
+def test_bad_requests_raise(make_body, changes, message):
+    with pytest.raises(InputError, match=message):
+        parse(make_body(**changes))
+
+
+def test_a_missing_key_raises(make_body):
+    for key in make_body():
+        body = make_body()
+        del body[key]
+        with pytest.raises(InputError, match="with the keys"):
+            parse(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"\xff\xfe\xfa", b"[" * 200_000, b'{"number": ' + b"9" * 5000 + b"}", b"null"],
+)
+def test_bodies_other_than_json_objects_raise(body):
+    with pytest.raises(InputError, match="The request is not"):
+        parse_request(body)
+
+
+# ---- uploads
+
+
+def to_npy(array, **options) -> bytes:
+    content = io.BytesIO()
+    np.save(content, array, **options)
+    return content.getvalue()
+
+
+def to_image(values, format="png") -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(values).save(content, format)
+    return content.getvalue()
+
+
+def decode(upload, shape) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(upload["values"]), "<u2").reshape(shape)
+
+
+def paint_spot(rows, columns) -> np.ndarray:
+    y, x = np.mgrid[0:rows, 0:columns]
+    spot = np.exp(-((x - columns / 3) ** 2 + (y - rows / 4) ** 2) / (rows + columns))
+    return (255 * spot).astype(np.uint8)
+
+
+@pytest.mark.parametrize("suffix", ["png", "JPG", "gif", "bmp", "tif", "webp"])
+def test_images_are_read(suffix):
+    format = {"jpg": "jpeg", "tif": "tiff"}.get(suffix.lower(), suffix)
+    upload = read_upload(to_image(paint_spot(16, 16), format), f"a.{suffix}", 2, 16)
+    values = decode(upload, (16, 16))
+    assert np.corrcoef(values.ravel(), paint_spot(16, 16).ravel())[0, 1] > 0.98
+    assert upload["notes"] == []
+
+
+def test_wide_and_tall_files_get_margins():
+    upload = read_upload(to_image(np.full((300, 512), 200, np.uint8)), "wide.png", 2, 64)
+    assert upload["notes"] == [
+        "Resampled from 512×300 to 64×64.",
+        "Empty margins above and below keep its proportions.",
+    ]
+    values = decode(upload, (64, 64))
+    assert (values[13:51] == 65535).all() and values[:13].max() == values[51:].max() == 0
+    upload = read_upload(to_npy(np.ones((64, 16))), "tall.npy", 2, 64)
+    assert "left and right" in upload["notes"][1]
+    assert decode(upload, (64, 64)).any(axis=0).nonzero()[0].tolist() == list(range(24, 40))
+
+
+def test_the_box_of_an_npz_determines_the_proportions():
+    content = io.BytesIO()
+    np.savez(content, values=np.ones((32, 32)), lower=np.zeros(2), upper=np.array([1, 2]))
+    upload = read_upload(content.getvalue(), "a.npz", 2, 32)
+    assert decode(upload, (32, 32)).any(axis=1).sum() == 16
+
+
+def test_resampling_keeps_the_mass_of_regions():
+    array = np.random.default_rng(1).random((50, 30))
+    values, _ = fit_to_cells(to_density(array), 64)
+    assert values.shape == (64, 64) and values.mean() == pytest.approx(1)
+    assert values[:32].sum() / values.sum() == pytest.approx(array[:25].sum() / array.sum())
+
+
+@pytest.mark.parametrize("cells", [16, 100])
+def test_resampling_keeps_positions(cells):
+    upload = read_upload(to_image(paint_spot(100, 100)), "a.png", 2, cells)
+    values = decode(upload, (cells, cells)).astype(float)
+    for axis, expected in ((0, 0.25), (1, 1 / 3)):
+        line = values.sum(1 - axis)
+        mean = (line * (np.arange(cells) + 0.5)).sum() / line.sum() / cells
+        assert mean == pytest.approx(expected, abs=0.02)
+
+
+def test_tables_are_values():
+    upload = read_upload(b"1,2,3,4", "c.csv", 1, 8)
+    assert upload["notes"] == ["Resampled from 4 cells to 8 cells."]
+    expected = [16384, 16384, 32768, 32768, 49151, 49151, 65535, 65535]
+    assert decode(upload, (8,)).tolist() == expected
+    upload = read_upload(b"1,0\n0,1\n1,1\n", "t.csv", 2, 3)  # could also be points
+    assert decode(upload, (3, 3))[:, 0].tolist() == [65535, 0, 65535]
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "dimension", "message"),
+    [
+        (to_npy(np.array([[1.0, -1.0], [1.0, 1.0]])), "minus.npy", 2, "^minus.npy .* negative"),
+        (to_npy(np.array([[1.0, np.nan], [1.0, 1.0]])), "nan.npy", 2, "^nan.npy .* NaN"),
+        (to_npy(np.zeros((4, 4))), "empty.npy", 2, "^empty.npy .* zero"),
+        (to_npy(np.ones(8)), "c.npy", 2, "contains a curve; open an image here"),
+        (to_image(paint_spot(8, 8)), "p.png", 1, "contains an image; open a curve here"),
+        (to_npy(np.ones((4, 4, 4))), "v.npy", 2, "contains a volume"),
+        (b"x,y\n0.1,0.2\n", "cloud.csv", 2, "^cloud.csv contains points"),
+        (to_npy(np.array([{}], dtype=object), allow_pickle=True), "p.npy", 2, "pickled"),
+        (b"", "nothing.npy", 2, "^nothing.npy is empty"),
+        (b"no picture", "text.png", 2, "text.png as an image"),
+        (to_npy(np.ones(2**24 + 1, np.uint8)), "m.npy", 1, "contains 16777217 values"),
+        (b"1," * 2**22 + b"1", "t.csv", 1, "^t.csv is larger than 8 MiB"),
+        (b"x", "a.exe", 2, "^a.exe has an unknown format"),
+        (b"x", "", 2, "^The file has an unknown format"),
+        (b"x", "../a\n\x00b.sh", 2, r"^a\?\?b.sh has"),
+        (b"x", "x" * 500 + ".eps", 2, "^…x{76}.eps has"),
+    ],
+)
+def test_bad_uploads_raise(content, name, dimension, message):
+    with pytest.raises(FileError, match=message):
+        read_upload(content, name, dimension, 16)
+
+
+def test_files_that_unpack_to_much_more_raise():
+    content = io.BytesIO()
+    Image.new("1", (5000, 5000)).save(content, "png")
+    with pytest.raises(FileError, match="^big.png has 5000×5000 pixels"):
+        read_upload(content.getvalue(), "big.png", 2, 16)
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("values.npy", b"\0" * (2**27 + 2**20))
+    with pytest.raises(FileError, match="^b.npz has 129 MiB when unpacked"):
+        read_upload(content.getvalue(), "b.npz", 2, 16)
+
+
+@pytest.mark.parametrize("name", ["../../a.npy", "/etc/a.npy", r"C:\things\a.npy", "<b>.npy"])
+def test_the_name_of_an_upload_is_no_path(name, tmp_path, monkeypatch):
+    """The only file is in a temporary folder, which is deleted."""
+    create = module.TemporaryDirectory.__init__
+    monkeypatch.setattr(
+        module.TemporaryDirectory,
+        "__init__",
+        lambda self, prefix: create(self, prefix=prefix, dir=tmp_path),
+    )
+    assert read_upload(to_npy(np.ones((4, 4))), name, 2, 16)["notes"]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,213 @@
+"""Orientation: arrays appear as `imshow` shows them, coordinates as in a scatter plot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.quiver import Quiver
+from PIL import Image
+
+import geonet
+from geonet import plotting
+from geonet.cli.job import Job
+
+STROKES = np.array(  # an F, which no rotation and no reflection leaves unchanged
+    [
+        [0, 0, 0, 0, 0, 0],
+        [0, 1, 1, 1, 1, 0],
+        [0, 1, 0, 0, 0, 0],
+        [0, 1, 1, 1, 0, 0],
+        [0, 1, 0, 0, 0, 0],
+        [0, 1, 0, 0, 0, 0],
+        [0, 1, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 0],
+    ]
+)
+LETTER = np.kron(STROKES, np.ones((4, 4), int))  # interpolation blurs a cell or two
+BOX = geonet.Grid((32, 24), 0, (1, 0.75))
+
+
+def read_letter(kind, folder):
+    """The letter from a file of this kind, or from an array."""
+    file = folder / f"letter{kind}"
+    if kind == ".png":
+        Image.fromarray((255 * LETTER).astype(np.uint8)).save(file)
+    elif kind == ".npy":
+        np.save(file, LETTER)
+    elif kind == ".csv":
+        np.savetxt(file, LETTER, delimiter=",", fmt="%d")
+    else:
+        return geonet.Density(LETTER, BOX)
+    return geonet.read(file)
+
+
+def is_letter(picture):
+    """Whether the brightness at the centres of 8 × 6 parts of a picture shows the letter."""
+    rows, columns = (
+        ((np.arange(n) + 0.5) * side / n).astype(int)
+        for n, side in zip(STROKES.shape, picture.shape, strict=False)
+    )
+    return np.array_equal(picture.sum(-1)[np.ix_(rows, columns)] > 382, STROKES == 1)
+
+
+@pytest.mark.parametrize("kind", [".png", ".npy", ".csv", "array"])
+def test_arrays_are_drawn_as_imshow_does(kind, tmp_path, inside, read_gif):
+    density = read_letter(kind, tmp_path)
+    assert density.grid == BOX
+    path = geonet.geodesic(density, density, "linear")
+    for figure in (path.plot([0]), density.plot(), plotting.plot_together({"F": path}, [0])):
+        axis = figure.axes[0]
+        assert np.array_equal(axis.images[0].get_array(), density.tensor)
+        assert is_letter(inside(figure, axis))
+    arrows = geonet.geodesic(density, density, "midpoint").plot([0], kind="velocity")
+    assert np.array_equal(arrows.axes[0].images[0].get_array(), density.tensor)
+    frame, _ = read_gif(path.animate(tmp_path / "f.gif", 2, stamp=False))[-1]
+    assert is_letter(frame)
+
+
+def test_a_saved_path_is_drawn_as_before(tmp_path, inside):
+    density = geonet.Density(LETTER, BOX)
+    file = geonet.geodesic(density, density, "linear").save(tmp_path / "f.npz", [0, 1])
+    figure = geonet.load(file).plot([0])
+    assert is_letter(inside(figure, figure.axes[0]))
+
+
+def test_point_clouds_have_x_to_the_right_and_y_upwards(tmp_path, inside):
+    """The points of the letter, as in a scatter plot."""
+    row, column = np.nonzero(STROKES)
+    points = np.stack([column + 0.5, 7.5 - row], axis=1)
+    np.savetxt(tmp_path / "cloud.csv", points, delimiter=",", header="x,y", comments="")
+    grid = geonet.Grid((6, 8), 0, (6, 8), orientation="plane")
+    figure = geonet.read(tmp_path / "cloud.csv", grid).plot()
+    axis = figure.axes[0]
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("x", "y")
+    assert axis.images[0].get_extent() == [0, 6, 0, 8] and axis.get_ylim() == (0, 8)
+    assert np.array_equal(np.asarray(axis.images[0].get_array()) > 0, STROKES)
+    bright = inside(figure, axis).sum(-1) > 382
+    assert bright[: len(bright) // 2].sum() > 1.3 * bright[len(bright) // 2 :].sum()
+
+
+def test_a_cloud_and_an_image_have_the_same_orientation(tmp_path):
+    row, column = np.nonzero(STROKES)
+    points = np.stack([column + 0.5, 7.5 - row], axis=1) / 8
+    cloud, image = tmp_path / "cloud.csv", tmp_path / "image.npy"
+    np.savetxt(cloud, points, delimiter=",", header="x,y", comments="")
+    np.save(image, STROKES)
+    for files in ((cloud, image), (image, cloud)):
+        path = Job("linear", {}, [0.5]).solve(*files).path
+        assert path.source.numpy() == pytest.approx(path.target.numpy())
+        assert path.grid == BOX.with_shape(STROKES.shape)
+
+
+AXIS_0 = ([1.0, 1.0], [2.0, 1.0])
+AXIS_1 = ([1.0, 1.0], [1.0, 2.0])
+
+
+def solve_translation(means, orientation):
+    grid = geonet.Grid((30, 40), 0, (3, 4), orientation=orientation)
+    ends = [geonet.GaussianMixture.isotropic([mean], [0.2]).to_density(grid) for mean in means]
+    return geonet.geodesic(*ends, "bures")
+
+
+@pytest.mark.parametrize(
+    ("means", "orientation", "direction"),
+    [  # on the screen: to the right, upwards
+        (AXIS_0, "image", (0, -1)),
+        (AXIS_1, "image", (1, 0)),
+        (AXIS_0, "plane", (1, 0)),
+        (AXIS_1, "plane", (0, 1)),
+    ],
+)
+def test_arrows_and_tracks_point_along_the_motion(means, orientation, direction, pixels):
+    path = solve_translation(means, orientation)
+    figure = path.plot(kind="velocity", times=[0.5])
+    pixels(figure)
+    axis = figure.axes[0]
+    (arrows,) = (part for part in axis.collections if isinstance(part, Quiver))
+    start = axis.transData.transform(arrows.get_offsets())
+    end = axis.transData.transform(arrows.get_offsets() + np.stack([arrows.U, arrows.V], axis=1))
+    check_directions(end - start, direction)
+    figure = path.plot(kind="tracks")
+    pixels(figure)
+    (lines,) = (p for p in figure.axes[0].collections if isinstance(p, LineCollection))
+    segments = np.stack(lines.get_segments()).reshape(-1, 2)
+    ends = figure.axes[0].transData.transform(segments).reshape(-1, 2, 2)
+    check_directions(ends[:, 1] - ends[:, 0], direction)
+    frames = [np.asarray(axis.images[0].get_array()) for axis in path.plot([0, 1]).axes[:2]]
+    first, last = (np.array(np.unravel_index(frame.argmax(), frame.shape)) for frame in frames)
+    row, column = last - first
+    assert (np.sign(column), -np.sign(row)) == direction
+
+
+def check_directions(steps, direction):
+    sizes = np.linalg.norm(steps, axis=1)
+    assert (sizes > 0).all()
+    assert steps / sizes[:, None] == pytest.approx(np.tile(direction, (len(steps), 1)), abs=0.02)
+
+
+def test_tracks_start_at_the_source():
+    for orientation, expected in (("image", (2.5, 1.0)), ("plane", (1.0, 2.5))):
+        figure = solve_translation(([1.0, 2.5], [2.0, 2.5]), orientation).plot(kind="tracks")
+        first = figure.axes[0].collections[1].get_offsets().mean(0)
+        assert np.asarray(first) == pytest.approx(expected, abs=0.15)
+
+
+@pytest.mark.parametrize(("orientation", "names"), [("image", "axis {}"), ("plane", "xyz")])
+def test_projections_and_slices_have_the_same_orientation(orientation, names):
+    grid = geonet.Grid((4, 5, 6), 0, (4, 5, 6), orientation=orientation)
+    index = (0, 1, 4)
+    values = np.zeros(grid.shape)
+    values[index] = 1
+    density = geonet.Density(values, grid)
+    names = [names.format(i) if "{" in names else names[i] for i in range(3)]
+    axes = [axis for axis in density.plot().axes if axis.images]
+    path = geonet.geodesic(density, density, "linear")
+    axes.append(plotting.plot_slices(path, [0], axis=0, at=0).axes[0])
+    for axis, (first, second) in zip(axes, ((0, 1), (0, 2), (1, 2), (1, 2)), strict=True):
+        image = np.asarray(axis.images[0].get_array())
+        row, column = np.unravel_index(image.argmax(), image.shape)
+        if orientation == "image":
+            assert (row, column) == (index[first], index[second])
+            assert (axis.get_ylabel(), axis.get_xlabel()) == (names[first], names[second])
+        else:
+            assert (row, column) == (grid.shape[second] - 1 - index[second], index[first])
+            assert (axis.get_xlabel(), axis.get_ylabel()) == (names[first], names[second])
+
+
+@pytest.mark.parametrize("orientation", ["plane", "image"])
+@pytest.mark.parametrize("lengths", [(1, 50), (50, 1)])
+def test_very_long_boxes_are_drawn_as_squares(orientation, lengths, pixels, tmp_path):
+    """Arrows fill the square, and the colour bar is as high."""
+    grid = geonet.Grid((24, 20), 0, lengths, orientation=orientation)
+    spread, middle = np.diag(np.square(lengths) / 60), np.array(lengths) / 2
+    density, target = (
+        geonet.GaussianMixture([mean], [spread]).to_density(grid) for mean in (middle, 1.1 * middle)
+    )
+    path = geonet.geodesic(density, target, "bures")
+    kinds = ("frames", "velocity", "tracks")
+    for figure in (density.plot(), *(path.plot(kind=kind) for kind in kinds)):
+        pixels(figure)
+        frame, bar = figure.axes[0].get_window_extent(), figure.axes[-1].get_window_extent()
+        assert frame.width == pytest.approx(frame.height, rel=0.01)
+        assert bar.height > 0.8 * frame.height
+    (arrows,) = path.plot(0.5, kind="velocity").axes[0].collections
+    columns, rows = (len(set(np.asarray(part).round(6))) for part in (arrows.X, arrows.Y))
+    assert columns == rows > 2
+    with Image.open(path.animate(tmp_path / "path.gif", 2)) as gif:
+        assert gif.size == (256, 256)
+
+
+def test_arrows_in_a_very_long_box_are_as_long_as_a_cell():
+    grid = geonet.Grid((40, 40), 0, (1, 50), orientation="plane")
+    mixtures = [geonet.GaussianMixture([[x, 25]], [[[0.01, 0], [0, 25]]]) for x in (0.4, 0.6)]
+    path = geonet.geodesic(*(mixture.to_density(grid) for mixture in mixtures), "bures")
+    (arrows,) = path.plot(0.5, kind="velocity").axes[0].collections
+    assert np.abs(arrows.U).max() == pytest.approx(1.2 / 12, rel=0.01)
+
+
+def test_long_boxes_keep_their_proportions():
+    grid = geonet.Grid((12, 60), 0, (1, 5.9), orientation="image")
+    figure = geonet.Density(np.ones((12, 60)), grid).plot()
+    assert figure.axes[0].get_aspect() == 1
+    assert figure.get_figheight() >= 1.6  # inches, for the label of the colour bar

@@ -1,0 +1,286 @@
+"""Properties of all figures: colours, masses, no clipped text, no global state."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from io import BytesIO
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from matplotlib._pylab_helpers import Gcf
+from PIL import Image
+
+import geonet
+from geonet import plotting
+from geonet.errors import GridError, InputError
+from geonet.paths import QUARTERS
+from geonet.plotting import Style
+from geonet.plotting.style import format_title
+
+LIGHT, HEAVY = 2.0, 14.0
+FIGURES = {
+    "line": lambda paths: paths["line"].plot(),
+    "plane": lambda paths: paths["shift"].plot(),
+    "space": lambda paths: paths["space"].plot(),
+    "together": lambda paths: plotting.plot_together({"a": paths["shift"]}),
+    "history": lambda paths: plotting.plot_history(paths["line"]),
+    "velocity": lambda paths: plotting.plot_velocity(paths["shift"]),
+    "tracks": lambda paths: plotting.plot_tracks(paths["shift"]),
+    "slices": lambda paths: plotting.plot_slices(paths["space"]),
+    "slices of an array": lambda paths: plotting.plot_slices(_as_array(paths["space"])),
+    "array, 2D": lambda paths: _as_array(paths["shift"]).plot(),
+    "array, 3D": lambda paths: _as_array(paths["space"]).plot(),
+    "density, 1D": lambda paths: paths["line"].source.plot(),
+    "density, 2D": lambda paths: paths["shift"].source.plot(),
+    "density, 3D": lambda paths: paths["space"].source.plot(),
+    "sqrt": lambda paths: paths["shift"].plot(norm="sqrt"),
+    "log": lambda paths: paths["line"].plot(norm="log"),
+    "error, 1D": lambda paths: plotting.plot_error(paths["line"], _blend(paths["line"])),
+    "error, 2D": lambda paths: plotting.plot_error(paths["shift"], _blend(paths["shift"])),
+    "error, 3D": lambda paths: plotting.plot_error(paths["space"], _constant(paths["space"])),
+}
+
+
+def _blend(path):
+    return geonet.geodesic(path.source, path.target, "linear")
+
+
+def _constant(path):
+    return geonet.geodesic(path.source, path.source, "linear")
+
+
+def _as_array(path):
+    """The same path on a grid with the orientation of an image."""
+    grid = geonet.Grid(path.grid.shape, path.grid.lower, path.grid.upper)
+    ends = [geonet.Density(end.tensor, grid) for end in (path.source, path.target)]
+    return geonet.geodesic(*ends, "linear")
+
+
+@pytest.fixture(scope="module")
+def paths(line, shift, space):
+    return {"line": line, "shift": shift, "space": space}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_show_something_and_clip_no_text(name, paths):
+    file = BytesIO()
+    FIGURES[name](paths).savefig(file, format="png")
+    with Image.open(file) as image:
+        picture = np.asarray(image.convert("RGB"))
+    assert len(np.unique(picture.astype(int) @ (1 << 16, 1 << 8, 1))) > 100
+    assert 0.02 < (picture < 240).any(-1).mean() < 0.98
+    for edge in (picture[0], picture[-1], picture[:, 0], picture[:, -1]):
+        assert (edge == 255).all()
+
+
+def test_figures_leave_no_global_state(paths):
+    settings = dict(matplotlib.rcParams)
+    for draw in FIGURES.values():
+        draw(paths)
+    assert dict(matplotlib.rcParams) == settings
+    assert not Gcf.figs  # the figures that pyplot keeps alive
+
+
+def test_matplotlib_is_imported_for_figures_only_and_pyplot_never():
+    code = (
+        "import sys, geonet\n"
+        "assert 'matplotlib' not in sys.modules, 'geonet'\n"
+        "import geonet.plotting\n"
+        "assert 'matplotlib.pyplot' not in sys.modules, 'pyplot'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_batches_raise(batch, tmp_path):
+    for draw in (
+        batch.plot,
+        lambda: batch.animate(tmp_path / "path.gif"),
+        lambda: plotting.plot_together({"many": batch}),
+    ):
+        with pytest.raises(InputError, match=r"3 pairs; draw one .*path\[0\]"):
+            draw()
+    batch[0].plot()
+
+
+def test_four_dimensions_raise(tmp_path):
+    density = geonet.Density(torch.ones(3, 3, 3, 3), geonet.Grid((3, 3, 3, 3)))
+    path = geonet.geodesic(density, density, "linear")
+    for draw in (path.plot, density.plot, lambda: path.animate(tmp_path / "a.gif", 2)):
+        with pytest.raises(InputError, match="is 4D; figures exist for 1D, 2D and 3D"):
+            draw()
+
+
+def test_bad_times_and_grids_raise(line):
+    with pytest.raises(InputError, match=r"t = 1\.5"):
+        line.plot((0, 1.5))
+    with pytest.raises(GridError, match="grid is 64"):
+        line.plot(grid=64)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cmap": "virids"}, "did you mean 'viridis'"),
+        ({"cmap": 3}, "cmap is 3"),
+        ({"norm": "sqr"}, "did you mean 'sqrt'"),
+        ({"norm": "zzz"}, "norm is 'zzz'"),
+        ({"vmin": "low"}, "vmin is 'low'"),
+        ({"vmax": float("nan")}, "vmax is nan"),
+        ({"vmin": 2, "vmax": 1}, "vmax is 1; give a number above vmin=2"),
+        ({"vmax": 0}, "vmax is 0; give a number above zero"),
+        ({"vmin": 0, "norm": "log"}, "vmin is 0; norm='log'"),
+        ({"vmin": -1, "norm": "sqrt"}, "vmin is -1; norm='sqrt'"),
+        ({"vmin": 1e9}, "vmin is 1e.09 and the highest value drawn"),
+        ({"mass": "two"}, "mass is 'two'"),
+    ],
+)
+def test_bad_styles_raise(options, message, line, shift, tmp_path):
+    for draw in (
+        line.plot,
+        shift.source.plot,
+        lambda **style: shift.animate(tmp_path / "a.gif", 2, **style),
+    ):
+        with pytest.raises(InputError, match=message):
+            draw(**options)
+
+
+def test_a_colour_map_is_not_a_style(line):
+    with pytest.raises(InputError, match=r"give a geonet\.plotting\.Style"):
+        plotting.plot_geodesic(line, style="magma")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("norm", ["linear", "sqrt", "log"])
+def test_an_empty_picture_has_the_first_colour(norm):
+    colours = Style(norm=norm).scale(np.zeros(2)).to_rgba(np.zeros(2))
+    assert colours == pytest.approx(matplotlib.colormaps["magma"]([0.0, 0.0]))
+
+
+@pytest.mark.parametrize(("norm", "fraction"), [("linear", 0.2), ("sqrt", 0.2**0.5), ("log", 0.5)])
+def test_colours_follow_the_norm_between_the_limits(norm, fraction):
+    scale = Style("viridis", norm, 1.0, 16.0).scale(np.array([0.0, 20.0]))
+    colours = matplotlib.colormaps["viridis"]([0.0, 0.0, fraction, 1.0, 1.0])
+    assert scale.to_rgba(np.array([0.0, 1.0, 4.0, 16.0, 20.0])) == pytest.approx(colours)
+
+
+def test_default_limits_are_zero_and_the_maximum(shift):
+    peak = float(shift.density([0, 1]).tensor.max())
+    assert shift.plot([0, 1]).axes[0].images[0].get_clim() == pytest.approx((0, peak))
+    image = shift.plot([0, 1], cmap="gray", vmin=0.1, vmax=2.0).axes[0].images[0]
+    assert (image.get_clim(), image.get_cmap().name) == ((0.1, 2.0), "gray")
+    custom = matplotlib.colors.ListedColormap(["#000000", "#ff0000"], "custom")
+    assert shift.plot(cmap=custom).axes[0].images[0].get_cmap().name == "custom"
+
+
+def test_logarithmic_colours_show_zeros_and_name_their_first_value(inside):
+    values = np.zeros((8, 8))
+    values[:, 4:] = 1
+    figure = geonet.Density(values, geonet.Grid((8, 8))).plot(norm="log")
+    shown = inside(figure, figure.axes[0])
+    assert (shown[20, 5] == np.array(plotting.DENSITY_MAP(0.0, bytes=True))[:3]).all()
+    assert figure.axes[-1].get_ylabel() == "density\nat least 0.0002"
+
+
+def test_curves_have_the_limits_of_colours(line):
+    peak = float(line.density(QUARTERS).tensor.max())
+    scales = {"linear": ("linear", 0), "sqrt": ("function", 0), "log": ("log", peak * 1e-4)}
+    for norm, (scale, low) in scales.items():
+        axis = line.plot(norm=norm).axes[0]
+        assert axis.get_ylim() == pytest.approx((low, 1.05 * peak))
+        assert axis.get_yscale() == scale
+    assert line.plot(vmin=0.5, vmax=1.0).axes[0].get_ylim() == pytest.approx((0.5, 1.05))
+    assert line.source.plot(vmax=7.0).axes[0].get_ylim() == pytest.approx((0, 7.35))
+
+
+def test_titles_mark_a_lower_bound_of_the_distance(line):
+    bridge = geonet.geodesic(line.source, line.target, "schrodinger", epsilon=50.0)
+    assert format_title(bridge) == f"schrodinger   W₂ ≥ {float(bridge.distance):.4g}"
+    assert format_title(line) == f"{line.solver}   W₂ = {float(line.distance):.4g}"
+
+
+def test_densities_with_gradients_are_drawn():
+    grid = geonet.Grid(20)
+    values = torch.linspace(1, 2, 20, dtype=torch.float64, requires_grad=True)
+    source, target = geonet.Density(values, grid), geonet.Density(values.flip(0), grid)
+    path = geonet.geodesic(source, target, "quantile")
+    assert path.distance.requires_grad
+    plotting.plot_geodesic(path)
+    plotting.plot_error(path, _blend(path))
+
+
+# ---- masses
+
+
+def images_of(figure):
+    return [np.asarray(axis.images[0].get_array()) for axis in figure.axes if axis.images]
+
+
+def labels_of(figure):
+    """The labels of values at colour bars and axes."""
+    labels = {axis.get_ylabel() for axis in figure.axes}
+    return {label for label in labels if label.startswith("density")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("frames", "line"),
+        ("frames", "plane"),
+        ("frames", "space"),
+        ("history", "line"),
+        ("velocity", "shift"),
+        ("slices", "space"),
+    ],
+)
+def test_given_masses_are_drawn_and_mass_one_is_labelled(kind, name, scale_masses, request):
+    path = scale_masses(request.getfixturevalue(name), LIGHT, HEAVY)
+    times = None if kind == "history" else (0, 0.5, 1)
+    one, given = (path.plot(times, kind=kind, mass=mass) for mass in ("one", "given"))
+    assert labels_of(one) and all(label.endswith("mass one") for label in labels_of(one))
+    assert labels_of(given) and not any("mass" in label for label in labels_of(given))
+    if name == "line":  # rows of space × time
+        (first,), (second,) = images_of(one), images_of(given)
+        assert second == pytest.approx(first * np.linspace(LIGHT, HEAVY, len(first))[:, None])
+    else:
+        rows = len(images_of(one)) // 3  # three projections in 3D
+        masses = np.tile([LIGHT, (LIGHT + HEAVY) / 2, HEAVY], rows)
+        for first, second, mass in zip(images_of(one), images_of(given), masses, strict=True):
+            assert second == pytest.approx(first * mass)
+
+
+def test_limits_have_the_units_of_the_drawn_values(plane, scale_masses):
+    path = scale_masses(plane, LIGHT, HEAVY)
+    limit = 2 * path.density(1).numpy().max()  # above all values of mass one
+    path.plot(1, mass="given", vmin=limit)
+    with pytest.raises(InputError, match="give a smaller vmin"):
+        path.plot(1, vmin=limit)
+
+
+def test_nearly_equal_masses_need_no_label(plane, scale_masses):
+    for mass, label in ((1.004, "density"), (1.006, "density, mass one")):
+        for masses in ((1, mass), (mass, 1)):
+            assert labels_of(scale_masses(plane, *masses).plot(0.5)) == {label}
+
+
+def test_a_density_is_drawn_with_the_given_mass():
+    values = np.arange(12.0).reshape(3, 4)
+    figure = geonet.Density(values, geonet.Grid((3, 4), 0, (3, 4))).plot(mass="given")
+    assert images_of(figure)[0] == pytest.approx(values)
+    assert labels_of(figure) == {"density"}
+
+
+def test_the_lighter_end_of_tracks_is_paler(shift, scale_masses):
+    path = scale_masses(shift, LIGHT, HEAVY)
+
+    def peaks(mass):
+        source, target = path.plot(kind="tracks", mass=mass).axes[0].images
+        return [float(np.asarray(end.get_array())[..., 3].max()) for end in (source, target)]
+
+    highest = [path.density(t).numpy(mass="given").max() for t in (0, 1)]
+    assert peaks("one")[0] == pytest.approx(peaks("one")[1])
+    light, heavy = peaks("given")
+    assert heavy == pytest.approx(peaks("one")[1])
+    assert light / heavy == pytest.approx(highest[0] / highest[1])
