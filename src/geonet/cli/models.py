@@ -55,7 +55,7 @@ def evaluate(
         print_json,
         print_table,
         run_interruptibly,
-        working,
+        show_status,
     )
 
     chosen = geonet.solver(solver, **parse_options(option or []))
@@ -68,7 +68,7 @@ def evaluate(
         jobs = {name: partial(_measure_suite, chosen, s, count) for name, s in test_sets.items()}
     results: dict[str, Measurement] = {}
     for name, job in jobs.items():
-        with working(f"{name}: exact paths, then {solver}") as show:
+        with show_status(f"{name}: exact paths, then {solver}") as show:
             results[name] = run_interruptibly(job, show)
     if as_json:
         print_json({name: {**a.to_json(), "truth": truth} for name, (a, truth) in results.items()})
@@ -117,7 +117,7 @@ def _measure_pairs(solver: Solver, file: Path, count: int) -> Measurement:
     """Measure on pairs of a file; for a model that was trained on it, on the held-out ones."""
     from geonet.evaluation import measure, reference_solution
     from geonet.solvers.neural.model import load_model
-    from geonet.training.user_data import read_own
+    from geonet.training.user_data import read_dataset
 
     floor, trained_on = 0.0, None
     if (model := getattr(solver, "file", None)) is not None:
@@ -126,7 +126,7 @@ def _measure_pairs(solver: Solver, file: Path, count: int) -> Measurement:
         trained_on = header.get("training", {}).get("problem", {}).get("file")
     if floor:  # mixed into the data instead, so that the reference has the same densities
         solver = replace(solver, floor=0.0)  # pyright: ignore[reportArgumentType]
-    dataset = read_own(file, floor)
+    dataset = read_dataset(file, floor)
     is_training_file = trained_on is not None and Path(trained_on) == file.resolve()
     source, target = dataset.test_pairs(count) if is_training_file else dataset.pairs(count)
     reference = reference_solution(source, target)
@@ -165,9 +165,9 @@ def export(
     """
     from geonet import onnx
     from geonet._format import format_number
-    from geonet.cli.output import print_json, print_table, working
+    from geonet.cli.output import print_json, print_table, show_status
 
-    with working(f"exporting {model} and comparing it with torch"):
+    with show_status(f"exporting {model} and comparing it with torch"):
         files = onnx.export(model, output)
     entries = [
         {
