@@ -65,7 +65,7 @@ docs: $(VENV)/.docs ## build the documentation in site/
 
 screenshots: $(VENV)/.browser ## take the documentation's pictures of the page
 	$(VENV)/bin/geonet geodesic src/geonet/demo_data/spiral.png src/geonet/demo_data/heart.png -o docs/images/morph.html
-	SCREENSHOTS=docs/images $(PYTEST) tests/browser/test_looks.py
+	SCREENSHOTS=docs/images $(PYTEST) tests/browser/test_appearance.py
 
 wheel-test: $(VENV)/.dev ## build the wheel and test it in an empty environment; a minute
 	$(PYTEST) -m "" tests/trust/test_wheel.py

@@ -1,4 +1,4 @@
-"""A server, a browser, and what a person does with them."""
+"""A server, a browser, and actions of a user."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from geonet.app.jobs import first_path
-from geonet.app.server import running
+from geonet.app.jobs import warm_up
+from geonet.app.server import run_in_thread
 
 try:
     from playwright.sync_api import sync_playwright
@@ -23,19 +23,22 @@ except ModuleNotFoundError:
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
-QUIET = (  # no calls to anybody, and no sandbox for root
-    *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-quic"),
-)
-PATIENCE = 60  # seconds: the machine may be busy
-IDLE = "!document.querySelector('.middle.waiting')"
+OPTIONS = [  # no sandbox for root, no network traffic of its own
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+]
+TIMEOUT = 60  # seconds, for busy machines
+IDLE = "!document.querySelector('.middle.solving')"
 
 
 @pytest.fixture(scope="session")
 def address(browser):
-    first_path()  # in this process: the server runs in a thread of it
-    with running() as address:
-        yield address
+    warm_up()
+    with run_in_thread() as server:
+        yield server.address
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +48,7 @@ def browser():
     if CHROMIUM is None:
         pytest.skip("There is no chromium; `apt-get install chromium` installs it on Debian.")
     with sync_playwright() as started:
-        launched = started.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
         yield launched
         launched.close()
 
@@ -53,82 +56,82 @@ def browser():
 @pytest.fixture
 def context(browser):
     made = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
-    made.set_default_timeout(1000 * PATIENCE)
+    made.set_default_timeout(1000 * TIMEOUT)
     yield made
     made.close()
 
 
 @pytest.fixture
-def opened(context):
-    """Opens an address, and waits for its first path; anything in the console is a failure."""
-    complaints: list[str] = []
+def open_page(context):
+    """Opens an address and waits for the first path; messages in the console are failures."""
+    errors: list[str] = []
 
-    def at(url):
+    def visit(url):
         page = context.new_page()
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("pageerror", lambda error: errors.append(str(error)))
         page.on(
             "console",
-            lambda message: complaints.append(message.text) if message.type == "error" else None,
+            lambda message: errors.append(message.text) if message.type == "error" else None,
         )
         page.goto(url)
-        until(page, "document.getElementById('quick').textContent !== ''")
-        until(page, IDLE)
+        wait_until(page, "document.getElementById('result').textContent !== ''")
+        wait_until(page, IDLE)
         return page
 
-    yield at
-    refused = "the server responded with a status of 4"  # that is what some tests are about
-    assert [text for text in complaints if refused not in text] == []
+    yield visit
+    expected = "the server responded with a status of 4"  # in tests of error messages
+    assert [text for text in errors if expected not in text] == []
 
 
 @pytest.fixture
-def page(opened, address):
-    return opened(address)
+def page(open_page, address):
+    return open_page(address)
 
 
 @pytest.fixture
-def settled(page):
-    """Waits until what was done inside is solved and on the screen."""
+def wait_for_path(page):
+    """Waits until the changes within the context are solved and shown."""
 
     @contextmanager
-    def done():
+    def wait():
         page.evaluate(
             "() => { window.shown = false; document.addEventListener("
             "'geonet:shown', () => { window.shown = true; }, { once: true }); }"
         )
         yield
-        until(page, "window.shown")
-        until(page, IDLE)
+        wait_until(page, "window.shown")
+        wait_until(page, IDLE)
 
-    return done
+    return wait
 
 
 @pytest.fixture
-def stroke(page, settled):
-    """Draws on a pad, through places that are shares of it: down, right."""
+def stroke(page, wait_for_path):
+    """Draws on a pad, through positions as fractions of its size: down, right."""
 
-    def along(end, places):
+    def draw(end, positions):
         canvas = page.locator(f"#{end} > canvas")
         canvas.scroll_into_view_if_needed()
         box = canvas.bounding_box()
-        at = [
+        points = [
             (box["x"] + right * box["width"], box["y"] + down * box["height"])
-            for down, right in places
+            for down, right in positions
         ]
-        with settled():
-            page.mouse.move(*at[0])
+        with wait_for_path():
+            page.mouse.move(*points[0])
             page.mouse.down()
-            for place in at[1:]:
-                page.mouse.move(*place, steps=8)
+            for point in points[1:]:
+                page.mouse.move(*point, steps=8)
             page.mouse.up()
 
-    return along
+    return draw
 
 
 @pytest.fixture
 def drop(page):
     """Drops a file onto a pad."""
 
-    def onto(end, file: Path):
+    def upload(end, file: Path):
         data = page.evaluate_handle(
             """([bytes, name]) => {
               const data = new DataTransfer();
@@ -139,19 +142,19 @@ def drop(page):
         )
         page.dispatch_event(f"#{end}", "drop", {"dataTransfer": data})
 
-    return onto
+    return upload
 
 
-def until(page, expression):
-    """Wait until an expression is true; the page's policy stops Playwright's waiting."""
-    end = monotonic() + PATIENCE
+def wait_until(page, expression):
+    """Wait until an expression is true; the page's policy blocks Playwright's own function."""
+    end = monotonic() + TIMEOUT
     while not page.evaluate(expression):
         assert monotonic() < end, expression
         page.wait_for_timeout(20)
 
 
 def pixels(page, selector):
-    """What a canvas shows, (height, width, 3)."""
+    """The pixels of a canvas, (height, width, 3)."""
     url = page.locator(selector).first.evaluate("canvas => canvas.toDataURL()")
     data = io.BytesIO(base64.b64decode(url.partition(",")[2]))
     return np.asarray(Image.open(data).convert("RGB")).astype(float)

@@ -93,7 +93,7 @@ export class Pad {
   // A button for keyboards and phones, which cannot drop files.
   buildFileHint(onFile) {
     const hint = createElement("p", { className: "hint" });
-    hint.append("Drop an image, .npy, .npz or .csv file here, or ");
+    hint.append("Drop an image or array here, or ");
     const input = createElement("input", { type: "file", accept: "image/*,.npy,.npz,.csv" });
     input.setAttribute("aria-label", `${this.title}: open a file`);
     input.hidden = true;

@@ -1,6 +1,6 @@
-"""How the page looks: nothing sticks out, and what is written can be read.
+"""Layout and contrast of the page.
 
-The pictures go to the folder SCREENSHOTS; `make screenshots` puts them into docs/images.
+Screenshots go to the folder $SCREENSHOTS; `make screenshots` writes them to docs/images.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VIEWS = {
     "app-narrow": ((390, 1400), "light"),
     "app-curves": ((1280, 900), "dark"),
 }
-CONTRAST = 4.5  # of text, at least (WCAG 2.2, AA)
+CONTRAST = 4.5  # smallest contrast of text (WCAG 2.2, AA)
 TEXTS = "h1, h2, h3, p, label, button, summary, output, th, td, .clock"
 
 
@@ -28,34 +28,34 @@ def folder(tmp_path):
 
 
 @pytest.fixture(params=VIEWS)
-def seen(request, browser, address):
-    """A page in one of the views, with its report, halfway."""
+def view(request, browser, address):
+    """A page in one of the views, with its report, at t = 1/2."""
     (width, height), colours = VIEWS[request.param]
     page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=colours)
     page.set_default_timeout(60_000)
     page.goto(address)
     if request.param == "app-curves":
-        page.get_by_label("Curves").check()
-    page.locator("#facts .headline").wait_for()
+        page.get_by_label("Curves (1D)").check()
+    page.locator("#report .headline").wait_for()
     page.get_by_role("slider", name="Time").fill("0.5")
     yield request.param, page
     page.close()
 
 
-def test_it_fits_and_can_be_read(seen, folder):
-    name, page = seen
+def test_the_page_fits_and_has_contrast(view, folder):
+    name, page = view
     page.screenshot(path=str(folder / f"{name}.png"))
     wide, window = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     assert wide <= window
-    for text, colour, ground in page.evaluate(COLOURS, TEXTS):
-        assert contrast(colour, ground) >= CONTRAST, (text, colour, ground)
+    for text, colour, background in page.evaluate(COLOURS, TEXTS):
+        assert contrast(colour, background) >= CONTRAST, (text, colour, background)
 
 
-def test_text_scales(browser, address):
+def test_text_scales_with_the_font_size(browser, address):
     page = browser.new_page(viewport={"width": 1280, "height": 1000})
     page.goto(address)
-    page.locator("#quick:not(:empty)").wait_for()
-    height = "getComputedStyle(document.querySelector('#quick')).fontSize"
+    page.locator("#result:not(:empty)").wait_for()
+    height = "getComputedStyle(document.querySelector('#result')).fontSize"
     before = float(page.evaluate(height).removesuffix("px"))
     page.evaluate("document.documentElement.style.fontSize = '200%'")
     assert float(page.evaluate(height).removesuffix("px")) == pytest.approx(2 * before)
@@ -65,23 +65,26 @@ def test_text_scales(browser, address):
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3])
-def test_pages_to_explore(browser, tmp_path, dimension):
+def test_standalone_pages(browser, tmp_path, dimension):
     grid = geonet.Grid((24,) * dimension, 0, 5)
-    ends = [geonet.GaussianMixture.isotropic([[x] * dimension], 0.6).on(grid) for x in (1.5, 3.5)]
+    ends = [
+        geonet.GaussianMixture.isotropic([[x] * dimension], 0.6).to_density(grid)
+        for x in (1.5, 3.5)
+    ]
     file = geonet.geodesic(*ends).explore(tmp_path / "path.html")
     page = browser.new_page(viewport={"width": 800, "height": 1000})
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(file.as_uri())
-    page.locator("#facts .headline").wait_for()
+    page.locator("#report .headline").wait_for()
     page.get_by_role("slider", name="Time").fill("0.5")
     page.screenshot(path=str(tmp_path / f"explore-{dimension}d.png"))
-    assert complaints == []
+    assert errors == []
     page.close()
 
 
 COLOURS = """selector => {
-  const opaque = (element) => {
+  const background = (element) => {
     for (let here = element; here; here = here.parentElement) {
       const colour = getComputedStyle(here).backgroundColor;
       if (!/, 0\\)$|transparent/.test(colour)) return colour;
@@ -93,13 +96,13 @@ COLOURS = """selector => {
     .filter((element) => !element.disabled)
     .map((element) => {
       const style = getComputedStyle(element);
-      return [element.textContent.trim().slice(0, 30), style.color, opaque(element)];
+      return [element.textContent.trim().slice(0, 30), style.color, background(element)];
     });
 }"""
 
 
 def contrast(first: str, second: str) -> float:
-    """The ratio of two colours' luminances, as WCAG defines it."""
+    """The contrast ratio of two colours as WCAG defines it."""
     low, high = sorted(map(luminance, (first, second)))
     return (high + 0.05) / (low + 0.05)
 
