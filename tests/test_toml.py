@@ -1,3 +1,4 @@
+import re
 import tomllib
 from dataclasses import dataclass, field
 from typing import Literal
@@ -19,7 +20,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Network:
-    """One field of each kind that settings may have."""
+    """One field of each supported type."""
 
     name: str
     kind: Literal["small", "large"] = "small"
@@ -32,19 +33,19 @@ class Network:
 
 @dataclass(frozen=True)
 class Shape:
-    """Stands for those it names, in their order."""
+    """A class that is replaced by the class of the kind."""
 
     @classmethod
-    def of_kind(cls):
+    def classes_by_kind(cls):
         return {"round": Round, "square": Square}
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The same in another order."""
+    """A class with the kinds in another order."""
 
     @classmethod
-    def of_kind(cls):
+    def classes_by_kind(cls):
         return {"square": Square, "round": Round}
 
 
@@ -65,19 +66,13 @@ class Square(Shape, Frame):
 
 @dataclass(frozen=True)
 class Drawing:
-    """Fields that may be one of two kinds."""
+    """Fields with a choice of two classes."""
 
     shape: Shape = field(default_factory=Round)
     frame: Frame | None = None
 
 
 EVERYTHING = Network("n", "large", True, (-1.5, 2.0), (3, 4, 5), "why", Layer(7, 1e-5))
-
-
-def message(table, cls=Network):
-    with pytest.raises(ConfigError) as error:
-        from_table(cls, table)
-    return str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -106,75 +101,55 @@ def test_toml_text():
     )
 
 
-def test_tables_in_tables_get_dotted_names():
+def test_nested_tables():
     nested = {"a": {"b": {"x": 1}, "y": 2}, "z": 3}
     assert to_toml(nested) == "z = 3\n\n[a]\ny = 2\n\n[a.b]\nx = 1\n"
     assert tomllib.loads(to_toml(nested)) == nested
 
 
-def test_what_is_none_is_left_out():
+def test_none_is_left_out():
     assert "note" not in to_table(Network("n"))
     assert to_table(Network("n"))["layer"] == {"width": 3, "scale": 1.0}
 
 
-def test_what_is_left_out_gets_its_default():
+def test_defaults():
     assert from_table(Network, {"name": "n"}) == Network("n")
     assert from_table(Network, {"name": "n", "layer": {}}) == Network("n")
 
 
-def test_whole_numbers_serve_as_numbers():
+def test_integers_become_floats():
     made = from_table(Network, {"name": "n", "box": [0, 2], "layer": {"scale": 3}})
     assert made == Network("n", box=(0.0, 2.0), layer=Layer(scale=3.0))
     assert isinstance(made.layer.scale, float) and isinstance(made.box[1], float)
 
 
 @pytest.mark.parametrize(
-    ("table", "expected"),
+    ("table", "message"),
     [
-        ({"nme": "n"}, "Unknown key nme; did you mean 'name'?"),
-        (
-            {"name": "n", "layer": {"widht": 3}},
-            "Unknown key layer.widht; did you mean 'width'?",
-        ),
-        ({"name": "n", "layer": {"zzz": 3}}, "Unknown key layer.zzz; it takes width, scale."),
-        ({}, "The key name is missing; add it."),
-        ({"name": 3}, "name is 3; give a string."),
-        ({"name": "n", "frozen": 1}, "frozen is 1; give true or false."),
-        ({"name": "n", "note": 2.5}, "note is 2.5; give a string."),
-        ({"name": "n", "layer": {"width": 2.0}}, "layer.width is 2.0; give a whole number."),
-        ({"name": "n", "layer": {"width": True}}, "layer.width is True; give a whole number."),
-        ({"name": "n", "layer": {"width": "3"}}, "layer.width is '3'; give a whole number."),
-        ({"name": "n", "layer": {"scale": "x"}}, "layer.scale is 'x'; give a finite number."),
-        ({"name": "n", "layer": {"scale": True}}, "layer.scale is True; give a finite number."),
-        (
-            {"name": "n", "layer": {"scale": 10**400}},
-            f"layer.scale is 1{59 * '0'}…; give a finite number.",
-        ),
-        (
-            {"name": "n", "layer": {"scale": float("inf")}},
-            "layer.scale is inf; give a finite number.",
-        ),
-        ({"name": "n", "layer": {"width": -3}}, "layer: width is -3; give at least 1."),
-        ({"name": "n", "layer": 3}, "layer is 3; give a table of width, scale."),
-        ({"name": "n", "layer": [{}]}, "layer is [{}]; give a table of width, scale."),
-        (
-            {"name": "n", "kind": "medium"},
-            "kind is 'medium'; choose from 'small', 'large'.",
-        ),
-        ({"name": "n", "kind": ["small"]}, "kind is ['small']; choose from 'small', 'large'."),
-        ({"name": "n", "box": 1.0}, "box is 1.0; give a list."),
-        ({"name": "n", "box": [1.0]}, "box has 1 entries; give 2."),
-        ({"name": "n", "box": [1.0, 2.0, 3.0]}, "box has 3 entries; give 2."),
-        ({"name": "n", "box": [1.0, "a"]}, "box[1] is 'a'; give a finite number."),
-        ({"name": "n", "sizes": [1, 2, 2.5]}, "sizes[2] is 2.5; give a whole number."),
+        ({"nme": "n"}, "key nme; did you mean 'name'?"),
+        ({"name": "n", "layer": {"widht": 3}}, "key layer.widht; did you mean 'width'?"),
+        ({"name": "n", "layer": {"zzz": 3}}, "key layer.zzz; it takes width, scale"),
+        ({}, "key name is missing"),
+        ({"name": 3}, "name is 3"),
+        ({"name": "n", "frozen": 1}, "frozen is 1"),
+        ({"name": "n", "note": 2.5}, "note is 2.5"),
+        ({"name": "n", "layer": {"width": 2.0}}, "layer.width is 2.0"),
+        ({"name": "n", "layer": {"width": True}}, "layer.width is True"),
+        ({"name": "n", "layer": {"scale": "x"}}, "layer.scale is 'x'"),
+        ({"name": "n", "layer": {"scale": 10**400}}, "give a finite number"),
+        ({"name": "n", "layer": {"scale": float("inf")}}, "give a finite number"),
+        ({"name": "n", "layer": {"width": -3}}, "layer: width is -3"),
+        ({"name": "n", "layer": [{}]}, "give a table of width, scale"),
+        ({"name": "n", "kind": "medium"}, "choose from 'small', 'large'"),
+        ({"name": "n", "box": 1.0}, "give a list"),
+        ({"name": "n", "box": [1.0]}, "box has 1 entries; give 2"),
+        ({"name": "n", "box": [1.0, "a"]}, "box[1] is 'a'"),
+        ({"name": "n", "sizes": [1, 2, 2.5]}, "sizes[2] is 2.5"),
     ],
 )
-def test_wrong_tables_are_refused(table, expected):
-    assert message(table) == expected
-
-
-def test_a_wrong_value_at_the_top_has_no_path():
-    assert message({"width": 0}, Layer) == "width is 0; give at least 1."
+def test_invalid_tables_raise(table, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        from_table(Network, table)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +165,7 @@ def test_a_wrong_value_at_the_top_has_no_path():
         ({"frame": {"kind": "round"}}, Drawing(frame=Round())),
     ],
 )
-def test_the_kind_chooses_the_dataclass_and_the_first_is_the_default(table, expected):
+def test_the_kind_selects_the_class(table, expected):
     assert from_table(Drawing, table) == expected
 
 
@@ -204,7 +179,7 @@ def test_the_kind_chooses_the_dataclass_and_the_first_is_the_default(table, expe
         Drawing(Round(), Square(side=3)),
     ],
 )
-def test_kinds_survive_a_round_trip(settings):
+def test_round_trip_of_kinds(settings):
     table = to_table(settings)
     assert table["shape"]["kind"] == settings.shape.kind
     assert from_table(Drawing, table) == settings
@@ -216,37 +191,20 @@ def test_kinds_in_toml_text():
 
 
 @pytest.mark.parametrize(
-    ("table", "expected"),
+    ("table", "message"),
     [
-        ({"shape": {"kind": "oval"}}, "shape.kind is 'oval'; choose from 'round', 'square'."),
-        ({"shape": {"kind": 3}}, "shape.kind is 3; choose from 'round', 'square'."),
-        ({"frame": {"kind": "oval"}}, "frame.kind is 'oval'; choose from 'square', 'round'."),
-        ({"shape": {"side": 2}}, "Unknown key shape.side; it takes kind, radius."),
-        (
-            {"shape": {"kind": "square", "radius": 2}},
-            "Unknown key shape.radius; it takes kind, side.",
-        ),
-        (
-            {"shape": {"kind": "square", "side": 2.5}},
-            "shape.side is 2.5; give a whole number.",
-        ),
-        ({"shape": {"radius": 0}}, "shape: radius is 0.0; give > 0."),
-        ({"shape": 3}, "shape is 3; give a table of kind, radius."),
-        ({"shape": "square"}, "shape is 'square'; give a table of kind, radius."),
+        ({"shape": {"kind": "oval"}}, "shape.kind is 'oval'; choose from 'round', 'square'"),
+        ({"shape": {"kind": 3}}, "shape.kind is 3"),
+        ({"frame": {"kind": "oval"}}, "choose from 'square', 'round'"),
+        ({"shape": {"side": 2}}, "key shape.side; it takes kind, radius"),
+        ({"shape": {"kind": "square", "radius": 2}}, "key shape.radius; it takes kind, side"),
+        ({"shape": {"radius": 0}}, "shape: radius is 0.0"),
+        ({"shape": "square"}, "give a table of kind, radius"),
     ],
 )
-def test_what_is_of_no_kind_is_refused(table, expected):
-    assert message(table, Drawing) == expected
-
-
-def test_an_unknown_kind_is_refused_with_its_whole_path():
-    @dataclass(frozen=True)
-    class Book:
-        drawing: Drawing = field(default_factory=Drawing)
-
-    table = {"drawing": {"shape": {"kind": "oval"}}}
-    expected = "drawing.shape.kind is 'oval'; choose from 'round', 'square'."
-    assert message(table, Book) == expected
+def test_invalid_kinds_raise(table, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        from_table(Drawing, table)
 
 
 def test_reading_files(tmp_path):

@@ -1,4 +1,4 @@
-"""What the property tests share: the same examples in every run, and as many as a test says."""
+"""Settings of hypothesis: the same examples in every run, and their number by test."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ hypothesis.settings.load_profile("geonet")
 
 @pytest.fixture
 def hold() -> Callable[..., None]:
-    """Checks a property on so many examples, drawn from strategies by the names of arguments."""
+    """Return a function that checks a property on a number of examples from strategies."""
 
     def hold(check: Callable[..., None], examples: int, **strategies: Any) -> None:
         hypothesis.settings(max_examples=examples)(hypothesis.given(**strategies)(check))()

@@ -1,8 +1,7 @@
-"""Damaged files for every reader: what comes out is an answer or a `GeonetError`.
+"""Read damaged files with every reader and count the outcomes.
 
-`python tests/trust/fuzz.py --cases 10000 --seed 1` prints what came out, per reader. Anything else
-than an answer or a GeonetError of one line fails: another exception, a warning, a hang, or more
-memory than a small file is worth.
+`PYTHONPATH=. python tests/trust/fuzz.py --cases 10000 --seed 1` prints a table. Only results and one-line
+GeonetErrors are allowed: other exceptions, warnings, hangs and high memory use are failures.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ SHOWN = 20  # failures
 
 
 class HungError(BaseException):
-    """Not an Exception, which readers catch."""
+    """A timeout; not an Exception, because readers catch those."""
 
 
 def main() -> int:
-    """Run the cases and say what came out; 1 if anything failed."""
+    """Run the cases and print the outcomes; return 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--reader", help="this one alone")
-    parser.add_argument("--json", action="store_true", help="counts for a program")
+    parser.add_argument("--reader", help="only this reader")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     faulthandler.enable(os.dup(sys.stderr.fileno()))
     with tempfile.TemporaryDirectory() as place:
@@ -52,7 +51,7 @@ def main() -> int:
         _warm_up(known, Path(place))
         resource.setrlimit(resource.RLIMIT_AS, (_virtual_memory() + MEMORY,) * 2)
         signal.signal(signal.SIGALRM, _hang)
-        noise = os.dup(sys.stderr.fileno())  # libtiff writes there what it thinks of a file
+        noise = os.dup(sys.stderr.fileno())  # libtiff writes to it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
         counts: dict[str, Counter[str]] = {reader.name: Counter() for reader in known}
         failures: list[str] = []
@@ -70,8 +69,8 @@ def main() -> int:
 
 
 def _run(reader: Reader, made: list[Reader], rng: Generator, folder: Path) -> tuple[str, str]:
-    """One case: what came out, and the details of a failure."""
-    file, said = _damaged(reader, made, rng, folder)
+    """Run one case; return its outcome and details of a failure."""
+    file, said = _damage(reader, made, rng, folder)
     signal.alarm(SECONDS)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -103,8 +102,8 @@ def _outcome(reader: Reader, file: Path) -> tuple[str, str]:
     return "answer", ""
 
 
-def _damaged(reader: Reader, made: list[Reader], rng: Generator, folder: Path) -> tuple[Path, str]:
-    """A file to read, and what was done to it."""
+def _damage(reader: Reader, made: list[Reader], rng: Generator, folder: Path) -> tuple[Path, str]:
+    """Return a damaged file and a description of the damage."""
     folder.mkdir(exist_ok=True)
     name = str(rng.choice(list(reader.files)))
     content, file, kind = reader.files[name], folder / name, rng.random()
@@ -114,7 +113,7 @@ def _damaged(reader: Reader, made: list[Reader], rng: Generator, folder: Path) -
     if kind < 0.03:
         file = folder / (str(rng.choice(ODD_TEXT[2:10])).replace("/", "") + name)
         said = "an odd name"
-        if reader.name == "benchmark":  # which has a name of its own
+        if reader.name == "benchmark":  # its file name is fixed
             file = folder / name
     elif kind < 0.05:
         other = made[rng.integers(len(made))]
@@ -135,7 +134,7 @@ def _damaged(reader: Reader, made: list[Reader], rng: Generator, folder: Path) -
 
 
 def _warm_up(known: list[Reader], place: Path) -> None:
-    """Read every file as it is, which has to work, before memory is measured."""
+    """Read every undamaged file before memory is measured."""
     folder = ensure_dir(place / "warm")
     for reader in known:
         for name, content in reader.files.items():

@@ -36,11 +36,11 @@ from geonet.grid import Grid
 from geonet.io import read_points
 from geonet.solvers.neural.deeponet import DeepONetSettings
 from geonet.solvers.neural.geonet import GeONetSettings
-from geonet.solvers.neural.model import Branch, Trunk, build, save_model, write_tensors
+from geonet.solvers.neural.model import Branch, Trunk, build_model, save_model, write_tensors
 from geonet.solvers.neural.transport.network import TransportSettings
 from geonet.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from geonet.training.config import TrainingConfig, read_config
-from geonet.training.user_data import read_own
+from geonet.training.user_data import read_dataset
 
 RNG = np.random.default_rng(0)
 CLOUD = Grid((6, 6), -1.0, 2.0)
@@ -61,13 +61,13 @@ CONFIG = {
 
 @dataclass(frozen=True)
 class Reader:
-    """What is read, and how.
+    """A reader with valid files.
 
     Attributes:
         name: for the table of results.
-        read: takes the file and looks at the answer, too.
-        files: valid ones, by their names.
-        inside: damage that leaves checksums right.
+        read: reads the file and checks the result.
+        files: contents of valid files by name.
+        inside: mutation that keeps checksums valid.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Reader:
 
 
 def readers(folder: Path) -> list[Reader]:
-    """All readers; valid files are made in an empty folder."""
+    """Return all readers; valid files are written to an empty folder."""
     return [Reader(*row) for make in (_measures, _learned, _texts) for row in make(folder)]
 
 
@@ -115,7 +115,7 @@ def _learned(folder: Path) -> Iterator[tuple]:
         measured = {"test": {"mean": [1.0, 2.0], "sd": [0.1, 0.2]}}
         if own.kind == "transport":
             measured = {"calibration": {"slope": 0.5, "limit": 0.1}}
-        save_model(file, build(own, seed=0), {"name": own.kind, "measured": measured})
+        save_model(file, build_model(own, seed=0), {"name": own.kind, "measured": measured})
         models[file.name] = file.read_bytes()
     yield "model", _model, models, weights_inside
     file = folder / "autoencoder.safetensors"
@@ -148,24 +148,24 @@ def _texts(folder: Path) -> Iterator[tuple]:
     summary = ",".join(COLUMNS) + "\n" + ",".join("1" for _ in COLUMNS) + "\n"
     yield "summary", _read_summary, {"summary.csv": summary.encode()}
     yield "config", read_config, {"config.toml": to_toml(CONFIG).encode()}, toml_inside
-    results = Path(__file__).parents[2] / "studies" / "results" / BENCHMARK
+    results = Path(__file__).parents[2] / "benchmarks" / "results" / BENCHMARK
     whole = json.loads(results.read_text(encoding="utf-8"))
     short = {key: value[:3] if isinstance(value, list) else value for key, value in whole.items()}
     yield "benchmark", _benchmark, {BENCHMARK: json.dumps(short).encode()}, json_inside
 
 
-# ---- valid files
+# ---- Valid files
 
 IMAGES = ("png", "jpg", "gif", "bmp", "tif", "webp", "pgm", "ppm")
 
 
 def _images(folder: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
-    """Several modes and options of a format."""
+    """Yield images in several modes and options of a format."""
     grey = Image.fromarray(RNG.integers(0, 256, (9, 7), dtype=np.uint8))
     colour = Image.fromarray(RNG.integers(0, 256, (9, 7, 4), dtype=np.uint8), "RGBA")
     fine = Image.fromarray(RNG.integers(0, 2**16, (9, 7), dtype=np.uint16))
     exif = grey.getexif()
-    exif[0x0112] = 6  # turned by a camera
+    exif[0x0112] = 6  # rotated by a camera
     kinds: dict[str, list[tuple[Image.Image, dict]]] = {
         "png": [(grey, {}), (colour, {"exif": exif}), (fine, {}), (grey.convert("P"), {})],
         "jpg": [(grey, {"exif": exif}), (colour.convert("RGB"), {"progressive": True})],
@@ -191,13 +191,13 @@ def _images(folder: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _geodesics(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """A path of every kind that is quick to make."""
+    """Yield a saved path of every fast solver."""
     names = ("linear", "quantile", "geonet-1d", "schrodinger", "monge-ampere", "linear-program")
     paths = {name: geonet.geodesic(*ENDS, name) for name in names}
-    paths |= {name: geonet.geodesic(*SQUARES, name) for name in ("transport-2d", "barycenter")}
+    paths |= {name: geonet.geodesic(*SQUARES, name) for name in ("transport-2d",)}
     both = [Density(torch.stack([end.tensor, end.tensor.flip(0)]), end.grid) for end in ENDS]
     paths["stack"] = geonet.geodesic(both[0], both[1], "linear-program")
-    bumps = [geonet.GaussianMixture.isotropic([[c]], 0.1).on(Grid(12)) for c in (0.4, 0.6)]
+    bumps = [geonet.GaussianMixture.isotropic([[c]], 0.1).to_density(Grid(12)) for c in (0.4, 0.6)]
     paths["bures"] = geonet.geodesic(bumps[0], bumps[1], "bures")
     for name, path in paths.items():
         yield f"{name}.npz", path.save(folder / f"{name}-path.npz", times=[0.0, 1.0]).read_bytes()
@@ -209,7 +209,7 @@ def _bytes(folder: Path, pattern: str) -> dict[str, bytes]:
 
 def _training() -> tuple[TrainingConfig, torch.nn.Module, torch.optim.Optimizer]:
     config = from_table(TrainingConfig, CONFIG)
-    model = build(config.model, seed=0)
+    model = build_model(config.model, seed=0)
     optimizer = torch.optim.Adam(model.parameters())
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -217,28 +217,28 @@ def _training() -> tuple[TrainingConfig, torch.nn.Module, torch.optim.Optimizer]
     return config, model, optimizer
 
 
-# ---- readers, and a look at what they give
+# ---- Readers with checks of their results
 
 
 def _density(file: Path) -> None:
-    _look(geonet.read(file))
+    _check(geonet.read(file))
 
 
 def _cloud(file: Path) -> None:
     points, _ = read_points(file)
-    assert bool(torch.isfinite(points).all())
-    _look(geonet.read(file, CLOUD))
+    assert np.isfinite(points).all()
+    _check(geonet.read(file, CLOUD))
 
 
 def _points(file: Path) -> None:
-    """A table without header, which is told what it holds, and what stands for no data."""
+    """Read a table without header as values and as points."""
     for nodata in (None, 0.5, float("nan")):
-        _look(geonet.read(file, kind="values", nodata=nodata))
-    assert bool(torch.isfinite(read_points(file, kind="points")[0]).all())
-    _look(geonet.read(file, CLOUD, kind="points"))
+        _check(geonet.read(file, kind="values", missing="exclude", nodata=nodata))
+    assert np.isfinite(read_points(file, kind="points")[0]).all()
+    _check(geonet.read(file, CLOUD, kind="points"))
 
 
-def _look(density: Density) -> None:
+def _check(density: Density) -> None:
     assert bool(torch.isfinite(density.tensor).all() and (density.tensor >= 0).all())
     cells = density.tensor.double().flatten(-density.grid.dimension)
     assert bool(((cells.sum(-1) * density.grid.cell_volume - 1).abs() < 1e-4).all())
@@ -251,10 +251,10 @@ def _geodesic(file: Path) -> None:
 
 
 def _own(file: Path) -> None:
-    problem = read_own(file)
+    problem = read_dataset(file)
     generator = torch.Generator().manual_seed(0)
-    for density in (*problem.densities(2, generator), *problem.test_pairs(2)):
-        _look(density)
+    for density in (*problem.draw_densities(2, generator), *problem.test_pairs(2)):
+        _check(density)
     problem.draw(2, generator)
 
 

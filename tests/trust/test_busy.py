@@ -1,4 +1,4 @@
-"""Other programs that want every core: solves keep their share, and threads are put back."""
+"""Number of threads, idle waiting, and solves on a busy machine."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ import geonet
 from geonet import Density, Grid
 from geonet import _threads as threads
 from geonet._threads import (
-    CHOSEN,
-    SMALL,
-    WORTH,
+    CELLS_PER_THREAD,
+    MIN_PARALLEL_CELLS,
     limit_threads,
     one_thread,
     passive_wait,
     threads_for,
 )
 
-# Torch is imported first, so no setting of the environment could come in time. Endless loops, one
-# for every core, sleep during the idle runs. A busy run is compared with the idle ones before and
-# after it, for other programs come and go. The median counts: threads that spin are lucky at times.
+WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+
+# Torch is imported first, so that environment variables have no effect. Endless loops, one per
+# core, are stopped during the idle runs. A busy run is compared with the idle runs before and after
+# it. The median is robust against other programs.
 BESIDE_LOOPS = """
 import os, signal, subprocess, sys, time
 from statistics import median
@@ -60,30 +61,31 @@ finally:
 turns = range(1, len(taken), 2)
 print(median(2 * taken[k] / (taken[k - 1] + taken[k + 1]) for k in turns))
 """
-# With a loop beside every core, a fair scheduler leaves a single thread (c + 1) / c times its idle
-# time on c cores, and a thread on every core twice; other programs bring both nearer to one. Four
-# leaves room for threads that miss each other. Threads that spin took four to seventy times.
-MOST = 4
+# With a loop on every core, a fair scheduler slows a thread on every core down by two. Spinning
+# threads took four to seventy times as long.
+MAX_SLOWDOWN = 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "n"), [("monge-ampere", 128), ("schrodinger", 128), ("transport-2d", 512)]
 )
-def test_a_busy_machine_slows_a_solve_at_most_four_times(name, n):
-    """Two more attempts are allowed: programs that come and go can spoil a measurement."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", *CHOSEN)}
+def test_slowdown_on_a_busy_machine(name, n):
+    """Two more attempts are allowed, since other programs can spoil a measurement."""
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", *WAIT_VARIABLES)
+    }
     command = [sys.executable, "-c", BESIDE_LOOPS, name, str(n), "5"]
     for _ in range(3):
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=300, check=True
         )
-        if float(done.stdout) <= MOST:
+        if float(done.stdout) <= MAX_SLOWDOWN:
             return
     pytest.fail(f"{name} takes {float(done.stdout):.1f} times its idle time on a busy machine")
 
 
-# ---- how many
+# ---- Number of threads
 
 
 @pytest.fixture
@@ -94,46 +96,53 @@ def two_threads():
     torch.set_num_threads(before)
 
 
-def test_compiled_loops_take_a_thread_for_so_many_cells(two_threads):
-    assert [threads_for(cells) for cells in (1, WORTH, 2 * WORTH - 1)] == [1, 1, 1]
-    assert [threads_for(cells) for cells in (2 * WORTH, 100 * WORTH)] == [2, 2]
+def test_threads_of_kernels(two_threads):
+    assert [threads_for(cells) for cells in (1, CELLS_PER_THREAD, 2 * CELLS_PER_THREAD - 1)] == [
+        1,
+        1,
+        1,
+    ]
+    assert [threads_for(cells) for cells in (2 * CELLS_PER_THREAD, 100 * CELLS_PER_THREAD)] == [
+        2,
+        2,
+    ]
 
 
-def test_small_problems_take_one_thread_and_larger_ones_all(two_threads):
-    for cells, expected in ((SMALL - 1, 1), (SMALL, 2)):
+def test_small_problems_take_one_thread(two_threads):
+    for cells, expected in ((MIN_PARALLEL_CELLS - 1, 1), (MIN_PARALLEL_CELLS, 2)):
         with limit_threads(cells):
             assert torch.get_num_threads() == expected
         assert torch.get_num_threads() == 2
 
 
-def test_an_error_puts_the_number_back(two_threads):
+def test_an_error_restores_the_number(two_threads):
     numbers = _blas_numbers()
     with pytest.raises(ValueError, match="stop"), limit_threads(1):
         raise ValueError("stop")
     assert torch.get_num_threads() == 2 and _blas_numbers() == numbers
 
 
-def test_one_call_in_another_keeps_its_number(two_threads):
-    with limit_threads(SMALL):
+def test_nested_calls(two_threads):
+    with limit_threads(MIN_PARALLEL_CELLS):
         with limit_threads(1):
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
-    with limit_threads(1), limit_threads(SMALL):
+    with limit_threads(1), limit_threads(MIN_PARALLEL_CELLS):
         assert torch.get_num_threads() == 1
 
 
-def test_threads_that_start_meanwhile_keep_their_number(two_threads):
-    """`torch.set_num_threads(1)` would be theirs as well, for good."""
-    seen = []
+def test_new_threads_keep_their_number(two_threads):
+    """`torch.set_num_threads(1)` would change them as well."""
+    numbers = []
     with one_thread():
-        thread = Thread(target=lambda: seen.append(torch.get_num_threads()))
+        thread = Thread(target=lambda: numbers.append(torch.get_num_threads()))
         thread.start()
         thread.join()
-    assert seen == [2]
+    assert numbers == [2]
 
 
-def test_mkl_takes_one_thread_even_where_torch_was_told_its_number(two_threads):
-    """It has a number of its own then: work in one thread takes no more time than that thread."""
+def test_mkl_takes_one_thread(two_threads):
+    """MKL has its own number: the CPU time of the process is that of one thread."""
     values = torch.randn(2_000_000)
     with one_thread():
         values.sin()
@@ -144,44 +153,36 @@ def test_mkl_takes_one_thread_even_where_torch_was_told_its_number(two_threads):
     assert whole < 1.3 * own + 0.01
 
 
-def test_solvers_and_answers_are_limited(two_threads, monkeypatch):
-    seen = []
-    monkeypatch.setattr("geonet.solvers.base.working_on", _noting(seen))
-    monkeypatch.setattr("geonet.geodesic.working_on", _noting(seen))
+def test_solvers_and_evaluations_are_limited(two_threads, monkeypatch):
+    sizes = []
+    monkeypatch.setattr("geonet.solvers.base.limit_threads", _record(sizes))
+    monkeypatch.setattr("geonet.paths.limit_threads", _record(sizes))
     grid = Grid((4, 6))
     ones = torch.ones(3, 4, 6)
     path = geonet.geodesic(Density(ones, grid), Density(ones, grid), "linear")
     path.density([0.2, 0.4], grid.with_shape((8, 8)))
-    assert seen == [3 * 24, 3 * 2 * 64]
+    assert sizes == [3 * 24, 3 * 2 * 64]
 
 
-def test_gaussians_without_a_grid_are_answered():
-    means, covariances = torch.zeros(1, 2), torch.eye(2)[None]
-    ends = [geonet.GaussianMixture(means + k, covariances) for k in (0, 1)]
-    path = geonet.geodesic(*ends, "bures")
-    assert float(path.distance) == pytest.approx(2**0.5)
-
-
-def _noting(seen: list[int]):
-    def noted(cells: int):
-        seen.append(cells)
+def _record(sizes: list[int]):
+    def record(cells: int):
+        sizes.append(cells)
         return limit_threads(cells)
 
-    return noted
+    return record
 
 
 # ---- NumPy
 
 
 def _blas_numbers() -> list[int]:
-    return [get() for _, get in threads._blas_threads()]
+    return [get() for _, get in threads._blas_functions()]
 
 
-def test_numpy_takes_one_thread_until_the_last_has_left():
+def test_numpy_takes_one_thread_until_the_last_exit():
     numbers, both = _blas_numbers(), Barrier(2)
     if not numbers:
         pytest.skip(f"NumPy {np.__version__} has another library than OpenBLAS")
-    seen = []
 
     def first() -> None:
         with limit_threads(1):
@@ -194,52 +195,52 @@ def test_numpy_takes_one_thread_until_the_last_has_left():
         both.wait()
         both.wait()
         thread.join()
-        seen.append(_blas_numbers())
-    assert seen == [[1] * len(numbers)] and _blas_numbers() == numbers
+        assert _blas_numbers() == [1] * len(numbers)
+    assert _blas_numbers() == numbers
 
 
-# ---- how they wait
+# ---- Idle waiting
 
 
 @pytest.fixture
-def crowd(monkeypatch):
-    """A crowd of its own, which goes at once."""
-    for name in CHOSEN:
+def idle_team(monkeypatch):
+    """Return a separate team that ends at once."""
+    for name in WAIT_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     if threads._openmp() is None or not threads._is_gnu():
         pytest.skip("torch has another OpenMP than GNU's")
-    monkeypatch.setattr(threads, "LINGER", 0.02)
-    monkeypatch.setattr(threads, "_crowd", threads._Crowd())
-    return threads._crowd
+    monkeypatch.setattr(threads._IdleTeam, "keep_alive", 0.02)
+    monkeypatch.setattr(threads, "_idle_team", threads._IdleTeam())
+    return threads._idle_team
 
 
-def test_idle_threads_come_once_and_go(two_threads, crowd):
+def test_the_idle_team_starts_once_and_ends(two_threads, idle_team):
     with passive_wait():
-        keeper = crowd._keeper
+        keeper = idle_team._keeper
         assert keeper is not None and keeper.daemon
         with passive_wait():
-            assert crowd._keeper is keeper
+            assert idle_team._keeper is keeper
         time.sleep(0.1)
-        assert crowd._keeper is keeper and keeper.is_alive()
+        assert idle_team._keeper is keeper and keeper.is_alive()
     keeper.join(10)
-    assert not keeper.is_alive() and crowd._keeper is None
+    assert not keeper.is_alive() and idle_team._keeper is None
     with passive_wait():
-        assert crowd._keeper not in (None, keeper)
+        assert idle_team._keeper not in (None, keeper)
 
 
-@pytest.mark.parametrize("name", CHOSEN)
-def test_who_decides_how_threads_wait_is_left_alone(name, two_threads, crowd, monkeypatch):
+@pytest.mark.parametrize("name", WAIT_VARIABLES)
+def test_variables_of_the_user_have_priority(name, two_threads, idle_team, monkeypatch):
     monkeypatch.setenv(name, "1")
     with passive_wait():
-        assert crowd._keeper is None
+        assert idle_team._keeper is None
 
 
-def test_one_thread_waits_for_nobody(two_threads, crowd):
+def test_one_thread_needs_no_team(two_threads, idle_team):
     with one_thread(), passive_wait():
-        assert crowd._keeper is None
+        assert idle_team._keeper is None
 
 
-def test_waiting_changes_no_bit(two_threads, crowd):
+def test_idle_waiting_changes_no_bit(two_threads, idle_team):
     values = torch.randn(300_000, generator=torch.Generator().manual_seed(0))
     expected = values.sin().sum()
     with passive_wait():

@@ -1,4 +1,4 @@
-"""Threads may share everything: they get what one of them alone would get."""
+"""Threads that share objects get the same results as a single thread."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from PIL import Image
 import geonet
 from geonet import Density, Grid
 from geonet._files import atomic_write
-from geonet._threads import SMALL, map_in_threads
+from geonet._threads import MIN_PARALLEL_CELLS, map_in_threads
 from geonet._utils import suppress_warnings
 from geonet.solvers.neural import deeponet
 from geonet.solvers.neural.deeponet import DeepONetSettings
-from geonet.solvers.neural.model import PRETRAINED, Branch, Trunk, build
+from geonet.solvers.neural.model import PRETRAINED, Branch, Trunk, build_model
 from geonet.solvers.neural.transport.network import TransportSettings
-from geonet.solvers.registry import solver_names
+from geonet.solvers.registry import list_solver_names
 
 THREADS = 8
 LINE = Grid(32)
-# Everything is asked for in a fresh process, by threads that start at the same moment; then again.
+# A fresh process uses everything for the first time in threads, then once more in one thread.
 FIRST_USE = """
 import json, sys
 from concurrent.futures import ThreadPoolExecutor
@@ -68,12 +68,11 @@ FAST = {
     "transport-2d": 2,
     "transport-3d": 3,
     "transport-mnist": 2,
-    "barycenter": 1,
 }
 
 
 def in_threads(job, count: int = THREADS) -> list:
-    """What `count` threads get that call job(k) at the same moment."""
+    """Return job(k) of `count` threads that start at the same moment."""
     together = Barrier(count)
 
     def start(k: int):
@@ -85,8 +84,8 @@ def in_threads(job, count: int = THREADS) -> list:
 
 
 def test_first_use_by_threads_gives_the_same_bits():
-    """Modules, models, matrices, kernels: each is made by whoever comes first."""
-    assert set(FAST) <= set(solver_names())
+    """Modules, models, matrices and kernels are created by any of the threads."""
+    assert set(FAST) <= set(list_solver_names())
     jobs = [*FAST.items(), *[("transport-2d", 2)] * 3, *[("geonet-1d", 1)] * 2]
     command = [sys.executable, "-W", "error", "-c", FIRST_USE, json.dumps(jobs)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
@@ -95,7 +94,7 @@ def test_first_use_by_threads_gives_the_same_bits():
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_calls_at_the_same_time_give_the_same_bits(name):
+def test_concurrent_calls_give_the_same_bits(name):
     grid = Grid((10,) * FAST[name], 0, 5)
 
     def answer(k: int) -> torch.Tensor:
@@ -106,10 +105,10 @@ def test_calls_at_the_same_time_give_the_same_bits(name):
         assert torch.equal(one, other)
 
 
-def test_one_path_can_be_asked_by_many_threads():
+def test_one_path_in_many_threads():
     ends = _waves(Grid((16, 16), 0, 5), 0.3)
     times = [k / 20 for k in range(1, THREADS + 1)]
-    for name in ("transport-2d", "geonet-2d", "barycenter"):
+    for name in ("transport-2d", "geonet-2d"):
         alone = geonet.geodesic(*ends, name)
         expected = [alone.density(t).tensor for t in times]
         path = geonet.geodesic(*ends, name)
@@ -117,12 +116,12 @@ def test_one_path_can_be_asked_by_many_threads():
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def test_a_full_store_of_bases_can_be_shared(monkeypatch):
-    """Threads that put bases in and take them out, all at once, meet no dictionary that changes."""
-    monkeypatch.setattr(deeponet, "CACHED_BYTES", 2000)
+def test_a_full_cache_of_bases_can_be_shared(monkeypatch):
+    """Concurrent insertions and evictions raise no error."""
+    monkeypatch.setattr(deeponet.BasisCache, "max_bytes", 2000)
     small = {"width": 2, "depth": 3}
     settings = DeepONetSettings(sensors=4, rank=2, branch=Branch(**small), trunk=Trunk(**small))
-    bases = deeponet.Bases(build(settings, seed=0))  # type: ignore[arg-type]
+    bases = deeponet.BasisCache(build_model(settings, seed=0))  # type: ignore[arg-type]
 
     def ask(k: int) -> None:
         for i in range(400):
@@ -134,20 +133,20 @@ def test_a_full_store_of_bases_can_be_shared(monkeypatch):
         in_threads(ask)
     finally:
         sys.setswitchinterval(pause)
-    assert 0 < sum(basis.nbytes for basis in bases._kept.values()) <= 2000
+    assert 0 < sum(basis.nbytes for basis in bases._bases.values()) <= 2000
 
 
 def _waves(grid: Grid = LINE, height: float = 0.3) -> tuple[Density, Density]:
-    """A smooth pair."""
+    """Return a smooth pair."""
     wave = torch.cos(torch.pi * grid.points() / max(grid.lengths)).sum(-1)
     return Density((height * wave).exp(), grid), Density((-height * wave).exp(), grid)
 
 
-# ---- what is global
+# ---- Global state
 
 
-def test_filters_of_warnings_are_as_before():
-    """`catch_warnings` alone would leave the filters of the thread that comes last."""
+def test_warning_filters_are_restored():
+    """`catch_warnings` alone would leave the filters of the last thread."""
     before = list(warnings.filters)
 
     def overlap(k: int) -> None:
@@ -159,7 +158,7 @@ def test_filters_of_warnings_are_as_before():
     assert list(warnings.filters) == before
 
 
-def test_images_are_read_by_threads(tmp_path):
+def test_images_in_threads(tmp_path):
     file = tmp_path / "image.png"
     pixels = np.random.default_rng(0).integers(0, 256, (40, 30), dtype=np.uint8)
     Image.fromarray(pixels).save(file)
@@ -171,17 +170,17 @@ def test_images_are_read_by_threads(tmp_path):
 
 def test_seeded_weights_do_not_mix():
     settings = TransportSettings(sensors=64, seen=32, modes=32, width=64)
-    alone = [build(settings, seed=k).state_dict() for k in range(THREADS)]
+    alone = [build_model(settings, seed=k).state_dict() for k in range(THREADS)]
     before = torch.get_rng_state()
     for _ in range(5):
         for one, other in zip(
-            in_threads(lambda k: build(settings, k).state_dict()), alone, strict=True
+            in_threads(lambda k: build_model(settings, k).state_dict()), alone, strict=True
         ):
             assert all(torch.equal(one[name], other[name]) for name in other)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_file_that_threads_write_is_one_of_theirs(tmp_path):
+def test_concurrent_writes_are_atomic(tmp_path):
     file = tmp_path / "result.txt"
     contents = [str(k) * 200_000 for k in range(THREADS)]
 
@@ -195,7 +194,7 @@ def test_a_file_that_threads_write_is_one_of_theirs(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["result.txt"]
 
 
-def test_a_saved_path_is_loaded_by_threads(tmp_path):
+def test_loading_in_threads(tmp_path):
     path = geonet.geodesic(*_waves(), str(PRETRAINED / "geonet-1d.safetensors"))
     file = path.save(Path(tmp_path) / "path.npz")
     expected = path.density(0.4).tensor
@@ -205,27 +204,30 @@ def test_a_saved_path_is_loaded_by_threads(tmp_path):
 
 @pytest.fixture
 def three_threads():
-    """Torch may use three threads, whatever the machine has."""
+    """Let torch use three threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(before)
 
 
-def test_what_is_shared_out_comes_in_order(three_threads):
+def test_map_in_threads_keeps_the_order(three_threads):
     def work(k: int) -> int:
-        time.sleep(0.002 * (k % 3))  # so that later ones are ready before earlier ones
+        time.sleep(0.002 * (k % 3))  # later ones finish before earlier ones
         return k
 
     assert list(map_in_threads(work, 10, cells=64)) == list(range(10))
     assert list(map_in_threads(work, 0, cells=64)) == []
 
 
-def test_frames_of_a_batch_are_those_of_its_pairs(three_threads):
-    """Made in several threads, also under no_grad of ends with gradients; with these in one."""
+def test_frames_of_a_batch_equal_those_of_its_pairs(three_threads):
+    """Several threads compute them without gradients, one thread with gradients."""
     generator, grid = torch.Generator().manual_seed(3), Grid((24, 24))
     values = torch.rand(2, 4, 24, 24, generator=generator, dtype=torch.float64) + 0.5
-    target, times = Density(values[1], grid), torch.linspace(0.02, 0.98, 1 + SMALL // (4 * 24**2))
+    target, times = (
+        Density(values[1], grid),
+        torch.linspace(0.02, 0.98, 1 + MIN_PARALLEL_CELLS // (4 * 24**2)),
+    )
     path = geonet.geodesic(Density(values[0], grid), target, solver="midpoint")
     frames = path.density(times).tensor
     for k in range(4):
