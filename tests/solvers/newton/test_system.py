@@ -1,23 +1,28 @@
-"""The equation of the potential, and the elliptic problem of Newton's step, in torch."""
+"""Tests of the equation at t = ½ and of the linear system of a Newton step, in torch."""
 
 import math
+import threading
 
 import pytest
 import torch
 
-from geonet.numerics.splines import along_axis, half_cell_places
+from benchmarks.pairs import draw
+from geonet.numerics.splines import evaluate_along_axis, half_cell_centres
+from geonet.solvers.newton import compiled
 from geonet.solvers.newton.system import (
-    PlainLevels,
-    Totals,
-    brought,
-    levels_on,
-    moved_boxes,
-    signed,
-    spread_back,
-    stiffness,
+    ResidualIntegrals,
+    TorchHierarchy,
+    apply_stiffness,
+    build_hierarchy,
+    displaced_boxes,
+    evaluate_residual,
+    project_onto_splines,
+    pull_back_density,
+    signed_det_and_cofactor,
 )
 
 SHAPES = pytest.mark.parametrize("shape", [(9,), (1, 6), (6, 5), (4, 3, 5)], ids=str)
+needs_kernels = pytest.mark.skipif(not compiled.is_available(), reason="needs compiled kernels")
 
 
 def noise(*shape, seed=7):
@@ -29,80 +34,94 @@ def sides_of(shape):
 
 
 def density(shape, seed=7):
-    """Of mass one in the box."""
     values = noise(*shape, seed=seed) + 0.1
     return values / values.mean() / math.prod(sides_of(shape))
 
 
-def equation(shape, softness=0.0):
-    own = PlainLevels(shape, sides_of(shape)).at(0)
-    own.between(density(shape), density(shape, seed=8), softness)
-    return own
+def system_on(shape, min_width=0.0):
+    system = TorchHierarchy(shape, sides_of(shape))[0]
+    system.set_densities(density(shape), density(shape, seed=8), min_width)
+    return system
 
 
-def potential(shape, bend, seed=9):
+def potential(shape, curvature, seed=9):
     """Random coefficients with second derivatives of about this size."""
-    least = min(side / n for side, n in zip(sides_of(shape), shape, strict=True))
-    return 0.25 * bend * least**2 * (noise(*shape, seed=seed) - 0.5)
-
-
-def positive(shape):
-    """Weights (2, …, *cells, d, d) of an elliptic problem."""
-    d = len(shape)
-    root = noise(*(2,) * d, *shape, d, d) - 0.3
-    return root @ root.mT + 0.01 * torch.eye(d)
+    smallest = min(side / n for side, n in zip(sides_of(shape), shape, strict=True))
+    return 0.25 * curvature * smallest**2 * (noise(*shape, seed=seed) - 0.5)
 
 
 # ---- matrices
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])
-def test_determinants_and_cofactors_where_nothing_folds(d):
+def test_determinants_and_cofactors_of_positive_matrices(d):
     root = noise(20, d, d)
     matrix = root @ root.mT + 0.1 * torch.eye(d)
-    det, cof, folds = signed(matrix)
+    det, cofactor, folds = signed_det_and_cofactor(matrix)
+    expected = torch.linalg.det(matrix)
     assert not bool(folds.any())
-    assert torch.allclose(det, torch.linalg.det(matrix))
-    assert torch.allclose(cof, torch.linalg.det(matrix)[:, None, None] * torch.linalg.inv(matrix))
+    assert torch.allclose(det, expected)
+    assert torch.allclose(cofactor, expected[:, None, None] * torch.linalg.inv(matrix))
 
 
-def test_a_fold_counts_as_negative():
-    """Also where two eigenvalues are negative and the determinant is not."""
+def test_folds_have_negative_determinants():
+    """Two negative eigenvalues are a fold as well, although their product is positive."""
     matrix = torch.diag_embed(torch.tensor([[-2.0, 3.0], [-2.0, -3.0], [0.0, 1.0]]).double())
-    det, cof, folds = signed(matrix)
+    det, cofactor, folds = signed_det_and_cofactor(matrix)
     assert bool(folds.all())
     assert det.tolist() == [-6.0, -6.0, 0.0]
     expected = torch.diag_embed(torch.tensor([[3.0, 0.0], [0.0, 0.0], [1.0, 0.0]]).double())
-    assert torch.allclose(cof, expected)
-    line, one, _ = signed(torch.tensor([[[-0.5]]]).double())
+    assert torch.allclose(cofactor, expected)
+    line, one, _ = signed_det_and_cofactor(torch.tensor([[[-0.5]]]).double())
     assert line.tolist() == [-0.5] and one.tolist() == [[[1.0]]]
 
 
-# ---- the stiffness
-
-
 @SHAPES
-def test_the_stiffness_is_symmetric_and_positive(shape):
-    weights = positive(shape)
-    x, y = noise(*shape), noise(*shape, seed=8)
-    one, other = (stiffness(weights, x) * y).sum(), (x * stiffness(weights, y)).sum()
-    assert float(one) == pytest.approx(float(other), rel=1e-11)
-    n = math.prod(shape)
-    columns = [stiffness(weights, unit.reshape(shape)).flatten() for unit in torch.eye(n).double()]
-    values = torch.linalg.eigvalsh(torch.stack(columns))
-    assert float(values[0]) == pytest.approx(0, abs=1e-10 * float(values[-1]))  # the constant
+def test_stiffness_is_symmetric_and_positive_except_for_constants(shape):
+    d, n = len(shape), math.prod(shape)
+    root = noise(*(2,) * d, *shape, d, d) - 0.3
+    weights = root @ root.mT + 0.01 * torch.eye(d)
+    units = torch.eye(n).double()
+    matrix = torch.stack([apply_stiffness(weights, e.reshape(shape)).flatten() for e in units])
+    assert torch.allclose(matrix, matrix.mT, atol=1e-11 * float(matrix.abs().max()))
+    values = torch.linalg.eigvalsh(matrix)
+    assert float(values[0]) == pytest.approx(0, abs=1e-10 * float(values[-1]))
     assert float(values[1]) > 1e-6 * float(values[-1])
-    constant = stiffness(weights, torch.ones(shape).double())
-    assert float(constant.abs().max()) < 1e-10
 
 
 @SHAPES
-def test_spread_back_is_the_transpose_of_values(shape):
+def test_projection_is_the_transpose_of_evaluation(shape):
     x, y, d = noise(*shape), noise(*(2,) * len(shape), *shape, seed=8), len(shape)
     values = x
     for axis in range(d):
-        values = along_axis(values, 2 * axis, 0).movedim(0, axis)
-    assert float((values * y).sum()) == pytest.approx(float((x * spread_back(y)).sum()), rel=1e-12)
+        values = evaluate_along_axis(values, 2 * axis, 0).movedim(0, axis)
+    projected = float((x * project_onto_splines(y)).sum())
+    assert float((values * y).sum()) == pytest.approx(projected, rel=1e-12)
+
+
+def test_displaced_boxes():
+    shape, step = (4, 3), [0.25, 0.3]
+    centres = half_cell_centres(shape)
+    gradient, hessian = (
+        torch.zeros(*centres.shape).double(),
+        torch.zeros(*centres.shape, 2).double(),
+    )
+    gradient[..., 0], hessian[..., 1, 1] = 0.5, 1.0
+    boxes, width, jacobian = displaced_boxes(centres, gradient, hessian, 0.5, step)
+    assert torch.allclose(boxes[..., 0], centres[..., 0] + 1.0)  # half of ½ over a cell of ¼
+    assert torch.allclose(boxes[..., 1], centres[..., 1])
+    assert width[0, 0, 0, 0].tolist() == [0.5, 0.75]
+    assert torch.allclose(jacobian[0, 0, 0, 0], torch.tensor([[1.0, 0.0], [0.0, 1.5]]).double())
+    folded = displaced_boxes(centres, gradient, -9 * hessian, 0.5, step)[1]
+    assert 0 < float(folded.min()) < 1e-5 and float(folded.max()) <= 1
+
+
+def test_identity_map_keeps_a_density():
+    values = noise(5, 4)
+    zero = torch.zeros(2, 2, 5, 4, 2, 2).double()
+    pulled, jacobian = pull_back_density(values, zero[..., 0], zero, 0.5, [0.2, 0.2])
+    assert torch.allclose(pulled, values.expand(2, 2, 5, 4))
+    assert torch.equal(jacobian, torch.eye(2).double().expand(2, 2, 5, 4, 2, 2))
 
 
 # ---- multigrid
@@ -111,127 +130,190 @@ def test_spread_back_is_the_transpose_of_values(shape):
 @pytest.mark.parametrize(
     ("shape", "most"), [((100,), 8), ((32, 32), 8), ((33, 20), 9), ((12, 10, 8), 13)], ids=str
 )
-def test_conjugate_gradients_with_multigrid_are_quick_for_smooth_coefficients(shape, most):
+def test_multigrid_converges_fast_for_smooth_weights(shape, most):
     """A V-cycle leaves about a tenth of an error, in 3D a quarter: 1e-6 takes six to ten."""
-    own = equation(shape, softness=1.0)
-    residual, _ = own.look(potential(shape, 0.2))
-    found = own.step_for(residual, 0.1, 1e-6, 50)
-    assert own.iterations <= most
-    left = stiffness(own.levels[0].weights, found) - (residual - residual.mean())
-    assert float(left.norm()) < 2e-6 * float(residual.norm())
+    system = system_on(shape, min_width=1.0)
+    residual, _ = system.evaluate(potential(shape, 0.2))
+    step = system.compute_step(residual, 0.1, 1e-6, 50)
+    assert system.iterations <= most
+    error = apply_stiffness(system.levels[0].weights, step) - (residual - residual.mean())
+    assert float(error.norm()) < 2e-6 * float(residual.norm())
 
 
-def test_jumps_of_coefficients_by_a_thousand_take_longer_but_not_long():
-    own = PlainLevels((32, 32), (1.0, 1.0)).at(0)
+def test_multigrid_with_jumping_weights():
+    system = TorchHierarchy((32, 32), (1.0, 1.0))[0]
     source, target = torch.zeros(2, 32, 32).double()
     source[4:13, 6:20], target[15:28, 9:14] = 1.0, 1.0
-    own.between(source / source.mean(), target / target.mean(), 0.0)
-    residual, _ = own.look(torch.zeros(32, 32).double())
-    own.step_for(residual, 0.03, 1e-3, 100)  # weights jump from 0.03 to 30
-    assert own.iterations <= 12
+    system.set_densities(source / source.mean(), target / target.mean(), 0.0)
+    residual, _ = system.evaluate(torch.zeros(32, 32).double())
+    system.compute_step(residual, 0.03, 1e-3, 100)  # weights jump from 0.03 to 30
+    assert system.iterations <= 12
 
 
-def test_nothing_to_solve_is_solved():
-    own = equation((8, 8))
-    own.look(torch.zeros(8, 8).double())
-    assert not bool(own.step_for(torch.zeros(8, 8).double(), 0.1, 1e-6, 10).any())
-    assert own.iterations == 0
+def test_zero_right_hand_side():
+    system, zero = system_on((8, 8)), torch.zeros(8, 8).double()
+    system.evaluate(zero)
+    assert not bool(system.compute_step(zero, 0.1, 1e-6, 10).any())
+    assert system.iterations == 0
 
 
 # ---- the equation
 
 
-@pytest.mark.parametrize("softness", [0.0, 1.0])
+@pytest.mark.parametrize("min_width", [0.0, 1.0])
 @SHAPES
-def test_both_ends_keep_their_mass(shape, softness):
-    """In 1D half-cells fill the line exactly; else they overlap by squares of the shear, 1e-3."""
-    exact = len(shape) == 1 and softness == 0
-    for bend, allowed in ((0.0, 1e-12), (0.4, 1e-12 if exact else 1e-3)):
-        totals = Totals(*equation(shape, softness).look(potential(shape, bend))[1])
-        assert totals.source == pytest.approx(1, abs=allowed)
-        assert totals.target == pytest.approx(1, abs=allowed)
-        assert totals.folding == 0
+def test_pulled_back_densities_keep_their_mass(shape, min_width):
+    """In 1D half-cells tile the line exactly; else they overlap by squares of the shear, 1e-3."""
+    exact = len(shape) == 1 and min_width == 0
+    for curvature, allowed in ((0.0, 1e-12), (0.4, 1e-12 if exact else 1e-3)):
+        sums = system_on(shape, min_width).evaluate(potential(shape, curvature))[1]
+        integrals = ResidualIntegrals(*sums)
+        assert integrals.source_mass == pytest.approx(1, abs=allowed)
+        assert integrals.target_mass == pytest.approx(1, abs=allowed)
+        assert integrals.folded_mass == 0
 
 
-def test_the_residual_of_equal_ends_is_zero():
-    own = PlainLevels((7, 5), (1.0, 0.5)).at(0)
-    own.between(density((7, 5)), density((7, 5)), 0.0)
-    residual, totals = own.look(torch.zeros(7, 5).double())
-    assert float(residual.abs().max()) == 0 and Totals(*totals).distance == 0
+def test_equal_densities_have_no_residual():
+    system = TorchHierarchy((7, 5), (1.0, 0.5))[0]
+    system.set_densities(density((7, 5)), density((7, 5)), 0.0)
+    residual, integrals = system.evaluate(torch.zeros(7, 5).double())
+    assert float(residual.abs().max()) == 0 and ResidualIntegrals(*integrals).distance == 0
 
 
-def test_a_linear_potential_moves_a_block_by_whole_cells():
-    """Inside of it; so the exact answer has no residual, and its dual value is W2."""
+def test_shift_by_whole_cells_solves_the_equation():
+    """The potential is linear within the block: no residual, and its dual value is W2."""
     n, k = 32, 6
     block = noise(8, 7) + 0.1
     source, target = torch.zeros(2, n, n).double()
     source[5:13, 10:17], target[5 + k : 13 + k, 10:17] = block, block
-    source, target = source / source.mean(), target / target.mean()
-    x = (torch.arange(n).double() + 0.5) / n
     slope = torch.zeros(n).double()
-    slope[6:21] = k / n  # ∇u where mass passes at t = ½, bent away from it
-    c = (slope.cumsum(0) / n)[:, None] + 0 * x
-    own = PlainLevels((n, n), (1.0, 1.0)).at(0)
-    own.between(source, target, 0.0)
-    residual, totals = own.look(c)
+    slope[6:21] = k / n  # ∇u in the region of the mass at t = ½
+    c = (slope.cumsum(0) / n)[:, None] + torch.zeros(n).double()
+    system = TorchHierarchy((n, n), (1.0, 1.0))[0]
+    system.set_densities(source / source.mean(), target / target.mean(), 0.0)
+    residual, integrals = system.evaluate(c)
     assert float(residual.abs().sum()) < 1e-10
-    assert Totals(*totals).distance == pytest.approx(k / n, rel=1e-9)
+    assert ResidualIntegrals(*integrals).distance == pytest.approx(k / n, rel=1e-9)
 
 
 @SHAPES
-def test_newtons_step_lowers_the_residual(shape):
-    own = equation(shape, softness=1.0)
-    c = torch.zeros(shape).double()
-    before, _ = own.look(c)
-    after, _ = own.look(c + own.step_for(before, 0.03, 1e-3, 50))
+def test_newton_step_lowers_the_residual(shape):
+    system, c = system_on(shape, min_width=1.0), torch.zeros(shape).double()
+    before, _ = system.evaluate(c)
+    after, _ = system.evaluate(c + system.compute_step(before, 0.03, 1e-3, 50))
     assert float(after.abs().sum()) < 0.6 * float(before.abs().sum())
 
 
-def test_the_stiffness_is_the_derivative_of_the_residual():
-    """For smooth densities, up to errors of the quadrature that vanish with h."""
+def test_stiffness_is_the_derivative_of_the_residual():
+    """For smooth densities, up to quadrature errors that vanish with h."""
     n = 48
     x = (torch.arange(n).double() + 0.5) / n
     wave = lambda k: torch.cos(k * torch.pi * x)  # noqa: E731
-    own = PlainLevels((n, n), (1.0, 1.0)).at(0)
-    own.between(1 + 0.3 * wave(1)[:, None] * wave(2), 1 - 0.2 * wave(1) + 0 * x[:, None], 0.0)
+    system = TorchHierarchy((n, n), (1.0, 1.0))[0]
+    source, target = 1 + 0.3 * wave(1)[:, None] * wave(2), 1 - 0.2 * wave(1) + 0 * x[:, None]
+    system.set_densities(source, target, 0.0)
     c, change = 0.02 * wave(2)[:, None] * wave(1), wave(1)[:, None] * wave(1)
-    before, _ = own.look(c)
-    own.step_for(before, 0.0, 0.5, 1)
-    expected = stiffness(own.levels[0].weights, change)
-    after, _ = own.look(c + 1e-4 * change)
-    found = (before - after) / 1e-4
-    assert float((found - expected).norm() / expected.norm()) < 0.02
+    before, _ = system.evaluate(c)
+    system.compute_step(before, 0.0, 0.5, 1)
+    expected = apply_stiffness(system.levels[0].weights, change)
+    after, _ = system.evaluate(c + 1e-4 * change)
+    difference = (before - after) / 1e-4
+    assert float((difference - expected).norm() / expected.norm()) < 0.02
 
 
-def test_boxes_after_a_map():
-    shape, step = (4, 3), [0.25, 0.3]
-    places = half_cell_places(shape)
-    gradient = torch.zeros(*places.shape).double()
-    gradient[..., 0] = 0.5
-    hessian = torch.zeros(*places.shape, 2).double()
-    hessian[..., 1, 1] = 1.0
-    where, width, matrix = moved_boxes(places, gradient, hessian, 0.5, step)
-    assert torch.allclose(where[..., 0], places[..., 0] + 1.0)  # half of ½ over a cell of ¼
-    assert torch.allclose(where[..., 1], places[..., 1])
-    assert width[0, 0, 0, 0].tolist() == [0.5, 0.75]
-    assert torch.allclose(matrix[0, 0, 0, 0], torch.tensor([[1.0, 0.0], [0.0, 1.5]]).double())
-    folded = moved_boxes(places, gradient, -9 * hessian, 0.5, step)[1]
-    assert 0 < float(folded.min()) < 1e-5 and float(folded.max()) <= 1
+def test_distance_of_a_negative_dual_value_is_zero():
+    assert ResidualIntegrals(0.1, 1, 1, 0.1, -1.0, 0).distance == 0
+    assert ResidualIntegrals(0.1, 1, 1, 2.0, 0.0, 0).distance == 1
 
 
-def test_an_end_that_does_not_move_is_itself():
-    end = noise(5, 4)
-    still = torch.zeros(2, 2, 5, 4, 2).double()
-    found, matrix = brought(end, still, torch.zeros(2, 2, 5, 4, 2, 2).double(), 0.5, [0.2, 0.2])
-    assert torch.allclose(found, end.expand(2, 2, 5, 4))
-    assert torch.equal(matrix, torch.eye(2).double().expand(2, 2, 5, 4, 2, 2))
-
-
-def test_a_distance_is_never_the_root_of_a_negative_number():
-    assert Totals(0.1, 1, 1, 0.1, -1.0, 0).distance == 0
-    assert Totals(0.1, 1, 1, 2.0, 0.0, 0).distance == 1
-
-
-def test_without_compiled_loops_torch_does_it(monkeypatch):
+def test_torch_is_used_without_kernels(monkeypatch):
     monkeypatch.setenv("GEONET_COMPILED", "0")
-    assert isinstance(levels_on((4, 4), (1.0, 1.0), 1), PlainLevels)
+    assert isinstance(build_hierarchy((4, 4), (1.0, 1.0), 1), TorchHierarchy)
+
+
+# ---- batches
+
+
+@pytest.fixture
+def batch():
+    """Potentials that displace mass by about a cell, and three pairs, (3, 32, 32) each."""
+    pairs = [draw(kind, 32) for kind in ("smooth", "shapes", "white-noise")]
+    source, target = (torch.stack([pair[end].tensor.float() for pair in pairs]) for end in (0, 1))
+    coarse = torch.randn(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    wide = torch.nn.functional.interpolate(coarse, scale_factor=8, mode="bicubic")[:, 0]
+    return 2 * wide, source, target
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_batch_agrees_with_single_pairs(batch, threads):
+    state = evaluate_residual(*batch, threads)
+    system = build_hierarchy((32, 32), (1.0, 1.0), 1)[0]
+    for k, (c, source, target) in enumerate(zip(*batch, strict=True)):
+        system.set_densities(source, target, 0.0)
+        mean = float((c.double() * state.weight[k]).sum() / state.weight[k].sum())
+        residual, integrals = system.evaluate(c.double() / 32**2)
+        # In single precision half-cells may fall into another cell, and constants round.
+        assert float((state.residual[k] - residual * 32**2).abs().mean()) < 1e-4
+        assert state.integrals[k].tolist() == pytest.approx(integrals, rel=1e-4, abs=1e-7)
+        centred = ResidualIntegrals(*system.evaluate((c.double() - mean) / 32**2)[1])
+        dual = centred.kinetic_energy / 2 + 2 * centred.dual_term
+        assert float(state.dual[k]) == pytest.approx(dual, rel=1e-3, abs=1e-6)
+
+
+def test_dual_value_is_invariant_under_constants(batch):
+    """Although the masses of source and target differ after quadrature."""
+    c, source, target = batch
+    peaks = [end * (end > 1.5) * 8 for end in (source, target)]
+    state, shifted = (evaluate_residual(own, *peaks, 1) for own in (3 * c, 3 * c + 1000))
+    masses = state.integrals[:, 2] - state.integrals[:, 1]
+    assert float(masses.abs().max()) > 1e-3
+    torch.testing.assert_close(shifted.dual, state.dual, rtol=1e-4, atol=1e-6)
+    assert float(state.gradient.mean((1, 2)).abs().max()) < 1e-5
+
+
+def test_zero_potential_and_empty_batch(batch):
+    _, source, target = batch
+    state = evaluate_residual(torch.zeros_like(source), source, target, 1)
+    torch.testing.assert_close(state.weight, (source + target) / 2, rtol=1e-4, atol=1e-4)
+    assert float(state.residual.sum((1, 2)).abs().max()) < 0.01  # a thousand float32 numbers
+    assert bool((state.dual == 0).all())
+    empty = evaluate_residual(*torch.zeros(3, 0, 16, 16), 2)
+    assert empty.residual.shape == (0, 16, 16) and empty.dual.shape == (0,)
+
+
+@needs_kernels
+def test_threads_do_not_change_the_residual():
+    c, source, target = torch.rand(3, 1, 160, 160, generator=torch.Generator().manual_seed(1))
+    alone, together = (evaluate_residual(5 * c, source, target, threads) for threads in (1, 3))
+    assert torch.equal(alone.residual, together.residual)
+    assert torch.equal(alone.weight, together.weight)
+
+
+@needs_kernels
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_compiled_batch_agrees_with_torch(d, monkeypatch):
+    shape = (8, 6, 4)[:d]
+    generator = torch.Generator().manual_seed(d)
+    source, target = torch.rand(2, 3, *shape, generator=generator)
+    c = 0.1 * torch.randn(3, *shape, generator=generator)
+    states = []
+    for choice in ("1", "0"):
+        monkeypatch.setenv("GEONET_COMPILED", choice)
+        states.append(evaluate_residual(c, source, target, 2))
+    for ours, expected in zip(*states, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_concurrent_calls_do_not_share_memory(batch):
+    alone, results = evaluate_residual(*batch, 1), {}
+
+    def call(number):
+        for _ in range(5):
+            results[number] = evaluate_residual(*batch, 1)
+
+    callers = [threading.Thread(target=call, args=(number,)) for number in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert all(torch.equal(own.residual, alone.residual) for own in results.values())
