@@ -1,20 +1,27 @@
-"""Quadratic splines with one coefficient a cell, and means over boxes."""
+"""Tests of quadratic splines, averages over boxes, and transfer between grids."""
+
+import itertools
 
 import pytest
 import torch
 from torch.autograd import gradcheck
 
 from geonet.numerics.splines import (
-    along_axis,
-    along_axis_back,
-    at_half_cells,
-    at_points,
-    box_means,
-    box_shares,
-    half_cell_places,
-    interpolated,
+    average_over_boxes,
+    averaging_matrix,
+    evaluate_along_axis,
+    evaluate_along_axis_transpose,
+    evaluate_at_half_cells,
+    evaluate_at_points,
+    half_cell_centres,
+    interpolate_centres,
+    level_shapes,
+    overlap_fractions,
+    prolong_spline,
+    prolongation_matrix,
 )
 
+SINGLE = 1e-6  # matrices are in single precision
 SHAPES = pytest.mark.parametrize(
     "shape", [(1,), (2,), (9,), (1, 1), (5, 8), (4, 3, 6), (2, 1, 3)], ids=str
 )
@@ -28,23 +35,26 @@ def steps(shape):
     return [0.3 / (1 + axis) for axis in range(len(shape))]
 
 
+# ---- evaluation
+
+
 @SHAPES
-def test_half_cells_are_points_like_others(shape):
+def test_half_cells_agree_with_points(shape):
     c, step, d = noise(*shape), steps(shape), len(shape)
-    places = half_cell_places(shape)
-    assert places.shape == (*(2,) * d, *shape, d)
-    points = (places * torch.tensor(step, dtype=torch.float64)).reshape(-1, d)
-    for here, there in zip(at_half_cells(c, step), at_points(c, step, points), strict=True):
+    centres = half_cell_centres(shape)
+    assert centres.shape == (*(2,) * d, *shape, d)
+    points = (centres * torch.tensor(step, dtype=torch.float64)).reshape(-1, d)
+    jets = evaluate_at_half_cells(c, step), evaluate_at_points(c, step, points)
+    for here, there in zip(*jets, strict=True):
         assert torch.allclose(here.reshape(there.shape), there, rtol=1e-10, atol=1e-10)
 
 
 @SHAPES
-def test_derivatives_are_those_of_the_values(shape):
+def test_jets_are_derivatives_of_the_values(shape):
     c, step = noise(*shape), steps(shape)
     sides = torch.tensor([h * n for h, n in zip(step, shape, strict=True)], dtype=torch.float64)
-    points = noise(6, len(shape)) * sides
-    points.requires_grad_()
-    jet = at_points(c, step, points)
+    points = (noise(6, len(shape)) * sides).requires_grad_()
+    jet = evaluate_at_points(c, step, points)
     (gradient,) = torch.autograd.grad(jet.value.sum(), points, retain_graph=True)
     assert torch.allclose(gradient, jet.gradient, atol=1e-10)
     rows = [
@@ -54,80 +64,170 @@ def test_derivatives_are_those_of_the_values(shape):
     assert torch.allclose(torch.stack(rows, -2), jet.hessian, atol=1e-8)
 
 
-def test_autograd_follows_the_coefficients():
+def test_jets_are_differentiable_in_the_coefficients():
     c, points = noise(4, 5).requires_grad_(), noise(3, 2)
-    assert gradcheck(lambda c: tuple(at_points(c, [0.25, 0.2], points)), (c,))
-    assert gradcheck(lambda c: tuple(at_half_cells(c, [0.25, 0.2])), (c,))
+    assert gradcheck(lambda c: tuple(evaluate_at_points(c, [0.25, 0.2], points)), (c,))
+    assert gradcheck(lambda c: tuple(evaluate_at_half_cells(c, [0.25, 0.2])), (c,))
 
 
 @SHAPES
 @pytest.mark.parametrize("order", [0, 1, 2])
-def test_transposes_are_transposes(shape, order):
+def test_transpose_of_evaluation(shape, order):
     for axis in range(len(shape)):
         x, y = noise(*shape), noise(2, *shape, seed=8)
-        there = float((along_axis(x, axis, order) * y).sum())
-        back = float((x * along_axis_back(y, axis, order)).sum())
+        there = float((evaluate_along_axis(x, axis, order) * y).sum())
+        back = float((x * evaluate_along_axis_transpose(y, axis, order)).sum())
         assert there == pytest.approx(back, abs=1e-12 * (1 + y.numel()))
 
 
-def test_splines_add_up_to_one_and_are_flat_at_the_faces():
-    jet = at_half_cells(torch.ones(4, 5).double(), [0.1, 0.2])
+def test_splines_sum_to_one_and_are_flat_at_the_faces():
+    jet = evaluate_at_half_cells(torch.ones(4, 5).double(), [0.1, 0.2])
     assert torch.allclose(jet.value, torch.ones_like(jet.value))
     assert float(jet.gradient.abs().max()) < 1e-12
     faces = torch.tensor([[0.0, 0.3], [0.4, 0.3], [0.17, 0.0], [0.17, 1.0]]).double()
-    slopes = at_points(noise(4, 5), [0.1, 0.2], faces).gradient
-    assert torch.allclose(slopes[[0, 1], 0], torch.zeros(2).double(), atol=1e-12)
-    assert torch.allclose(slopes[[2, 3], 1], torch.zeros(2).double(), atol=1e-12)
+    slopes = evaluate_at_points(noise(4, 5), [0.1, 0.2], faces).gradient
+    normal = torch.cat([slopes[:2, 0], slopes[2:, 1]])
+    assert torch.allclose(normal, torch.zeros(4).double(), atol=1e-12)
 
 
-def test_beyond_the_box_it_is_what_it_is_at_the_face():
-    c = noise(5)
-    inside, outside = (
-        at_points(c, [0.2], torch.tensor(x).double()[:, None]) for x in ([0.0, 1.0], [-3.0, 7.0])
-    )
-    assert torch.equal(inside.value, outside.value)
+def test_constant_extension_beyond_the_box():
+    c, x = noise(5), torch.tensor([[0.0], [1.0], [-3.0], [7.0]]).double()
+    value = evaluate_at_points(c, [0.2], x).value
+    assert torch.equal(value[:2], value[2:])
 
 
-def test_values_at_the_centres_are_kept():
-    """Quadratics exactly, cosines to the fourth order in h."""
+def test_interpolation_at_the_centres():
+    """Exact for quadratics, of fourth order in h for cosines."""
     x = (torch.arange(30).double() + 0.5) / 30
     points = x[3:-3, None]
-    quadratic = at_points(interpolated((x - 0.4) ** 2), [1 / 30], points)
+    quadratic = evaluate_at_points(interpolate_centres((x - 0.4) ** 2), [1 / 30], points)
     assert torch.allclose(quadratic.value, (points[:, 0] - 0.4) ** 2, atol=1e-12)
     wave = torch.cos(2 * torch.pi * x)
-    found = at_points(interpolated(wave), [1 / 30], x[:, None]).value
-    assert float((found - wave).abs().max()) < 0.1 * (2 * torch.pi / 30) ** 4
+    values = evaluate_at_points(interpolate_centres(wave), [1 / 30], x[:, None]).value
+    assert float((values - wave).abs().max()) < 0.1 * (2 * torch.pi / 30) ** 4
 
 
 # ---- boxes
 
 
 @pytest.mark.parametrize("shape", [(1,), (6,), (5, 4), (3, 4, 2)], ids=str)
-def test_shares_of_a_box(shape):
+def test_overlap_fractions(shape):
     d = len(shape)
-    place = noise(200, d) * (torch.tensor(shape) + 2) - 1  # some stick out
+    centre = noise(200, d) * (torch.tensor(shape) + 2) - 1  # some boxes are outside
     width = noise(200, d, seed=9).clamp(min=1e-6)
-    total = 0.0
-    for cell, share in box_shares(place, width, shape):
+    total = torch.zeros(200).double()
+    for cell, fraction in overlap_fractions(centre, width, shape):
         assert int(cell.min()) >= 0 and int(cell.max()) < torch.Size(shape).numel()
-        assert float(share.min()) >= 0
-        total = total + share
-    assert torch.allclose(torch.as_tensor(total), torch.ones(200).double(), atol=1e-9)
-    constant = box_means(torch.full(shape, 3.0).double(), place, width)
-    assert torch.allclose(constant, torch.full((200,), 3.0).double(), atol=1e-8)
+        assert float(fraction.min()) >= 0
+        total = total + fraction
+    assert torch.allclose(total, torch.ones(200).double(), atol=1e-9)
 
 
-def test_a_mean_over_a_box_is_an_integral():
+def test_average_over_boxes_is_an_integral():
     values, width = noise(6), torch.tensor([[0.7], [1.0], [1e-6]]).double()
-    place = torch.tensor([[2.1], [3.4], [4.5]]).double()
-    found = box_means(values, place, width)
+    centre = torch.tensor([[2.1], [3.4], [4.5]]).double()
     within = (torch.arange(100_000).double() + 0.5) / 100_000 - 0.5
-    sampled = values[(place + width * within).long()].mean(1)
-    assert torch.allclose(found, sampled, atol=1e-4)
+    sampled = values[(centre + width * within).long()].mean(1)
+    assert torch.allclose(average_over_boxes(values, centre, width), sampled, atol=1e-4)
+    cells, centres = noise(4, 5), torch.cartesian_prod(torch.arange(4), torch.arange(5)).double()
+    averages = average_over_boxes(cells, centres + 0.5, torch.ones(20, 2).double())
+    assert torch.equal(averages.reshape(4, 5), cells)
 
 
-def test_a_box_of_a_whole_cell_is_the_cell():
-    values = noise(4, 5)
-    centres = torch.cartesian_prod(torch.arange(4), torch.arange(5)).double() + 0.5
-    found = box_means(values, centres, torch.ones(20, 2).double())
-    assert torch.equal(found.reshape(4, 5), values)
+# ---- transfer between grids
+
+
+@pytest.mark.parametrize(
+    ("shape", "sides"),
+    [
+        ((1,), (1.0,)),
+        ((40, 25), (1.0, 0.5)),
+        ((200, 3), (1.0, 1.0)),
+        ((33, 2, 65), (1.0, 1.0, 1.0)),
+    ],
+    ids=str,
+)
+def test_level_shapes(shape, sides):
+    shapes = level_shapes(shape, sides)
+    assert shapes[0] == shape and max(shapes[-1]) <= 4
+    for finer, coarser in itertools.pairwise(shapes):
+        assert coarser != finer
+        for n, m in zip(finer, coarser, strict=True):
+            assert m == n or (n > 4 and m == (n + 1) // 2)
+
+
+def test_fine_spacings_are_coarsened_first():
+    assert level_shapes((64, 8), (1.0, 1.0))[:4] == [(64, 8), (32, 8), (16, 8), (8, 8)]
+    assert level_shapes((64, 32), (1.0, 0.5))[1] == (32, 16)
+
+
+@pytest.mark.parametrize(
+    ("shape", "fine"),
+    [((1,), (2,)), ((6, 5), (12, 10)), ((4, 6), (4, 12)), ((3, 4, 5), (6, 8, 10))],
+    ids=str,
+)
+def test_prolongation_to_halved_cells_is_exact(shape, fine):
+    sides = [1.0 - 0.2 * k for k in range(len(shape))]
+    points = noise(300, len(shape)) * torch.tensor(sides, dtype=torch.float64)
+    c = noise(*shape)
+    jets = [
+        evaluate_at_points(own, [s / n for s, n in zip(sides, own.shape, strict=True)], points)
+        for own in (c, prolong_spline(c, fine))
+    ]
+    for one, other in zip(*jets, strict=True):
+        assert torch.allclose(one, other, atol=SINGLE * (1 + float(one.abs().max())))
+
+
+@pytest.mark.parametrize(("coarse", "fine"), [(13, 25), (12, 40), (20, 13), (5, 5)])
+def test_prolongation_to_other_cells_is_of_third_order(coarse, fine):
+    ones = prolong_spline(torch.ones(coarse).double(), (fine,))
+    assert torch.allclose(ones, torch.ones(fine).double(), atol=SINGLE)
+    wave = torch.cos(torch.pi * (torch.arange(coarse).double() + 0.5) / coarse)
+    points, h = noise(300, 1), 1 / min(coarse, fine)
+    before = evaluate_at_points(wave, [1 / coarse], points)
+    after = evaluate_at_points(prolong_spline(wave, (fine,)), [1 / fine], points)
+    assert float((before.value - after.value).abs().max()) < 0.5 * (torch.pi * h) ** 3
+    assert float((before.gradient - after.gradient).abs().max()) < torch.pi * (torch.pi * h) ** 2
+
+
+def test_prolongation_of_a_quadratic_is_exact():
+    """Except at the faces, at which it is reflected."""
+    coarse = ((torch.arange(20).double() + 0.5) / 20 - 0.3) ** 2
+    points = 0.2 + 0.6 * noise(50, 1)
+    before = evaluate_at_points(coarse, [1 / 20], points)
+    after = evaluate_at_points(prolong_spline(coarse, (27,)), [1 / 27], points)
+    assert torch.allclose(before.value, after.value, atol=SINGLE)
+    assert torch.allclose(after.hessian, torch.full((50, 1, 1), 2.0).double(), atol=1e-3)
+
+
+@pytest.mark.parametrize("make", [prolongation_matrix, lambda m, n: averaging_matrix(n, m)])
+@pytest.mark.parametrize(("coarse", "fine"), [(1, 2), (2, 3), (5, 9), (8, 16), (7, 7)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_transposed_matrices(make, coarse, fine, axis):
+    matrix, shape = make(coarse, fine), [3, 3]
+    shape[axis] = matrix.columns
+    x = noise(*shape)
+    image = matrix.apply(x, axis)
+    y = noise(*image.shape).flip(0)
+    back = float((x * matrix.apply_transpose(y, axis)).sum())
+    assert image.shape[axis] == len(matrix.first)
+    assert float((image * y).sum()) == pytest.approx(back, rel=1e-12)
+
+
+@pytest.mark.parametrize(("fine", "coarse"), [(8, 4), (9, 5), (7, 7), (16, 5)])
+def test_averaging_matrix(fine, coarse):
+    values = noise(2 * fine)
+    averages = averaging_matrix(fine, coarse).apply(values, 0)
+    assert averages.shape == (2 * coarse,)
+    assert float(averages.mean()) == pytest.approx(float(values.mean()), rel=SINGLE)
+    at = (torch.arange(2000).double() + 0.5) / 2000
+    own = (at * 2 * coarse).long()
+    sums = torch.zeros(2 * coarse).double().index_add(0, own, values[(at * 2 * fine).long()])
+    assert torch.allclose(averages, sums / torch.bincount(own), atol=2e-2)
+
+
+def test_matrices_are_cached_outside_of_inference_mode():
+    assert prolongation_matrix(8, 16) is prolongation_matrix(8, 16)
+    with torch.inference_mode():
+        matrix = prolongation_matrix(1234, 2468)
+    assert not matrix.taps.is_inference()
