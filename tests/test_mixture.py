@@ -3,19 +3,10 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 
+from experiments.point_clouds import BOX_CLOUDS, cell_masses, cloud_mixtures
 from geonet import GaussianMixture, Grid
 from geonet.errors import DensityError
-from geonet.mixture import (
-    BOX_1D,
-    BOX_2D,
-    BOX_3D,
-    BOX_CLOUDS,
-    cell_masses,
-    cloud_mixtures,
-    mixtures_1d,
-    mixtures_2d,
-    mixtures_3d,
-)
+from geonet.mixture import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d, mixtures_3d
 
 FAMILIES = {1: (mixtures_1d, BOX_1D), 2: (mixtures_2d, BOX_2D), 3: (mixtures_3d, BOX_3D)}
 ANISOTROPIC = {2: mixtures_2d, 3: mixtures_3d}

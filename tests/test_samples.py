@@ -5,9 +5,10 @@ import pytest
 import torch
 
 import geonet
+from experiments.point_clouds import histogram, quantize
 from geonet import Density, Grid
 from geonet.errors import DensityError, GridError, InputError
-from geonet.samples import deposit, histogram, quantize, sample_particles
+from geonet.samples import deposit, sample_particles
 
 GRIDS = {
     1: Grid(6, -1.0, 2.0),

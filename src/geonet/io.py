@@ -29,34 +29,15 @@ from geonet._files import (
     wrap_read_errors,
 )
 from geonet._utils import suppress_warnings
-from geonet._validation import check_choice, check_flag
-from geonet.density import (
-    MASSES,
-    Density,
-    Mass,
-    Missing,
-    as_tensor,
-    check_nodata,
-    nodata_mask,
-)
+from geonet._validation import check_choice, check_flag, short_repr
+from geonet.density import MASSES, Density, Mass, Missing, as_tensor, check_nodata, nodata_mask
 from geonet.errors import FileError, InputError
 from geonet.grid import Grid, check_grid
 from geonet.mixture import GaussianMixture
 from geonet.paths import Geodesic, Times, check_times
 from geonet.samples import Outside, from_samples
 
-IMAGE_SUFFIXES = (
-    ".png",
-    ".jpg",
-    ".jpeg",
-    ".gif",
-    ".bmp",
-    ".tif",
-    ".tiff",
-    ".webp",
-    ".pgm",
-    ".ppm",
-)
+IMAGE_SUFFIXES = tuple(f".{s}" for s in "png jpg jpeg gif bmp tif tiff webp pgm ppm".split())  # noqa: SIM905
 IMAGE_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # EPS would run code
 COORDINATES = ("x", "y", "z")
 
@@ -82,7 +63,7 @@ def from_image(
         nodata: the value that marks pixels without data, in the units of the file: 0 to 255 with
             8 bits, and in a colour image the value of all three colours.
     """
-    path = _to_path(file, "from_image")
+    path = _to_path(file)
     check_flag(invert, "invert")
     check_nodata(nodata)
     contents = FileContents(path, _read_image(path, invert, nodata), ("values",))
@@ -120,29 +101,12 @@ def read(
     """
     if grid is not None:
         check_grid(grid)
-    contents = parse_file(_to_path(file, "read"), nodata=nodata).with_kind(kind)
+    contents = parse_file(_to_path(file), nodata=nodata).with_kind(kind)
     if contents.kind is None:
         raise FileError(f'{contents.ambiguity()}; give kind="points" or kind="values".')
     if nodata is not None and contents.kind == "points":
         raise FileError(f"{contents.file} holds points, and nodata is for cells; leave it out.")
     return contents.density(grid, outside, missing)
-
-
-def read_points(
-    file: str | os.PathLike[str], kind: Kind | None = None
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return points (n, d) and weights (n,), or None, from a csv with header `x[,y[,z]][,weight]`.
-
-    With `kind="points"` also from a csv without header, or from an array (n, d) in an npy.
-    """
-    contents = parse_file(_to_path(file, "read_points")).with_kind(kind)
-    if contents.kind != "points":
-        raise FileError(
-            f"{contents.file} has no header, so it may be a table of values; begin a cloud with a "
-            'line such as x,y,weight, or give kind="points".'
-        )
-    points, weights = contents.points()
-    return points.numpy(), None if weights is None else weights.numpy()
 
 
 def parse_file(file: Path, invert: bool = False, nodata: float | None = None) -> FileContents:
@@ -287,11 +251,11 @@ def _infer_kinds(file: Path, numbers: np.ndarray) -> FileContents:
     return FileContents(file, numbers, get_args(Kind) if may_be_points else ("values",))
 
 
-def _to_path(file: str | os.PathLike[str], function: str) -> Path:
+def _to_path(file: str | os.PathLike[str]) -> Path:
     if not isinstance(file, str | os.PathLike):
         raise InputError(
-            f"geonet.{function} takes the name of a file, not {type(file).__name__}; "
-            "use geonet.Density(values, grid) for an array."
+            f"The file is {short_repr(file)}; give the name of a file, or use "
+            "geonet.Density(values, grid) for an array."
         )
     return Path(file)
 

@@ -202,8 +202,6 @@ End = Density | GaussianMixture  # either end of a path
 BOX_1D = Grid(100, 0.0, 10.0)
 BOX_2D = Grid((64, 64), 0.0, 5.0, orientation="plane")
 BOX_3D = Grid((24, 24, 24), 0.0, 5.0, orientation="plane")
-BOX_CLOUDS = Grid((25, 25), 0.0, 5.0, orientation="plane")  # bins on [−7, 7]², scaled to [0, 5]²
-PARTICLES = 3000  # in a cloud
 
 
 def mixtures_1d(
@@ -241,29 +239,6 @@ def mixtures_3d(
 ) -> GaussianMixture:
     """Return `count` mixtures on [0, 5]³, sampled like `mixtures_2d`; the paper has none in 3D."""
     return _anisotropic(3, count, generator, narrow, wide)
-
-
-def cloud_mixtures(count: int, generator: torch.Generator) -> GaussianMixture:
-    """Return `count` mixtures on [0, 5]² of 3 equal components, to sample point clouds from.
-
-    On [−7, 7]², the domain of the paper's particles, means are U[−3, 3]² and standard deviations
-    U[0.9, 1.3]. The paper only states three Gaussians; these values reproduce its level of sampling
-    noise and leave gaps between the components.
-    """
-    scale = BOX_CLOUDS.lengths[0] / 14
-    means = scale * (7.0 + _uniform((count, 3, 2), -3.0, 3.0, generator))
-    return GaussianMixture.isotropic(means, scale * _uniform((count, 3), 0.9, 1.3, generator))
-
-
-def cell_masses(mixture: GaussianMixture, grid: Grid) -> Tensor:
-    """Return the mass of isotropic mixtures in every cell of a 2D grid, (B, *grid.shape)."""
-    std = mixture.covariances[..., 0, 0].sqrt()
-    along = []
-    for i, (n, low, high) in enumerate(zip(grid.shape, grid.lower, grid.upper, strict=True)):
-        edges = torch.linspace(low, high, n + 1, dtype=torch.float64)
-        below = torch.special.ndtr((edges - mixture.means[..., i, None]) / std[..., None])
-        along.append(below.diff(dim=-1))
-    return torch.einsum("bk,bki,bkj->bij", mixture.weights, *along)
 
 
 def _anisotropic(

@@ -15,7 +15,7 @@ from torch import Tensor
 from geonet._utils import check_generator
 from geonet._validation import check_choice, check_count
 from geonet.density import Array, Density, as_points, as_tensor, check_density, to_user_array
-from geonet.errors import DensityError, GridError, InputError
+from geonet.errors import DensityError, InputError
 from geonet.grid import Grid, check_grid
 
 Outside = Literal["raise", "drop"]
@@ -80,49 +80,20 @@ def from_samples(
     return density
 
 
-def histogram(particles: ArrayLike | Tensor, grid: Grid) -> Density:
-    """Return the shares of particles (..., n, d) in the cells.
-
-    The outermost cells count particles outside the box.
-    """
-    check_grid(grid)
-    positions = as_tensor(particles).to(torch.float64)
-    if positions.ndim < 2 or positions.shape[-1] != grid.dimension:
-        raise GridError(
-            f"Particles have shape {tuple(positions.shape)} and the grid is {grid.dimension}D; "
-            f"give an array (..., n, {grid.dimension})."
-        )
-    if not positions.numel():
-        raise DensityError("There are no particles; give at least one.")
-    if not bool(torch.isfinite(positions).all()):
-        raise DensityError("Some particles are NaN or infinite; leave them out.")
-    clouds = positions.reshape(-1, *positions.shape[-2:])
-    weights = torch.ones(positions.shape[-2], dtype=torch.float64)
-    counts = torch.stack([count_in_cells(cloud, weights, grid) for cloud in clouds])
-    density = Density(counts.reshape(*positions.shape[:-2], *grid.shape), grid)
-    density.is_torch = isinstance(particles, Tensor)
-    return density
-
-
 def sample_particles(density: Density, count: int, generator: torch.Generator) -> Array:
     """Return `count` particles sampled from a density, uniform in their cells, (count, d)."""
-    masses, grid = _cell_masses(density, count), density.grid
+    check_density(density)
+    check_count(count, 1, "count")
     check_generator(generator)
+    if density.batch_shape:
+        raise DensityError(f"This is {density!r}; give a single density, such as density[0].")
+    grid = density.grid
+    masses = density.tensor.to(torch.float64).clamp(min=0).reshape(-1) * grid.cell_volume
     cells = torch.multinomial(masses, count, replacement=True, generator=generator)
     centres = grid.points().reshape(-1, grid.dimension)[cells]
     offsets = torch.rand(centres.shape, dtype=torch.float64, generator=generator) - 0.5
     particles = centres + offsets * torch.tensor(grid.spacing, dtype=torch.float64)
     return to_user_array(particles, density.is_torch)
-
-
-def quantize(density: Density, count: int) -> Array:
-    """Return about `count` particles at the cell centres, (n, d): each cell's share, rounded.
-
-    This is the paper's simplest way; it does not compensate for rounding.
-    """
-    repeats = (count * _cell_masses(density, count)).round().long()
-    centres = density.grid.points().reshape(-1, density.grid.dimension)
-    return to_user_array(centres.repeat_interleave(repeats, 0), density.is_torch)
 
 
 def count_in_cells(points: Tensor, weights: Tensor, grid: Grid) -> Tensor:
@@ -167,15 +138,6 @@ def deposit(centres: Tensor, mass: Tensor, size: tuple[float, ...], grid: Grid) 
             index = index * grid.shape[i] + indices[i][:, k]
         total.index_add_(0, index, weight)
     return total.reshape(grid.shape) / grid.cell_volume
-
-
-def _cell_masses(density: Density, count: int) -> Tensor:
-    """Return the masses of the cells of a single density, after checks."""
-    check_density(density)
-    check_count(count, 1, "count")
-    if density.batch_shape:
-        raise DensityError(f"This is {density!r}; give a single density, such as density[0].")
-    return density.tensor.to(torch.float64).clamp(min=0).reshape(-1) * density.grid.cell_volume
 
 
 def _check_weights(weights: ArrayLike | Tensor | None, count: int) -> Tensor:

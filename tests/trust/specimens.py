@@ -33,7 +33,7 @@ from geonet._toml import from_table, to_toml
 from geonet.cli.batch import COLUMNS, _read_summary, read_pair_list
 from geonet.density import Density
 from geonet.grid import Grid
-from geonet.io import read_points
+from geonet.io import parse_file
 from geonet.solvers.neural.deeponet import DeepONetSettings
 from geonet.solvers.neural.geonet import GeONetSettings
 from geonet.solvers.neural.model import Branch, Trunk, build_model, save_model, write_tensors
@@ -225,8 +225,7 @@ def _density(file: Path) -> None:
 
 
 def _cloud(file: Path) -> None:
-    points, _ = read_points(file)
-    assert np.isfinite(points).all()
+    assert bool(torch.isfinite(parse_file(file).points()[0]).all())
     _check(geonet.read(file, CLOUD))
 
 
@@ -234,7 +233,7 @@ def _points(file: Path) -> None:
     """Read a table without header as values and as points."""
     for nodata in (None, 0.5, float("nan")):
         _check(geonet.read(file, kind="values", missing="exclude", nodata=nodata))
-    assert np.isfinite(read_points(file, kind="points")[0]).all()
+    assert bool(torch.isfinite(parse_file(file).with_kind("points").points()[0]).all())
     _check(geonet.read(file, CLOUD, kind="points"))
 
 

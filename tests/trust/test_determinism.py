@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import geonet
 from geonet import Density, Grid
-from geonet.mixture import BOX_1D, BOX_2D, cloud_mixtures, mixtures_1d, mixtures_2d, mixtures_3d
+from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d, mixtures_3d
 from geonet._toml import from_table
 from geonet.solvers.neural.model import read_tensors
 from geonet.training.config import TrainingConfig
@@ -28,7 +28,7 @@ def report(name, content):
 def seeded():
     return torch.Generator().manual_seed(3)
 
-for family in (mixtures_1d, mixtures_2d, mixtures_3d, cloud_mixtures):
+for family in (mixtures_1d, mixtures_2d, mixtures_3d):
     report(family.__name__, family(4, seeded()).means.numpy().tobytes())
 line = mixtures_1d(2, seeded()).to_density(BOX_1D.with_shape(32))
 plane = mixtures_2d(2, seeded()).to_density(BOX_2D.with_shape(16))
@@ -78,5 +78,5 @@ def test_two_processes_give_the_same_bytes(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         answers.append(done.stdout.splitlines())
-    assert len(answers[0]) == 4 + 6 + 4 + 2
+    assert len(answers[0]) == 3 + 6 + 4 + 2
     assert answers[1] == answers[0]

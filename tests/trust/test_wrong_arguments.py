@@ -12,7 +12,6 @@ import torch
 import geonet
 from geonet import Density, GaussianMixture, Grid, evaluation, metrics, plotting, samples, training
 from geonet.errors import GeonetError
-from geonet.io import read_points
 
 NAN = float("nan")
 GRID = Grid((16, 16), 0, 5)
@@ -106,7 +105,6 @@ ENTRY_POINTS = {
             *named("nodata", [("0", "nodata is")], "a.npy"),
         ],
     ),
-    "read_points": (read_points, at(0, FILES)),
     "from_image": (geonet.from_image, at(0, [(A.values, "name of a file"), ("a.png", "no file")])),
     "from_samples": (
         geonet.from_samples,
@@ -187,8 +185,6 @@ ENTRY_POINTS = {
     ),
     "evaluation.reference_solution": (evaluation.reference_solution, at(0, DENSITIES, B)),
     "samples.sample_particles": (samples.sample_particles, at(1, COUNTS, A, NOISE)),
-    "samples.quantize": (samples.quantize, [*at(1, COUNTS, A), *at(0, [(BATCH, "[0]")], 5)]),
-    "samples.histogram": (samples.histogram, at(0, [([[NAN, 0.0]], "NaN"), ([1.0], "D")], GRID)),
     "plotting.Style": (plotting.Style, styles()),
     "training.read_config": (training.read_config, at(0, [("missing.toml", "There is no file")])),
 }
