@@ -40,19 +40,11 @@ Outputs = Sequence[np.ndarray | Tensor]
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """Settings of the comparison between ONNX Runtime and torch.
+    """Settings of the comparison between ONNX Runtime and torch on random inputs."""
 
-    Attributes:
-        tolerance: largest difference, relative to the scale of an output.
-        rounding_factor: largest difference, relative to torch's own rounding error; the larger of
-            both limits holds.
-        batch_sizes: numbers of pairs or points in the random inputs; the first is used for tracing.
-        seed: seed of the random inputs.
-    """
-
-    tolerance: float = 1e-5
-    rounding_factor: float = 4.0
-    batch_sizes: tuple[int, ...] = (3, 1, 2, 64)
+    tolerance: float = 1e-5  # largest difference, relative to the scale of an output
+    rounding_factor: float = 4.0  # or relative to torch's rounding error, if that is larger
+    batch_sizes: tuple[int, ...] = (3, 1, 2, 64)  # pairs or points; the first is used for tracing
     seed: int = 0
 
 
@@ -255,10 +247,7 @@ def _run(proto: ModelProto, part: Part, cases: list[Inputs]) -> list[Sequence[np
         session = onnxruntime.InferenceSession(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        feeds = [
-            {name: value.numpy() for name, value in zip(part.inputs, case, strict=True)}
-            for case in cases
-        ]
+        feeds = [dict(zip(part.inputs, (x.numpy() for x in case), strict=True)) for case in cases]
         return [session.run(list(part.outputs), feed) for feed in feeds]  # pyright: ignore
     except Exception as error:  # the errors of both libraries have no common base
         raise ExportError(

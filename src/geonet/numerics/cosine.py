@@ -325,11 +325,6 @@ def _evaluate_spline(values: Tensor, share: float, points: Tensor) -> Tensor:
     return spline(points[:, None]) * (points <= share * (1 + 1e-9))
 
 
-def scaled_centres_1d(count: int, share: float) -> Tensor:
-    """Return the centres of `count` cells of [0, share], (count,), single precision."""
-    return (share * cell_centres_1d(count)).float()
-
-
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)
 def cube_centres(d: int, cells: int) -> Tensor:

@@ -1,16 +1,4 @@
-"""The back-and-forth method of Jacobs and Léger (2020) for any densities.
-
-With c(x, y) = ½|x − y|², Kantorovich's dual problem depends on one potential, either φ or ψ:
-
-    J(φ) = ∫φ dμ_1 + ∫φ^c dμ_0,        I(ψ) = ∫ψ dμ_0 + ∫ψ^c dμ_1,        φ^c(x) = min_y c − φ(y).
-
-The derivative of J is μ_1 − T#μ_0 with T(x) = x − ∇φ^c(x), and its gradient in H¹ is (−Δ)⁻¹ of
-that; the same holds for I. The method takes ascent steps for J and I in turn, with c-transforms in
-between: one functional is flat where T expands, the other where T contracts. Potentials with
-φ(y) + ψ(x) ≤ c give
-
-    W2² ≥ 2∫ψ dμ_0 + 2∫φ dμ_1,        T(x) = x − ∇ψ(x),   T⁻¹(y) = y − ∇φ(y).
-"""
+"""The back-and-forth method of Jacobs and Léger (2020) for any densities."""
 
 from __future__ import annotations
 
@@ -41,40 +29,32 @@ from geonet.solvers.base import MenuEntry, Solver, SolverInfo
 
 @dataclass(frozen=True)
 class BackAndForthConfig:
-    """Tuning numbers of `BackAndForth`; the step rule is that of Armijo and Goldstein.
+    """Tuning numbers of `BackAndForth`; steps follow the rule of Armijo and Goldstein."""
 
-    Attributes:
-        first_step: first step times the largest density.
-        large_gain: fraction of the predicted gain above which steps become longer.
-        small_gain: fraction of the predicted gain below which steps become shorter.
-        no_gain: fraction of the predicted gain below which steps are halved.
-        growth: factor of longer steps.
-        shrinkage: factor of shorter steps.
-        window: iterations over which the change of W2 is measured.
-        negligible: W2² that counts as zero, in cells squared.
-        rounding: relative rounding error of dual values.
-    """
-
-    first_step: float = 300.0
-    large_gain: float = 0.6
-    small_gain: float = 0.1
-    no_gain: float = 1e-3
-    growth: float = 1.25
-    shrinkage: float = 0.8
-    window: int = 3
-    negligible: float = 1e-3
-    rounding: float = 1e-7
+    first_step: float = 300.0  # times the largest density
+    large_gain: float = 0.6  # fraction of the predicted gain above which steps become longer
+    small_gain: float = 0.1  # fraction of the predicted gain below which steps become shorter
+    no_gain: float = 1e-3  # fraction of the predicted gain below which steps are halved
+    growth: float = 1.25  # factor of longer steps
+    shrinkage: float = 0.8  # factor of shorter steps
+    window: int = 3  # iterations over which the change of W2 is measured
+    negligible: float = 1e-3  # W2² that counts as zero, in cells squared
+    rounding: float = 1e-7  # relative rounding error of dual values
 
 
 @dataclass(frozen=True)
 class BackAndForth(Solver):
     """Back-and-forth method (Jacobs and Léger, 2020): a quick W2 between any densities.
 
-    It takes densities with holes, islands and jumps in 1D to 3D, on any box. Ascent steps for
-    Kantorovich's dual problem alternate between two potentials. Each step pushes one density
-    forward along the current map, solves Poisson's equation for the difference to the other, and
-    takes two c-transforms, all in time proportional to the number of cells. Ten to twenty
-    iterations are typical at any resolution.
+    It takes densities with holes, islands and jumps in 1D to 3D, on any box. Kantorovich's dual
+    problem for c(x, y) = ½|x − y|² depends on one potential, either φ or ψ:
+
+        J(φ) = ∫φ dμ1 + ∫φ^c dμ0,      I(ψ) = ∫ψ dμ0 + ∫ψ^c dμ1,      φ^c(x) = min_y c − φ(y)
+
+    The gradient of J in H¹ is (−Δ)⁻¹(μ1 − T#μ0) with T(x) = x − ∇φ^c(x), and similarly for I.
+    Ascent steps alternate between J and I, with c-transforms in between: one functional is flat
+    where T expands, the other where T contracts. A step takes time proportional to the number of
+    cells. Ten to twenty iterations are typical at any resolution.
 
     **Distance.** The dual value for densities that are constant in each cell. (For atoms at the
     cell centres W2² would be larger by about h²/6 per axis, h being the cell width.) One potential
@@ -223,9 +203,9 @@ class _Ascent:
 class MapGeodesic(Geodesic):
     """Path (1−t)·(T_t)#μ_0 + t·(T⁻¹_{1−t})#μ_1 of the maps that two potentials define.
 
-    T_t(x) = x + t(T(x) − x), and similarly for T⁻¹. Mass and both ends are exact. With exact
-    potentials the two parts agree; on a lattice both are noisy, and `report.mismatch` is their
-    difference at t = ½. Potentials are in the unit box (see `UnitBox`).
+    T(x) = x − ∇ψ(x), T_t(x) = x + t(T(x) − x), and similarly for T⁻¹. Mass and ends are exact. With
+    exact potentials the two parts agree; on a lattice both are noisy, and `report.mismatch` is
+    their difference at t = ½. Potentials are in the unit box (see `UnitBox`).
     """
 
     kind = "map"
@@ -341,7 +321,7 @@ def push_forward(
         mass: mass of each cell, (*cells.shape).
         displacement: of the corners, (d, *(cells.shape + 1)).
         cells: the grid.
-        shape: shape of the result; by default that of `cells`.
+        shape: shape of the result; by default the shape of `cells`.
     """
     shape = cells.shape if shape is None else shape
     edges = torch.meshgrid(*cells.edges(), indexing="ij")

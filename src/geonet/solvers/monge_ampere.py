@@ -1,16 +1,4 @@
-"""The Monge–Ampère equation of the optimal map, solved by Newton's method.
-
-On a box the optimal map is T = id + ∇u with I + D²u positive definite and ∂u/∂n = 0: faces stay in
-place, and even reflection makes u a cosine series. The solver finds u with
-
-    G(u) = log μ_1(x + ∇u) + log det(I + D²u) − log μ_0(x) = constant,
-
-the logarithm of μ_1(T)·det DT = μ_0. The linearisation tr((I + D²u)⁻¹ D²δ) + ∇log μ_1(T)·∇δ is
-close to a Laplacian, whose inverse, diagonal in cosine modes, preconditions GMRES.
-
-Gradients follow from the implicit function theorem for G(u; μ_0, μ_1) = constant: the backward pass
-solves the transposed linearisation once.
-"""
+"""The Monge–Ampère equation of the optimal map, solved by Newton's method."""
 
 from __future__ import annotations
 
@@ -39,24 +27,14 @@ from geonet.solvers.base import ALL_QUANTITIES, Solver, SolverInfo
 
 @dataclass(frozen=True)
 class MongeAmpereConfig:
-    """Tuning numbers of `MongeAmpere`.
+    """Tuning numbers of `MongeAmpere`."""
 
-    Attributes:
-        coarsest_cells: least number of cells along an axis of the coarsest grid.
-        min_step: shortest Newton step that the line search tries.
-        coarse_failure: merit ∫|G − mean G| dμ_0 on a coarse grid above which finer grids are
-            skipped.
-        between_factor: largest residual between the cells, as a multiple of the tolerance.
-        adjoint_accuracy: relative residual that GMRES aims at for gradients.
-        max_adjoint_residual: relative residual above which a gradient is an error.
-    """
-
-    coarsest_cells: int = 16
-    min_step: float = 1e-2
-    coarse_failure: float = 0.3
-    between_factor: float = 30.0
-    adjoint_accuracy: float = 1e-9
-    max_adjoint_residual: float = 1e-3
+    coarsest_cells: int = 16  # least number of cells along an axis of the coarsest grid
+    min_step: float = 1e-2  # shortest Newton step that the line search tries
+    coarse_failure: float = 0.3  # merit on a coarse grid above which finer grids are skipped
+    between_factor: float = 30.0  # largest residual between the cells, in tolerances
+    adjoint_accuracy: float = 1e-9  # relative residual that GMRES aims at for gradients
+    max_adjoint_residual: float = 1e-3  # relative residual above which a gradient is an error
 
 
 @dataclass(frozen=True)
@@ -65,10 +43,15 @@ class MongeAmpere(Solver):
 
         μ1(x + ∇u)·det(I + D²u) = μ0(x),      ∂u/∂n = 0 on the faces
 
-    Damped Newton steps solve the logarithm of this equation, on coarse grids first: a coarse
-    solution, padded with zero modes, starts the next grid. u is a cosine series, so its derivatives
-    are exact and the faces stay in place. GMRES, preconditioned by the inverse Laplacian, solves
-    the linear systems. The density at (x, t) follows from u along the straight line through x.
+    Damped Newton steps solve the logarithm of this equation,
+
+        G(u) = log μ1(x + ∇u) + log det(I + D²u) − log μ0(x) = constant,
+
+    on coarse grids first: a coarse solution, padded with zero modes, starts the next grid. u is a
+    cosine series, so its derivatives are exact and the faces stay in place. The linearisation
+    tr((I + D²u)⁻¹ D²δ) + ∇log μ1(x + ∇u)·∇δ is close to a Laplacian, whose inverse preconditions
+    GMRES. The density at (x, t) follows from u along the straight line through x. Gradients follow
+    from the implicit function theorem: the backward pass solves the transposed linearisation.
 
     The method needs positive densities (`floor` mixes in uniform mass) and a smooth map. It fails
     for jumps, and if mass must split or merge with almost none in between, since I + D²u then
@@ -122,11 +105,7 @@ class MongeAmpere(Solver):
         residual = problems[-1].residual(series.pad(source.grid.shape))
         between = _residual_between_cells(fixed[0], fixed[1], series)
         self._check_converged(residual, between)
-        info = {
-            "residual": residual,
-            "residual between cells": between,
-            "Newton steps": iterations,
-        }
+        info = {"residual": residual, "residual between cells": between, "Newton steps": iterations}
         if self.floor:
             info["floor"] = self.floor
         path = PotentialGeodesic(fixed[0], fixed[1], self.name, info, series)
@@ -173,10 +152,7 @@ def _coarse_to_fine(grid: Grid, coarsest: int) -> Sequence[Grid]:
 class PotentialGeodesic(Geodesic):
     """Geodesic with a cosine series u_0 as its potential at t = 0, where I + D²u_0 > 0.
 
-    A particle moves from x_0 to x_t = x_0 + t∇u_0(x_0), and the density along its path is
-
-        μ_t(x_t) = μ_0(x_0) / det(I + tD²u_0(x_0))
-                 = μ_1(x_1) · det(I + D²u_0(x_0)) / det(I + tD²u_0(x_0)).
+    `geonet.numerics.characteristics` has the formulas of u and μ at t > 0.
     """
 
     kind = "potential"
@@ -446,7 +422,7 @@ def _residual_between_cells(source: Density, target: Density, series: CosineSeri
 
 
 def _attach_gradient(series: CosineSeries, fixed: _Problem, problem: _Problem) -> CosineSeries:
-    """Return the same series with the gradient of the solution: that of one more Newton step.
+    """Return the same series with the gradient of one more Newton step, which the solution has.
 
     `fixed` is `problem` without the graph of autograd.
     """

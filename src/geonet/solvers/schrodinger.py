@@ -1,14 +1,4 @@
-"""Schrödinger bridges: geodesics with noise, computed by Sinkhorn's iteration.
-
-The bridge μ_t = f_t·g_t solves
-
-    ∂_t f = εΔf,   ∂_t g = −εΔg   with reflecting walls,   μ_0, μ_1 given,
-
-and u = −2ε log f turns this into ∂_t u + ½|∇u|² − εΔu = 0 and ∂_t μ + div(μ∇u) + εΔμ = 0; the limit
-ε → 0 is the geodesic. Sinkhorn's iteration finds f_0 and g_1 from f_0·K_1 g_1 = μ_0 and
-g_1·K_1 f_0 = μ_1, where K_t is the heat flow; then f_t = K_t f_0 and g_t = K_{1−t} g_1.
-f and g span hundreds of orders of magnitude, so only their logarithms are stored.
-"""
+"""Schrödinger bridges: geodesics with noise, computed by Sinkhorn's iteration."""
 
 from __future__ import annotations
 
@@ -41,25 +31,15 @@ from geonet.solvers.newton.bounds import DEFAULT_BOUNDS, lower_bound, upper_boun
 
 @dataclass(frozen=True)
 class SchrodingerConfig:
-    """Tuning numbers of `Schrodinger` and `SchrodingerBridge`.
+    """Tuning numbers of `Schrodinger` and `SchrodingerBridge`."""
 
-    Attributes:
-        default_epsilon: ε if none is given, relative to the longest side of the box squared.
-        rate_window: iterations over which the convergence rate of Sinkhorn is measured.
-        max_rate: largest rate that is used, which limits the over-relaxation to 1.98.
-        max_slope: largest change of log μ from cell to cell that splines represent.
-        steps: Runge–Kutta steps of trajectories from t = 0 to 1.
-        self_tolerance: step at which Sinkhorn's iteration from a density to itself stops.
-        self_iterations: largest number of its iterations.
-    """
-
-    default_epsilon: float = 1e-3
-    rate_window: int = 20
-    max_rate: float = 0.9999
-    max_slope: float = 4.0
-    steps: int = 24
-    self_tolerance: float = 1e-9
-    self_iterations: int = 500
+    default_epsilon: float = 1e-3  # relative to the longest side of the box squared
+    rate_window: int = 20  # iterations over which the convergence rate of Sinkhorn is measured
+    max_rate: float = 0.9999  # largest rate that is used, which limits over-relaxation to 1.98
+    max_slope: float = 4.0  # largest change of log μ from cell to cell that splines represent
+    steps: int = 24  # Runge–Kutta steps of trajectories from t = 0 to 1
+    self_tolerance: float = 1e-9  # smallest step of Sinkhorn from a density to itself
+    self_iterations: int = 500  # largest number of these steps
 
 
 @dataclass(frozen=True)
@@ -68,9 +48,10 @@ class Schrodinger(Solver):
 
         ∂t μ + div(μ ∇u) + εΔμ = 0          ∂t u + ½|∇u|² − εΔu = 0
 
-    Its exact solution is μ_t = f_t·g_t with ∂t f = εΔf, ∂t g = −εΔg and u = −2ε log f. Sinkhorn's
-    iteration, in the log domain and over-relaxed, finds f at t = 0 and g at t = 1; the heat flow
-    with reflecting walls gives f and g at all other times. As ε → 0 the path becomes the geodesic.
+    Its exact solution is μ_t = f_t·g_t with ∂t f = εΔf, ∂t g = −εΔg, reflecting walls and
+    u = −2ε log f. With the heat flow K_t, f_t = K_t f_0 and g_t = K_{1−t} g_1. Sinkhorn's
+    iteration, in the log domain and over-relaxed, solves f_0·K_1 g_1 = μ_0, g_1·K_1 f_0 = μ_1.
+    As ε → 0 the path becomes the geodesic.
 
     **Velocity.** With noise there are two velocity fields. `path.velocity` is the current velocity
     v = ∇u + ε∇log μ, for which ∂t μ + div(μ v) = 0; the particles of `path.trajectories` follow it
@@ -384,7 +365,7 @@ class SchrodingerBridge(Geodesic):
     def _conditional_mean(self, log_factor: Tensor) -> Tensor:
         """Return E[y | x] at the cells x, (d, *grid.shape), for the density K_1(x, y)·factor(y).
 
-        Coordinates are those of `_coordinates`.
+        E[y | x] has the origin of `_coordinates`.
         """
         propagate = heat_flow(self.grid, self.epsilon, 1.0)
         total = propagate(log_factor)

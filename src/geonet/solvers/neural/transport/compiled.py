@@ -17,9 +17,9 @@ from torch.nn.functional import pad
 from geonet.grid import Grid, unit_box
 from geonet.numerics import kernels
 from geonet.numerics.cosine import (
+    cell_centres_1d,
     cube_centres,
     resampling_matrices,
-    scaled_centres_1d,
     synthesis_matrices,
 )
 
@@ -226,7 +226,10 @@ def _build_resampling(grid: Grid) -> _Resampling:
     addresses = (ctypes.c_void_p * 7)(*(matrix.data_ptr() for matrix in matrices))
     resampling = _Resampling(addresses, rows, columns, padded)
     resampling.matrices = matrices
-    resampling.positions = [scaled_centres_1d(rows, height), scaled_centres_1d(columns, width)]
+    resampling.positions = [
+        (height * cell_centres_1d(rows)).float(),
+        (width * cell_centres_1d(columns)).float(),
+    ]
     return resampling
 
 
