@@ -10,24 +10,24 @@ import geonet
 
 GRID = geonet.Grid((32, 32), 0, 5)
 GOAL = torch.tensor([[3.7, 3.8], [3.8, 1.4]], dtype=torch.float64)
-TARGET = geonet.GaussianMixture.isotropic(GOAL, 0.3).on(GRID)
+TARGET = geonet.GaussianMixture.isotropic(GOAL, 0.3).to_density(GRID)
 
 
 def transport(density: geonet.Density) -> torch.Tensor:
-    """W2², along the path of a network."""
+    """Return W2² by a network."""
     return geonet.geodesic(density, TARGET, solver="transport-2d").distance ** 2
 
 
 def difference(density: geonet.Density) -> torch.Tensor:
-    """The mean squared difference of the values."""
-    return (density.tensor - TARGET.tensor).square().mean()
+    """Return the mean squared difference of the values."""
+    return (density.values - TARGET.values).square().mean()
 
 
 for loss in (transport, difference):
     means = torch.tensor([[1.2, 3.2], [1.4, 1.0]], dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.SGD([means], lr=0.5)
     for step in range(13):
-        value = loss(geonet.GaussianMixture.isotropic(means, 0.3).on(GRID))
+        value = loss(geonet.GaussianMixture.isotropic(means, 0.3).to_density(GRID))
         optimizer.zero_grad()
         value.backward()
         optimizer.step()

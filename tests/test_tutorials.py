@@ -1,4 +1,4 @@
-"""The tutorials run, and leave what they say."""
+"""The tutorials run and write their results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEN_MINUTES = 600
 
 
 def run(name: str, folder: Path, steps: int | None = 30) -> str:
-    """Run a tutorial in a folder, warnings being errors; gives what it printed."""
+    """Run a tutorial in a folder with warnings as errors; return its output."""
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -47,15 +47,15 @@ def run(name: str, folder: Path, steps: int | None = 30) -> str:
     return done.stdout
 
 
-def figures(pattern: str, text: str) -> list[float]:
-    """The numbers in the first match."""
+def find_numbers(pattern: str, text: str) -> list[float]:
+    """Return the numbers of the first match."""
     found = re.search(pattern, text)
     assert found, f"{pattern!r} is not in\n{text}"
     return [float(number) for number in found.groups()]
 
 
-def width(file: Path) -> int:
-    """Of a picture, in pixels."""
+def read_width(file: Path) -> int:
+    """Return the width of a picture in pixels."""
     with Image.open(file) as picture:
         return picture.width
 
@@ -83,7 +83,7 @@ def test_tutorials_are_notebooks_in_percent_format(file):
 
 
 @pytest.mark.parametrize("file", TUTORIALS, ids=lambda file: file.stem)
-def test_text_and_code_take_turns(file):
+def test_text_and_code_alternate(file):
     kinds = CELL.findall(file.read_text(encoding="utf-8"))
     assert all(MARKDOWN in pair or pair == ("", "") for pair in pairwise(kinds))
     assert (MARKDOWN, MARKDOWN) not in pairwise(kinds)
@@ -97,17 +97,17 @@ def test_every_tutorial_is_listed():
         assert f"tutorials/{file.name}" in page
 
 
-# ---- what they leave
+# ---- results
 
 
 def test_images(tmp_path):
     printed = run("images", tmp_path)
-    (apart, expected) = figures(r"t = ½: ([\d.]+)%; expected: ([\d.]+)%", printed)
+    (apart, expected) = find_numbers(r"t = ½: ([\d.]+)%; expected: ([\d.]+)%", printed)
     assert apart < 2 and expected < 2  # percent: two solvers that share nothing agree
-    first, second = figures(r"W2: ([\d.]+) and ([\d.]+)", printed)
+    first, second = find_numbers(r"W2: ([\d.]+) and ([\d.]+)", printed)
     assert abs(first - second) < 0.01 * second
     for name in ("frames.png", "tracks.png"):
-        assert width(tmp_path / name) > 300
+        assert read_width(tmp_path / name) > 300
     with Image.open(tmp_path / "morph.gif") as movie:
         assert movie.n_frames > 20
     assert "<!doctype html>" in (tmp_path / "morph.html").read_text(encoding="utf-8")
@@ -118,53 +118,57 @@ def test_images(tmp_path):
 
 def test_histograms_in_time(tmp_path):
     printed = run("histograms_in_time", tmp_path)
-    moved, faded = figures(r"snapshots: (\d+)% moved, (\d+)% faded", printed)
+    moved, faded = find_numbers(r"snapshots: (\d+)% moved, (\d+)% faded", printed)
     assert moved < faded / 2
     away = [float(far) for far in re.findall(r"h +([\d.]+) degrees from midnight", printed)]
     assert len(away) == 7
     assert away[0] == 0 and max(away) == max(away[3:5]) > 10  # the warmest hours lie between
-    assert width(tmp_path / "day.png") > 300
+    assert read_width(tmp_path / "day.png") > 300
 
 
 def test_point_clouds(tmp_path):
     printed = run("point_clouds", tmp_path)
-    reached, own = figures(r"ends: ([\d.]+), at the moons: ([\d.]+)", printed)
+    reached, own = find_numbers(r"ends: ([\d.]+), at the moons: ([\d.]+)", printed)
     assert 0.7 * own < reached < 1.4 * own
-    grid, points = figures(r"W2: ([\d.]+) on the grid, ([\d.]+) between", printed)
+    grid, points = find_numbers(r"W2: ([\d.]+) on the grid, ([\d.]+) between", printed)
     assert abs(grid - points) < 0.15 * points
     for name in ("clouds.png", "tracks.png"):
-        assert width(tmp_path / name) > 300
+        assert read_width(tmp_path / name) > 300
     assert np.loadtxt(tmp_path / "groups.csv", delimiter=",", skiprows=1).shape == (4000, 2)
 
 
-def errors_at_half(folder: Path) -> tuple[float, float]:
-    """Mean L1 in % of the model and of the linear mixture."""
+def read_errors_at_half(folder: Path) -> tuple[float, float]:
+    """Return the mean L1 in per cent of the model and of the linear mixture."""
     report = json.loads((folder / "runs" / "digits" / "report.json").read_text(encoding="utf-8"))
     model, linear = (report[name]["mean"][2] for name in ("model", "linear"))
     return model, linear
 
 
-def test_training_rehearsed(tmp_path):
+def test_short_training(tmp_path):
     printed = run("train_on_your_own", tmp_path)
-    model, linear = errors_at_half(tmp_path)
+    model, linear = read_errors_at_half(tmp_path)
     assert model < linear / 2
-    validated, mixed = figures(r"L1 at t = ½: ([\d.]+) % \(linear mixture ([\d.]+) %\)", printed)
+    validated, mixed = find_numbers(
+        r"L1 at t = ½: ([\d.]+) % \(linear mixture ([\d.]+) %\)", printed
+    )
     assert validated < mixed / 2
-    own, faded = figures(r"model ([\d.]+)% off at t = ½\nlinear mixture ([\d.]+)% off", printed)
+    own, faded = find_numbers(
+        r"model ([\d.]+)% off at t = ½\nlinear mixture ([\d.]+)% off", printed
+    )
     assert own < faded
-    assert width(tmp_path / "digits.png") > 300
+    assert read_width(tmp_path / "digits.png") > 300
     with np.load(tmp_path / "digits.npz") as arrays:
         assert arrays["values"].shape == (1000, 28, 28)
     assert (tmp_path / "runs" / "digits" / "model.safetensors").is_file()
 
 
 @pytest.mark.slow
-def test_training_in_full(tmp_path):
+def test_full_training(tmp_path):
     began = os.times()
     run("train_on_your_own", tmp_path, steps=None)
     ended = os.times()  # of the processor: other work on the machine does not count
     assert ended.children_user - began.children_user < TEN_MINUTES
-    model, linear = errors_at_half(tmp_path)
+    model, linear = read_errors_at_half(tmp_path)
     assert model < linear / 4
 
 
@@ -180,6 +184,8 @@ def test_radar(tmp_path):
     assert rows["geodesic"][4] > rows["fade"][4]  # it is sharper
     assert abs(rows["geodesic"][1] - 100) < 1
     assert ("advection" in rows) == (find_spec("pysteps") is not None)
-    north, east = figures(r"'velocity_y': '([\d.]+) km s-1', 'velocity_x': '([\d.]+) km s", printed)
+    north, east = find_numbers(
+        r"'velocity_y': '([\d.]+) km s-1', 'velocity_x': '([\d.]+) km s", printed
+    )
     assert north == pytest.approx(0.30 / 60, rel=0.5) and east == pytest.approx(0.90 / 60, rel=0.1)
-    assert width(tmp_path / "radar.png") > 300
+    assert read_width(tmp_path / "radar.png") > 300

@@ -18,8 +18,8 @@ grid = geonet.Grid(80, 0, 40)
 rng = np.random.default_rng(3)
 
 
-def measured(hour, count):
-    """Readings of many sensors at that hour: a hump that is warmer and wider by day."""
+def draw_readings(hour, count):
+    """Draw readings of many sensors at an hour: warmer and more spread by day."""
     warmth = np.exp(-((hour - 14) ** 2) / 30)
     return rng.normal(10 + 15 * warmth, 1.5 + 1.5 * warmth, count).clip(0.01, 39.99)
 
@@ -27,7 +27,7 @@ def measured(hour, count):
 hours = np.arange(0, 25, 4)
 counts = rng.integers(3_000, 6_000, len(hours))
 snapshots = [
-    geonet.from_samples(measured(hour, count), grid)
+    geonet.from_samples(draw_readings(hour, count), grid)
     for hour, count in zip(hours, counts, strict=True)
 ]
 
@@ -49,15 +49,15 @@ print(paths)
 
 
 # %%
-def at(hour, solved):
-    """Density and number of readings at any hour of the day."""
+def interpolate(hour, paths):
+    """Return the density and the number of readings at any hour of the day."""
     gap = min(int(np.searchsorted(hours, hour, side="right")) - 1, len(hours) - 2)
     t = (hour - hours[gap]) / (hours[gap + 1] - hours[gap])
     number = (1 - t) * counts[gap] + t * counts[gap + 1]
-    return solved.density(float(t))[gap], number
+    return paths.density(float(t))[gap], number
 
 
-density, number = at(10.5, paths)
+density, number = interpolate(10.5, paths)
 print(density, round(float(number)), "readings")
 
 # %% [markdown]
@@ -69,9 +69,13 @@ print(density, round(float(number)), "readings")
 # %%
 faded = geonet.geodesic(paths.source, paths.target, solver="linear")
 between = [hour + 2 for hour in hours[:-1]]
-truth = [geonet.from_samples(measured(hour, 200_000), grid) for hour in between]
-moved_error = np.mean([float(l1(at(h, paths)[0], d)) for h, d in zip(between, truth, strict=True)])
-faded_error = np.mean([float(l1(at(h, faded)[0], d)) for h, d in zip(between, truth, strict=True)])
+truth = [geonet.from_samples(draw_readings(hour, 200_000), grid) for hour in between]
+moved_error = np.mean(
+    [l1(interpolate(h, paths)[0], d) for h, d in zip(between, truth, strict=True)]
+)
+faded_error = np.mean(
+    [l1(interpolate(h, faded)[0], d) for h, d in zip(between, truth, strict=True)]
+)
 print(f"mean L1 error between snapshots: {moved_error:.0%} moved, {faded_error:.0%} faded")
 
 # %% [markdown]
@@ -82,9 +86,9 @@ print(f"mean L1 error between snapshots: {moved_error:.0%} moved, {faded_error:.
 # beginning.
 
 # %%
-speed = paths.distance.numpy() / np.diff(hours)
+speed = paths.distance / np.diff(hours)
 first = geonet.Density(np.repeat(values[:1], len(values), axis=0), grid)
-away = geonet.geodesic(first, geonet.Density(values, grid)).distance.numpy()
+away = geonet.geodesic(first, geonet.Density(values, grid)).distance
 for hour, far in zip(hours, away, strict=True):
     print(f"{hour:2d} h   {far:5.2f} degrees from midnight")
 
@@ -92,7 +96,7 @@ for hour, far in zip(hours, away, strict=True):
 figure = Figure(figsize=(9, 3), layout="constrained")
 left, right = figure.subplots(1, 2)
 day = np.linspace(0, 24, 97)
-picture = np.stack([at(hour, paths)[0].numpy() for hour in day], axis=1)
+picture = np.stack([interpolate(hour, paths)[0].numpy() for hour in day], axis=1)
 left.imshow(picture, origin="lower", aspect="auto", extent=(0, 24, 0, 40))
 left.set(xlabel="hour", ylabel="degrees", title="between the snapshots")
 right.plot(hours, away, "o-", label="W2 from midnight, degrees")

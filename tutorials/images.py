@@ -29,12 +29,12 @@ print(spiral, heart, sep="\n")
 
 # %%
 path = geonet.geodesic(spiral, heart)
-print(path.report.verdict())
+print(path.report.summary())
 print(path.report)
 
 # %% [markdown]
-# The first line sums it up. Mass error, mass below zero and the errors at both ends should be
-# zero. W2 lies between "at least" and "at most". The network was not trained on empty cells and
+# The summary is in plain sentences, the table has the numbers. Mass error, mass below zero and
+# the errors at both ends should be zero. W2 lies between "at least" and "at most". The network was not trained on empty cells and
 # sharp edges ("in distribution" is false), so Newton's method corrected its answer. The error is
 # estimated from how well both ends agree halfway.
 
@@ -53,9 +53,9 @@ print(f"W2 = {report.distance:.4f} of the picture's side")
 
 # %%
 noisy = geonet.geodesic(spiral, heart, solver="schrodinger", epsilon=3e-4, tolerance=1e-4)
-apart = float(l1(path.density(0.5), noisy.density(0.5)))
+apart = l1(path.density(0.5), noisy.density(0.5))
 print(f"L1 between the two at t = ½: {apart:.2%}; expected: {report.error_estimate or 0:.2%}")
-print(f"W2: {float(path.distance):.4f} and {float(noisy.distance):.4f}")
+print(f"W2: {path.distance:.4f} and {noisy.distance:.4f}")
 
 # %% [markdown]
 # ## Pictures
@@ -75,7 +75,7 @@ tracks.savefig("tracks.png")
 # %% [markdown]
 # You can evaluate a path on any grid of the same box, so the animation may be finer than the
 # drawings. If ffmpeg is installed, the name may also end in `.mp4`. `explore` writes a page for the
-# browser, with time to drag; a notebook shows it where a cell ends with `path`.
+# browser with a time slider; a notebook shows it if a cell ends with `path`.
 
 # %%
 path.animate("morph.gif", frames=21, grid=path.grid.with_shape(128))

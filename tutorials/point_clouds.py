@@ -9,7 +9,6 @@
 # %%
 import numpy as np
 import ot
-from scipy.ndimage import gaussian_filter
 
 import geonet
 
@@ -31,22 +30,21 @@ moons = 2 * (moons + np.where(upper, -0.5, 0.5)[:, None] * [1, 0.5]) + 0.2 * rng
 # smooth, and smooth densities have better paths.
 
 # %%
-grid = geonet.Grid((64, 64), -5, 5, drawn="plane")  # pictures: x to the right, y upwards
+grid = geonet.Grid((64, 64), -5, 5, orientation="plane")  # pictures: x to the right, y upwards
 
 
-def smoothed(points):
-    """The histogram of a cloud, blurred by a cell and a half."""
-    counted = geonet.from_samples(points, grid)
-    return geonet.Density(gaussian_filter(counted.numpy(), 1.5), grid)
+def estimate_density(points):
+    """Return the histogram of a cloud, blurred by a cell and a half."""
+    return geonet.from_samples(points, grid).gaussian_blur(1.5)
 
 
-source, target = smoothed(groups), smoothed(moons)
+source, target = estimate_density(groups), estimate_density(moons)
 
 # %% [markdown]
 # ## The path
 #
-# There is no smooth map between islands: where a group must be torn, the map jumps. `schrodinger`
-# takes any densities. Its velocity is defined everywhere, so it can carry particles.
+# There is no smooth map between islands: the map is discontinuous inside a group that splits.
+# `schrodinger` takes any densities. Its velocity is defined everywhere, so it can carry particles.
 
 # %%
 path = geonet.geodesic(source, target, solver="schrodinger")
@@ -73,7 +71,7 @@ path.explore("clouds.html")  # a page: drag time, and switch on "Particles"
 # %%
 reached = path.target.at(moved[-1])
 own = path.target.at(moons[:500])
-print(f"median density at the ends: {reached.median():.3f}, at the moons: {own.median():.3f}")
+print(f"median density at the ends: {np.median(reached):.3f}, at the moons: {np.median(own):.3f}")
 
 # %% [markdown]
 # ## The distance
@@ -84,7 +82,7 @@ print(f"median density at the ends: {reached.median():.3f}, at the moons: {own.m
 
 # %%
 exact = float(np.sqrt(ot.emd2([], [], ot.dist(groups[:500], moons[:500]))))
-print(f"W2: {float(path.distance):.3f} on the grid, {exact:.3f} between 500 points of each")
+print(f"W2: {path.distance:.3f} on the grid, {exact:.3f} between 500 points of each")
 
 # %% [markdown]
 # ## Files

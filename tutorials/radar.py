@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Rain between two radar images
 #
-# A radar shows the rain every ten minutes, and somebody wants it every two. `rain.interp(time=...)`
+# A radar image comes every ten minutes, but frames are needed every two. `rain.interp(time=...)`
 # fades one image into the next: in between, every shower is there twice, at half its strength.
 # `rain.geonet.interp(time=...)` moves the rain instead.
 #
@@ -36,7 +36,7 @@ print(dict(rain.sizes), rain.attrs.get("units"))
 
 
 # %%
-def advected(frames: xr.DataArray, times: np.ndarray) -> np.ndarray:
+def advect(frames: xr.DataArray, times: np.ndarray) -> np.ndarray:
     """Carry both neighbours along pysteps' motion to each time, and mix them."""
     from pysteps import motion
 
@@ -57,7 +57,7 @@ moved = kept.geonet.interp(time=left_out.time, missing="exclude", flag="faded")
 print(int(moved.faded.sum()), "images were faded, because one of their neighbours has no rain")
 ways = {"fade": kept.interp(time=left_out.time), "geodesic": moved}
 try:
-    ways["advection"] = left_out.copy(data=advected(kept, left_out.time.values))
+    ways["advection"] = left_out.copy(data=advect(kept, left_out.time.values))
 except ModuleNotFoundError as error:
     print(f"There is no {error.name}; pip install 'geonet[radar]' adds advection to the table.")
 
@@ -71,8 +71,8 @@ except ModuleNotFoundError as error:
 WET, DRIZZLE = 0.1, 1.0  # mm/h
 
 
-def compared(field: xr.DataArray, truth: xr.DataArray) -> dict[str, float]:
-    """What the table shows of a field; cells that are missing in either do not count."""
+def compare(field: xr.DataArray, truth: xr.DataArray) -> dict[str, float]:
+    """Return the rows of the table; cells that are missing in either field do not count."""
     field, truth = field.where(truth.notnull()), truth.where(field.notnull())
     slopes = [
         sum(float(abs(one.diff(dim)).sum()) for dim in one.dims[1:]) for one in (field, truth)
@@ -87,7 +87,7 @@ def compared(field: xr.DataArray, truth: xr.DataArray) -> dict[str, float]:
 
 
 fields = {"truth": left_out, **ways}
-table = {way: compared(field, left_out) for way, field in fields.items()}
+table = {way: compare(field, left_out) for way, field in fields.items()}
 print(f"{'':10}" + "".join(f"{name:>11}" for name in table["truth"]))
 for way, row in table.items():
     print(f"{way:10}" + "".join(f"{100 * value:9.1f} %" for value in row.values()))

@@ -15,11 +15,9 @@ from scipy.ndimage import gaussian_filter
 
 import geonet
 from geonet.metrics import l1
-from experiments.mnist import sample_digits
 from geonet.plotting import plot_together
-from geonet.training.loop import train
-from geonet.training.user_data import config_for
-from geonet.training.user_data import report_on_own
+from geonet.training import make_config, train
+from geonet.training.user_data import evaluate_on_holdout
 
 # %% [markdown]
 # ## The file
@@ -29,20 +27,20 @@ from geonet.training.user_data import report_on_own
 # the hard edges. The last tenth will be held out, so shuffle first.
 
 # %%
-digits = sample_digits()
-order = np.random.default_rng(0).permutation(len(digits))
-values = gaussian_filter(digits.images[order].astype(float), (0, 1, 1))
+images = np.load(Path(geonet.__file__).with_name("demo_data") / "mnist-sample.npz")["images"]
+order = np.random.default_rng(0).permutation(len(images))
+values = gaussian_filter(images[order].astype(float), (0, 1, 1))
 np.savez("digits.npz", values=values)
 
 # %% [markdown]
 # ## The training
 #
-# `config_for` looks at the file and chooses the settings. In 2D the training goes on with the
+# `make_config` looks at the file and chooses the settings. In 2D the training starts from the
 # weights of `universal-2d`, which takes empty cells as they are.
 
 # %%
 steps = int(os.environ.get("TUTORIAL_STEPS", "0")) or None  # None: the default training
-config = config_for(Path("digits.npz"), steps=steps)
+config = make_config(Path("digits.npz"), steps=steps)
 print(config.steps, "steps from", config.start)
 outcome = train(config, Path("runs/digits"))
 assert outcome.model is not None
@@ -60,8 +58,10 @@ print(f"L1 at t = ½: {outcome.halfway:.1f} % (linear mixture {outcome.linear:.1
 # learnt nothing.
 
 # %%
-report = report_on_own(outcome.model, config, truths=Path("runs/digits/truths.safetensors"))
-print("against", report.truth)
+report = evaluate_on_holdout(
+    outcome.model, config, cache=Path("runs/digits/references.safetensors")
+)
+print("against", report.reference)
 for own, mixed in zip(report.model.rows(), report.linear.rows(), strict=True):
     print(f"t = {own[0]:>4}   model {own[1]:>14} %   linear mixture {mixed[1]:>14} %")
 report.save(Path("runs/digits"))
@@ -70,7 +70,7 @@ report.save(Path("runs/digits"))
 # ## Two digits it has never seen
 #
 # The file is a solver. A few steps of Newton's method correct the network's answer
-# (`corrections=0` gives the network alone), and the report says what they leave.
+# (`max_iterations=0` gives the network alone), and the report says what they leave.
 
 # %%
 grid = geonet.Grid((28, 28))
@@ -86,8 +86,8 @@ classical = geonet.geodesic(source, target, learned=False)
 faded = geonet.geodesic(source, target, solver="linear")
 halfway = classical.density(0.5)
 print(classical.solver)
-print(f"model {float(l1(path.density(0.5), halfway)):.1%} off at t = ½")
-print(f"linear mixture {float(l1(faded.density(0.5), halfway)):.1%} off")
+print(f"model {l1(path.density(0.5), halfway):.1%} off at t = ½")
+print(f"linear mixture {l1(faded.density(0.5), halfway):.1%} off")
 
 # %%
 figure = plot_together({"model": path, classical.solver: classical, "mixture": faded})
