@@ -7,12 +7,12 @@ import json
 import geonet
 
 
-def unwrapped(panel: str) -> str:
-    """The text in a panel, whose lines are broken at its width."""
+def unwrap(panel: str) -> str:
+    """Return the text of a panel without its frame and line breaks."""
     return " ".join(panel.replace("│", " ").split())
 
 
-def test_saved_paths_say_what_they_said_before(run, line_pair, tmp_path):
+def test_reports_of_saved_paths(run, line_pair, tmp_path):
     file = tmp_path / "path.npz"
     path = geonet.geodesic(*(geonet.read(name) for name in line_pair))
     path.save(file)
@@ -22,9 +22,9 @@ def test_saved_paths_say_what_they_said_before(run, line_pair, tmp_path):
     other = path.save(tmp_path / "other.npz")
     code, out, err = run("report", file, other)
     assert (code, err) == (0, "")
-    assert out.count("╭─ report") == 2 and unwrapped(out).count(str(path.report.summary())) == 2
+    assert out.count("╭─ report") == 2 and unwrap(out).count(str(path.report.summary())) == 2
 
 
-def test_what_is_no_path_is_refused(refused, line_pair, tmp_path):
-    assert "Cannot read" in refused("report", line_pair[0])
-    assert "There is no file" in refused("report", tmp_path / "none.npz")
+def test_other_files_raise(run_failing, line_pair, tmp_path):
+    assert "Cannot read" in run_failing("report", line_pair[0])
+    assert "There is no file" in run_failing("report", tmp_path / "none.npz")

@@ -1,3 +1,5 @@
+"""Displacement interpolation in 1D against analytic paths."""
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ QUARTERS = [0.25, 0.5, 0.75]
 
 
 def analytic_path(source, target, t, edges):
-    """Masses of μ_t between `edges`, from the mixtures' own distribution functions on the box."""
+    """Return the masses of μ_t between `edges` from the distribution functions of the mixtures."""
 
     def distribution(mixture):
         means, stds = mixture.means[:, 0].numpy(), mixture.covariances[:, 0, 0].sqrt().numpy()
@@ -23,7 +25,7 @@ def analytic_path(source, target, t, edges):
 
     first, second = distribution(source), distribution(target)
 
-    def partner(x):  # the point that x of the source is carried to
+    def transport(x):
         level = first(x)
         return brentq(lambda y: second(y) - level, 0.0, 10.0, xtol=1e-13)
 
@@ -31,17 +33,17 @@ def analytic_path(source, target, t, edges):
         if position in (0.0, 10.0):
             return position / 10.0
         return first(
-            brentq(lambda x: (1 - t) * x + t * partner(x) - position, 0.0, 10.0, xtol=1e-12)
+            brentq(lambda x: (1 - t) * x + t * transport(x) - position, 0.0, 10.0, xtol=1e-12)
         )
 
     return np.diff([level_at(float(e)) for e in edges])
 
 
-def test_reference_of_this_file_agrees_with_brute_force(generator):
-    """20,000 cells against the analytic path of a pair, so that the next test can use them."""
+def test_a_fine_grid_agrees_with_the_analytic_path(generator):
+    """20,000 cells are the reference of the next test."""
     source, target = mixtures_1d(2, generator)
     fine = BOX_1D.with_shape(20_000)
-    path = geonet.geodesic(source.on(fine), target.on(fine), "quantile")
+    path = geonet.geodesic(source.to_density(fine), target.to_density(fine), "quantile")
     averages = resample(path.density(0.5).tensor, fine, BOX_1D)
     exact = analytic_path(source, target, 0.5, BOX_1D.edges()[0]) / BOX_1D.cell_volume
     assert float((averages - torch.as_tensor(exact)).abs().sum() * BOX_1D.cell_volume) < 1e-5
@@ -51,24 +53,23 @@ def test_paper_mixtures_at_100_cells(generator):
     source, target = mixtures_1d(50, generator), mixtures_1d(50, generator)
     fine = BOX_1D.with_shape(20_000)
     truth = geonet.geodesic(source, target, "quantile", grid=fine).density(QUARTERS).tensor
-    truth = Density.as_computed(resample(truth, fine, BOX_1D), BOX_1D)
+    truth = Density.from_unnormalized(resample(truth, fine, BOX_1D), BOX_1D)
     path = geonet.geodesic(source, target, "quantile", grid=BOX_1D)
     assert float(l1(path.density(QUARTERS), truth).mean(0).max()) < 3e-3
 
 
-def test_ten_thousand_pairs_in_one_call(generator):
-    source, target = (mixtures_1d(10_000, generator).on(BOX_1D) for _ in range(2))
+def test_large_batch(generator):
+    source, target = (mixtures_1d(10_000, generator).to_density(BOX_1D) for _ in range(2))
     frames = geonet.geodesic(source, target, "quantile").density(torch.linspace(0, 1, 11))
     assert frames.tensor.shape == (10_000, 11, 100)
     assert float(mass_error(frames).max()) < 1e-12
 
 
 def test_piecewise_constant_by_hand():
-    """All of [0, 1] moves to [3, 4] by 3: at t = 1/2 it fills [1.5, 2.5]."""
+    """[0, 1] moves to [3, 4]: at t = ½ the mass fills [1.5, 2.5]."""
     grid = Grid(8, 0.0, 4.0)
-    path = geonet.geodesic(
-        Density([1, 1, 0, 0, 0, 0, 0, 0], grid), Density([0, 0, 0, 0, 0, 0, 1, 1], grid), "quantile"
-    )
+    values = torch.tensor([[1.0, 1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 1, 1]]).double()
+    path = geonet.geodesic(*(Density(end, grid) for end in values), "quantile")
     assert float(path.distance) == pytest.approx(3)
     assert torch.allclose(
         path.density(0.5).tensor, torch.tensor([0, 0, 0, 1, 1, 0, 0, 0], dtype=torch.float64)
@@ -85,7 +86,7 @@ def test_piecewise_constant_by_hand():
 
 
 def test_mass_splits_at_a_gap():
-    """Half of the mass goes left and half right; nothing is left in between."""
+    """Half of the mass moves left and half right."""
     grid = Grid(8, 0.0, 8.0)
     path = geonet.geodesic(
         Density([0, 0, 0, 1, 1, 0, 0, 0], grid), Density([1, 0, 0, 0, 0, 0, 0, 1], grid), "quantile"
@@ -96,14 +97,14 @@ def test_mass_splits_at_a_gap():
     assert torch.allclose(path.density(1.0).tensor, path.target.tensor)
 
 
-def test_single_precision_input_gives_the_double_precision_path(pair_1d):
+def test_single_precision(pair_1d):
     source, target = pair_1d
     single = [Density(end.tensor.float(), end.grid) for end in pair_1d]
     path = geonet.geodesic(source, target, "quantile")
     assert float(l1(geonet.geodesic(*single, "quantile").density(0.5), path.density(0.5))) < 1e-5
 
 
-def test_velocity_satisfies_continuity(pair_1d):
+def test_continuity_equation(pair_1d):
     """d/dt ∫φ dμ_t = ∫φ' v dμ_t for a test function φ."""
     path = geonet.geodesic(*pair_1d, "quantile")
     x, h, step = BOX_1D.axes()[0], BOX_1D.cell_volume, 1e-3

@@ -81,9 +81,9 @@ class Auto(Solver):
         if not self.learned or source.grid.dimension == 2:
             return self._solve_newton(source, target)
         path = _evaluate_network(source, target)
-        if bool(path.trusted.all()):
+        if bool(path.is_certified.all()):
             return path
-        rejected = torch.nonzero(~path.trusted).flatten().tolist()
+        rejected = torch.nonzero(~path.is_certified).flatten().tolist()
         solutions = self._solve_newton(source.take(rejected), target.take(rejected))
         replacements = dict(zip(rejected, solutions, strict=True))
         return BatchedGeodesic([replacements.get(i) or path[i] for i in range(len(source))])
@@ -94,7 +94,7 @@ class Auto(Solver):
             return solver._solve(source, target)
         if self.learned and source.grid.dimension == 3:
             path = _evaluate_network(source, target)
-            if bool(path.trusted.all()):
+            if bool(path.is_certified.all()):
                 return path
         return self._solve_newton(source, target)
 
@@ -145,7 +145,7 @@ def _is_sparse(density: Density, max_atoms: int = 1000, max_neighbours: float = 
 
 def _evaluate_network(source: Density, target: Density) -> CosineGeodesic:
     """Return the path of the 3D network without Newton steps."""
-    solver = pretrained_solver("transport-3d")(corrections=0)  # pyright: ignore[reportCallIssue]
+    solver = pretrained_solver("transport-3d")(max_iterations=0)  # pyright: ignore[reportCallIssue]
     report_progress(f"auto: evaluating {solver.name}")
     return solver._solve(source, target)  # pyright: ignore[reportReturnType]
 
