@@ -61,13 +61,13 @@ def test_only_the_latest_request_of_a_page_is_current(cache, make_body):
     first, second = (parse(make_body(number=k)) for k in (3, 4))
     other = parse(make_body(client="other", number=1))
     for request in (first, second, other):
-        cache.ensure_current(request)  # none is recorded yet
+        cache.solve_latest(request)  # none is recorded yet
     for request in (second, other, first):
         cache.record(request)
-    cache.ensure_current(second)
-    cache.ensure_current(other)
+    cache.solve_latest(second)
+    cache.solve_latest(other)
     with pytest.raises(RequestError) as caught:
-        cache.ensure_current(first)
+        cache.solve_latest(first)
     assert caught.value.status == 409
 
 

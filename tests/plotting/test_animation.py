@@ -8,7 +8,6 @@ import subprocess
 import sys
 from itertools import pairwise
 
-import matplotlib
 import numpy as np
 import pytest
 from PIL import Image
@@ -62,14 +61,6 @@ def test_a_3d_gif_has_projections_side_by_side(space, tmp_path, read_gif):
     assert (frame[:, 260:264] == 255).all()
 
 
-def test_fine_grids_are_not_enlarged(tmp_path, read_gif):
-    grid = geonet.Grid((60, 300), 0, (3, 15))
-    mixtures = [geonet.GaussianMixture.isotropic([[0.5, y]], [1.8]) for y in (2, 9)]
-    path = geonet.geodesic(*(mixture.to_density(grid) for mixture in mixtures), "linear")
-    frame, _ = read_gif(path.animate(tmp_path / "path.gif", frames=2))[0]
-    assert frame.shape[:2] == (60, 300)
-
-
 def test_frames_are_labelled_with_their_times(plane, space, line, tmp_path, read_gif):
     """In the upper left corner, white with a dark edge."""
     for path in (plane, space):
@@ -93,16 +84,6 @@ def test_frames_are_labelled_with_their_times(plane, space, line, tmp_path, read
     assert not np.array_equal(*frames)
 
 
-def test_animations_have_a_style(plane, tmp_path, read_gif):
-    style = {"cmap": "viridis", "norm": "log", "vmax": 100.0}
-    frame, _ = read_gif(plane.animate(tmp_path / "path.gif", 2, **style, stamp=False))[0]
-    palette = palette_of(matplotlib.colormaps["viridis"])
-    assert colours_of(frame) <= {tuple(colour) for colour in palette.tolist()}
-    peak = float(plane.density(0.0).tensor.max())  # within four decades below 100
-    brightest = palette[round((LEVELS - 1) * (1 - np.log10(100 / peak) / 4))]
-    assert tuple(brightest) in colours_of(frame)
-
-
 def test_given_masses_grow(plane, tmp_path, read_gif, scale_masses):
     """With mass one both ends are equally bright; with the given masses one is darker."""
     path = scale_masses(plane, 2.0, 14.0)
@@ -110,27 +91,6 @@ def test_given_masses_grow(plane, tmp_path, read_gif, scale_masses):
         file = path.animate(tmp_path / f"{mass}.gif", 2, mass=mass, cmap="gray", stamp=False)
         first, last = (frame.sum() for frame, _ in read_gif(file))
         assert low < last / first < high
-
-
-def test_mass_one_is_labelled(plane, line, tmp_path, read_gif, scale_masses):
-    """Images have the note after the time, curves at their axis."""
-    changing = scale_masses(plane, 2.0, 14.0)
-
-    def label_width(path, mass):
-        stamped, bare = (
-            read_gif(path.animate(tmp_path / f"{stamp}.gif", 2, mass=mass, stamp=stamp))[0][0]
-            for stamp in (True, False)
-        )
-        return np.argwhere((stamped != bare).any(-1))[:, 1].max()
-
-    assert label_width(changing, "one") > 110 > 70 > label_width(changing, "given")
-    assert label_width(scale_masses(plane, 2.0, 2.0), "one") < 70
-    frames = [
-        read_gif(scale_masses(line, 2.0, mass).animate(tmp_path / "line.gif", 2, stamp=False))
-        for mass in (2.0, 14.0)
-    ]
-    axis_labels = [frame[0][0][:, :40] for frame in frames]
-    assert not np.array_equal(*axis_labels)
 
 
 def test_bad_animations_raise(line, tmp_path):
@@ -223,14 +183,6 @@ def test_odd_sides_become_even(install_ffmpeg, tmp_path):
     assert frames.shape[1:] == (62, 302, 3)
     assert np.array_equal(frames[:, :, -1], frames[:, :, -2])
     assert np.array_equal(frames[:, -1], frames[:, -2])
-
-
-def test_1d_and_3d_paths_become_videos(line, space, install_ffmpeg, tmp_path):
-    install_ffmpeg(RECORDER)
-    for path in (line, space):
-        _, frames = read_recording(path.animate(tmp_path / "path.mp4", frames=2))
-        assert len(frames) == 3 * (PAUSE // STEP)
-        assert not np.array_equal(frames[0], frames[15])
 
 
 def test_missing_ffmpeg_raises_before_the_computation(line, install_ffmpeg, tmp_path, monkeypatch):

@@ -86,13 +86,6 @@ def test_overlays_follow_the_levels():
     assert set(data["missing"]) == {"particles", "potential"}
 
 
-def test_fine_grids_are_coarsened():
-    values = torch.rand(300, 200, generator=torch.Generator().manual_seed(0))
-    density = Density(values, Grid((300, 200)))
-    data, _, _ = parse(render_html(geonet.geodesic(density, density, "linear"), frames=2))
-    assert data["shape"] == [150, 100]
-
-
 @pytest.mark.parametrize("norm", ["linear", "sqrt", "log"])
 def test_levels_follow_the_style(norm):
     path, style = solve(1), Style("viridis", norm)
@@ -166,16 +159,6 @@ def test_particles_represent_equal_masses():
     values[1, 2], values[6, 5] = 1.0, 3.0
     cells = (spread_particles(Density(values, Grid((8, 8))), 400) * 8).floor().long().tolist()
     assert (cells.count([1, 2]), cells.count([6, 5])) == (100, 300)
-
-
-@pytest.mark.parametrize("d", [1, 2, 3])
-def test_particles_fill_a_uniform_box(d):
-    density = Density(torch.ones((8,) * d), Grid((8,) * d, -1, 3))
-    points = spread_particles(density, 4096)
-    assert points.shape == (4096, d)
-    assert bool(((points >= -1) & (points <= 3)).all())
-    assert torch.allclose(points.mean(0), torch.full((d,), 1.0, dtype=torch.float64), atol=0.05)
-    assert torch.equal(points, spread_particles(density, 4096))
 
 
 def test_overlays_of_a_translation():

@@ -14,7 +14,6 @@ from geonet.errors import GridError, InputError, UnavailableError
 from geonet.metrics import l1
 from geonet.plotting import plot_error, plot_history, plot_slices, plot_together
 from geonet.plotting.figures import plot_tracks, plot_velocity
-from geonet.plotting.style import TIME_MAP
 from geonet.samples import sample_particles
 
 
@@ -56,15 +55,6 @@ def test_a_3d_density_has_three_projections():
         assert image == pytest.approx(density.numpy().sum(hidden))
 
 
-def test_batches_of_densities_raise():
-    batch = geonet.Density(torch.rand(3, 5), geonet.Grid(5))
-    with pytest.raises(InputError, match=r"are 3 densities; draw one .* density\[0\]\.plot\(\)"):
-        batch.plot()
-    frames = geonet.geodesic(batch, batch, "linear").density([0, 1])
-    with pytest.raises(InputError, match=r"are 3 × 2 densities; .* density\[0\]\[0\]\.plot\(\)"):
-        frames.plot()
-
-
 # ---- paths
 
 
@@ -84,13 +74,6 @@ def test_a_1d_path_has_curves_and_history(line):
     assert (history.get_xlabel(), history.get_ylabel()) == ("x", "t")
     assert bar.get_ylabel() == "density, mass one"  # the box cuts off more of the source
     assert f"W₂ = {float(line.distance):.4g}" in figure.get_suptitle()
-
-
-def test_many_curves_have_a_colour_bar_for_time(line):
-    curves, _, bar, _ = line.plot(np.linspace(0, 1, 9)).axes
-    assert curves.get_legend() is None
-    assert (bar.get_label(), bar.get_ylabel()) == ("<colorbar>", "t")
-    assert [curve.get_color() for curve in curves.lines] == [TIME_MAP(k / 8) for k in range(9)]
 
 
 def test_negative_values_of_a_curve_stay_visible(line):
@@ -142,11 +125,6 @@ def test_many_frames_have_several_rows(plane):
     assert sum(not axis.axison for axis in figure.axes) == 1
 
 
-def test_the_grid_of_a_figure_can_be_chosen(plane, line):
-    assert arrays(plane.plot(0.5, plane.grid.with_shape((64, 32))))[0].shape == (32, 64)
-    assert arrays(plot_history(line, line.grid.with_shape(90)))[0].shape[1] == 90
-
-
 def test_a_3d_path_has_three_projections(space):
     figure = space.plot((0, 1))
     values = space.density(0).numpy()
@@ -189,11 +167,6 @@ def test_paths_together_have_one_row_each(plane, line, space):
 def test_each_kind_calls_its_function(kind, name, draw, request, pixels):
     path = request.getfixturevalue(name)
     assert np.array_equal(pixels(path.plot(kind=kind)), pixels(draw(path)))
-
-
-def test_default_times_are_quarters(plane):
-    titles = [axis.get_title() for axis in plane.plot().axes if axis.images]
-    assert titles[:5] == ["t = 0", "t = 0.25", "t = 0.5", "t = 0.75", "t = 1"]
 
 
 def test_kinds_take_times_and_grid(shift):
@@ -280,16 +253,6 @@ def test_2d_errors_are_signed_maps(shift, inside):
     for (x, y), is_purple in (((1, 2), True), ((1.5, 1.75), False), ((2, 1.5), True)):
         red, _, blue = picture[int(height * (1 - y / 3)), int(width * x / 4)]
         assert (blue > red + 20) if is_purple else (red > blue + 20)
-
-
-def test_3d_errors_are_projected(space):
-    other = geonet.geodesic(space.source, space.source, "linear")
-    figure = plot_error(space, other, (0.5, 1))
-    difference = space.density(1.0).numpy() - other.density(1.0).numpy()
-    shown = arrays(figure)
-    assert shown[1] == pytest.approx(difference.sum(2).T[::-1] * 0.5)
-    assert shown[5] == pytest.approx(difference.sum(0).T[::-1] * 0.5)
-    assert error_labels(space, other, (1.0,))[0] in figure.axes[1].get_title()
 
 
 def test_errors_are_computed_on_one_grid(line, blend):
@@ -402,22 +365,6 @@ def test_arrows_are_proportional_to_the_speed():
     assert lengths == pytest.approx(np.array(speeds) * max(lengths) / max(speeds))
 
 
-def test_arrows_are_visible(shift, inside):
-    """Only arrows are white: the brightest density is a pale yellow."""
-    figure = plot_velocity(shift, 0.5)
-    white = (inside(figure, figure.axes[0]) > 250).all(-1)
-    rows, columns = np.nonzero(white)
-    assert 50 < len(rows) < 0.2 * white.size
-    assert columns.mean() / white.shape[1] == pytest.approx(1.5 / 4, abs=0.05)
-    assert 1 - rows.mean() / white.shape[0] == pytest.approx(1.75 / 3, abs=0.05)
-
-
-def test_a_path_at_rest_has_arrows_of_length_zero(shift):
-    path = geonet.geodesic(shift.source, shift.source, "bures")
-    for _, arrows in arrows_of(plot_velocity(path, (0, 1))):
-        assert np.abs(arrows).max() == pytest.approx(0, abs=1e-6)
-
-
 # ---- tracks
 
 
@@ -434,36 +381,6 @@ def test_tracks_are_trajectories_of_sampled_particles(shift):
     assert pieces[-1, :, 1] == pytest.approx(np.asarray(shift.trajectories(1.0, starts)))
     assert pieces[1:, :, 0] == pytest.approx(pieces[:-1, :, 1])  # without a gap
     assert (axis.get_xlim(), axis.get_ylim(), axis.get_aspect()) == ((0, 4), (0, 3), 1)
-
-
-def test_tracks_have_the_colours_of_time(shift, pixels):
-    figure = plot_tracks(shift, particles=5)
-    pixels(figure)
-    lines, first, last = figure.axes[0].collections
-    assert lines.get_cmap() == TIME_MAP
-    assert lines.get_clim() == (0, 1)
-    times = np.asarray(lines.get_array()).reshape(-1, 5)
-    assert (np.diff(times[:, 0]) > 0).all()
-    assert np.ptp(times, axis=1).max() == 0
-    assert tuple(first.get_facecolor()[0]) == TIME_MAP(0.0)
-    assert tuple(last.get_facecolor()[0]) == TIME_MAP(1.0)
-    assert figure.axes[1].get_ylabel() == "t"
-
-
-def test_source_and_target_are_faint_behind_tracks(shift):
-    source, target = (image.get_array() for image in plot_tracks(shift).axes[0].images)
-    for picture, t in ((source, 0.0), (target, 1.0)):
-        density = shift.density(t).numpy().T[::-1]
-        opacity = np.asarray(picture)[..., 3]
-        assert opacity.max() < 0.6
-        assert opacity / opacity.max() == pytest.approx(density / density.max())
-        assert np.asarray(picture)[0, 0, :3] == pytest.approx(TIME_MAP(t)[:3])
-
-
-def test_paths_between_mixtures_need_a_grid_for_tracks(shift):
-    path = geonet.geodesic(shift.source.mixture, shift.target.mixture, "bures")
-    figure = plot_tracks(path, shift.grid, particles=3)
-    assert len(figure.axes[0].collections[1].get_offsets()) == 3
 
 
 @pytest.mark.parametrize("draw", [plot_velocity, plot_tracks])

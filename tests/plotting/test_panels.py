@@ -66,13 +66,6 @@ def test_arrays_are_drawn_as_imshow_does(kind, tmp_path, inside, read_gif):
     assert is_letter(frame)
 
 
-def test_a_saved_path_is_drawn_as_before(tmp_path, inside):
-    density = geonet.Density(LETTER, BOX)
-    file = geonet.geodesic(density, density, "linear").save(tmp_path / "f.npz", [0, 1])
-    figure = geonet.load(file).plot([0])
-    assert is_letter(inside(figure, figure.axes[0]))
-
-
 def test_point_clouds_have_x_to_the_right_and_y_upwards(tmp_path, inside):
     """The points of the letter, as in a scatter plot."""
     row, column = np.nonzero(STROKES)
@@ -146,13 +139,6 @@ def check_directions(steps, direction):
     assert steps / sizes[:, None] == pytest.approx(np.tile(direction, (len(steps), 1)), abs=0.02)
 
 
-def test_tracks_start_at_the_source():
-    for orientation, expected in (("image", (2.5, 1.0)), ("plane", (1.0, 2.5))):
-        figure = solve_translation(([1.0, 2.5], [2.0, 2.5]), orientation).plot(kind="tracks")
-        first = figure.axes[0].collections[1].get_offsets().mean(0)
-        assert np.asarray(first) == pytest.approx(expected, abs=0.15)
-
-
 @pytest.mark.parametrize(("orientation", "names"), [("image", "axis {}"), ("plane", "xyz")])
 def test_projections_and_slices_have_the_same_orientation(orientation, names):
     grid = geonet.Grid((4, 5, 6), 0, (4, 5, 6), orientation=orientation)
@@ -196,18 +182,3 @@ def test_very_long_boxes_are_drawn_as_squares(orientation, lengths, pixels, tmp_
     assert columns == rows > 2
     with Image.open(path.animate(tmp_path / "path.gif", 2)) as gif:
         assert gif.size == (256, 256)
-
-
-def test_arrows_in_a_very_long_box_are_as_long_as_a_cell():
-    grid = geonet.Grid((40, 40), 0, (1, 50), orientation="plane")
-    mixtures = [geonet.GaussianMixture([[x, 25]], [[[0.01, 0], [0, 25]]]) for x in (0.4, 0.6)]
-    path = geonet.geodesic(*(mixture.to_density(grid) for mixture in mixtures), "bures")
-    (arrows,) = path.plot(0.5, kind="velocity").axes[0].collections
-    assert np.abs(arrows.U).max() == pytest.approx(1.2 / 12, rel=0.01)
-
-
-def test_long_boxes_keep_their_proportions():
-    grid = geonet.Grid((12, 60), 0, (1, 5.9), orientation="image")
-    figure = geonet.Density(np.ones((12, 60)), grid).plot()
-    assert figure.axes[0].get_aspect() == 1
-    assert figure.get_figheight() >= 1.6  # inches, for the label of the colour bar

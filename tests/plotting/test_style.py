@@ -251,36 +251,7 @@ def test_given_masses_are_drawn_and_mass_one_is_labelled(kind, name, scale_masse
             assert second == pytest.approx(first * mass)
 
 
-def test_limits_have_the_units_of_the_drawn_values(plane, scale_masses):
-    path = scale_masses(plane, LIGHT, HEAVY)
-    limit = 2 * path.density(1).numpy().max()  # above all values of mass one
-    path.plot(1, mass="given", vmin=limit)
-    with pytest.raises(InputError, match="give a smaller vmin"):
-        path.plot(1, vmin=limit)
-
-
 def test_nearly_equal_masses_need_no_label(plane, scale_masses):
     for mass, label in ((1.004, "density"), (1.006, "density, mass one")):
         for masses in ((1, mass), (mass, 1)):
             assert labels_of(scale_masses(plane, *masses).plot(0.5)) == {label}
-
-
-def test_a_density_is_drawn_with_the_given_mass():
-    values = np.arange(12.0).reshape(3, 4)
-    figure = geonet.Density(values, geonet.Grid((3, 4), 0, (3, 4))).plot(mass="given")
-    assert images_of(figure)[0] == pytest.approx(values)
-    assert labels_of(figure) == {"density"}
-
-
-def test_the_lighter_end_of_tracks_is_paler(shift, scale_masses):
-    path = scale_masses(shift, LIGHT, HEAVY)
-
-    def peaks(mass):
-        source, target = path.plot(kind="tracks", mass=mass).axes[0].images
-        return [float(np.asarray(end.get_array())[..., 3].max()) for end in (source, target)]
-
-    highest = [path.density(t).numpy(mass="given").max() for t in (0, 1)]
-    assert peaks("one")[0] == pytest.approx(peaks("one")[1])
-    light, heavy = peaks("given")
-    assert heavy == pytest.approx(peaks("one")[1])
-    assert light / heavy == pytest.approx(highest[0] / highest[1])

@@ -8,11 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import Full, Queue
 from threading import Lock, Thread
 from time import perf_counter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from starlette.responses import Response
@@ -47,14 +46,8 @@ def error_response(message: str, status: int, headers: Mapping[str, str] | None 
     return Response(body, status, headers, media_type="application/json")
 
 
-@dataclass(frozen=True, eq=False)
-class SolvedPath:
-    """A path and the time that it took.
-
-    Attributes:
-        path: the geodesic between the two drawings.
-        seconds: time to solve.
-    """
+class SolvedPath(NamedTuple):
+    """The geodesic between two drawings, and the time it took to solve."""
 
     path: Geodesic
     seconds: float
@@ -71,11 +64,12 @@ class PathCache:
         """Record a request, which makes earlier ones of the same page outdated."""
         self.latest.put(request.client, max(request.number, self.latest.get(request.client) or 0))
 
-    def ensure_current(self, request: SolveRequest) -> None:
-        """Raise RequestError if the page has sent a later request."""
+    def solve_latest(self, request: SolveRequest) -> SolvedPath:
+        """Like `solve`, but raise RequestError if the page has sent a later request."""
         latest = self.latest.get(request.client)
         if latest is not None and request.number < latest:
             raise RequestError("A newer drawing is being solved.", 409)
+        return self.solve(request)
 
     def solve(self, request: SolveRequest) -> SolvedPath:
         """Return the path of a request from the cache, or solve it."""
@@ -83,7 +77,7 @@ class PathCache:
         if cached is not None:
             return cached
         start = perf_counter()
-        path = geodesic(request.source, request.target, request.solver.name, **request.options)
+        path = geodesic(request.source, request.target, request.solver, **request.options)
         solved = SolvedPath(path, perf_counter() - start)
         self.paths.put(request.key, solved)
         return solved

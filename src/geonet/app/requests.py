@@ -115,7 +115,7 @@ class SolveRequest:
         number: number of the request, counted by the page.
         source: the left drawing on the unit box; its given mass is in the units of the page.
         target: the right drawing.
-        solver: the chosen solver.
+        solver: name of the solver.
         options: all options of the solver.
         frames: number of frames at equally spaced times.
         key: identifier of the path, equal for requests with the same path.
@@ -125,7 +125,7 @@ class SolveRequest:
     number: int
     source: Density
     target: Density
-    solver: SolverChoice
+    solver: str
     options: Mapping[str, Any]
     frames: int
     key: str
@@ -144,23 +144,18 @@ def parse_request(body: bytes) -> SolveRequest:
     shape = _parse_shape(data["shape"])
     solver = _parse_solver(data["solver"], shape)
     options = {**solver.options, **_parse_epsilon(data["epsilon"], solver)}
-    drawings = (
-        _decode_drawing(data["source"], shape, "left"),
-        _decode_drawing(data["target"], shape, "right"),
-    )
-    source, target = (Density(values.astype(np.float64), Grid(shape)) for values in drawings)
-    digest = hashlib.sha256(json.dumps([shape, solver.name, options]).encode())
-    for values in drawings:
-        digest.update(values.tobytes())
+    source = _decode_drawing(data["source"], shape, "left")
+    target = _decode_drawing(data["target"], shape, "right")
+    path = json.dumps([shape, solver.name, options]).encode() + source.tobytes() + target.tobytes()
     return SolveRequest(
-        client,
-        data["number"],
-        source,
-        target,
-        solver,
-        options,
-        data["frames"],
-        digest.hexdigest(),
+        client=client,
+        number=data["number"],
+        source=Density(source.astype(np.float64), Grid(shape)),
+        target=Density(target.astype(np.float64), Grid(shape)),
+        solver=solver.name,
+        options=options,
+        frames=data["frames"],
+        key=hashlib.sha256(path).hexdigest(),
     )
 
 

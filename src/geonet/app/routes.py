@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import mimetypes
 import struct
@@ -45,6 +44,7 @@ from geonet.app.requests import (
 from geonet.errors import GeonetError, SolverError, UnavailableError
 from geonet.paths import Geodesic
 from geonet.plotting.explore import compute_overlays
+from geonet.report import Report
 
 BINARY = "application/octet-stream"
 DOWNLOADS = {  # file name and media type by kind
@@ -106,16 +106,13 @@ class Routes:
 
     async def get_gallery(self, http: Request) -> Response:
         """Return example densities."""
-        dimension, cells = http.path_params["dimension"], http.path_params["cells"]
-        check_cells(dimension, cells)
+        dimension, cells = _read_cells(http)
         return await self._run(http, lambda: JSONResponse(build_gallery(dimension, cells)))
 
     async def upload(self, http: Request) -> Response:
         """Return the drawing in an uploaded file."""
-        dimension, cells = http.path_params["dimension"], http.path_params["cells"]
-        check_cells(dimension, cells)
-        name = http.query_params.get("name", "")
-        content = await _read_body(http, BINARY, max_mib=32)
+        dimension, cells = _read_cells(http)
+        content, name = await _read_body(http, BINARY, 32), http.query_params.get("name", "")
         return await self._run(
             http, lambda: JSONResponse(read_upload(content, name, dimension, cells))
         )
@@ -124,34 +121,21 @@ class Routes:
         """Return the frames of a path."""
         request = await _read_request(http)
         self._cache.record(request)
-
-        def work() -> Response:
-            self._cache.ensure_current(request)
-            content = encode_frames(request, self._cache.solve(request))
-            return Response(content, media_type=BINARY)
-
-        return await self._run(http, work)
+        return await self._run(
+            http, lambda: encode_frames(self._cache.solve_latest(request), request.frames)
+        )
 
     async def get_report(self, http: Request) -> Response:
         """Return the report on a path."""
         request = await _read_request(http)
-
-        def work() -> Response:
-            self._cache.ensure_current(request)
-            report = self._cache.solve(request).path.report
-            return JSONResponse(asdict(report.summary()) | {"rows": report.rows()})
-
-        return await self._run(http, work)
+        return await self._run(
+            http, lambda: encode_report(self._cache.solve_latest(request).path.report)
+        )
 
     async def get_overlays(self, http: Request) -> Response:
         """Return particles and potential of a path."""
         request = await _read_request(http)
-
-        def work() -> Response:
-            content = encode_overlays(self._cache.solve(request).path)
-            return Response(content, media_type=BINARY)
-
-        return await self._run(http, work)
+        return await self._run(http, lambda: encode_overlays(self._cache.solve(request).path))
 
     async def download(self, http: Request) -> Response:
         """Return a file of a path or of a drawing."""
@@ -159,14 +143,7 @@ class Routes:
         if kind not in DOWNLOADS:
             raise HTTPException(404)
         request = await _read_request(http)
-        name, media_type = DOWNLOADS[kind]
-
-        def work() -> Response:
-            content = write_download(kind, request, lambda: self._cache.solve(request).path)
-            headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-            return Response(content, headers=headers, media_type=media_type)
-
-        return await self._run(http, work)
+        return await self._run(http, lambda: encode_download(kind, request, self._cache))
 
     async def _run(self, http: Request, work: Callable[[], Response]) -> Response:
         """Run a computation in the solver thread, unless the page is closed while it waits."""
@@ -185,6 +162,13 @@ class Routes:
 async def _wait_for_disconnect(http: Request) -> None:
     while (await http.receive())["type"] != "http.disconnect":
         pass
+
+
+def _read_cells(http: Request) -> tuple[int, int]:
+    """Return the dimension and the number of cells along an axis from the path of a request."""
+    dimension, cells = http.path_params["dimension"], http.path_params["cells"]
+    check_cells(dimension, cells)
+    return dimension, cells
 
 
 async def _read_request(http: Request) -> SolveRequest:
@@ -211,18 +195,18 @@ async def _read_body(http: Request, media_type: str, max_mib: int) -> bytes:
     return bytes(body)
 
 
-def encode_frames(request: SolveRequest, solved: SolvedPath) -> bytes:
+def encode_frames(solved: SolvedPath, frames: int) -> Response:
     """Encode a header and the frames as uint8 levels, (frames, *shape); 255 is `highest`."""
     start = perf_counter()
     path = solved.path
-    values = path.density(np.linspace(0, 1, request.frames)).numpy()
+    values = path.density(np.linspace(0, 1, frames)).numpy()
     highest = float(values.max())
     if not np.isfinite(values).all() or not highest > 0:
         raise SolverError(f"The solver {path.solver!r} failed on this pair; choose another one.")
     levels = np.rint(values.clip(0) * (255 / highest)).astype(np.uint8)
     header = {
         "shape": path.grid.shape,
-        "count": request.frames,
+        "count": frames,
         "highest": highest,
         "solver": path.solver,
         "distance": _format_distance(path),
@@ -238,7 +222,12 @@ def _format_distance(path: Geodesic) -> str | None:
         return None
 
 
-def encode_overlays(path: Geodesic) -> bytes:
+def encode_report(report: Report) -> Response:
+    """Encode headline, sentences and rows of a report as JSON."""
+    return JSONResponse(asdict(report.summary()) | {"rows": report.rows()})
+
+
+def encode_overlays(path: Geodesic) -> Response:
     """Encode particles and potential as float32; the header has their shapes, or null."""
     overlays, missing = compute_overlays(path)
     header = {
@@ -252,32 +241,38 @@ def encode_overlays(path: Geodesic) -> bytes:
     return pack(header, *(array.astype("<f4") for array in overlays.values()))
 
 
-def pack(header: dict[str, Any], *arrays: np.ndarray) -> bytes:
+def pack(header: dict[str, Any], *arrays: np.ndarray) -> Response:
     """Join the length of the header (uint32), the header padded to 4 bytes, and the arrays."""
     text = json.dumps(header, allow_nan=False).encode()
     text += b" " * (-len(text) % 4)
-    return b"".join((struct.pack("<I", len(text)), text, *(array.tobytes() for array in arrays)))
+    parts = struct.pack("<I", len(text)), text, *(array.tobytes() for array in arrays)
+    return Response(b"".join(parts), media_type=BINARY)
 
 
-def write_download(kind: str, request: SolveRequest, solve: Callable[[], Geodesic]) -> bytes:
-    """Return the content of a file; drawings need no path."""
-    if kind in ("source", "target"):
-        density = request.source if kind == "source" else request.target
-        content = io.BytesIO()
-        np.save(content, density.numpy(mass="given").round())  # drawings are integers
-        return content.getvalue()
-    path = solve()
+def encode_download(kind: str, request: SolveRequest, cache: PathCache) -> Response:
+    """Return a file as an attachment; drawings need no path."""
+    name, media_type = DOWNLOADS[kind]
     with TemporaryDirectory(prefix="geonet-") as folder:
-        file = Path(folder) / f"path.{kind}"
-        if kind == "gif":
-            path.animate(file, frames=request.frames)
-        elif kind == "png":
-            path.plot().savefig(file)
-        elif kind == "npz":
-            path.save(file, np.linspace(0, 1, request.frames))
+        file = Path(folder) / name
+        if kind in ("source", "target"):
+            density = request.source if kind == "source" else request.target
+            np.save(file, density.numpy(mass="given").round())  # drawings are integers
         else:
-            path.explore(file)
-        return file.read_bytes()
+            _write_path(cache.solve(request).path, file, request.frames)
+        content = file.read_bytes()
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(content, headers=headers, media_type=media_type)
+
+
+def _write_path(path: Geodesic, file: Path, frames: int) -> None:
+    if file.suffix == ".gif":
+        path.animate(file, frames)
+    elif file.suffix == ".png":
+        path.plot().savefig(file)
+    elif file.suffix == ".npz":
+        path.save(file, np.linspace(0, 1, frames))
+    else:
+        path.explore(file)
 
 
 async def _handle_geonet_error(_: Request, error: Exception) -> Response:
@@ -301,8 +296,5 @@ async def _handle_http_error(http: Request, error: Exception) -> Response:
 
 
 async def _handle_bug(_request: Request, _error: Exception) -> Response:
-    message = (
-        "geonet failed with an internal error; try another drawing or solver. The terminal in "
-        "which geonet app runs shows the details."
-    )
+    message = "geonet failed with an internal error; the terminal of geonet app shows the details."
     return error_response(message, 500)

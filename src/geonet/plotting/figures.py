@@ -28,6 +28,7 @@ from geonet.grid import Grid
 from geonet.metrics import l1
 from geonet.paths import QUARTERS, Geodesic, Times, check_path, check_times
 from geonet.plotting.panels import (
+    Field,
     aspect_ratio,
     axis_names,
     draw_frames,
@@ -108,16 +109,16 @@ def plot_geodesic(
         style: colours and units.
     """
     moments, grid = check_drawable(path, times, grid, style)
-    figure = draw_panels(
-        lambda times: style.evaluate(path, times, grid),
-        moments,
-        [format_time(t) for t in moments],
-        grid,
-        style.scale,
-        style.label(path),
-    )
+    field = _density_field(path, grid, style)
+    figure = draw_panels(field, moments, [format_time(t) for t in moments])
     set_title(figure, format_title(path))
     return figure
+
+
+def _density_field(path: Geodesic, grid: Grid, style: Style) -> Field:
+    return Field(
+        lambda times: style.evaluate(path, times, grid), grid, style.scale, style.label(path)
+    )
 
 
 def plot_history(path: Geodesic, grid: Grid | None = None, style: Style = DEFAULT_STYLE) -> Figure:
@@ -125,14 +126,7 @@ def plot_history(path: Geodesic, grid: Grid | None = None, style: Style = DEFAUL
     _, grid = check_drawable(path, QUARTERS, grid, style)
     check_dimension(grid, 1, "history")
     figure = make_figure(5.2, 3.6)
-    draw_history(
-        figure,
-        figure.subplots(),
-        lambda times: style.evaluate(path, times, grid),
-        grid,
-        style.scale,
-        style.label(path),
-    )
+    draw_history(_density_field(path, grid, style), figure, figure.subplots())
     set_title(figure, format_title(path))
     return figure
 
@@ -234,7 +228,7 @@ def plot_error(
         limit = max(float(np.abs(frames).max()), rounding)
         return ScalarMappable(Normalize(-limit, limit), "PuOr")  # white is no error
 
-    figure = draw_panels(difference, moments, labels, grid, scale, "error")
+    figure = draw_panels(Field(difference, grid, scale, "error"), moments, labels)
     set_title(figure, f"{path.solver} − {reference.solver}")
     return figure
 
@@ -265,7 +259,7 @@ def plot_slices(
         times: times of the frames.
         grid: grid of the layer, the path's own by default.
         style: colours and units.
-        axis: axis normal to the layer: 0, 1 or 2.
+        axis: axis normal to the layer, 0, 1 or 2.
         at: position along that axis, from 0 (lower face) to 1 (upper face).
     """
     moments, grid = check_drawable(path, times, grid, style)

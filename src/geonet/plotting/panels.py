@@ -6,7 +6,8 @@ right, as `imshow` does; "plane" puts axis 0 (x) to the right and axis 1 (y) upw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from math import ceil
 from typing import TypeVar
 
@@ -28,7 +29,6 @@ from geonet.plotting.style import (
     set_height_limits,
 )
 
-FrameFunction = Callable[[Sequence[float]], Frames]  # times (T,) to values (T, *grid.shape)
 ColourScale = Callable[[Frames], ScalarMappable]
 Values = TypeVar("Values", bound=np.generic)
 Side = TypeVar("Side")
@@ -36,68 +36,60 @@ Side = TypeVar("Side")
 PROJECTIONS = ((0, 1), (0, 2), (1, 2))  # pairs of axes onto which 3D densities are projected
 
 
-def draw_panels(
-    values: FrameFunction,
-    times: list[float],
-    labels: list[str],
-    grid: Grid,
-    scale: ColourScale,
-    name: str,
-) -> Figure:
-    """Draw values at `times`: in 1D curves and space × time, in 2D frames, in 3D projections.
+@dataclass(frozen=True)
+class Field:
+    """Values over the box at any time, with the colours and the name for figures.
 
-    Args:
-        values: returns the values at any times.
-        times: times of curves and frames, (T,).
-        labels: labels of the curves and frames, (T,).
+    Attributes:
+        evaluate: function of times (T,) with values (T, *grid.shape).
         grid: grid of the values.
-        scale: returns the colour scale of given values.
+        scale: function of values that returns their colour scale.
         name: name of the values, for axes and colour bars.
     """
-    if grid.dimension == 1:
-        return _draw_curves(values, times, labels, grid, scale, name)
-    frames = values(times)
-    if grid.dimension == 2:
-        return draw_strip(frames, labels, grid, scale(frames), name)[0]
-    return draw_projections(frames, labels, grid, scale, name)
+
+    evaluate: Callable[[Sequence[float]], Frames]
+    grid: Grid
+    scale: ColourScale
+    name: str
 
 
-def _draw_curves(
-    values: FrameFunction,
-    times: list[float],
-    labels: list[str],
-    grid: Grid,
-    scale: ColourScale,
-    name: str,
-) -> Figure:
+def draw_panels(field: Field, times: list[float], labels: list[str]) -> Figure:
+    """Draw a field at times: in 1D curves and space × time, in 2D frames, in 3D projections."""
+    if field.grid.dimension == 1:
+        return _draw_curves(field, times, labels)
+    frames = field.evaluate(times)
+    if field.grid.dimension == 2:
+        return draw_strip(frames, labels, field.grid, field.scale(frames), field.name)[0]
+    return draw_projections(frames, labels, field.grid, field.scale, field.name)
+
+
+def _draw_curves(field: Field, times: list[float], labels: list[str]) -> Figure:
     """Draw curves on the left and space × time on the right."""
     figure = make_figure(9, 3.4)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
-    x, curves = grid.axes()[0].numpy(), values(times)
+    x, curves = field.grid.axes()[0].numpy(), field.evaluate(times)
     for t, label, curve in zip(times, labels, curves, strict=True):
         left.plot(x, curve, color=TIME_MAP(t), linewidth=1.6, label=label)
-    left.set(xlabel="x", ylabel=name, xlim=(grid.lower[0], grid.upper[0]))
-    set_height_limits(left, scale(curves), curves)
+    left.set(xlabel="x", ylabel=field.name, xlim=(field.grid.lower[0], field.grid.upper[0]))
+    set_height_limits(left, field.scale(curves), curves)
     despine(left)
     if len(times) <= 6:
         left.legend(edgecolor="none", labelcolor=INK, fontsize="small", handlelength=1.2)
     else:
         add_colour_bar(figure, ScalarMappable(Normalize(0, 1), TIME_MAP), left, "t")
-    draw_history(figure, right, values, grid, scale, name)
+    draw_history(field, figure, right)
     return figure
 
 
-def draw_history(
-    figure: Figure, axis: Axes, values: FrameFunction, grid: Grid, scale: ColourScale, name: str
-) -> None:
-    """Draw values over space × time, with a colour bar."""
-    history = values(np.linspace(0, 1, 201).tolist())
-    colours = scale(history)
+def draw_history(field: Field, figure: Figure, axis: Axes) -> None:
+    """Draw a 1D field over space × time, with a colour bar."""
+    history = field.evaluate(np.linspace(0, 1, 201).tolist())
+    colours, grid = field.scale(history), field.grid
     image = axis.imshow(history, origin="lower", aspect="auto")
     image.set(norm=colours.norm, cmap=colours.cmap, extent=(grid.lower[0], grid.upper[0], 0, 1))
     axis.set(xlabel="x", ylabel="t", yticks=(0, 0.5, 1))
     despine(axis)
-    add_colour_bar(figure, colours, axis, name)
+    add_colour_bar(figure, colours, axis, field.name)
 
 
 def draw_strip(
@@ -193,7 +185,7 @@ def label_frames(axes: Sequence[Axes], labels: Sequence[str]) -> None:
 
 def label_box(axis: Axes, grid: Grid, names: tuple[str, str] | None = None) -> None:
     """Put ticks at the corners of a 2D box and name its axes; images have no names by default."""
-    lower, upper = (_width_and_height(corner, grid) for corner in (grid.lower, grid.upper))
+    lower, upper = (to_width_height(corner, grid) for corner in (grid.lower, grid.upper))
     for set_ticks, low, high in zip((axis.set_xticks, axis.set_yticks), lower, upper, strict=True):
         set_ticks((low, high), (f"{low:.4g}", f"{high:.4g}"))
     if names is None and grid.orientation == "plane":
@@ -231,7 +223,7 @@ def to_plot_xy(points: NDArray[np.floating], grid: Grid) -> NDArray[np.floating]
     return points[..., ::-1] if grid.orientation == "image" else points
 
 
-def to_width_height(pair: tuple[Side, Side], grid: Grid) -> tuple[Side, Side]:
+def to_width_height(pair: Iterable[Side], grid: Grid) -> tuple[Side, Side]:
     """Reorder a pair of values of the two axes to width and height of the picture."""
     first, second = pair
     return (second, first) if grid.orientation == "image" else (first, second)
@@ -239,8 +231,8 @@ def to_width_height(pair: tuple[Side, Side], grid: Grid) -> tuple[Side, Side]:
 
 def image_extent(grid: Grid) -> tuple[float, float, float, float]:
     """Return left, right, bottom and top of a 2D box."""
-    left, low = _width_and_height(grid.lower, grid)
-    right, high = _width_and_height(grid.upper, grid)
+    left, low = to_width_height(grid.lower, grid)
+    right, high = to_width_height(grid.upper, grid)
     return (left, right, high, low) if grid.orientation == "image" else (left, right, low, high)
 
 
@@ -261,10 +253,5 @@ def reference_lengths(grid: Grid) -> NDArray[np.float64]:
 
 
 def _box_ratio(grid: Grid) -> float:
-    width, height = _width_and_height(grid.lengths, grid)
+    width, height = to_width_height(grid.lengths, grid)
     return height / width
-
-
-def _width_and_height(values: tuple[float, ...], grid: Grid) -> tuple[float, float]:
-    first, second = values
-    return to_width_height((first, second), grid)
