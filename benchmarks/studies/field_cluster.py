@@ -56,7 +56,7 @@ def interpolate_halfway(store: Path, chunk: int, frames: int | None = None) -> x
     """Return the images halfway between those of a store, not yet computed."""
     rain = xr.open_zarr(store, chunks={}, consolidated=False)["rain"]
     rain = rain.isel(time=slice(frames)).chunk(time=chunk)
-    times = rain.time.tensor[:-1] + np.timedelta64(5, "m")
+    times = rain.time.values[:-1] + np.timedelta64(5, "m")
     return rain.geonet.interp(time=times).astype("float32")
 
 
@@ -94,13 +94,13 @@ def warm_up(client: Client) -> Client:
     """Import and load everything in all workers, so that it does not count as cost of a frame."""
     client.run(_first_pair)
     small = geonet.xarray.synthetic_rain((0, 10, 20, 30), 16).chunk(time=1)
-    write_answer(small.geonet.interp(time=small.time.tensor).rename("rain"), "small")
+    write_answer(small.geonet.interp(time=small.time.values).rename("rain"), "small")
     return client
 
 
 def _first_pair() -> None:
     rain = geonet.xarray.synthetic_rain((0, 10), CELLS)
-    rain.geonet.interp(time=rain.time.tensor[:1] + np.timedelta64(5, "m"))
+    rain.geonet.interp(time=rain.time.values[:1] + np.timedelta64(5, "m"))
 
 
 def by_cluster(store: Path, name: str, kill: bool = False) -> tuple[float, str]:

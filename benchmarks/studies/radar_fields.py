@@ -37,7 +37,7 @@ def by_growth(tutorial: dict[str, Any]) -> str:
     for growth, name in GROWTH.items():
         rain = synthetic_rain(growth=growth)
         kept, left_out = rain[::2], rain[1::2]
-        carried = tutorial["advected"](kept, left_out.time.tensor)
+        carried = tutorial["advected"](kept, left_out.time.values)
         ways = (
             kept.interp(time=left_out.time),
             kept.geonet.interp(time=left_out.time),

@@ -170,7 +170,7 @@ def test_broken_files_fail_alone(run, listed, tmp_path):
     assert failures[0].startswith("  line 3, bad.npy → 1.npy: Cannot read ")
     assert "bad.npy as an npy array" in failures[0]
     assert "line 4, 2.npy → none.npy: There is no file" in failures[1]
-    assert "line 5, 3.npy → : Line 5 names no two files" in failures[2]
+    assert "line 5, 3.npy → : Line 5 does not name two files" in failures[2]
     assert set(summary(tmp_path / "out")) == {"0-1.npz", "4-5.npz"}
 
 

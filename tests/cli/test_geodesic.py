@@ -14,7 +14,7 @@ from PIL import Image
 import geonet
 from geonet.cli import job as module
 from geonet.cli.job import Job
-from geonet.io import parse_file, read_points
+from geonet.io import parse_file
 from geonet.plotting.figures import PLOT_KINDS
 
 
@@ -215,7 +215,7 @@ def test_invert(run, tmp_path):
 
 def test_clouds_share_a_box_with_square_cells(clouds):
     grid = Job("auto", {}, [], resolution=40).cloud_grid(*map(parse_file, clouds))
-    points = np.concatenate([read_points(file)[0] for file in clouds])
+    points = np.concatenate([parse_file(file).points()[0] for file in clouds])
     lower, upper = points.min(0), points.max(0)
     assert max(grid.shape) == grid.shape[0] == 40
     assert grid.spacing[0] == pytest.approx(grid.spacing[1])

@@ -62,7 +62,7 @@ def test_progress_lines_without_a_terminal(monkeypatch, capsys):
     now = 0.0
     monkeypatch.setattr(output, "PROGRESS_DELAY", 2.0)
     monkeypatch.setattr(output, "monotonic", lambda: now)
-    with output.working("solving") as show:
+    with output.show_status("solving") as show:
         for now in (0.5, 1.9, 2.1, 5.0, 12.0, 12.2, 250.0):
             show(f"step {now}" if now > 1 else "")
     assert capsys.readouterr() == (
@@ -75,7 +75,7 @@ def test_progress_lines_of_many_pairs(monkeypatch, capsys):
     now = 0.0
     monkeypatch.setattr(output, "PROGRESS_DELAY", 2.0)
     monkeypatch.setattr(output, "monotonic", lambda: now)
-    with output.progress("pairs", 30) as bar:
+    with output.show_progress("pairs", 30) as bar:
         bar.advance()
         now = 3.0
         bar.show("solving with transport-2d")

@@ -16,9 +16,9 @@ from geonet.cli.output import (
     print_json,
     print_report,
     print_table,
-    progress,
     run_interruptibly,
-    working,
+    show_progress,
+    show_status,
 )
 from geonet.errors import FileError, InputError
 
@@ -193,7 +193,7 @@ def geodesic(
         parse_times(times, suffix),
         parse_missing(missing),
     )
-    with working("starting"):  # importing torch takes seconds
+    with show_status("starting"):  # importing torch takes seconds
         from geonet.cli.job import Job, Rendering
 
     job = Job(
@@ -218,10 +218,10 @@ def geodesic(
         return _solve_many(pairs, output, job, pictures, scheduler, as_json)
     assert source is not None and target is not None
     rendering = Rendering(moments, plot, stamp, style)
-    with working("solving") as show:
+    with show_status("solving") as show:
         solved = run_interruptibly(lambda: job.solve(source, target), show)
     if output is not None:
-        with working(f"writing {output}"):
+        with show_status(f"writing {output}"):
             solved.write(output, rendering)
     if as_json:
         _print_json(solved, output)
@@ -403,7 +403,7 @@ def _solve_many(
 
     rows = read_pair_list(pairs)
     batch = BatchJob(pairs.parent, folder, job, pictures)
-    with connect_dask(scheduler) as client, progress("pairs", len(rows)) as bar:
+    with connect_dask(scheduler) as client, show_progress("pairs", len(rows)) as bar:
         summary = solve_batch(rows, batch, bar, client)
     if as_json:
         failures = [

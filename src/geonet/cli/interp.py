@@ -15,9 +15,9 @@ from geonet.cli.output import (
     format_count,
     parse_missing,
     parse_options,
-    progress,
     run_interruptibly,
-    working,
+    show_progress,
+    show_status,
 )
 from geonet.errors import FileError, InputError
 
@@ -99,7 +99,7 @@ def interp(
         raise FileError(f"The folder {output.parent} does not exist; create it first.")
     if output.exists():
         raise FileError(f"{output} exists; remove it, or give another name.")
-    with working("starting"):  # importing torch takes seconds
+    with show_status("starting"):  # importing torch takes seconds
         import geonet.xarray  # noqa: F401
     job.run()
     return 0
@@ -147,7 +147,7 @@ class InterpJob:
         time, done = series.time, 0
         with (
             connect_dask(self.scheduler) as client,
-            progress("frames", len(times)) as bar,
+            show_progress("frames", len(times)) as bar,
         ):
             threads = sum(client.nthreads().values()) if client else 0
 

@@ -140,7 +140,7 @@ def parse_duration(text: str, name: str) -> float:
 
 
 @contextmanager
-def working(name: str) -> Iterator[Show]:
+def show_status(name: str) -> Iterator[Show]:
     """Show a status line on standard error while work runs; yields a function that updates it."""
     console = Console(stderr=True, markup=False)
     if not console.is_terminal:
@@ -173,7 +173,7 @@ class Bar:
 
 
 @contextmanager
-def progress(noun: str, total: int) -> Iterator[Bar]:
+def show_progress(noun: str, total: int) -> Iterator[Bar]:
     """Show a bar on a terminal's standard error, elsewhere an occasional line."""
     columns = (
         TextColumn(noun),

@@ -16,7 +16,7 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from geonet._validation import check_instance
-from geonet.density import Mass
+from geonet.density import Mass, Missing
 from geonet.errors import GridError, InputError
 from geonet.paths import check_times
 from geonet.solvers.base import Solver
@@ -37,7 +37,6 @@ from geonet.xarray.coordinates import (
 from geonet.xarray.pairs import (
     REPORT_FIELDS,
     FrameLabels,
-    Missing,
     Pair,
     PairConfig,
     PairQuery,
@@ -124,16 +123,8 @@ class FieldAccessor:
 
         Its units are those of the coordinates, or metres if they are geographic, per second if
         times are dates, else per unit of time. At the time of a frame it belongs to the pair that
-        starts there. Between two frames of which one is empty it is NaN.
-
-        Args:
-            coords: {dimension: times}, instead of a keyword; see `interp` for this and the others.
-            space: see `interp`.
-            geographic: see `interp`.
-            solver: see `interp`; it must provide velocities.
-            missing: see `interp`.
-            outside: see `interp`.
-            **times_and_options: see `interp`.
+        starts there. Between two frames of which one is empty it is NaN. The arguments are those of
+        `interp`; the solver must provide velocities.
         """
         time, new_times, options = self._split_keywords(coords, times_and_options)
         series = FrameSeries.from_field(self._field, time)
@@ -166,16 +157,9 @@ class FieldAccessor:
         """Compute W2 to another field, frame by frame, or from each frame to the next.
 
         Only shapes count, not totals. The units are those of the spatial coordinates, or metres if
-        they are geographic. The distance is NaN if a frame is empty.
-
-        Args:
-            other: a field on the same cells; further dimensions are matched by name.
-            dim: the time dimension, if there is no other field and names are ambiguous.
-            space: see `interp`.
-            geographic: see `interp`.
-            solver: see `interp`.
-            missing: see `interp`.
-            **options: options of the named solver.
+        they are geographic. The distance is NaN if a frame is empty. `other` has the same cells,
+        and its further dimensions are matched by name. Without it, `dim` names the time dimension
+        if that is ambiguous. All other arguments are those of `interp`.
         """
         if other is not None:
             series, grid = _pair_series(self._field, other, space, geographic)
@@ -205,15 +189,8 @@ class FieldAccessor:
         Its variables are `solver`, `distance` with its bounds, `error_estimate` (the expected L1
         error between the frames), `source_mass` and `target_mass` (the totals of both frames),
         `converged` (false if the solver did not reach its tolerance), and `faded` (true if a frame
-        is empty).
-
-        Args:
-            dim: the time dimension, if names are ambiguous.
-            space: see `interp`.
-            geographic: see `interp`.
-            solver: see `interp`.
-            missing: see `interp`.
-            **options: options of the named solver.
+        is empty). `dim` names the time dimension if that is ambiguous; all other arguments are
+        those of `interp`.
         """
         series = FrameSeries.from_field(self._field, time_dim(self._field, dim))
         config = self._config(series.time, space, geographic, solver, options, missing)
@@ -267,17 +244,9 @@ def geodesic(
 ) -> xr.DataArray:
     """Compute the geodesic from one field to another, (t, …), for each member, level, ….
 
-    Args:
-        first: the field at t = 0.
-        second: the field at t = 1, with the same spatial coordinates.
-        times: a number in [0, 1] or a list; the result has them along `dim`.
-        dim: name of the new dimension.
-        space: see `FieldAccessor.interp`.
-        geographic: see `FieldAccessor.interp`.
-        solver: see `FieldAccessor.interp`.
-        missing: see `FieldAccessor.interp`.
-        mass: see `FieldAccessor.interp`.
-        **options: options of the named solver.
+    The first field is at t = 0, the second, with the same spatial coordinates, at t = 1. `times` is
+    a number in [0, 1] or a list, along the new dimension `dim` of the result. All other arguments
+    are those of `FieldAccessor.interp`.
     """
     for field in (first, second):
         if dim in getattr(field, "dims", ()):

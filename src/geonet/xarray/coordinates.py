@@ -22,20 +22,8 @@ METRES_PER_DEGREE = 6371008.8 * np.pi / 180  # of latitude, on a sphere with the
 # Names of dimensions, and standard names and units of their coordinates (CF conventions).
 LATITUDE = ("lat", "latitude", "degrees_north", "degree_north")
 LONGITUDE = ("lon", "longitude", "degrees_east", "degree_east")
-PLANE = (
-    "x",
-    "y",
-    "xc",
-    "yc",
-    "easting",
-    "northing",
-    "rlon",
-    "rlat",
-    "projection_x_coordinate",
-    "projection_y_coordinate",
-    "grid_longitude",
-    "grid_latitude",
-)
+PLANE = ("x", "y", "xc", "yc", "easting", "northing", "rlon", "rlat", "grid_longitude")
+PROJECTED = ("projection_x_coordinate", "projection_y_coordinate", "grid_latitude")
 
 
 # ---- Space
@@ -92,7 +80,7 @@ def time_dim(field: xr.DataArray, dim: Hashable | None) -> Hashable:
 def spatial_dims(field: xr.DataArray, time: Hashable | None, space: Dims) -> tuple[Hashable, ...]:
     """Return the spatial dimensions in the field's order: `space`, or those with CF names."""
     if space is None:
-        names = (*LATITUDE, *LONGITUDE, *PLANE)
+        names = (*LATITUDE, *LONGITUDE, *PLANE, *PROJECTED)
         dims = tuple(d for d in field.dims if d != time and _matches_cf_name(field, d, names))
         if not dims:
             others = [dim for dim in field.dims if dim != time]
@@ -101,8 +89,8 @@ def spatial_dims(field: xr.DataArray, time: Hashable | None, space: Dims) -> tup
                 "name them: space=('row', 'column') (--space row,column on the command line)."
             )
     else:
-        is_single = isinstance(space, str) or not isinstance(space, Iterable)
-        named: list[Hashable] = [space] if is_single else list(space)
+        several = isinstance(space, Iterable) and not isinstance(space, str)
+        named: list[Hashable] = list(space) if several else [space]  # pyright: ignore
         _check_dims(field, named)
         dims = tuple(dim for dim in field.dims if dim in named)
     if time in dims:
@@ -414,8 +402,8 @@ def time_range(
 def _parse_step(every: str, is_number: bool) -> Any:
     """Return a positive float or pandas Timedelta."""
     try:
-        step = float(every) if is_number else pd.Timedelta(every)
-        if (0 if is_number else pd.Timedelta(0)) < step and step != float("inf"):  # not NaN, NaT
+        step: Any = float(every) if is_number else pd.Timedelta(every)
+        if step > type(step)(0) and step != float("inf"):  # not NaN, NaT
             return step
     except (ValueError, TypeError, OverflowError):
         pass

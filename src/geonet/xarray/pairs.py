@@ -15,22 +15,20 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from geonet._progress import report_progress
 from geonet._threads import map_in_threads, one_thread
-from geonet._validation import check_choice, is_number, short_repr
+from geonet._validation import as_number, check_choice, is_number
 from geonet.api import geodesic
 from geonet.api import solver as build_solver
-from geonet.density import MASSES, Density, Mass
+from geonet.density import MASSES, Density, Mass, Missing
 from geonet.errors import DensityError, InputError
 from geonet.paths import Geodesic
 from geonet.solvers.base import Solver
 from geonet.xarray.coordinates import Space, TimeIndex
-
-Missing = Literal["raise", "exclude"] | float
 
 REPORT_FIELDS = np.dtype(
     [
@@ -70,12 +68,10 @@ class PairConfig:
         check_choice(self.mass, MASSES, "mass")
         if not isinstance(self.solver, Solver):
             build_solver(self.solver, **self.options)  # raises for unknown names and options
-        is_word = isinstance(self.missing, str) and self.missing in ("raise", "exclude")
-        if not is_word and not (is_number(self.missing) and 0 <= self.missing < np.inf):
-            raise InputError(
-                f"missing is {short_repr(self.missing)}; give 'raise', 'exclude' or a number of at "
-                "least zero to fill cells with."
-            )
+        if isinstance(self.missing, str):
+            check_choice(self.missing, ("raise", "exclude"), "missing")
+        elif not 0 <= as_number(self.missing, "missing") < np.inf:
+            raise InputError(f"missing is {self.missing:g}; give a number of at least zero.")
 
 
 class Pair:
@@ -127,7 +123,7 @@ class Pair:
             values = np.asarray(self._path.velocity(fractions[inside].tolist(), grid.points()))
             for k, speed in enumerate(self._space.speeds):
                 component = values[..., k] * speed / self._duration
-                result[inside, k] = np.where(self._filled[1], np.nan, component)
+                result[inside, k] = np.where(self._filled_frames[1], np.nan, component)
         return result
 
     def flag_faded(self, fractions: np.ndarray) -> np.ndarray:
@@ -153,12 +149,12 @@ class Pair:
 
     @property
     def is_faded(self) -> bool:
-        """Whether a frame is empty: then no mass can move, and one frame fades into the other."""
-        (first, last), _ = self._filled
+        """True if a frame is empty: no mass can move, and one frame fades into the other."""
+        (first, last), _ = self._filled_frames
         return not (first.any() and last.any())
 
     @cached_property
-    def _filled(self) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+    def _filled_frames(self) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
         return self._fill(*self._frames)
 
     def _fill(
@@ -171,10 +167,8 @@ class Pair:
             self._check_frame(frames[k], holes[k], k)
         missing = self._config.missing
         if is_number(missing):
-            filled = tuple(
-                np.where(hole, missing, frame) for frame, hole in zip(frames, holes, strict=True)
-            )
-            return filled, np.zeros_like(holes[0])
+            first, last = (np.where(holes[k], missing, frames[k]) for k in (0, 1))
+            return (first, last), np.zeros_like(holes[0])
         gaps = holes[0] | holes[1]
         return (np.where(gaps, 0.0, frames[0]), np.where(gaps, 0.0, frames[1])), gaps
 
@@ -200,13 +194,13 @@ class Pair:
     def _path(self) -> Geodesic:
         """Geodesic of the mass in the cells."""
         source, target = (
-            Density(frame * self._space.areas, self._space.grid) for frame in self._filled[0]
+            Density(frame * self._space.areas, self._space.grid) for frame in self._filled_frames[0]
         )
         return geodesic(source, target, self._config.solver, **self._config.options)
 
     def _move(self, fractions: np.ndarray) -> np.ndarray:
         """Return the frames inside the interval, (T, *space)."""
-        (first, last), gaps = self._filled
+        (first, last), gaps = self._filled_frames
         column = (-1, *(1,) * first.ndim)
         if self.is_faded:
             t = fractions.reshape(column)
@@ -222,7 +216,7 @@ class Pair:
 
     def _masses(self) -> tuple[float, float]:
         """Return the integral of both frames."""
-        first, last = self._filled[0]
+        first, last = self._filled_frames[0]
         return float(self._integrate(first)), float(self._integrate(last))
 
     def _integrate(self, values: np.ndarray) -> np.ndarray:
@@ -372,7 +366,7 @@ def _evaluate_block(
             values[member][frame],
             values[member][min(frame + 1, frames - 1)],
             query.config,
-            durations[frame] if frame < len(durations) else np.nan,
+            float(durations[frame]) if frame < len(durations) else np.nan,
             lambda k: labels.describe(frame + k, member),
         )
         with one_thread():

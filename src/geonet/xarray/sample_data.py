@@ -64,16 +64,16 @@ def synthetic_rain(
         growth: factor of all growth and decay; zero for showers that only travel and split.
     """
     check_count(cells, 2, "cells")
-    minutes = np.asarray(list(minutes), dtype=float)
+    moments = np.asarray(list(minutes), dtype=float)
     centres = (np.arange(cells) + 0.5) * 192.0 / cells
     north, east = np.meshgrid(centres, centres, indexing="ij")
-    frames = [_rain_rate(north, east, minute, growth) for minute in minutes]
+    frames = [_rain_rate(north, east, minute, growth) for minute in moments]
     start = np.datetime64("2026-07-01T12:00", "ns")
     units = {"units": "km"}
     return xr.DataArray(
         np.array(frames, dtype=np.float32).reshape(-1, cells, cells),
         {
-            "time": start + np.round(minutes * 60e9).astype("timedelta64[ns]"),
+            "time": start + np.round(moments * 60e9).astype("timedelta64[ns]"),
             "y": ("y", centres, units),
             "x": ("x", centres, units),
         },
