@@ -192,7 +192,7 @@ def _parse_shape(value: Any) -> tuple[int, ...]:
 
 
 def check_cells(dimension: int, cells: int) -> None:
-    """Raise GridError unless the page can show so many cells along an axis."""
+    """Raise GridError unless the page can show this number of cells along an axis."""
     if dimension not in LIMITS.max_cells:
         raise GridError(f"dimension is {dimension}; give 1 or 2.")
     most = LIMITS.max_cells[dimension]
