@@ -84,7 +84,9 @@ CLASSICAL_1D = [
 ]
 LEARNED_2D = [
     Contestant("transport-2d", "transport-2d", (2,), "learned", quick=True),
-    Contestant("transport-2d, network alone", "transport-2d", (2,), "learned", {"corrections": 0}),
+    Contestant(
+        "transport-2d, network alone", "transport-2d", (2,), "learned", {"max_iterations": 0}
+    ),
     Contestant("geonet-2d", "geonet-2d", (2,), "learned", quick=True),
     Contestant("universal-2d", "universal-2d", (2,), "learned", quick=True),
     Contestant("auto", "auto", (2,), "learned", quick=True),  # uses `universal-2d` first

@@ -83,7 +83,7 @@ def save_figures(found: Benchmark, folder: Path) -> list[Path]:
 
 
 def _any_pair(found: AnyPairs | None) -> Figure | None:
-    """Return error over time, a panel for each grid: the medians, and small points for the kinds."""
+    """Draw error over time for each grid: medians, and small points for the kinds."""
     if found is None or not found.answers:
         return None
     figure = Figure(figsize=(3.6 * len(found.finer), 4.2), layout="constrained")
@@ -176,7 +176,7 @@ def _draw_front(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | No
 
 
 def _label_front(axis: Axes, front: Sequence[Measurement]) -> None:
-    """Return names below and left of the points, where nothing else is; lower if one is in the way."""
+    """Write names below and left of the points, without overlap."""
     before_x, before_y = -np.inf, np.inf
     for row in front:
         place = (1e3 * row.seconds, _clip_to_floor(row))

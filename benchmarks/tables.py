@@ -79,7 +79,8 @@ def make_ranking(rows: Sequence[Measurement], suite: str) -> Table:
         ]
         for row in own
     ]
-    title = f"{describe_setting(suite, cells)}, one pair, {TIMES} times; {ON_FRONT}: no other is better in both"
+    setting = describe_setting(suite, cells)
+    title = f"{setting}, one pair, {TIMES} times; {ON_FRONT}: no other is better in both"
     return Table(title, columns, lines)
 
 
@@ -139,7 +140,8 @@ def make_equal_error_table(rows: Sequence[Measurement]) -> Table:
 
 def _compare(row: Measurement, equal: Measurement | None, below: Measurement | None) -> list[Cell]:
     """Return one line of the comparison."""
-    name = f"{row.label}, {describe_setting(row.suite, row.cells)}, {_describe_load(row.pairs, row.times)}"
+    load = _describe_load(row.pairs, row.times)
+    name = f"{row.label}, {describe_setting(row.suite, row.cells)}, {load}"
     line: list[Cell] = [name, row.l1_percent, 1e3 * row.seconds]
     if equal is None:
         line += ["none"] + [None] * 2

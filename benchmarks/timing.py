@@ -67,7 +67,9 @@ def _time_call(
 
 
 def _reset_peak() -> float | None:
-    """Reset the peak of resident memory and return the current value in megabytes; None if not on Linux."""
+    """Reset the peak of resident memory and return the current value in megabytes; None if not on
+    Linux.
+    """
     gc.collect()
     with suppress(OSError, AttributeError):  # return freed memory to the system
         ctypes.CDLL(None).malloc_trim(0)

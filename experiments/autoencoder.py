@@ -64,7 +64,7 @@ def load_autoencoder(file: Path = SHIPPED) -> Autoencoder:
 
 
 def code_densities(codes: Tensor) -> Density:
-    """Return codes (n, 32) as densities on [0, 5], shifted by 10 to be positive; `mass` undoes it."""
+    """Return codes (n, 32) as densities on [0, 5], shifted by 10 to be positive."""
     return Density(codes.double() + SHIFT, CODE_BOX)
 
 

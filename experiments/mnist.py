@@ -28,9 +28,11 @@ from geonet.density import Density, as_tensor
 from geonet.errors import DensityError, FileError, InputError
 from geonet.grid import Grid
 
-# ---- The idx format, in which MNIST and its kin are published: a header with the shape, then numbers.
+# ---- The idx format, in which MNIST and its kin are published: a header with the shape, then
+# numbers.
 #
-# Two zero bytes, one for the type, one for the number of axes, then every size as four bytes; all of
+# Two zero bytes, one for the type, one for the number of axes, then every size as four bytes; all
+# of
 # it big-endian.
 
 
@@ -118,7 +120,8 @@ class Digits:
 
 
 def mnist(part: Part) -> Digits:
-    """Return the training set (60,000 digits) or the test set (10,000) of MNIST, checked by its md5.
+    """Return the training set (60,000 digits) or the test set (10,000) of MNIST, checked by its
+    md5.
 
     Environment variables:
         GEONET_DATA: the folder that holds the files, or has them in a subfolder `mnist`; nothing is
@@ -144,7 +147,8 @@ def sample_digits() -> Digits:
 
 
 def as_densities(images: np.ndarray, blur: float, floor: float) -> Density:
-    """Return images as a batch of densities on the unit square: axis 0 runs down, axis 1 to the right.
+    """Return images as a batch of densities on the unit square: axis 0 runs down, axis 1 to the
+    right.
 
     Args:
         images: (n, 28, 28), uint8, rows from the top.

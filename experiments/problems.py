@@ -13,9 +13,10 @@ from torch import Tensor
 
 from experiments.autoencoder import SHIPPED, as_rows, code_densities, load_autoencoder
 from experiments.mnist import as_densities, mnist
+from experiments.point_clouds import BOX_CLOUDS, PARTICLES, cell_masses, cloud_mixtures
 from geonet.density import Density
 from geonet.grid import Grid
-from geonet.mixture import BOX_CLOUDS, PARTICLES, GaussianMixture, cell_masses, cloud_mixtures
+from geonet.mixture import GaussianMixture
 from geonet.numerics.interpolation import CubicSpline
 from geonet.solvers.neural.losses import DensityFunction, DensityFunctions
 from geonet.training import register_problem

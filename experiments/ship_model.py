@@ -41,11 +41,10 @@ from geonet.solvers.neural.transport.network import TransportNet, predict_potent
 from geonet.solvers.neural.transport.path import CosineGeodesic
 from geonet.solvers.neural.transport.potential import scale_to_injective
 from geonet.solvers.registry import make_solver
-from geonet.training.checkpoint import KeptTruths
+from geonet.training.checkpoint import ReferenceCache
 from geonet.training.config import TrainingConfig
-from geonet.training.log import SHORT, Validation, read_log
-from geonet.training.loop import MODEL, TRUTHS, make_problem
-from geonet.training.problems import FAMILIES
+from geonet.training.log import RunLog, Validation, read_log
+from geonet.training.loop import MODEL, load_problem
 
 LARGEST = 5_000_000  # bytes
 CALIBRATION_SEED = 8_000
@@ -100,25 +99,25 @@ solutions:
 """
 
 
-def calibration_of(model: Model, config: TrainingConfig, truths: Path) -> dict[str, Any]:
+def calibration_of(model: Model, config: TrainingConfig, cache: Path) -> dict[str, Any]:
     """Fit the calibration of a model on validation pairs.
 
     Of transport models in 3D, where few mixtures have an exact path, from known maps, with the
     limit from mixtures.
     """
-    problem = make_problem(config)
+    problem = load_problem(config)
     if config.validation.pairs:
-        return Validation(config, problem, KeptTruths(truths)).measured(model)
+        return Validation(config, problem, ReferenceCache(cache)).measure(model)
     assert isinstance(model, TransportNet)
     known = prescribed_map_pairs(seed=CALIBRATION_SEED)
-    mixtures = problem.densities(64, make_generator(CALIBRATION_SEED))
+    mixtures = problem.draw_densities(64, make_generator(CALIBRATION_SEED))
     paths = [
         CosineGeodesic(*ends, "transport", {}, scale_to_injective(predict_potential(model, *ends)))
         for ends in ((known.source, known.target), mixtures)
     ]
     errors = l1(paths[0].density(QUARTERS), known.truth)
-    slope = fit_calibration(paths[0].halfway.mismatch, errors).slope
-    limit = fit_calibration(paths[1].halfway.mismatch, torch.zeros(64, 1)).limit
+    slope = fit_calibration(paths[0].certificate.mismatch, errors).slope
+    limit = fit_calibration(paths[1].certificate.mismatch, torch.zeros(64, 1)).limit
     return {"calibration": Calibration(slope, limit)._asdict()}
 
 
@@ -128,11 +127,11 @@ def test_errors(
     """Return mean and standard deviation of the L1 error in percent at the quarters, and of what."""
     dimension, family = model.settings.dimension, config.problem.family
     corrected = isinstance(model, (CascadeNet, TransportNet))
-    solver = make_solver(str(file), **({"corrections": 0} if corrected else {}))
+    solver = make_solver(str(file), **({"max_iterations": 0} if corrected else {}))
     if dimension == 3:
         pairs, what = prescribed_map_pairs(), "20 mixtures with known maps, 24³ cells"
-    elif family not in FAMILIES:
-        source, target = make_problem(config).densities(PAIRS, make_generator(SEED))
+    elif not str(family).startswith("mixtures-"):
+        source, target = load_problem(config).draw_densities(PAIRS, make_generator(SEED))
         answer, what = solver(source, target).density(QUARTERS), f"{PAIRS} pairs of {family}"
         return summary(l1(answer, reference_frames(source, target, epsilon))), what
     elif not isinstance(model, TransportNet):
@@ -155,7 +154,12 @@ def plot_losses(header: dict[str, Any], file: Path) -> None:
     losses, validations = header["history"], header["validations"]
     steps = [entry["step"] for entry in losses]
     for name in losses[0]["terms"]:
-        left.semilogy(steps, [e["terms"][name] for e in losses], label=SHORT.get(name, name), lw=1)
+        left.semilogy(
+            steps,
+            [e["terms"][name] for e in losses],
+            label=RunLog.short_names.get(name, name),
+            lw=1,
+        )
     left.semilogy(steps, [e["loss"] for e in losses], "k", label="loss", lw=1)
     left.set(xlabel="step", title=f"{header['name']}: loss by term (unit box)")
     left.legend(ncols=2, fontsize=8)
@@ -179,7 +183,7 @@ def main(folder: Path, remark: str) -> None:
         for network in model.networks:
             network.half().float()
     if not isinstance(model, CascadeNet):
-        header["measured"] |= calibration_of(model, config, folder / TRUTHS)
+        header["measured"] |= calibration_of(model, config, folder / ReferenceCache.file_name)
     rounded = save_model(folder / "rounded.safetensors", model, header)
     test, header["tested_on"] = test_errors(rounded, model, config, header["epsilon"])
     header["measured"]["test"] = test

@@ -34,9 +34,9 @@ print(path.report)
 
 # %% [markdown]
 # The summary is in plain sentences, the table has the numbers. Mass error, mass below zero and
-# the errors at both ends should be zero. W2 lies between "at least" and "at most". The network was not trained on empty cells and
-# sharp edges ("in distribution" is false), so Newton's method corrected its answer. The error is
-# estimated from how well both ends agree halfway.
+# the errors at both ends should be zero. W2 lies between "at least" and "at most". The network was
+# not trained on empty cells and sharp edges ("in distribution" is false), so Newton's method
+# corrected its answer. The error is estimated from the mismatch of both ends halfway.
 
 # %%
 report = path.report

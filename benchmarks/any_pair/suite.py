@@ -90,7 +90,9 @@ def read_pairs(file: Path, cells: int) -> dict[Pair, tuple[Density, Density]]:
 CONTESTANTS = (
     Contestant("auto", "auto", (2,), "learned", quick=True),
     Contestant("universal-2d", "universal-2d", (2,), "learned", quick=True),
-    Contestant("universal-2d, network alone", "universal-2d", (2,), "learned", {"corrections": 0}),
+    Contestant(
+        "universal-2d, network alone", "universal-2d", (2,), "learned", {"max_iterations": 0}
+    ),
     Contestant("midpoint", "midpoint", (2,), quick=True),
     Contestant("back-and-forth", "back-and-forth", (2,), quick=True),
     make_labelled("schrodinger", (2,), {"epsilon": 3e-4, "tolerance": 1e-3}, quick=True),

@@ -37,10 +37,12 @@ from geonet.solvers.base import Solver, SolverInfo
 #
 #     min over v of  E|v(x_t, t) − (x1 − x0)|²,      x_t = (1 − t)·x0 + t·x1,  t uniform in [0, 1],
 #
-# and particles then follow dx/dt = v(x, t). The best v is E[x1 − x0 | x_t = x]. Its flow carries the
+# and particles then follow dx/dt = v(x, t). The best v is E[x1 − x0 | x_t = x]. Its flow carries
+# the
 # density of x0 to that of x1 whatever the pairs are; by which path depends on the pairs.
 #
-# That holds for the best v and for densities. A trained network and some thousand particles meet the
+# That holds for the best v and for densities. A trained network and some thousand particles meet
+# the
 # end only nearly: this is a generative method, in which nothing enforces it.
 
 
@@ -96,7 +98,9 @@ class LearnedFlow:
         return self._speed(torch.as_tensor(points, dtype=torch.float64), t)
 
     def carry(self, points: ArrayLike | Tensor, times: Sequence[float] | Tensor) -> Tensor:
-        """Return the positions of particles from points (N, d) at times in [0, 1]: (T, N, d), float64."""
+        """Return the positions of particles from points (N, d) at times in [0, 1]: (T, N, d),
+        float64.
+        """
         where = torch.as_tensor(points, dtype=torch.float64)
         moments = torch.as_tensor(times, dtype=torch.float64)
         return integrate_particles(self._speed, where, moments, STEPS_OF_THE_FLOW)
@@ -190,14 +194,22 @@ def train(
     return last
 
 
-def sample_on_lines(x0: Tensor, x1: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Return uniform times (n,), the places x_t (n, d) on the lines of pairs then, and x1 − x0 (n, d)."""
+def sample_on_lines(
+    x0: Tensor, x1: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return uniform times (n,), the places x_t (n, d) on the lines of pairs then, and x1 − x0 (n,
+    d).
+    """
     t = torch.rand(len(x0), generator=generator, dtype=x0.dtype)
     return t, t[:, None] * x1 + (1 - t[:, None]) * x0, x1 - x0
 
 
-def draw_independent_pairs(source: Tensor, target: Tensor, batch: int, generator: torch.Generator) -> DrawPairs:
-    """Return a function that draws particles of both ends independently, without repetition in a batch."""
+def draw_independent_pairs(
+    source: Tensor, target: Tensor, batch: int, generator: torch.Generator
+) -> DrawPairs:
+    """Return a function that draws particles of both ends independently, without repetition in a
+    batch.
+    """
     size = min(batch, len(source), len(target))
 
     def draw(end: Tensor) -> Tensor:
@@ -207,7 +219,9 @@ def draw_independent_pairs(source: Tensor, target: Tensor, batch: int, generator
 
 
 def draw_optimal_pairs(drawn: DrawPairs, reuse: int, generator: torch.Generator) -> DrawPairs:
-    """Return a function that pairs every drawn batch optimally for |x1 − x0|² and yields it `reuse` times."""
+    """Return a function that pairs every drawn batch optimally for |x1 − x0|² and yields it `reuse`
+    times.
+    """
 
     def endless() -> Iterator[tuple[Tensor, Tensor]]:
         while True:
@@ -226,7 +240,9 @@ def pair_optimally(x0: Tensor, x1: Tensor, generator: torch.Generator) -> tuple[
     return x0[rows[chosen]], x1[columns[chosen]]
 
 
-def draw_own_pairs(source: Tensor, target: Tensor, batch: int, generator: torch.Generator) -> DrawPairs:
+def draw_own_pairs(
+    source: Tensor, target: Tensor, batch: int, generator: torch.Generator
+) -> DrawPairs:
     """Return a function that draws rows: each source particle with its own target particle."""
 
     def draw() -> tuple[Tensor, Tensor]:
@@ -258,7 +274,9 @@ class FlowSolver(Training, Solver):
             )
 
     def fit(self, source: ArrayLike | Tensor, target: ArrayLike | Tensor) -> LearnedFlow:
-        """Return the flow from particles source (N, d) to particles target (M, d), in their own units."""
+        """Return the flow from particles source (N, d) to particles target (M, d), in their own
+        units.
+        """
         first, second, centre, scale = standardise(source, target)
         d = first.shape[1]
         with fork_rng(self.seed):  # layers take no generator
@@ -382,7 +400,8 @@ def fit_flow(
     method: str = "flow-matching",
     **options: Any,
 ) -> LearnedFlow:
-    """Return the flow from particles source (N, d) to target (M, d), by the method's name and options.
+    """Return the flow from particles source (N, d) to target (M, d), by the method's name and
+    options.
 
     `fit_flow(x0, x1, "rectified-flow", steps=500).carry(x0, [0.5, 1.0])` is (2, N, d).
     """
@@ -398,7 +417,8 @@ def fit_flow(
 
 
 def split_cells(density: Density, most: int) -> tuple[Tensor, Tensor, tuple[float, ...]]:
-    """Return the filled cells, each cut into k^d equal parts with the largest k that gives `most` parts.
+    """Return the filled cells, each cut into k^d equal parts with the largest k that gives `most`
+    parts.
 
     Returns:
         Centres (P, d) in the scaled box, masses (P,) that sum to one, and a part's sides.

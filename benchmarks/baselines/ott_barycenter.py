@@ -139,7 +139,8 @@ class OttBarycenterPath(FrameByFrame):
 
 @cache
 def _compiled_barycenter() -> Callable[..., Any]:
-    """Return OTT's solver as a function that JAX compiles once for every shape and every static option.
+    """Return OTT's solver as a function that JAX compiles once for every shape and every static
+    option.
 
     Of the axes' points [(n_i,)], masses (2, cells), weights (2,), epsilon and tolerance it makes
     the barycenter (cells,) and the errors (E,), −1 where none was measured. A call for each time

@@ -267,7 +267,7 @@ class PinnPath(Geodesic):
         return self.box.from_length(self._potential_jet(points, t).gradient.T.to(torch.float64))
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
-        """Integrate the learned velocity, which is straight only as far as H solves its equation."""
+        """Integrate the learned velocity, which is nearly constant along a trajectory."""
         box = self.grid.lower_tensor, self.grid.upper_tensor
         return integrate_particles(self._flow, points, times, STEPS, box)
 

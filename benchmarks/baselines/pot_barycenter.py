@@ -21,7 +21,6 @@ import ot
 import torch
 from torch import Tensor
 
-from geonet._advice import argument, either, setting
 from geonet._format import format_number
 from geonet._progress import report_progress
 from geonet._utils import user_stacklevel
@@ -88,9 +87,9 @@ class FrameByFrame(Geodesic):
         if t not in self.info["stopped early at t"]:  # a loaded path may have it already
             self.info["stopped early at t"].append(t)
         warnings.warn(
-            f"{self.library}'s barycenter at t = {t:g} stopped at an error of {format_number(error, 2)} "
-            f"(tolerance {self._options.tolerance:g}) after {iterations} iterations; "
-            f"give more {argument('max_iterations')} or a larger {argument(self.softer)}.",
+            f"{self.library}'s barycenter at t = {t:g} stopped at an error of "
+            f"{format_number(error, 2)} (tolerance {self._options.tolerance:g}) after {iterations} "
+            f"iterations; give a larger max_iterations or a larger {self.softer}.",
             ConvergenceWarning,
             stacklevel=user_stacklevel(),
         )
@@ -165,8 +164,7 @@ class Barycenter(Solver):
             raise SolverError(
                 f"POT's 2D barycenter takes a square box with as many cells either way, "
                 f"not {grid}; "
-                + either("use density.resample(grid)", "pad the files to squares")
-                + " or choose another solver."
+                "use density.resample(grid) or choose another solver."
             )
 
     def _pot(self, dimension: int) -> Callable[..., Any]:
@@ -223,8 +221,7 @@ class BarycenterPath(FrameByFrame):
             raise ConvergenceError(
                 f"POT's barycenter at t = {t:g} is not finite: its kernel underflows at "
                 f"reg = {self._options.reg:g}; "
-                f"give a larger {argument('reg')}, {setting('method', 'sinkhorn_log')} or another "
-                "solver.",
+                "give a larger reg, method='sinkhorn_log' or another solver.",
                 error,
             )
         if not error < self._options.tolerance:

@@ -21,7 +21,7 @@ def test_step(benchmark, name, tmp_path):
     config = read_config(EXPERIMENTS / f"{name}.toml")
     tiny = replace(config.validation, pairs=1)
     run = Run(replace(config, compile=False, validation=tiny), tmp_path, Processes())
-    benchmark.pedantic(run.take_step, rounds=20, warmup_rounds=3)
+    benchmark.pedantic(run.step, rounds=20, warmup_rounds=3)
 
 
 def test_trunk_jet(benchmark):

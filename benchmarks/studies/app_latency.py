@@ -81,7 +81,9 @@ def weight(page: Page, address: str) -> float:
 
 
 def crowd(count: int = 200) -> tuple[Counter[int], float]:
-    """Send many requests at once; return counts by status and the growth of the server's memory in MB."""
+    """Send many requests at once; return counts by status and the growth of the server's memory in
+    MB.
+    """
     command = [sys.executable, "-m", "geonet", "app", "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:

@@ -134,7 +134,7 @@ def as_they_come() -> Iterator[None]:
 
 
 def row(name: str, before: Seconds, now: Seconds) -> Cells:
-    """Return best times in milliseconds, and what other programs multiply them by, best and worst."""
+    """Return best times in milliseconds, and their factors beside other programs."""
     cells = [name]
     for idle, busy in (before, now):
         cells += [f"{1e3 * min(idle):.0f}", f"{min(busy) / min(idle):.1f}"]

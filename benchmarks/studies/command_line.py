@@ -65,7 +65,7 @@ def first_command(folder: Path) -> None:
 
 
 def write_pairs(folder: Path) -> None:
-    """Return a hundred images of three soft spots, and lists of pairs of them, some of them broken."""
+    """Write a hundred images of three soft spots, and lists of pairs, some broken."""
     rng = np.random.default_rng(0)
     y, x = np.mgrid[0:SIDE, 0:SIDE] / SIDE
     for k in range(100):
@@ -82,7 +82,7 @@ def write_pairs(folder: Path) -> None:
 
 
 def many(folder: Path, name: str) -> tuple[dict, int, float, float]:
-    """Run a list of pairs; return the summary, exit code, seconds and peak memory of the children."""
+    """Run a list of pairs; return summary, exit code, seconds and peak memory."""
     command = [GEONET, "geodesic", "--pairs", f"{name}.csv", "-o", name, "--json"]
     began = perf_counter()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
@@ -92,7 +92,7 @@ def many(folder: Path, name: str) -> tuple[dict, int, float, float]:
 
 
 def thousand_pairs(folder: Path) -> None:
-    """Run a short list, then a long one; the peak memory is the maximum over all children so far."""
+    """Run a short list, then a long one; peak memory is the maximum so far."""
     write_pairs(folder)
     _, _, _, few = many(folder, "few")
     for run in ("first", "second"):
@@ -104,9 +104,14 @@ def thousand_pairs(folder: Path) -> None:
     print(f"peak memory: {few:.0f} MB for {FEW} pairs, {peak:.0f} MB for {PAIRS}")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Time the first command and a thousand pairs; print the results."""
     with tempfile.TemporaryDirectory() as temporary:
         provenance = record_provenance()
         first_command(Path(temporary))
         thousand_pairs(Path(temporary))
-        publish("command-line", provenance, {})  # no page has its figures between markers
+        publish("command-line", provenance, {})  # printed only
+
+
+if __name__ == "__main__":
+    main()

@@ -88,13 +88,13 @@ def linear_program_rows(few: list[list], truth: torch.Tensor) -> list[Cells]:
 
 
 def comparison(pairs: int = 3) -> list[Cells]:
-    """Return every 2D solver on the same known-map pairs at 64×64: error at t = ½, W2 error, cost."""
+    """Compare the 2D solvers on known-map pairs at 64×64: error at t = ½, W2, cost."""
     truths = [known_map(100 + i) for i in range(pairs)]
     rows = []
     plans: list[tuple[str, str, dict, int]] = [
         ("`monge-ampere`", "monge-ampere", {}, pairs),
         ("`transport-2d`, corrected", "transport-2d", {}, pairs),
-        ("`transport-2d`, the network alone", "transport-2d", {"corrections": 0}, pairs),
+        ("`transport-2d`, the network alone", "transport-2d", {"max_iterations": 0}, pairs),
         ("`linear-program` (48×48)", "linear-program", {"coarsen": True}, pairs),
         ("`schrodinger`, ε = 10⁻³ L²", "schrodinger", {}, pairs),
         ("`barycenter` (POT, the paper's reference)", "barycenter", {}, pairs),
@@ -156,7 +156,7 @@ def schrodinger_accuracy() -> list[Cells]:
 def bridge(
     first: tuple[float, float], second: tuple[float, float], epsilon: float, t: float
 ) -> tuple[float, float]:
-    """Return standard deviation and mean of the entropic bridge between two 1D Gaussians at time t."""
+    """Return standard deviation and mean of the bridge between 1D Gaussians at time t."""
     (s, m), (r, n) = first, second
     cross = ((4 * s**2 * r**2 + 4 * epsilon**2) ** 0.5 - 2 * epsilon) / 2
     variance = (1 - t) ** 2 * s**2 + t**2 * r**2 + t * (1 - t) * (2 * cross + 2 * epsilon)
@@ -169,7 +169,7 @@ def gaussian(grid: Grid, std: float, mean: float) -> Density:
 
 
 def known_map(index: int) -> Geodesic:
-    """Return a paper mixture carried by a random convex potential; the whole path is known exactly."""
+    """Return the path of a mixture by the gradient of a random convex potential."""
     generator = make_generator(SEED + 100 + index)
     source = mixtures_2d(1, generator)[0].to_density(BOX_2D)
     return prescribed_map_geodesic(source, random_potential(BOX_2D, generator, strength=0.85))
@@ -203,7 +203,9 @@ def spread(values, form: str = "{:.3%}") -> str:
 def main() -> None:
     """Measure everything, print it, and write it into the pages."""
     provenance = record_provenance()
-    geonet.geodesic(*get_gridded_ends(known_map(99)), "monge-ampere")  # imports and caches, not timed
+    geonet.geodesic(
+        *get_gridded_ends(known_map(99)), "monge-ampere"
+    )  # imports and caches, not timed
     rows = comparison()
     sections = {
         "comparison": format_table(

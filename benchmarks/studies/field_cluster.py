@@ -123,7 +123,9 @@ def _kill_one(client: Client, store: Path) -> None:
 
 
 def memory(store: Path, chunk: int) -> tuple[float, float]:
-    """Return MB that a worker needs beyond what it has when idle, and MB of a chunk as it is computed."""
+    """Return MB that a worker needs beyond what it has when idle, and MB of a chunk as it is
+    computed.
+    """
     with cluster() as workers, Client(workers) as client:
         warm_up(client)
         idle = peaks(client)

@@ -22,7 +22,7 @@ GRID = BOX_2D.with_shape(32)
 PAIRS = 6
 SETTINGS = {
     "`transport-2d`": {},
-    "`transport-2d`, the network alone (`corrections=0`)": {"corrections": 0},
+    "`transport-2d`, the network alone (`max_iterations=0`)": {"max_iterations": 0},
 }
 
 

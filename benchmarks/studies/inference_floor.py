@@ -19,10 +19,11 @@ from benchmarks.timing import make_generator, measure_median
 from geonet import Density
 from geonet.solvers.neural.model import PRETRAINED, load_cached
 from geonet.solvers.neural.transport import compiled
-from geonet.solvers.neural.transport.certificate import DensityPairs, as_compiled
+from geonet.solvers.neural.transport.certificate import as_compiled
 from geonet.solvers.neural.transport.network import TransportNet, predict_potential
 from geonet.solvers.neural.transport.solver import make_injective
-from geonet.training.problems import FAMILIES
+from geonet.solvers.neural.transport.splines import DensityPairs
+from geonet.training.problems import make_problem
 
 CELLS, TIMES, BATCH = 64, 11, 64
 INSIDE = TIMES - 2
@@ -40,7 +41,9 @@ def warm(call: Callable[[], object], repeats: int = 15) -> float:
 
 
 def peaks() -> tuple[float, float]:
-    """Return operations a second in a product of matrices, bytes a second in a copy; single precision."""
+    """Return operations a second in a product of matrices, bytes a second in a copy; single
+    precision.
+    """
     a = torch.rand(1024, 1024)
     block, to = torch.rand(2**25), torch.rand(2**25)
     arithmetic = 2 * 1024**3 / warm(lambda: a @ a, 30)
@@ -94,7 +97,7 @@ def rows() -> list[Cells]:
     """Return every stage, and the whole path as a user gets it."""
     model, _ = load_cached(PRETRAINED / f"{MODEL}.safetensors", 2)
     assert isinstance(model, TransportNet)
-    ends = FAMILIES["mixtures-2d"]().densities(BATCH, make_generator(7_000))
+    ends = make_problem("mixtures-2d").draw_densities(BATCH, make_generator(7_000))
     source, target = (Density(end.tensor, end.grid) for end in ends)
     arithmetic, copying = peaks()
     print(f"peak {arithmetic / 1e9:.0f} GFLOP/s, copy {copying / 1e9:.1f} GB/s", flush=True)

@@ -28,7 +28,7 @@ from geonet.evaluation import (
 from geonet.metrics import l1
 from geonet.paths import QUARTERS
 from geonet.solvers.base import Solver
-from geonet.training.problems import FAMILIES
+from geonet.training.problems import make_problem
 
 # What the authors' published weights were measured to reach on other pairs of the same families,
 # against exact truth; quoted, since those weights are not here.
@@ -38,7 +38,7 @@ TRUST_SEED = 9_500  # of pairs that no calibration saw
 
 def test_pairs(dimension: int) -> tuple[Density, Density]:
     """Return the 50 pairs."""
-    return FAMILIES[f"mixtures-{dimension}d"]().densities(PAIRS, make_generator(SEED))
+    return make_problem(f"mixtures-{dimension}d").draw_densities(PAIRS, make_generator(SEED))
 
 
 def errors_of(solver: Solver, dimension: int, epsilon: float = 0.0) -> dict[str, list[float]]:
@@ -111,7 +111,9 @@ def trust_table(dimension: int) -> str:
 
 
 def entropic_table(dimension: int) -> str:
-    """Return the entropic model and the geodesic against the bridge at the same ε, and against ε = 0."""
+    """Return the entropic model and the geodesic against the bridge at the same ε, and against ε =
+    0.
+    """
     name = f"er-geonet-{dimension}d"
     source, target = test_pairs(dimension)
     path = geonet.geodesic(source, target, name)

@@ -86,7 +86,10 @@ def trust_rows(cells: int = 64) -> tuple[list[Cells], str]:
         errors, frames, off, expected, width, inside = [], [], [], [], [], []
         for k in range(PAIRS):
             source, target = draw(kind, cells, k)
-            path, reference = solve(source, target), solve(divide_cells(source), divide_cells(target))
+            path, reference = (
+                solve(source, target),
+                solve(divide_cells(source), divide_cells(target)),
+            )
             truth = reference.density(BETWEEN, source.grid)
             errors.append(float(l1(path.density(BETWEEN), truth).max()))
             frames.append(float(block_l1(path.density(BETWEEN), truth).max()))
@@ -115,7 +118,7 @@ def trust_rows(cells: int = 64) -> tuple[list[Cells], str]:
         f"Of {len(ratios)} pairs, {enough} have an error of at most twice the estimate. "
         f"The estimate is {least} to {most} times the error for 90 % of them, "
         f"{format_number(median(ratios), 2)} times at the median. The bounds on W2 "
-        f"are {format_share(median(widths))} wide at the median and {format_share(max(widths))} at most."
+        f"are {format_share(median(widths))} wide at the median, {format_share(max(widths))} at most."
     )
     return rows, told
 

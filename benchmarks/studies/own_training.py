@@ -23,7 +23,7 @@ from geonet.metrics import l1
 from geonet.paths import QUARTERS
 from geonet.solvers.neural.losses import LossSettings
 from geonet.solvers.neural.transport.network import TransportSettings
-from geonet.training import config_for, train
+from geonet.training import make_config, train
 from geonet.training.config import (
     OptimizerSettings,
     SamplingSettings,
@@ -31,7 +31,7 @@ from geonet.training.config import (
     ValidationSettings,
 )
 from geonet.training.log import read_log
-from geonet.training.user_data import read_own
+from geonet.training.user_data import read_dataset
 
 MINUTES = 3.0
 TRIAL = 8  # steps by which the time of one is measured
@@ -55,7 +55,7 @@ SETS = {"MNIST's digits, 28²": digits, "photographs, 64²": photographs}
 
 def transport(file: Path) -> TrainingConfig:
     """Return the transport form from nothing, as it suits 2D; 5 % of the mass is made uniform."""
-    base = config_for(file)
+    base = make_config(file)
     return replace(
         base,
         start=None,
@@ -69,14 +69,14 @@ def transport(file: Path) -> TrainingConfig:
 
 def from_nothing(file: Path) -> TrainingConfig:
     """Return the cascade from random weights."""
-    base = config_for(file)
+    base = make_config(file)
     return replace(base, start=None, optimizer=replace(base.optimizer, learning_rate=2e-3))
 
 
 WAYS = {
     "transport form, from nothing": transport,
     "cascade, from nothing": from_nothing,
-    "cascade, from `universal-2d`": config_for,
+    "cascade, from `universal-2d`": make_config,
 }
 
 
@@ -93,7 +93,7 @@ def train_model(config: TrainingConfig, folder: Path) -> Path:
 
 def errors(solver: str, file: Path, **options) -> Cells:
     """Return W2 and L1 at ½ on pairs that training did not see, means."""
-    source, target = read_own(file).test_pairs(PAIRS)
+    source, target = read_dataset(file).test_pairs(PAIRS)
     truth = reference_solution(source, target)
     path = geonet.geodesic(source, target, solver=solver, **options)
     off = (path.distance / truth.distance - 1).abs().mean()
@@ -114,7 +114,7 @@ def rows() -> list[Cells]:
                 print(f"{name}: {way}", file=sys.stderr)
                 ways[way] = str(train_model(config(file), Path(folder) / config.__name__))
             for way, solver in ways.items():
-                alone, corrected = errors(solver, file, corrections=0), errors(solver, file)
+                alone, corrected = errors(solver, file, max_iterations=0), errors(solver, file)
                 found.append((name, way, *alone, *corrected))
     return found
 

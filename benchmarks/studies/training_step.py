@@ -24,7 +24,7 @@ from geonet.solvers.neural.losses import Batch, LossSettings
 from geonet.solvers.neural.model import Branch, Trunk, build_model
 from geonet.training.config import OptimizerSettings
 from geonet.training.optim import make_optimizer
-from geonet.training.problems import FAMILIES, cartesian_batch, sensor_points, triples_batch
+from geonet.training.problems import cartesian_batch, make_problem, sensor_points, triples_batch
 
 TRIPLES, PAIRS, POINTS = 2000, 64, 512
 PAPER = {
@@ -68,7 +68,7 @@ def nested_loss(objective: GeONetLoss, batch: Batch) -> Tensor:
 
 def steppers(dimension: int) -> dict[str, tuple[int, Callable[[], None]]]:
     """Return for each algorithm, the number of residuals of a step and the step itself."""
-    problem = FAMILIES[f"mixtures-{dimension}d"]()
+    problem = make_problem(f"mixtures-{dimension}d")
     sensors = sensor_points(PAPER[dimension].sensors, dimension)
     generator = torch.Generator().manual_seed(0)
 

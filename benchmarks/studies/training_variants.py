@@ -127,10 +127,10 @@ def steps_within(config: TrainingConfig, seconds: float, folder: Path) -> int:
     """
     run = Run(config, folder, Processes())
     for _ in range(3):
-        run.take_step()
+        run.step()
     began, taken = process_time(), 0
     while process_time() - began < seconds / 10:
-        run.take_step()
+        run.step()
         taken += 1
     return max(1, round(seconds * taken / (process_time() - began)))
 

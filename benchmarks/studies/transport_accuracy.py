@@ -37,12 +37,12 @@ def percentages(errors: torch.Tensor) -> str:
 
 
 def error_rows(label: str, pairs: ReferencePairs) -> Cells:
-    """Return L1 of the solver as it comes, of the network alone, and how many pairs were corrected."""
+    """Return L1 of the solver and of the network alone, and the number of corrected pairs."""
     paper = (
         " ".join(format_digits(cell.mean) for cell in TABLE_2[label]) if label in TABLE_2 else "–"
     )
     path = solver_for(pairs)(pairs.source, pairs.target)
-    alone = solver_for(pairs, corrections=0)(pairs.source, pairs.target)
+    alone = solver_for(pairs, max_iterations=0)(pairs.source, pairs.target)
     corrected = sum(path.info.get("corrected", []))
     errors = [percentages(l1(p.density(QUARTERS), pairs.truth)) for p in (path, alone)]
     return (label, paper, *errors, f"{corrected} of {len(pairs.source)}")
@@ -84,9 +84,9 @@ def plot_estimates(found: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
     figure.savefig(ROOT / "docs" / "images" / "transport-estimate.png", dpi=110)
 
 
-def estimates(pairs: ReferencePairs, corrections: int) -> tuple[torch.Tensor, torch.Tensor]:
+def estimates(pairs: ReferencePairs, max_iterations: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the report's estimate and the largest true error along the path, (n,) each."""
-    path = solver_for(pairs, corrections=corrections)(pairs.source, pairs.target)
+    path = solver_for(pairs, max_iterations=max_iterations)(pairs.source, pairs.target)
     estimate = torch.tensor(path.report.error_estimate, dtype=torch.float64)
     return estimate, l1(path.density(QUARTERS), pairs.truth).amax(1)
 

@@ -42,7 +42,7 @@ def cases() -> dict[str, tuple[Density, Density]]:
 
 def judge_pair(name: str, pair: tuple[Density, Density], axes) -> Cells:
     """Return a row of the table and a row of the picture."""
-    path = geonet.geodesic(*pair, "transport-2d", corrections=0)
+    path = geonet.geodesic(*pair, "transport-2d", max_iterations=0)
     fallback = geonet.geodesic(*pair, "auto")
     truth = reference_solution(*pair)
     (solver,) = truth.solvers
@@ -70,7 +70,9 @@ def main() -> None:
     provenance = record_provenance()
     pairs = cases()
     figure, axes = plt.subplots(len(pairs), 4, figsize=(8, 6), layout="constrained")
-    rows = [judge_pair(name, pair, row) for (name, pair), row in zip(pairs.items(), axes, strict=True)]
+    rows = [
+        judge_pair(name, pair, row) for (name, pair), row in zip(pairs.items(), axes, strict=True)
+    ]
     figure.savefig(ROOT / "docs" / "images" / "transport-failures.png", dpi=110)
     header = (
         "pair",

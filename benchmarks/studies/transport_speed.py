@@ -25,7 +25,7 @@ from geonet import Density
 from geonet.training.config import read_config
 from geonet.training.distributed import Processes
 from geonet.training.loop import Run
-from geonet.training.problems import FAMILIES
+from geonet.training.problems import make_problem
 
 TIMES = tuple(k / 10 for k in range(11))
 PAIRS = 6  # solved from scratch by the classical solvers
@@ -36,7 +36,7 @@ SOLVES = 150
 
 def speed_rows() -> list[Cells]:
     """Return times of a whole path, solving and evaluating, per pair."""
-    source, target = FAMILIES["mixtures-2d"]().densities(BATCH, make_generator(7_000))
+    source, target = make_problem("mixtures-2d").draw_densities(BATCH, make_generator(7_000))
     singles = [
         tuple(Density(end.tensor[k], end.grid) for end in (source, target)) for k in range(PAIRS)
     ]
@@ -84,9 +84,9 @@ def training_row() -> Cells:
         error = 100.0
         while error > GOAL:
             for _ in range(10):
-                run.take_step()
-            error = run.validation.measured(run.model)["validation_l1_percent"][2]
-    source, target = FAMILIES["mixtures-2d"]().densities(PAIRS, make_generator(7_001))
+                run.step()
+            error = run.validation.measure(run.model)["validation_l1_percent"][2]
+    source, target = make_problem("mixtures-2d").draw_densities(PAIRS, make_generator(7_001))
     solve = geonet.solver("monge-ampere")
     one = median(measure_median(lambda k=k: solve(source[k], target[k])) for k in range(PAIRS))
     took = run.progress.seconds

@@ -27,7 +27,8 @@ from geonet.solvers.neural.transport.solver import transport_potentials
 from geonet.solvers.newton.iteration import InitialGuess
 from geonet.solvers.newton.path import MidpointGeodesic
 from geonet.solvers.newton.solver import Midpoint
-from geonet.training.synthetic import CUBE, random_densities
+from geonet.synthetic import CUBE, KINDS
+from geonet.training.synthetic_pairs import random_densities
 
 PAIRS = 4  # of a kind
 SEED = 7_000  # which no training has
@@ -43,7 +44,7 @@ def pairs_of(kind: str) -> list[Pair]:
     if kind == PAPER:
         box, drawn = BOX_3D.with_shape(CUBE.shape), mixtures_3d(2 * PAIRS, make_generator(SEED))
         return [(drawn[k].to_density(box), drawn[PAIRS + k].to_density(box)) for k in range(PAIRS)]
-    number, box = list(CUBE.kinds).index(kind), Grid(CUBE.shape)
+    number, box = list(KINDS).index(kind), Grid(CUBE.shape)
     kinds = torch.full((2 * PAIRS,), number)
     values = random_densities(make_generator(SEED + number), kinds, CUBE).double()
     return [(Density(values[k], box), Density(values[PAIRS + k], box)) for k in range(PAIRS)]
@@ -70,7 +71,9 @@ def solve(pair: Pair, begin: Begin | None) -> Solved:
 
 
 def row_of(kind: str, model: CascadeNet) -> tuple[Cells, float]:
-    """Return the network alone, then Newton's method from zero and both networks; and what is gained."""
+    """Return the network alone, then Newton's method from zero and both networks; and what is
+    gained.
+    """
     pairs = pairs_of(kind)
     starts: dict[str, Begin | None] = {
         "zero": None,
@@ -81,7 +84,9 @@ def row_of(kind: str, model: CascadeNet) -> tuple[Cells, float]:
     alone = [model.build_path(*pair, "universal-3d", {}) for pair in pairs]
     assert all(isinstance(path, MidpointGeodesic) for path in alone)
     known = [k for k, own in enumerate(found["zero"]) if own.path.info["converged"]]
-    off = [alone[k].integrals.distance / found["zero"][k].path.integrals.distance - 1 for k in known]  # pyright: ignore
+    off = [
+        alone[k].integrals.distance / found["zero"][k].path.integrals.distance - 1 for k in known
+    ]  # pyright: ignore
     texts = [format_share(median(map(abs, off))) if off else "–"]
     texts.append(format_share(median(path.residual for path in alone)))  # pyright: ignore
     texts.append(
@@ -102,7 +107,7 @@ def row_of(kind: str, model: CascadeNet) -> tuple[Cells, float]:
 
 def measure_kinds(model: CascadeNet) -> str:
     """Return a row for every kind, and what they say together."""
-    rows, ratios = zip(*(row_of(kind, model) for kind in (*CUBE.kinds, PAPER)), strict=True)
+    rows, ratios = zip(*(row_of(kind, model) for kind in (*KINDS, PAPER)), strict=True)
     header = ["kind", "W2", "unbalanced", "alone, ms"]
     for start in ("zero", "`transport-3d`", "`universal-3d`"):
         header += [f"from {start}, ms", "steps", "converged"]

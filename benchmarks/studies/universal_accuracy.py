@@ -11,18 +11,18 @@ from statistics import median
 from typing import NamedTuple
 
 import torch
-from midpoint_accuracy import cut
 
 import geonet
 from benchmarks.pages import Cells, format_share, format_table, publish
 from benchmarks.pairs import KINDS, draw
 from benchmarks.results import record_provenance
+from benchmarks.studies.midpoint_accuracy import divide_cells
 from benchmarks.timing import make_generator, measure_median
 from geonet import Density, Geodesic, Grid
 from geonet.evaluation import reference_solution
 from geonet.metrics import block_l1, l1
 from geonet.paths import QUARTERS
-from geonet.training.loop import CATALOGUE
+from geonet.training.problems import make_problem
 
 PAIRS = 8  # of a kind
 RAW = "digits, 28²"
@@ -40,9 +40,9 @@ class Pair(NamedTuple):
     reference: Geodesic
 
 
-def network(source: Density, target: Density, corrections: int) -> Geodesic:
+def network(source: Density, target: Density, max_iterations: int) -> Geodesic:
     """Return the path of `universal-2d`."""
-    return geonet.geodesic(source, target, solver="universal-2d", corrections=corrections)
+    return geonet.geodesic(source, target, solver="universal-2d", max_iterations=max_iterations)
 
 
 def draw_pair(kind: str, k: int) -> tuple[Density, Density]:
@@ -53,7 +53,10 @@ def draw_pair(kind: str, k: int) -> tuple[Density, Density]:
 def pairs_of(kind: str) -> list[Pair]:
     """Return all pairs of a kind."""
     pairs = (draw_pair(kind, k) for k in range(PAIRS))
-    return [Pair(s, t, geonet.geodesic(cut(s), cut(t), solver="midpoint")) for s, t in pairs]
+    return [
+        Pair(s, t, geonet.geodesic(divide_cells(s), divide_cells(t), solver="midpoint"))
+        for s, t in pairs
+    ]
 
 
 class Errors(NamedTuple):
@@ -100,7 +103,9 @@ def alone_rows(suite: dict[str, list[Pair]]) -> list[Cells]:
 
 
 def corrected_rows(suite: dict[str, list[Pair]]) -> tuple[list[Cells], str]:
-    """Return errors of the network with at most three steps, and times of one pair and of a batch, by kind."""
+    """Return errors of the network with at most three steps, and times of one pair and of a batch,
+    by kind.
+    """
     rows, good, count = [], 0, 0
     for kind, pairs in suite.items():
         paths = [network(p.source, p.target, 3) for p in pairs]
@@ -175,7 +180,7 @@ def disc(cells: int, centre: tuple[float, float], radius: float) -> Density:
 
 
 def disc_rows() -> list[Cells]:
-    """Return the mass that `universal-2d` leaves unbalanced between two distant discs, by radius."""
+    """Return the unbalanced mass of `universal-2d` between two distant discs, by radius."""
     rows = []
     for radius in RADII:
         left = []
@@ -187,18 +192,24 @@ def disc_rows() -> list[Cells]:
     return rows
 
 
-FAMILIES = {"mixtures-2d": "transport-2d", "digits": "transport-mnist", "clouds": "transport-cloud"}
+FAMILIES = {
+    "mixtures-2d": "transport-2d",
+    "experiments.problems:digit_images": "transport-mnist",
+    "experiments.problems:Clouds": "transport-cloud",
+}
 
 
 def family_rows() -> list[Cells]:
     """Compare `universal-2d` with the transport models on their families: L1 at ½ and times."""
     rows = []
     for family, model in FAMILIES.items():
-        source, target = CATALOGUE[family]().densities(FAMILY_PAIRS, make_generator(FAMILY_SEED))
+        source, target = make_problem(family).draw_densities(
+            FAMILY_PAIRS, make_generator(FAMILY_SEED)
+        )
         truth = reference_solution(source, target).frames
         for name, options in (
             (model, {}),
-            ("universal-2d", {"corrections": 0}),
+            ("universal-2d", {"max_iterations": 0}),
             ("universal-2d", {}),
         ):
             solve = lambda s=source, t=target, n=name, o=options: geonet.geodesic(  # noqa: E731

@@ -29,7 +29,8 @@ from geonet.solvers.neural.transport.network import (
 )
 from geonet.solvers.neural.unet import INPUTS, Pointwise, ResidualBlocks, SymmetricUNet, make_inputs
 from geonet.solvers.newton.system import evaluate_residual
-from geonet.training.synthetic import SQUARE, random_pairs
+from geonet.synthetic import SQUARE
+from geonet.training.synthetic_pairs import random_pairs
 
 TYPICAL, TYPICAL_SEED = 256, 1  # pairs from which the spread of the modes is taken
 FAINT = 0.04  # modes whose spread is below are not blown up to the size of the others
@@ -49,12 +50,14 @@ class Once(Module):
         self.network = network
 
     def forward(self, source: Tensor, target: Tensor) -> list[Tensor]:
-        """Return densities of mean one, (B, n, n), to one potential, (B, n, n), in squared cells."""
+        """Map densities of mean one, (B, n, n), to one potential, (B, n, n), in squared cells."""
         return [self.network(*first_look(source, target))]
 
 
 def first_look(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return residual, weight and Poisson's solution at u = 0, (B, n, n) each, as a cascade sees them."""
+    """Return residual, weight and Poisson's solution at u = 0, (B, n, n) each, as a cascade sees
+    them.
+    """
     look = evaluate_residual(torch.zeros_like(source), source, target, torch.get_num_threads())
     residual = look.residual.clamp(-CONFIG.max_residual, CONFIG.max_residual)
     return residual, look.weight, solve_poisson(residual)
@@ -94,7 +97,7 @@ class ModesMLP(Module):
         self.gain.copy_(1 / (found.std(1, keepdim=True) + FAINT))
 
     def forward(self, residual: Tensor, weight: Tensor, solved: Tensor) -> Tensor:
-        """Return fields (B, n, n) to coefficients (B, n, n); Poisson's solution has nothing to add."""
+        """Map fields (B, n, n) to coefficients (B, n, n)."""
         fields = (self._modes_of(residual, weight) - self.mean) * self.gain
         order, back = parity_classes(2, self.modes)
         inputs = fields.index_select(2, order.flatten()).unflatten(2, order.shape)
@@ -104,14 +107,17 @@ class ModesMLP(Module):
         return table @ c.unflatten(1, (self.modes, self.modes)) @ table.T
 
     def _modes_of(self, residual: Tensor, weight: Tensor) -> Tensor:
-        """Return the modes of the even and the odd field under exchange of the ends, (2, B, modes²)."""
+        """Return the modes of the even and the odd field under exchange of the ends, (2, B,
+        modes²).
+        """
         fields = torch.stack([torch.log(weight + DARK), torch.asinh(residual)])
         there = cosine_transform(residual.shape[-1])[: self.modes].float()
         return (there @ fields @ there.T).flatten(2)
 
 
 def _splines(cells: int, modes: int) -> Tensor:
-    """Return (cells, modes): coefficients of the quadratic splines that are cos(kπx) at cell centres.
+    """Return (cells, modes): coefficients of the quadratic splines that are cos(kπx) at cell
+    centres.
 
     There a spline is ⅛, ¾, ⅛ of its neighbouring coefficients, which is ¾ + ¼cos(kπ/n) of a wave.
     """

@@ -18,7 +18,8 @@ from torch import Tensor
 from benchmarks.pages import ROOT
 from geonet._files import atomic_write
 from geonet.plotting.style import INK, Frames, Style, despine
-from geonet.training.synthetic import SQUARE, random_densities, random_pairs
+from geonet.synthetic import KINDS, SQUARE
+from geonet.training.synthetic_pairs import random_densities, random_pairs
 
 PICTURE = ROOT / "docs" / "images" / "anything-2d.png"
 COLUMNS, PAIR_ROWS = 10, 2
@@ -30,11 +31,13 @@ COLOURS = 256  # of the png: enough for one colour map, at a third of the size
 
 
 def rows() -> dict[str, Tensor]:
-    """Return densities (COLUMNS, n, n) by what is written beside them; pairs stand beside each other."""
+    """Return densities (COLUMNS, n, n) by what is written beside them; pairs stand beside each
+    other.
+    """
     generator = torch.Generator().manual_seed(SEED)
     found = {
         name: random_densities(generator, torch.full((COLUMNS,), number), SQUARE)
-        for number, name in enumerate(SQUARE.kinds)
+        for number, name in enumerate(KINDS)
     }
     generator.manual_seed(PAIR_SEED)
     pairs = random_pairs(generator, PAIR_ROWS * COLUMNS // 2, SQUARE)  # (2, pairs, n, n)

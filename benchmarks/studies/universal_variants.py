@@ -37,8 +37,9 @@ from geonet.solvers.neural.cascade import compute_losses
 from geonet.solvers.newton.iteration import unbalanced_mass
 from geonet.solvers.newton.path import push_frames
 from geonet.solvers.newton.system import evaluate_residual
+from geonet.synthetic import SQUARE
 from geonet.training.optim import SOAP
-from geonet.training.synthetic import SQUARE, random_pairs
+from geonet.training.synthetic_pairs import random_pairs
 
 MINUTES = 5.0  # of training
 SEED = 0  # of weights and training pairs
@@ -182,7 +183,9 @@ def frame_of(coefficients: Tensor, source: Tensor, target: Tensor) -> Tensor:
 
 @torch.no_grad()
 def one_pair(network: Module, pairs: Known) -> float:
-    """Return seconds for one pair in torch, without the compiled loop that answers for `universal-2d`."""
+    """Return seconds for one pair in torch, without the compiled loop that answers for
+    `universal-2d`.
+    """
     call = lambda: network(pairs.source[:1], pairs.target[:1])  # noqa: E731
     measure_median(call, REPEATS)  # to warm up
     return measure_median(call, REPEATS)

@@ -21,13 +21,14 @@ from benchmarks.baselines.flow_matching import FlowSolver
 from benchmarks.results import Result, Table, format_digits, make_spreads
 from experiments.paper import published_values as paper
 from experiments.paper.experiments import Conditions
+from experiments.point_clouds import BOX_CLOUDS, PARTICLES, cloud_mixtures, histogram, quantize
 from geonet.density import Density
 from geonet.evaluation import SEED, TIME_LABELS
 from geonet.metrics import l1
-from geonet.mixture import BOX_CLOUDS, PARTICLES, GaussianMixture, cloud_mixtures
+from geonet.mixture import GaussianMixture
 from geonet.paths import QUARTERS
 from geonet.plotting import DENSITY_MAP
-from geonet.samples import histogram, quantize, sample_particles
+from geonet.samples import sample_particles
 from geonet.solvers.registry import make_solver
 
 PAIRS, FEW_PAIRS = 30, 8  # few for what is trained for every pair, or follows an ODE
@@ -120,7 +121,9 @@ def _operators(conditions: Conditions) -> dict[str, Callable[[CloudPair], Densit
         "`geonet-cloud`, density": _frames(network),
         "`transport-cloud`, density": _frames(transport),
         "`transport-cloud`, particles forth": lambda p: _push_particles(p, transport, both=False),
-        "`transport-cloud`, particles of both ends": lambda p: _push_particles(p, transport, both=True),
+        "`transport-cloud`, particles of both ends": lambda p: _push_particles(
+            p, transport, both=True
+        ),
     }
 
 
@@ -238,7 +241,7 @@ def _move_particles(source: Tensor, target: Tensor) -> Tensor:
 
 
 def _particles(mixtures: GaussianMixture, generator: torch.Generator) -> Tensor:
-    """Return PARTICLES of each mixture, (B, n, 2); those outside the box are put on its face."""
+    """Return PARTICLES of each mixture, (B, n, 2); points outside are moved to the box."""
     batch = len(mixtures.weights)
     chosen = torch.multinomial(mixtures.weights, PARTICLES, True, generator=generator)
     std = mixtures.covariances[..., 0, 0].sqrt().gather(1, chosen)[..., None]

@@ -35,7 +35,8 @@ class CodePairs:
     truth: Density
 
     def images(self, frames: Density) -> Tensor:
-        """Return densities (pairs, 5, 32) back to codes, at the mass that goes from end to end, decoded.
+        """Return densities (pairs, 5, 32) back to codes, at the mass that goes from end to end,
+        decoded.
 
         (pairs, 5, 784).
         """
@@ -99,7 +100,7 @@ def _image_table(images: tuple[np.ndarray, np.ndarray], conditions: Conditions) 
     source, target = (as_densities(end[:some], BLUR, FLOOR) for end in images)
     exact = make_solver("linear-program")(source, target)
     rows = []
-    for name, options in (("transport-mnist", {}), ("transport-mnist", {"corrections": 0})):
+    for name, options in (("transport-mnist", {}), ("transport-mnist", {"max_iterations": 0})):
         path = make_solver(conditions.solver(name), **options)(source, target)
         wrong = (path.distance / exact.distance - 1).abs()
         lower = torch.tensor(path.report.distance_lower_bound, dtype=torch.float64)

@@ -164,8 +164,11 @@ def _train_model(name: str, folder: Path, quick: bool, before: dict[str, str]) -
     config = found[name]
     if quick:
         config = replace(config, steps=QUICK_STEPS, compile=False)
-    if "mnist-autoencoder" in before and config.problem.family == "digit-codes":
-        problem = replace(config.problem, autoencoder=before["mnist-autoencoder"])
+    if (
+        "mnist-autoencoder" in before
+        and config.problem.family == "experiments.problems:digit_codes"
+    ):
+        problem = replace(config.problem, file=before["mnist-autoencoder"])
         config = replace(config, problem=problem)
     outcome = train(config, folder, resume=(folder / CHECKPOINT).exists())
     if outcome.reason != "finished":

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+import experiments.problems  # noqa: F401  registers the names in headers of model files
 from benchmarks.results import Result, Table
 from experiments.paper import published_values as paper
 from experiments.paper.experiments import LOGGED as MODELS
@@ -15,14 +16,16 @@ from geonet._toml import from_table
 from geonet.solvers.neural.model import Header, read_tensors
 from geonet.training.config import TrainingConfig
 from geonet.training.log import read_log
-from geonet.training.loop import make_problem
+from geonet.training.loop import load_problem
 
 LOG = "log.jsonl"
 LATE = 0.5  # the share of the steps that counts as late training
 
 
 def loss_curves(conditions: Conditions) -> Result:
-    """Return a row per model: the whole training, and its second half, in the units of the paper's box."""
+    """Return a row per model: the whole training, and its second half, in the units of the paper's
+    box.
+    """
     figure = Figure(figsize=(8, 2.3 * len(MODELS)), layout="constrained")
     axes = figure.subplots(len(MODELS), 2)
     rows = []
@@ -82,8 +85,8 @@ def _losses_in(log: Path) -> list[dict[str, Any]]:
 
 def _side(config: TrainingConfig) -> float:
     """Return the side of the box, without reading any data for it."""
-    if config.problem.family == "digit-codes":
+    if config.problem.family in ("digit-codes", "experiments.problems:digit_codes"):
         from experiments.autoencoder import CODE_BOX
 
         return max(CODE_BOX.lengths)
-    return max(make_problem(config).box.lengths)
+    return max(load_problem(config).box.lengths)

@@ -142,7 +142,9 @@ def super_resolution(conditions: Conditions) -> Result:
 
 
 def potentials(conditions: Conditions) -> Result:
-    """Return the potentials of three pairs in 1D, and in 2D at t = ½: exact, GeONet's H, transport's u."""
+    """Return the potentials of three pairs in 1D, and in 2D at t = ½: exact, GeONet's H,
+    transport's u.
+    """
     figure = Figure(figsize=(9, 9), layout="constrained")
     top, bottom = figure.subfigures(2, 1)  # pyright: ignore[reportGeneralTypeIssues]
     count, tables = conditions.count(3, 1), []

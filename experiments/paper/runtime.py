@@ -39,7 +39,9 @@ RACES = (
 
 
 def runtime(conditions: Conditions) -> Result:
-    """Return milliseconds for a path, one pair at a time, mean and standard deviation over the pairs."""
+    """Return milliseconds for a path, one pair at a time, mean and standard deviation over the
+    pairs.
+    """
     tables, curves = [], {}
     for race in RACES:
         sizes = race.sizes[:: conditions.count(1, 2)]

@@ -15,8 +15,8 @@ from benchmarks.baselines.flow_matching import (
     LearnedFlow,
     RectifiedFlow,
     fit_flow,
-    sample_on_lines,
     pair_optimally,
+    sample_on_lines,
     split_cells,
 )
 from geonet import Density, GaussianMixture, Grid

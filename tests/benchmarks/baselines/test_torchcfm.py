@@ -8,8 +8,8 @@ from benchmarks.baselines import flow_matching as learned_flow
 from benchmarks.baselines.flow_matching import (
     FlowMatching,
     RectifiedFlow,
-    sample_on_lines,
     pair_optimally,
+    sample_on_lines,
 )
 from geonet._utils import fork_rng
 
