@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from numbers import Real
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
-from geonet._validation import check_choice, check_instance, short_repr
+from geonet._validation import check_choice, check_instance, is_number, short_repr
 from geonet.errors import GeonetError, GridError
 
 Orientation = Literal["image", "plane"]
@@ -131,7 +130,7 @@ class Grid:
 
     def with_shape(self, shape: int | Sequence[int]) -> Grid:
         """Return a grid with other cells on the same box; one number serves every axis."""
-        if isinstance(shape, Real):
+        if is_number(shape):
             shape = _parse_shape(shape) * self.dimension
         return Grid(shape, self.lower, self.upper, self.orientation)
 
@@ -157,24 +156,24 @@ def check_grid(grid: Grid, name: str = "grid") -> None:
     check_instance(grid, Grid, name, "give a geonet.Grid(shape, lower, upper)", GridError)
 
 
-def _parse_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+def _parse_shape(shape: Any) -> tuple[int, ...]:
     try:
-        counts = (shape,) if isinstance(shape, Real) else tuple(shape)
+        counts = (shape,) if is_number(shape) else tuple(shape)
     except (TypeError, GeonetError) as error:
         raise GridError(f"shape is {short_repr(shape)}; give (n,), (n, m) or (n, m, k).") from error
     if not counts:
         raise GridError("A grid needs at least one axis; give shape as (n,), (n, m) or (n, m, k).")
     for axis, n in enumerate(counts):
-        if not isinstance(n, Real) or not n >= 2 or not math.isfinite(n) or int(n) != n:
+        if not is_number(n) or not n >= 2 or not math.isfinite(n) or int(n) != n:
             raise GridError(
                 f"Axis {axis} has {n} cells; give an integer of at least 2 for every axis."
             )
     return tuple(int(n) for n in counts)
 
 
-def _parse_corner(corner: float | Sequence[float], dimension: int, name: str) -> tuple[float, ...]:
+def _parse_corner(corner: Any, dimension: int, name: str) -> tuple[float, ...]:
     try:
-        values = (corner,) * dimension if isinstance(corner, Real) else tuple(corner)
+        values = (corner,) * dimension if is_number(corner) else tuple(corner)
         values = tuple(float(value) for value in values)
     except (TypeError, ValueError, OverflowError) as error:
         raise GridError(

@@ -46,7 +46,7 @@ class Geodesic(ABC):
         source: μ_0.
         target: μ_1.
         solver: name of the solver.
-        info: what the solver reports about its solution, such as iterations; part of `report`.
+        info: values that the solver reports, such as the number of iterations; part of `report`.
         distance_is_lower_bound: whether `distance` is a lower bound of W2, perhaps a loose one.
         frames_are_slow: whether every frame is a computation of its own.
     """
@@ -81,7 +81,7 @@ class Geodesic(ABC):
 
     @property
     def is_torch(self) -> bool:
-        """Whether results are torch tensors."""
+        """True if results are torch tensors."""
         return self.source.is_torch or self.target.is_torch
 
     @property

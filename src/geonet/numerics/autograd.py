@@ -5,8 +5,8 @@ W2² has them by the envelope theorem. Kantorovich's dual problem is
     ½W2²(μ_0, μ_1) = max ∫φ dμ_0 + ∫ψ dμ_1        over φ(x) + ψ(y) ≤ ½|x − y|²,
 
 so the gradient in μ_0 is the maximiser φ, and in μ_1 it is ψ. The potential of a path gives both,
-φ = −u_0 and ψ = u_1, and nothing has to be differentiated. Any other feasible pair, such as that of
-a network, gives a lower bound for all densities: it is a subgradient up to the duality gap.
+φ = −u_0 and ψ = u_1, and nothing has to be differentiated. Any other feasible pair, such as
+one of a network, gives a lower bound for all densities: it is a subgradient up to the duality gap.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @wraps(backward)
-    def guarded(ctx: Any, *upstream: Tensor) -> Any:
+    def wrapper(ctx: Any, *upstream: Tensor) -> Any:
         if torch.is_grad_enabled():
             raise UnavailableError(
                 "Only first derivatives are implemented here; leave create_graph=True out."
             )
         return backward(ctx, *upstream)
 
-    return guarded
+    return wrapper
 
 
 class _Envelope(torch.autograd.Function):
