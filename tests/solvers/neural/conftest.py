@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.func import grad, hessian, jacrev, jvp, vmap
 
-from geonet.solvers.neural.jets import Jet, variables
+from geonet.solvers.neural.jets import Jet, make_variables
 
 SECONDS = ("none", "laplacian", "hessian", "mixed")
 
@@ -35,7 +35,7 @@ def check_jets(generator):
         )
         for second in SECONDS:
             computed = jvp(
-                lambda x, second=second: parts(function(variables(x, times, second))),
+                lambda x, second=second: parts(function(make_variables(x, times, second))),
                 (points,),
                 (direction,),
             )
@@ -56,7 +56,7 @@ def check_weights(generator):
         weights = [p for p in network.parameters() if p.requires_grad]
         mixed = []
         for found in (
-            parts(network(variables(points, times, "mixed"))),
+            parts(network(make_variables(points, times, "mixed"))),
             parts_by_autograd(network, points, times),
         ):
             number = sum((part**2).sum() for part in found.values())

@@ -8,10 +8,10 @@ The forms of models, each a subclass of `model.Model`:
 - "transport" (`transport/`): the cosine series of the potential u at t = ½. Particles move along
   straight lines, x = y + (t − ½)∇u(y), so both ends give the density at any time and their
   mismatch certifies the path.
-- "cascade" (`cascade.py`, `unet.py`; universal-2d and universal-3d): learned Newton steps for u from
-  a coarse to a fine grid, for any two densities. Newton's method starts from it by default.
+- "cascade" (`cascade.py`, `unet.py`; universal-2d, universal-3d): learned Newton steps for u from a
+  coarse to a fine grid, for any two densities. By default Newton's method starts from it.
 
-`layers.py` has the layers of the DeepONets, `jets.py` derivatives in (x, t), `losses.py` batches and
-PDE residuals, `model.py` the base class, model files and their cache, `solver.py` and
+`layers.py` has the layers of the DeepONets, `jets.py` derivatives in (x, t), `losses.py` batches
+and PDE residuals, `model.py` the base class, model files and their cache, `solver.py` and
 `transport/solver.py` the solvers, `pretrained.py` the models that come with geonet.
 """

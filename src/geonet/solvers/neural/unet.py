@@ -213,13 +213,11 @@ class CompiledUNet:
     lanes = 4
 
     def __init__(self, net: SymmetricUNet):
-        self.widths = tuple(len(head.weight) for head in net.head)  # pyright: ignore[reportArgumentType]
+        self.widths = tuple(len(_weight(head)) for head in net.head)
         self.halvings = len(self.widths) - 1
         assert 0 < len(self.widths) <= MAX_LEVELS
-        self._down, self._up = (
-            [len(blocks.convolutions) for blocks in part]  # pyright: ignore[reportArgumentType]
-            for part in (net.down, net.up)
-        )
+        self._down = [len(_convolutions(blocks)) for blocks in net.down]
+        self._up = [len(_convolutions(blocks)) for blocks in net.up]
         self._weights = torch.cat(_flatten_weights(net, self.widths))
 
     def __call__(self, residual: Tensor, weight: Tensor, poisson: Tensor, threads: int) -> Tensor:
@@ -262,29 +260,32 @@ def _flatten_weights(net: SymmetricUNet, widths: Sequence[int]) -> list[Tensor]:
     """
     parts: list[Tensor] = []
     for k, width in enumerate(widths):
-        matrix = net.enter[k].weight
+        matrix, bias = _weight(net.enter[k]), net.enter[k].bias
         if k > 0:
-            matrix = torch.cat([matrix, net.fall[k - 1].weight])  # pyright: ignore[reportArgumentType]
+            matrix = torch.cat([matrix, _weight(net.fall[k - 1])])
         rows = 3 * INPUTS + (widths[k - 1] if k > 0 else 0)
-        parts += _pad_affine(matrix, net.enter[k].bias, rows, width)  # pyright: ignore[reportArgumentType]
+        parts += _pad_affine(matrix, bias, rows, width)  # pyright: ignore[reportArgumentType]
         parts += _flatten_blocks(net.down[k], width)
     for k in reversed(range(len(widths))):
         parts += _flatten_blocks(net.up[k], widths[k])
-        parts.append(_pad_columns(net.head[k].weight.T)[0])
+        parts.append(_pad_columns(_weight(net.head[k]).T)[0])
         if k > 0:
-            matrix = net.rise[k - 1].weight
             bias = torch.zeros(widths[k - 1])
-            parts += _pad_affine(matrix, bias, widths[k], widths[k - 1])  # pyright: ignore[reportArgumentType]
+            parts += _pad_affine(_weight(net.rise[k - 1]), bias, widths[k], widths[k - 1])
     return parts
 
 
 def _flatten_blocks(blocks: Module, width: int) -> list[Tensor]:
-    layers = blocks.convolutions
-    return [
-        part
-        for layer in layers  # pyright: ignore[reportGeneralTypeIssues]
-        for part in _pad_affine(layer.weight, layer.bias, 3 * width, width)
-    ]
+    layers = _convolutions(blocks)
+    return [p for own in layers for p in _pad_affine(own.weight, own.bias, 3 * width, width)]
+
+
+def _convolutions(blocks: Module) -> list[SymmetricConv]:
+    return list(blocks.convolutions)  # pyright: ignore[reportArgumentType, reportReturnType]
+
+
+def _weight(layer: Module) -> Tensor:
+    return layer.weight  # pyright: ignore[reportReturnType]
 
 
 def _pad_affine(matrix: Tensor, bias: Tensor, rows: int, columns: int) -> list[Tensor]:

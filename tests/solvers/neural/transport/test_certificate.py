@@ -1,4 +1,6 @@
-"""What a path proves about itself: the mismatch and both bounds on the distance."""
+"""Mismatch, bounds on the distance and calibration."""
+
+from __future__ import annotations
 
 import math
 
@@ -9,24 +11,33 @@ import geonet
 from geonet.density import Density
 from geonet.grid import Grid
 from geonet.mixture import BOX_1D, mixtures_1d
-from geonet.solvers.neural.transport.certificate import both_sides, ends_of, flow_bound
-from geonet.solvers.neural.transport.path import MidpointGeodesic
-from geonet.solvers.neural.transport.potential import unfolded
+from geonet.solvers.neural.transport.certificate import (
+    CONFIG,
+    Calibration,
+    benamou_brenier_bound,
+    fit_calibration,
+    pull_to_midpoint,
+)
+from geonet.solvers.neural.transport.path import CosineGeodesic
+from geonet.solvers.neural.transport.potential import scale_to_injective
+from geonet.solvers.neural.transport.splines import Splines
+
+
+def fit_splines(source, target, grid):
+    return Splines.through(source, grid), Splines.through(target, grid)
+
 
 DIMENSIONS = pytest.mark.parametrize("d", [1, 2, 3])
 
 
-def halfway_of(ends, coefficients):
-    return MidpointGeodesic(*ends, "by hand", {}, coefficients).halfway
-
-
-# ---- a potential that is right
+def certify_path(ends, coefficients):
+    return CosineGeodesic(*ends, "by hand", {}, coefficients).certificate
 
 
 @DIMENSIONS
-def test_a_right_potential_has_no_mismatch_and_sharp_bounds(known_pair, d):
+def test_exact_potential_has_sharp_bounds(known_pair, d):
     known = known_pair(d)
-    found = halfway_of((known.source, known.target), known.coefficients)
+    found = certify_path((known.source, known.target), known.coefficients)
     assert float(found.mismatch) < 1e-3
     assert float(found.lower) <= known.distance <= float(found.upper)
     assert float(found.upper - found.lower) < 5e-3 * known.distance
@@ -34,25 +45,22 @@ def test_a_right_potential_has_no_mismatch_and_sharp_bounds(known_pair, d):
 
 
 @DIMENSIONS
-def test_both_sides_are_the_density_halfway(known_pair, d):
+def test_midpoint_densities(known_pair, d):
     known, cells = known_pair(d), 20
-    ends = ends_of(known.source.tensor[None], known.target.tensor[None], known.source.grid)
-    sides = both_sides(known.coefficients, ends, cells)
+    ends = fit_splines(known.source.tensor[None], known.target.tensor[None], known.source.grid)
+    sides = pull_to_midpoint(known.coefficients, ends, cells)
     expected = known.density(0.5, Grid((cells,) * d)).flatten()
     for side in (sides.source, sides.target):
         assert float(side.mean()) == pytest.approx(1, abs=1e-5)
         assert float((side[0] - expected).abs().mean()) < 5e-3
 
 
-def test_the_smallest_determinant(potentials):
+def test_smallest_determinant(potentials):
     """In 1D it is 1 − ½ max|u″|."""
     ends = [Density(torch.ones(64), Grid(64))] * 2
-    found = halfway_of(ends, potentials(1, radius=1.5))
+    found = certify_path(ends, potentials(1, radius=1.5))
     assert float(found.determinant) == pytest.approx(0.25, abs=0.01)
-    assert float(halfway_of(ends, torch.zeros(1, 4)).determinant) == 1
-
-
-# ---- potentials that are wrong
+    assert float(certify_path(ends, torch.zeros(1, 4)).determinant) == 1
 
 
 def wrong_potentials(potentials, d, count):
@@ -61,15 +69,15 @@ def wrong_potentials(potentials, d, count):
         potentials(d, count, radius=radius, modes=8, seed=seed)
         for seed, radius in enumerate((0.0, 0.1, 0.5, 1.0, 1.9, 4.0))
     ]
-    return unfolded(torch.cat(parts)), len(parts)
+    return scale_to_injective(torch.cat(parts)), len(parts)
 
 
-def test_bounds_hold_for_any_potential_on_a_line(potentials):
-    mixture = mixtures_1d(8, torch.Generator().manual_seed(3)).on(BOX_1D)
+def test_bounds_hold_for_any_potential_in_1d(potentials):
+    mixture = mixtures_1d(8, torch.Generator().manual_seed(3)).to_density(BOX_1D)
     coefficients, repeats = wrong_potentials(potentials, 1, 4)
     source, target = (Density(part.repeat(repeats, 1), BOX_1D) for part in mixture.tensor.split(4))
     truth = geonet.geodesic(source, target, "quantile").distance / 10
-    found = halfway_of((source, target), coefficients)
+    found = certify_path((source, target), coefficients)
     assert bool((found.lower <= truth).all()) and bool((truth <= found.upper).all())
     assert bool((found.mismatch > 0.01).all())
     assert float((found.upper / truth).median()) < 8
@@ -84,27 +92,15 @@ def test_bounds_hold_for_any_potential(known_pair, potentials, d):
         Density(end.tensor.expand(count, *end.tensor.shape), end.grid)
         for end in (known.source, known.target)
     ]
-    found = halfway_of(ends, coefficients)
+    found = certify_path(ends, coefficients)
     assert float(found.lower.max()) <= known.distance <= float(found.upper.min())
     assert float(found.mismatch.min()) > 0.01
 
 
-def test_bounds_hold_for_unrelated_densities_of_a_plane(potentials):
-    grid = Grid((32, 32), 0.0, 4.0)
-    wave = torch.cos(torch.pi / 4 * grid.points())
-    source = Density((0.7 * wave.sum(-1)).exp(), grid)
-    target = Density((0.5 * wave[..., 0] - 0.8 * wave.prod(-1)).exp(), grid)
-    truth = float(geonet.geodesic(source, target, "monge-ampere").distance) / 4
-    coefficients, _ = wrong_potentials(potentials, 2, 1)
-    for own in coefficients:
-        found = halfway_of((source, target), own[None])
-        assert float(found.lower) <= truth <= float(found.upper)
-
-
-def test_a_slightly_wrong_potential_has_bounds_that_are_nearly_sharp(known_pair, potentials):
+def test_slightly_wrong_potential_has_nearly_sharp_bounds(known_pair, potentials):
     known = known_pair(2)
     wrong = known.coefficients + potentials(2, radius=0.05, seed=9)
-    found = halfway_of((known.source, known.target), wrong)
+    found = certify_path((known.source, known.target), wrong)
     assert float(found.lower) <= known.distance <= float(found.upper)
     assert 0.9 * known.distance < float(found.lower)
     assert float(found.upper) < 1.2 * known.distance
@@ -112,23 +108,14 @@ def test_a_slightly_wrong_potential_has_bounds_that_are_nearly_sharp(known_pair,
     assert float(found.distance) == pytest.approx(known.distance, rel=0.005)  # of second order
 
 
-def test_without_a_potential_nothing_is_known_from_below(known_pair):
-    known = known_pair(1)
-    found = halfway_of((known.source, known.target), torch.zeros(1, 4))
-    assert float(found.lower) == 0 and float(found.distance) == 0
-    apart = (known.source.tensor - known.target.tensor).abs().mean()
-    assert float(found.mismatch) == pytest.approx(float(apart), rel=1e-2)
-    assert known.distance <= float(found.upper)
-
-
-def test_bounds_hold_in_a_box_that_is_no_cube(potentials):
+def test_bounds_hold_in_a_rectangle(potentials):
     """Both densities lie in the left half of it, so nothing comes near its faces."""
     grid = Grid((64, 32), 0.0, (2.0, 1.0))
-    ends = [geonet.GaussianMixture.isotropic([[c, 0.5]], 0.1).on(grid) for c in (0.45, 0.6)]
+    ends = [geonet.GaussianMixture.isotropic([[c, 0.5]], 0.1).to_density(grid) for c in (0.45, 0.6)]
     truth = 0.15 / 2  # a translation, relative to the cube's side
     coefficients, _ = wrong_potentials(potentials, 2, 1)
     for own in coefficients:
-        found = halfway_of(ends, own[None])
+        found = certify_path(ends, own[None])
         assert float(found.lower) <= truth <= float(found.upper)
 
 
@@ -152,29 +139,26 @@ def test_bounds_hold_for_densities_with_jumps(potentials, d, cells, start, shift
             right[tuple(place)] = -4 / (math.pi * k) ** 2 * shift / cells
             if k == 1:
                 guess[tuple(place)] = -0.45 * shift / cells
-    for own in (0 * guess, guess, unfolded(right)):
-        found = halfway_of(ends, own)
+    for own in (0 * guess, guess, scale_to_injective(right)):
+        found = certify_path(ends, own)
         assert float(found.lower) <= truth <= float(found.upper)
 
 
-def test_what_the_cells_do_not_see_counts_as_a_mismatch():
+def test_missing_mass_counts_as_mismatch():
     """Two needles between the cells where both sides are compared."""
     values = torch.zeros(2, 4000)
     values[0, 1010:1013] = values[1, 3010:3013] = 1.0
     source, target = values[:, None] * 4000 / 3
-    sides = both_sides(torch.zeros(1, 4), ends_of(source, target, Grid(4000)), 20)
+    sides = pull_to_midpoint(torch.zeros(1, 4), fit_splines(source, target, Grid(4000)), 20)
     assert float(sides.missing) > 0.5
     assert sides.mismatch().tolist() == [2.0]
 
 
-def test_a_map_that_folds_proves_nothing(known_pair):
+def test_folding_maps_have_no_bounds(known_pair):
     known = known_pair(1, radius=1.9, cells=400)
-    found = halfway_of((known.source, known.target), 1.1 * known.coefficients)
+    found = certify_path((known.source, known.target), 1.1 * known.coefficients)
     assert float(found.distance) > 0.1 and float(found.determinant) < 0
     assert float(found.lower) == 0 and math.isinf(float(found.upper))
-
-
-# ---- the bound by a flow
 
 
 def relative(values):
@@ -187,45 +171,51 @@ def exact_on_a_line(first, second):
     return geonet.geodesic(Density(first, grid), Density(second, grid), "quantile").distance
 
 
-def test_the_flow_bound_holds_on_a_line(generator):
+def test_flow_bound_holds_in_1d(generator):
     k = torch.arange(1, 7, dtype=torch.float64)
     x = Grid(200).points()[:, 0]
     waves = torch.cos(math.pi * k[:, None] * x)
     draws = torch.randn(2, 20, 6, dtype=torch.float64, generator=generator) / k
     first, second = (relative((draw @ waves).exp()) for draw in draws)
-    bound, truth = flow_bound(first, second, 200, 1), exact_on_a_line(first, second)
+    bound, truth = benamou_brenier_bound(first, second, 200, 1), exact_on_a_line(first, second)
     assert bool((truth <= 1.001 * bound).all())
     assert float((bound / truth).median()) < 2.5
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_the_flow_bound_is_sharp_for_small_differences(k):
+def test_flow_bound_is_sharp_for_small_differences(k):
     x = Grid(200).points()[None, :, 0]
     first = torch.ones_like(x)
     second = 1 + 0.01 * torch.cos(math.pi * k * x)
-    bound = float(flow_bound(first, second, 200, 1))
+    bound = float(benamou_brenier_bound(first, second, 200, 1))
     assert bound == pytest.approx(0.01 / math.sqrt(2) / (k * math.pi), rel=0.02)
     assert bound == pytest.approx(float(exact_on_a_line(first, second)), rel=0.02)
 
 
 @pytest.mark.parametrize("d", [2, 3])
-def test_the_flow_bound_along_one_axis_is_that_of_a_line(d):
+def test_flow_bound_along_one_axis_equals_1d(d):
     x = Grid(20).points()[:, 0]
     line = (1 + 0.3 * torch.cos(math.pi * x), 1 - 0.2 * torch.cos(2 * math.pi * x))
     filled = [
         relative(v.reshape(20, *(1,) * (d - 1)).expand((20,) * d).reshape(1, -1)) for v in line
     ]
-    expected = flow_bound(*(relative(v[None]) for v in line), 20, 1)
-    assert torch.allclose(flow_bound(*filled, 20, d), expected, rtol=1e-5)
+    expected = benamou_brenier_bound(*(relative(v[None]) for v in line), 20, 1)
+    assert torch.allclose(benamou_brenier_bound(*filled, 20, d), expected, rtol=1e-5)
 
 
-def test_the_flow_bound_where_there_is_no_mass():
-    """What is not shared goes across the whole cube, at most."""
-    first, second = torch.zeros(2, 1, 10, dtype=torch.float64)
-    first[0, :5] = second[0, 5:] = 2.0
-    assert float(flow_bound(first, second, 10, 1)) == pytest.approx(1.0)
-    assert float(exact_on_a_line(first, second)) == pytest.approx(0.5)
-    assert float(flow_bound(first, first, 10, 1)) == 0
-    second = (first + torch.ones_like(first)) / 2
-    bound = float(flow_bound(first, second, 10, 1))
-    assert float(exact_on_a_line(first, second)) <= bound <= 0.5**0.5 + 1e-9
+def test_error_estimate():
+    mismatch = torch.tensor([0.0, 1e-4, 0.1, 2.0], dtype=torch.float64)
+    error = Calibration(0.2, 0.01).estimate_error(mismatch)
+    assert float(error[0]) == 0
+    assert float(error[1]) == pytest.approx(0.2e-4, rel=0.01)
+    assert bool((error.diff() > 0).all()) and float(error[2]) > 0.2 * 0.1
+    assert float(Calibration(5.0, 0.01).estimate_error(mismatch)[-1]) == 2
+
+
+def test_fit_calibration():
+    mismatch = torch.tensor([0.01, 0.02, 0.04], dtype=torch.float64)
+    errors = torch.tensor([[0.0, 0.001, 0.0], [0.0, 0.003, 0.006], [0.04, 0.0, 0.0]])
+    found = fit_calibration(mismatch, errors)
+    assert found.slope == pytest.approx(0.3)  # of 0.1, 0.3 and 1 the middle one
+    spread = math.log(2) * math.sqrt(2 / 3)
+    assert found.limit == pytest.approx(0.02 * math.exp(CONFIG.deviations * spread))

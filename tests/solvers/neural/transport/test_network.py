@@ -1,43 +1,129 @@
+"""The network of the transport form: symmetries, modes and loss."""
+
+from __future__ import annotations
+
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from geonet.grid import Grid
-from geonet.solvers.neural.jets import variables
-from geonet.solvers.neural.layers import cartesian
-from geonet.solvers.neural.model import build
+from geonet.solvers.neural.jets import select_columns
+from geonet.solvers.neural.losses import Batch, LossSettings
+from geonet.solvers.neural.model import build_model
 from geonet.solvers.neural.transport.network import (
-    FAINT,
-    POTENTIAL_SCALE,
+    ClassLinear,
+    ImageGELU,
+    SymmetricMLP,
+    TransportLoss,
+    TransportNet,
     TransportSettings,
-    analysis,
-    classes,
-    cosine_products,
-    decay,
-    hadamard,
-    softening,
+    analysis_matrix,
+    coefficient_scale,
+    hadamard_matrix,
+    heat_factors,
+    parity_classes,
 )
+from geonet.training.problems import cartesian_batch, make_problem, sensor_points
 
-# At its first jvp torch warns of itself.
 pytestmark = [
     pytest.mark.usefixtures("double_precision"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),
 ]
 
+
+SYMMETRIES = [1, 2, 3, 4]
+
+
+def flip_classes(z, symmetry):
+    """Features (classes, ...) under one of the symmetries: its odd classes change their sign."""
+    odd = torch.tensor([bool(c >> symmetry & 1) for c in range(len(z))])
+    return torch.where(odd.reshape(-1, *(1,) * (z.ndim - 1)), -z, z)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
+def test_hadamard_matrices(size):
+    matrix = hadamard_matrix(size)
+    assert matrix.shape == (size, size)
+    assert torch.equal(matrix, matrix.T)
+    assert torch.allclose(matrix @ matrix, torch.eye(size), atol=1e-15)
+    assert torch.allclose(matrix.abs(), torch.full((size, size), size**-0.5))
+
+
+def test_one_matrix_per_class(generator):
+    layer = ClassLinear(4, 3, 2)
+    z = torch.randn(4, 5, 3, generator=generator)
+    expected = [part @ weight for part, weight in zip(z, layer.weights, strict=True)]
+    assert torch.allclose(layer(z), torch.stack(expected), atol=1e-15)
+    assert len({tuple(weight.flatten().tolist()) for weight in layer.weights}) == 4
+
+
+@pytest.mark.parametrize("k", SYMMETRIES)
+def test_activation_acts_on_images(k, generator):
+    """A feature whose images are known: every one goes through GELU by itself."""
+    activation = ImageGELU(3)
+    activation.bias.data = torch.randn(3, generator=generator)
+    images = torch.randn(2**k, 5, 3, generator=generator)
+    z = torch.einsum("ij, jbw -> ibw", hadamard_matrix(2**k), images)
+    expected = torch.nn.functional.gelu(images + activation.bias)
+    found = torch.einsum("ij, jbw -> ibw", hadamard_matrix(2**k), activation(z))
+    assert torch.allclose(found, expected, atol=1e-14)
+
+
+def random_mlp(k, randomised, kept=slice(None)):
+    return randomised(SymmetricMLP(k, inputs=3, width=5, depth=2, outputs=4, output_classes=kept))
+
+
+@pytest.mark.parametrize("k", SYMMETRIES)
+def test_network_commutes_with_every_symmetry(k, randomised, generator):
+    mlp = random_mlp(k, randomised)
+    x = torch.randn(2**k, 6, 3, generator=generator)
+    answer = mlp(x)
+    for symmetry in range(k):
+        assert torch.allclose(
+            mlp(flip_classes(x, symmetry)), flip_classes(answer, symmetry), atol=1e-13
+        )
+        assert not torch.allclose(answer, flip_classes(answer, symmetry), atol=1e-2)
+
+
+def test_output_classes(randomised, generator):
+    mlp = random_mlp(3, randomised)
+    x = torch.randn(8, 6, 3, generator=generator)
+    upper = SymmetricMLP(3, 3, 5, 2, 4, slice(4, None))
+    assert [len(layer.weights) for layer in (upper.output, upper.direct)] == [4, 4]
+    state = mlp.state_dict()
+    for name in ("output", "direct"):
+        matrices = [state.pop(f"{name}.weights.{c}") for c in range(8)]
+        state |= {f"{name}.weights.{c}": matrix for c, matrix in enumerate(matrices[4:])}
+    upper.load_state_dict(state)
+    assert torch.allclose(upper(x), mlp(x)[4:], atol=1e-14)
+
+
+def test_residual_blocks_formula(randomised, generator):
+    mlp = random_mlp(2, randomised)
+    x = torch.randn(4, 6, 3, generator=generator)
+    z = mlp.first(x)
+    z = z + mlp.blocks[0](mlp.activations[0](z))
+    z = z + mlp.blocks[1](mlp.activations[1](z))
+    expected = mlp.output(mlp.activations[2](z)) + mlp.direct(x)
+    assert len(mlp.blocks) == 2
+    assert torch.allclose(mlp(x), expected, atol=1e-14)
+
+
 DIMENSIONS = [1, 2, 3]
-KEPT = (hadamard, analysis, classes, decay, softening)
+CACHED = (hadamard_matrix, analysis_matrix, parity_classes, coefficient_scale, heat_factors)
 
 
 @pytest.fixture(autouse=True)
 def double_matrices():
     """Matrices that were kept in single precision are made again."""
-    for function in KEPT:
+    for function in CACHED:
         function.cache_clear()
     yield
-    for function in KEPT:
+    for function in CACHED:
         function.cache_clear()
 
 
@@ -49,7 +135,7 @@ def settings_of(d, **changes):
 @pytest.fixture
 def network(randomised):
     def made(d, **changes):
-        return randomised(build(settings_of(d, **changes), 0)).requires_grad_(False)
+        return randomised(build_model(settings_of(d, **changes), 0)).requires_grad_(False)
 
     return made
 
@@ -92,60 +178,37 @@ def net(request, d, network, densities):
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
-def test_odd_under_the_swap_of_the_ends(d, net, densities):
+def test_potential_is_odd_under_the_swap(d, net, densities):
     a, b = densities(net), densities(net)
-    there, back = net.potential(a, b), net.potential(b, a)
+    there, back = net.predict(a, b), net.predict(b, a)
     assert there.shape == (4, 4**d)
     assert there.abs().max() > 1e-3
     assert torch.allclose(back, -there, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
-def test_zero_between_equal_ends(d, net, densities):
-    a = densities(net)
-    assert net.potential(a, a).abs().max() < 1e-15
-    assert net.potential(a, a.roll(1, 0)).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("d", DIMENSIONS)
 def test_commutes_with_reflections(d, net, densities):
     a, b = densities(net), densities(net)
-    straight = net.potential(a, b)
+    straight = net.predict(a, b)
     for axis in range(d):
-        mirrored = net.potential(reflected(a, d, axis), reflected(b, d, axis))
+        mirrored = net.predict(reflected(a, d, axis), reflected(b, d, axis))
         signs = (-1.0) ** frequencies(d, 4)[:, axis]
         assert torch.allclose(mirrored, signs * straight, rtol=0, atol=1e-14)
         assert not torch.allclose(mirrored, straight, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
-def test_reflections_move_the_potential_with_the_densities(d, net, densities, generator):
-    """u at reflected points, where nothing is said about modes."""
-    a, b = densities(net), densities(net)
-    points, times = torch.rand(5, d, generator=generator), torch.zeros(5)
-
-    def potential(a, b, points):
-        return cartesian(net.potential(a, b), net.basis(variables(points, times, "none"))).value
-
-    for axis in range(d):
-        there = points.clone()
-        there[:, axis] = 1 - there[:, axis]
-        mirrored = potential(reflected(a, d, axis), reflected(b, d, axis), there)
-        assert torch.allclose(mirrored, potential(a, b, points), rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("d", DIMENSIONS)
-def test_standardised_modes_of_typical_densities(d, network, densities):
+def test_prepare_standardises_the_modes(d, network, densities):
     """Mean zero for even modes, spread one for those that are not faint."""
     net = network(d)
     typical = densities(net, 50)
     net.prepare(typical)
-    modes = typical @ analysis(d, 7, 6, torch.float64)
+    modes = typical @ analysis_matrix(d, 7, 6, torch.float64)
     even = (frequencies(d, 6) % 2 == 0).all(1)
     seen = (modes - net.mean) * net.gain
     assert seen[:, even].mean(0).abs().max() < 1e-12
     assert not net.mean[~even].any()
-    assert torch.allclose(seen.std(0), modes.std(0) / (modes.std(0) + FAINT))
+    assert torch.allclose(seen.std(0), modes.std(0) / (modes.std(0) + TransportNet.min_spread))
     assert modes[:, ~even].mean(0).abs().max() > 1e-3
 
 
@@ -161,25 +224,20 @@ def test_jets_of_the_basis(d, network, check_jets):
     check_jets(basis, d)
 
 
-def test_the_basis_has_as_many_modes_as_asked_for():
-    z = variables(torch.tensor([[0.3, 0.6]]), torch.zeros(1), "hessian")
-    assert cosine_products(z, 5).data.shape == (7, 1, 25)
-
-
 @pytest.mark.parametrize("d", DIMENSIONS)
-def test_analysis_takes_series_to_their_coefficients(d, generator):
+def test_analysis_matrix_returns_coefficients(d, generator):
     """∫cos² is ½ along each axis where k > 0."""
     k = frequencies(d, 4)
     series = torch.randn(3, len(k), generator=generator)
     x = centres(6, d)
     values = series @ torch.cos(math.pi * k[:, None] * x).prod(-1)
     expected = series * 0.5 ** (k > 0).sum(1)
-    assert torch.allclose(values @ analysis(d, 6, 4, torch.float64), expected, atol=1e-14)
+    assert torch.allclose(values @ analysis_matrix(d, 6, 4, torch.float64), expected, atol=1e-14)
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
-def test_classes_sort_modes_by_their_parities(d):
-    order, back = classes(d, 6)
+def test_parity_classes(d):
+    order, back = parity_classes(d, 6)
     k = frequencies(d, 6)
     assert order.shape == (2**d, 3**d)
     for c, members in enumerate(order):
@@ -189,18 +247,18 @@ def test_classes_sort_modes_by_their_parities(d):
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
-def test_the_linear_path_takes_every_mode_to_itself(d, densities):
+def test_skip_connection_keeps_the_modes(d, densities):
     """With the identity for every class, and nothing else, nothing is out of its place."""
-    net = build(settings_of(d, seen=4, modes=4), 0).requires_grad_(False)
+    net = build_model(settings_of(d, seen=4, modes=4), 0).requires_grad_(False)
     net.prepare(densities(net, 50))
     for parameter in net.parameters():
         parameter.zero_()
     for weight in net.network.direct.weights:
         weight.copy_(torch.eye(2**d))
     a, b = densities(net), densities(net)
-    difference = (a - b) @ analysis(d, 7, 4, torch.float64) / 2
-    size = POTENTIAL_SCALE / (1 + (frequencies(d, 4) ** 2).sum(1)) ** 1.5
-    assert torch.allclose(net.potential(a, b), net.gain * difference * size, atol=1e-15)
+    difference = (a - b) @ analysis_matrix(d, 7, 4, torch.float64) / 2
+    size = 0.1 / (1 + (frequencies(d, 4) ** 2).sum(1)) ** 1.5
+    assert torch.allclose(net.predict(a, b), net.gain * difference * size, atol=1e-15)
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
@@ -215,55 +273,106 @@ def test_blur_is_a_heat_flow(d, network):
 
     narrow = [gaussian(middle, 0.048) for middle in (0.45, 0.55)]
     wide = [gaussian(middle, 0.08) for middle in (0.45, 0.55)]
-    blurred, expected = net.potential(*narrow, blur=0.064), net.potential(*wide)
+    blurred, expected = net.predict(*narrow, blur=0.064), net.predict(*wide)
     assert torch.allclose(blurred, expected, rtol=0, atol=1e-6 * expected.abs().max().item())
-    plain = net.potential(*narrow)
+    plain = net.predict(*narrow)
     assert not torch.allclose(plain, expected, rtol=0, atol=1e-2 * expected.abs().max().item())
 
 
-@pytest.mark.parametrize("d", DIMENSIONS)
-def test_blur_multiplies_the_modes_before_they_are_standardised(d, network, densities):
-    net = network(d, sensors=6)  # as many modes as sensors, so that modes give the values
-    net.prepare(densities(net, 50))
-    a, b = densities(net), densities(net)
-    matrix = analysis(d, 6, 6, torch.float64)
-    soft = torch.exp(-0.5 * (0.1 * math.pi) ** 2 * (frequencies(d, 6) ** 2).sum(1))
-    smooth = [(end @ matrix * soft) @ torch.linalg.inv(matrix) for end in (a, b)]
-    assert torch.allclose(net.potential(a, b, blur=0.1), net.potential(*smooth), atol=1e-12)
-    assert not torch.allclose(net.potential(a, b), net.potential(*smooth), atol=1e-3)
-
-
-def test_no_blur_changes_nothing():
-    assert torch.equal(softening(2, 5, 0.0), torch.ones(25))
-
-
-def test_mean_and_gain_are_kept_but_not_trained(network):
-    net = network(1)
-    assert {"mean", "gain"} < set(net.state_dict())
-    assert not {"mean", "gain"} & {name for name, _ in net.named_parameters()}
-
-
-def test_one_pair_is_answered_as_in_a_batch(network, densities):
-    net = network(2)
-    a, b = densities(net), densities(net)
-    alone = torch.cat([net.potential(a[n : n + 1], b[n : n + 1]) for n in range(4)])
-    assert torch.allclose(net.potential(a, b), alone, rtol=0, atol=1e-15)
-
-
-def test_matrices_are_made_once():
-    assert analysis(2, 6, 4, torch.float64) is analysis(2, 6, 4, torch.float64)
-    assert analysis(2, 6, 4, torch.float32).dtype == torch.float32
-
-
-def test_matrices_made_in_inference_mode_serve_training(densities):
-    net = build(settings_of(2), 0)
+def test_matrices_of_inference_mode_can_be_trained(densities):
+    net = build_model(settings_of(2), 0)
     a, b = densities(net), densities(net)
     with torch.inference_mode():
-        expected = net.potential(a, b, blur=0.1)
+        expected = net.predict(a, b, blur=0.1)
     with torch.no_grad():
-        assert torch.equal(net.potential(a, b, blur=0.1), expected)
-    found = net.potential(a, b, blur=0.1)
+        assert torch.equal(net.predict(a, b, blur=0.1), expected)
+    found = net.predict(a, b, blur=0.1)
     found.square().sum().backward()
     # With gradients GELU is torch's own, another formula that rounds otherwise (6e-8).
     assert torch.allclose(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
     assert all(p.grad is not None for p in net.parameters())
+
+
+# ---- loss
+
+
+class Bowls(torch.nn.Module):
+    """u(y) = ½cy² in 1D, one c for each pair: ∇u = cy and D²u = c."""
+
+    def __init__(self, *c):
+        super().__init__()
+        self.c = torch.nn.Parameter(torch.tensor(c)[:, None])
+
+    def predict(self, source, target):
+        return self.c
+
+    def basis(self, z):
+        y = select_columns(z, 0, 1)
+        return z.like(0.5 * (y * y).data)
+
+
+def bowl_loss(*pairs, at=(0.5,), floor=0.25):
+    """Return the loss of pairs (c, a) with μ0 = a + x and μ1 = 2 + x."""
+    c, a = zip(*pairs, strict=True)
+    start = torch.tensor(a)[:, None]
+    ends = (lambda x: start + x[..., 0], lambda x: 2 + x[..., 0])
+    points = torch.tensor(at)[:, None]
+    none = torch.empty(len(c), 0)
+    batch = Batch(none, none, points, points[:, 0], points[:0], none, none, ends, False)
+    loss = TransportLoss(Bowls(*c), LossSettings(floor=floor))
+    return loss, loss(batch)
+
+
+@pytest.mark.parametrize(
+    ("pair", "mismatch", "folds"),
+    [
+        # ρ0 = (1 + ¼)·½ = 0.625, ρ1 = (2 + ¾)·1½ = 4.125
+        ((1.0, 1.0), 3.5**2 / (4.75 + 0.25), 0.0),
+        # ρ0 = (1 − ¼)·(−½) = −0.375, ρ1 = (2 + 1¼)·2½ = 8.125
+        ((3.0, 1.0), 8.5**2 / (7.75 + 0.25), 0.55**2),
+        # ρ0 = (41 − ¼)·(−½) = −20.375, and the sum is negative
+        ((3.0, 41.0), 28.5**2 / (12.25 + 0.25), 0.55**2),
+        # determinants 0.03 and 1.97: no fold, but close
+        ((1.94, 1.0), (1.015 * 0.03 - 2.985 * 1.97) ** 2 / (5.9109 + 0.25), 0.02**2),
+        ((0.0, 2.0), 0.0, 0.0),
+    ],
+)
+def test_loss_values(pair, mismatch, folds):
+    loss, terms = bowl_loss(pair)
+    assert terms["mismatch"].item() == pytest.approx(mismatch, rel=1e-9, abs=1e-14)
+    assert terms["folds"].item() == pytest.approx(folds, rel=1e-9, abs=1e-14)
+    assert torch.equal(loss.total(terms), terms["mismatch"] + terms["folds"])
+
+
+def test_loss_gradients():
+    """The denominator has none: with dρ0/dc = −¾ and dρ1/dc = 1¾ the slope is 2·3½·2½/5."""
+    loss, terms = bowl_loss((1.0, 1.0))
+    (slope,) = torch.autograd.grad(terms["mismatch"], loss.model.c)
+    assert slope.item() == pytest.approx(3.5)
+    loss, terms = bowl_loss((3.0, 1.0), (1.0, 1.0))
+    (slope,) = torch.autograd.grad(terms["folds"], loss.model.c)
+    assert slope.flatten().tolist() == pytest.approx([0.55 / 2, 0.0])  # 2·0.55·½, over two pairs
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_loss_of_equal_and_swapped_ends(d, network):
+    torch.set_default_dtype(torch.float32)  # of trainings
+    settings = settings_of(d, sensors=6, seen=4)
+    model = build_model(settings, 1)
+    noise = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.5 * torch.randn(p.shape, generator=noise)
+    problem, sensors = make_problem(f"mixtures-{d}d"), sensor_points(6, d)
+    batch = cartesian_batch(problem, sensors, 3, 8, 0, torch.Generator().manual_seed(3))
+    loss = model.build_loss(LossSettings(floor=0.3), problem.box)
+    assert type(loss) is TransportLoss and loss.floor == 0.3
+    same = loss(replace(batch, target=batch.source, ends=(batch.ends[0],) * 2))
+    assert same["mismatch"] < 1e-9 and same["folds"] == 0
+    swapped = replace(batch, source=batch.target, target=batch.source, ends=batch.ends[::-1])
+    terms, back = loss(batch), loss(swapped)
+    assert terms["mismatch"] > 1e-3
+    assert all(torch.allclose(terms[name], back[name], rtol=1e-4) for name in terms)
+    loss.total(terms).backward()
+    for name, p in model.named_parameters():
+        assert p.grad is not None and p.grad.abs().max() > 1e-12, name

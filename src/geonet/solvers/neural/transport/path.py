@@ -52,7 +52,7 @@ class CosineGeodesic(Geodesic):
         coefficients: c, (B, modes, …, modes), of u(x) = Σ_k c_k Π_i cos(k_i π x_i) in the unit cube
             around the box, with |eigenvalues of ½D²u| < 1.
         calibration: relation of mismatch and error of this solver; None if it was not measured.
-        usual: whether each pair is in the distribution of the training, (B,).
+        in_distribution: whether each pair is in the distribution of the training, (B,).
         pairs: source and target with their splines, if these were computed already.
         differentiable_coefficients: the coefficients in double precision, with gradients in source
             and target.
@@ -68,7 +68,7 @@ class CosineGeodesic(Geodesic):
         info: dict[str, Any],
         coefficients: Tensor,
         calibration: Calibration | None = None,
-        usual: Tensor | None = None,
+        in_distribution: Tensor | None = None,
         pairs: DensityPairs | None = None,
         differentiable_coefficients: Tensor | None = None,
     ):
@@ -76,7 +76,7 @@ class CosineGeodesic(Geodesic):
         self.differentiable_coefficients = differentiable_coefficients
         self.coefficients = coefficients
         self.calibration = calibration
-        self.usual = usual
+        self.in_distribution = in_distribution
         self.pairs = pairs or DensityPairs(source.detach(), target.detach())
         self.box = self.pairs.box
 
@@ -89,7 +89,7 @@ class CosineGeodesic(Geodesic):
             self._pair_info(k),
             self.coefficients[k : k + 1],
             self.calibration,
-            None if self.usual is None else self.usual[k : k + 1],
+            None if self.in_distribution is None else self.in_distribution[k : k + 1],
             differentiable_coefficients=None
             if differentiable is None
             else differentiable[k : k + 1],
@@ -173,8 +173,8 @@ class CosineGeodesic(Geodesic):
         }
         if self.calibration is not None:
             checks["error_estimate"] = self.estimate_error()
-        if self.usual is not None:
-            checks["in_distribution"] = self.usual
+        if self.in_distribution is not None:
+            checks["in_distribution"] = self.in_distribution
         return {name: check.reshape(self.batch) for name, check in checks.items()}
 
     # ---- scattered points: double precision, one pair after the other
@@ -209,8 +209,8 @@ class CosineGeodesic(Geodesic):
         state = {"coefficients": self.coefficients.numpy()}
         if self.calibration is not None:
             state["calibration"] = np.array([self.calibration.slope, self.calibration.limit])
-        if self.usual is not None:
-            state["usual"] = self.usual.numpy()
+        if self.in_distribution is not None:
+            state["in_distribution"] = self.in_distribution.numpy()
         return state
 
     @classmethod
@@ -224,7 +224,7 @@ class CosineGeodesic(Geodesic):
             info,
             tensors["coefficients"],
             None if calibration is None else Calibration(*calibration.tolist()),
-            tensors.get("usual"),
+            tensors.get("in_distribution"),
         )
 
 

@@ -108,7 +108,7 @@ class TransportSolver(NetworkSolver):
                 return own
             start = to_splines(path.coefficients[k].double(), shape, sides)
             solution = midpoint.solve_from(source, target, start)
-            solution.solver, solution.usual = self.name, None if path.usual is None else False
+            solution.solver, solution.in_distribution = self.name, None if path.in_distribution is None else False
             solution.info |= path.info | {"corrected": True}
             return solution
 

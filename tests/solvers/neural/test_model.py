@@ -1,4 +1,4 @@
-"""Model files: what is written comes back; whatever else is refused in one sentence."""
+"""Settings, construction, files and cache of models."""
 
 from __future__ import annotations
 
@@ -18,14 +18,87 @@ from safetensors.torch import load_file, save_file
 import geonet
 from geonet._toml import to_table
 from geonet.cli import main
-from geonet.errors import FileError
-from geonet.solvers.neural.geonet import GeONetSettings
-from geonet.solvers.neural.model import Branch, Trunk, build, load_model, save_model, write_tensors
+from geonet.errors import ConfigError, FileError, SolverError
+from geonet.solvers.neural import model as opening
+from geonet.solvers.neural.deeponet import DeepONetSettings, DensityNet
+from geonet.solvers.neural.geonet import GeONet, GeONetSettings
+from geonet.solvers.neural.model import (
+    MAX_SIZE,
+    Branch,
+    Trunk,
+    build_model,
+    load_cached,
+    load_model,
+    save_model,
+    write_tensors,
+)
+from geonet.solvers.neural.transport.network import TransportNet, TransportSettings
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"dimension": 0}, "dimension"),
+        ({"dimension": 4}, "dimension"),
+        ({"sensors": 1}, "sensors"),
+        ({"sensors": 4097}, "sensors"),
+        ({"seen": 0}, "seen"),
+        ({"seen": 31}, "even"),
+        ({"dimension": 3, "sensors": 200, "seen": 102}, "seen"),
+        ({"modes": -2}, "modes"),
+        ({"dimension": 2, "modes": 1026}, "modes"),
+        ({"sensors": 30}, "30 sensors"),
+        ({"width": 0}, "width"),
+        ({"width": MAX_SIZE + 1}, "width"),
+        ({"depth": 101}, "depth"),
+    ],
+)
+def test_invalid_transport_settings(settings, word):
+    with pytest.raises(ConfigError, match=word):
+        TransportSettings(**settings)
+
+
+@pytest.mark.parametrize("kind", [GeONetSettings, DeepONetSettings])
+@pytest.mark.parametrize("settings", [{"dimension": 4}, {"rank": 0}, {"rank": MAX_SIZE + 1}])
+def test_invalid_operator_settings(kind, settings):
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        kind(**settings)
+
+
+SMALL = {
+    GeONet: GeONetSettings(sensors=3, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2)),
+    DensityNet: DeepONetSettings(
+        sensors=3, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2)
+    ),
+    TransportNet: TransportSettings(sensors=6, seen=4, modes=6, width=3, depth=2),
+}
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_settings_select_the_model_class(kind):
+    for model in (build_model(SMALL[kind], 0), build_model(SMALL[kind])):
+        assert type(model) is kind
+        assert model.settings == SMALL[kind]
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_weights_depend_only_on_the_seed(kind):
+    first = build_model(SMALL[kind], 7).state_dict()
+    torch.rand(3)  # moves torch's own stream
+    again, other = (
+        build_model(SMALL[kind], 7).state_dict(),
+        build_model(SMALL[kind], 8).state_dict(),
+    )
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not all(torch.equal(first[name], other[name]) for name in first)
+
 
 TINY = GeONetSettings(
     sensors=12, rank=6, branch=Branch(width=8, depth=3), trunk=Trunk(width=8, depth=3)
 )
-SETTINGS = {
+
+
+ARCHITECTURES = {
     "plain": TINY,
     "symmetric": dataclasses.replace(TINY, swap_symmetry="both"),
     "perceptrons": dataclasses.replace(
@@ -49,7 +122,7 @@ SETTINGS = {
 @pytest.fixture
 def file(tmp_path):
     """A whole model file."""
-    return save_model(tmp_path / "model.safetensors", build(TINY, 0), {"name": "tiny"})
+    return save_model(tmp_path / "model.safetensors", build_model(TINY, 0), {"name": "tiny"})
 
 
 @pytest.fixture
@@ -62,8 +135,8 @@ def line_pair(tmp_path):
 
 
 @pytest.fixture
-def refused(line_pair, capsys):
-    """A file is refused by `load_model`, and with exit code 2 and one line by `geonet`."""
+def assert_rejected(line_pair, capsys):
+    """A file is assert_rejected by `load_model`, and with exit code 2 and one line by `geonet`."""
 
     def check(file: Path, message: str) -> None:
         with pytest.raises(FileError) as caught:
@@ -89,13 +162,10 @@ def _header(file: Path) -> dict:
     return json.loads(json.loads(file.read_bytes()[8 : 8 + length])["__metadata__"]["geonet"])
 
 
-# ---- what is written comes back
-
-
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_round_trip(tmp_path, generator, name):
-    settings = SETTINGS[name]
-    model = build(settings, 3)
+    settings = ARCHITECTURES[name]
+    model = build_model(settings, 3)
     file = save_model(tmp_path / "model.safetensors", model, {"name": name, "epsilon": 0.25})
     loaded, header = load_model(file)
     assert loaded.settings == settings
@@ -109,17 +179,17 @@ def test_round_trip(tmp_path, generator, name):
         assert torch.equal(getattr(model, part).basis(z), getattr(loaded, part).basis(z))
 
 
-def test_a_file_says_which_densities_are_usual(tmp_path, generator):
-    model = build(TINY, 3)
+def test_input_distribution_round_trip(tmp_path, generator):
+    model = build_model(TINY, 3)
     model.prepare(torch.rand(100, 12, generator=generator))
     loaded, _ = load_model(save_model(tmp_path / "model.safetensors", model, {}))
     asked = 2 * torch.rand(20, 12, generator=generator)
-    assert loaded.usual.known
+    assert loaded.usual.is_fitted
     assert torch.equal(loaded.usual.distance(asked), model.usual.distance(asked))
     assert torch.equal(loaded.usual(asked), model.usual(asked))
 
 
-def test_a_file_of_an_earlier_version(file, line_pair):
+def test_older_files_load(file, line_pair):
     """It knows nothing of usual densities, nor of settings that came later; all else is the same.
 
     Whether a pair is like those of the training is told by the ends, if the model was tested.
@@ -135,24 +205,13 @@ def test_a_file_of_an_earlier_version(file, line_pair):
         write_tensors(file, old, header | tested)
         model, _ = load_model(file)
         assert model.settings == TINY
-        assert not model.usual.known
+        assert not model.usual.is_fitted
         path = geonet.geodesic(*ends, solver=str(file))
         assert path.report.in_distribution is expected
         assert torch.equal(path.density([0.0, 0.4]).tensor, now.density([0.0, 0.4]).tensor)
 
 
-def test_a_path_that_an_earlier_version_saved(file, line_pair):
-    """It has no usual densities either."""
-    path = geonet.geodesic(*map(geonet.read, line_pair), solver=str(file))
-    state = path._state()
-    old = {name: array for name, array in state.items() if "usual." not in name}
-    assert len(old) < len(state)
-    loaded = type(path)._from_state(path.source, path.target, path.solver, path.notes, old)
-    assert torch.equal(loaded.density(0.4).tensor, path.density(0.4).tensor)
-    assert loaded.report.in_distribution is None
-
-
-def test_a_loaded_model_is_ready_for_use(file):
+def test_loaded_models_are_frozen(file):
     model, _ = load_model(file)
     assert not model.training
     for parameter in model.parameters():
@@ -160,42 +219,22 @@ def test_a_loaded_model_is_ready_for_use(file):
         assert (parameter.device.type, parameter.dtype) == ("cpu", torch.float32)
 
 
-def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(FileError, match="The folder .*nowhere does not exist; create it first."):
-        save_model(tmp_path / "nowhere" / "model.safetensors", build(TINY, 0), {})
-
-
-def test_a_model_can_be_read_by_others(file):
-    """As any file that is written here: the mode is what the umask leaves."""
-    plain = file.with_name("plain.txt")
-    plain.write_text("")
-    assert oct(file.stat().st_mode) == oct(plain.stat().st_mode)
-
-
-# ---- broken files
-
-
-def test_missing_empty_and_no_file(refused, tmp_path):
-    refused(tmp_path / "nowhere.safetensors", "There is no file")
+def test_missing_empty_and_folder(assert_rejected, tmp_path):
+    assert_rejected(tmp_path / "nowhere.safetensors", "There is no file")
     (tmp_path / "folder.safetensors").mkdir()
-    refused(tmp_path / "folder.safetensors", "is a folder; give a file.")
+    assert_rejected(tmp_path / "folder.safetensors", "is a folder; give a file.")
     (tmp_path / "empty.safetensors").write_bytes(b"")
-    refused(tmp_path / "empty.safetensors", "is empty; write it again.")
+    assert_rejected(tmp_path / "empty.safetensors", "is empty; write it again.")
 
 
 @pytest.mark.parametrize("kept", [1, 8, 9, 200, 0.5, 0.9, -1])
-def test_cut_off(refused, file, kept):
+def test_truncated_files(assert_rejected, file, kept):
     whole = file.read_bytes()
     file.write_bytes(whole[: kept if isinstance(kept, int) else int(kept * len(whole))])
-    refused(file, f"Cannot read {file} as a geonet model")
+    assert_rejected(file, f"Cannot read {file} as a geonet model")
 
 
-def test_more_than_the_whole(refused, file):
-    file.write_bytes(file.read_bytes() + b"more")
-    refused(file, f"Cannot read {file} as a geonet model")
-
-
-def test_any_flipped_bit_is_found(file):
+def test_flipped_bits_are_detected(file):
     """In the length, the header and the weights; never anything but a `FileError`."""
     whole = file.read_bytes()
     (length,) = struct.unpack("<Q", whole[:8])
@@ -210,15 +249,7 @@ def test_any_flipped_bit_is_found(file):
             load_model(file)
 
 
-@pytest.mark.parametrize("place", ["name", "weights"])
-def test_a_flipped_byte_has_its_own_line(refused, file, place):
-    whole = bytearray(file.read_bytes())
-    whole[whole.index(b"tiny") if place == "name" else -10] ^= 1
-    file.write_bytes(whole)
-    refused(file, "was changed after it was written; get the file again.")
-
-
-def test_a_pickle_is_never_executed(refused, tmp_path):
+def test_pickles_are_not_executed(assert_rejected, tmp_path):
     class Trap:
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "sprung"),)
@@ -226,50 +257,48 @@ def test_a_pickle_is_never_executed(refused, tmp_path):
     file = tmp_path / "model.safetensors"
     for write in (lambda: file.write_bytes(pickle.dumps(Trap())), lambda: torch.save(Trap(), file)):
         write()
-        refused(file, f"Cannot read {file} as a geonet model")
+        assert_rejected(file, f"Cannot read {file} as a geonet model")
         assert not (tmp_path / "sprung").exists()
     with pytest.raises(FileExistsError):  # the trap works
         (tmp_path / "sprung").mkdir()
         pickle.loads(pickle.dumps(Trap()))
 
 
-def test_tensors_of_someone_else(refused, tmp_path):
+def test_foreign_safetensors(assert_rejected, tmp_path):
     file = tmp_path / "model.safetensors"
     for metadata in (None, {"format": "pt"}, {"geonet": "{}"}):
         save_file({"weight": torch.zeros(3)}, file, metadata)
-        refused(file, "holds tensors but is not a geonet model; `geonet train` writes one.")
-
-
-# ---- forged files: the checksum fits
+        assert_rejected(file, "holds tensors but is not a geonet model; `geonet train` writes one.")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "has format 2 and kind 'geonet', which this version does not know"),
+        ({"format": 2}, "has format 2 and kind 'geonet', which this version does not support"),
         ({"format": None}, "has format None"),
         ({"kind": "checkpoint"}, "has format 1 and kind 'checkpoint'"),
-        ({"architecture": None}, "describes no model"),
-        ({"architecture": [1]}, "describes no model"),
-        ({"architecture": {"ranks": 3}}, "no model: Unknown key ranks; did you mean 'rank'?"),
-        ({"architecture": {"rank": "6"}}, "describes no model: rank is '6'; give a whole number"),
-        ({"architecture": {"rank": -6}}, "describes no model: rank is -6; give 1 to 1048576"),
+        ({"architecture": None}, "has an invalid architecture"),
+        ({"architecture": [1]}, "has an invalid architecture"),
+        ({"architecture": {"ranks": 3}}, "architecture: Unknown key ranks; did you mean 'rank'?"),
+        (
+            {"architecture": {"rank": "6"}},
+            "rank is '6'",
+        ),
+        (
+            {"architecture": {"rank": -6}},
+            "rank is -6",
+        ),
         ({"architecture": to_table(dataclasses.replace(TINY, rank=7))}, "do not fit its arch"),
         ({"architecture": to_table(dataclasses.replace(TINY, dimension=2))}, "do not fit its arch"),
-        ({"architecture": to_table(SETTINGS["perceptrons"])}, "do not fit its architecture"),
+        ({"architecture": to_table(ARCHITECTURES["perceptrons"])}, "do not fit its architecture"),
     ],
 )
-def test_another_header(refused, file, changes, message):
-    refused(_rewrite(file, _header(file) | changes), message)
-
-
-@pytest.mark.parametrize("header", [[1, 2], "text"])
-def test_a_header_that_is_no_table(refused, file, header):
-    refused(_rewrite(file, header), str(file))
+def test_invalid_headers(assert_rejected, file, changes, message):
+    assert_rejected(_rewrite(file, _header(file) | changes), message)
 
 
 @pytest.mark.parametrize("epsilon", ["much", [0.1], -1.0, float("nan"), 10**400])
-def test_an_epsilon_that_makes_no_sense(file, line_pair, epsilon):
+def test_invalid_epsilon(file, line_pair, epsilon):
     """Read by the solver, so it has to be sound."""
     _rewrite(file, _header(file) | {"epsilon": epsilon})
     with pytest.raises(FileError, match="epsilon"):
@@ -277,22 +306,22 @@ def test_an_epsilon_that_makes_no_sense(file, line_pair, epsilon):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite(refused, file, value):
+def test_non_finite_weights(assert_rejected, file, value):
     name = "density.branches.0.first.bias"
     _rewrite(file, **{name: torch.full((8,), value)})
-    refused(file, f"The weights {name} in {file} are not finite; get the file again.")
+    assert_rejected(file, f"The weights {name} in {file} are not finite")
 
 
-def test_other_weights(refused, file):
+def test_missing_and_additional_weights(assert_rejected, file):
     _rewrite(file, more=torch.zeros(3))
-    refused(file, "do not fit its architecture")
+    assert_rejected(file, "do not fit its architecture")
     tensors = load_file(file)
     del tensors["more"], tensors["density.branches.0.first.bias"]
     write_tensors(file, tensors, _header(file))
-    refused(file, "do not fit its architecture")
+    assert_rejected(file, "do not fit its architecture")
 
 
-def test_a_huge_architecture_takes_no_memory(refused, file):
+def test_huge_architecture_allocates_nothing(assert_rejected, file):
     """Terabytes, if they were allocated; 200 MB are allowed."""
     huge = GeONetSettings(
         dimension=3,
@@ -303,7 +332,7 @@ def test_a_huge_architecture_takes_no_memory(refused, file):
     )
     _rewrite(file, _header(file) | {"architecture": to_table(huge)})
     before = _resident()
-    refused(file, "do not fit its architecture")
+    assert_rejected(file, "do not fit its architecture")
     assert _resident() - before < 200e6
 
 
@@ -312,10 +341,54 @@ def _resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def test_a_loaded_model_does_not_change_with_its_file(file):
+def test_weights_are_copied_from_the_file(file):
     """The weights are read, not mapped: `cp` over the file would change them, or crash."""
     model, _ = load_model(file)
     before = [parameter.clone() for parameter in model.parameters()]
     file.write_bytes(bytes(len(file.read_bytes())))
     for parameter, value in zip(model.parameters(), before, strict=True):
         assert torch.equal(parameter, value)
+
+
+LINE = TransportSettings(sensors=8, seen=4, modes=4, width=3, depth=1)
+OTHER = GeONetSettings(
+    sensors=8, rank=4, branch=Branch(width=4, depth=3), trunk=Trunk(width=4, depth=3)
+)
+
+
+@pytest.fixture
+def line_file(tmp_path):
+    return save_model(tmp_path / "model.safetensors", build_model(LINE, 0), {"name": "tiny"})
+
+
+def test_load_cached_returns_model_and_header(line_file):
+    model, header = load_cached(line_file, 1)
+    assert isinstance(model, TransportNet)
+    assert (model.settings, header["name"], header["kind"]) == (LINE, "tiny", "transport")
+
+
+def test_files_are_read_once(line_file, monkeypatch):
+    first, _ = load_cached(line_file, 1)
+    monkeypatch.setattr(opening, "load_model", lambda *_: pytest.fail("read again"))
+    assert load_cached(line_file, 1)[0] is first
+
+
+@pytest.mark.parametrize("how", ["time", "size"])
+def test_changed_files_are_read_again(line_file, how):
+    first, _ = load_cached(line_file, 1)
+    before = line_file.stat().st_mtime_ns
+    save_model(
+        line_file, build_model(LINE, 1), {"name": "tiny" if how == "time" else "another name"}
+    )
+    os.utime(line_file, ns=(before, before + 1 if how == "time" else before))
+    second, _ = load_cached(line_file, 1)
+    assert second is not first
+
+
+def test_other_forms_are_rejected(line_file, tmp_path):
+    other = save_model(tmp_path / "other.safetensors", build_model(OTHER, 0), {})
+    for wrong, kind, named in ((line_file, "geonet", "transport"), (other, "transport", "geonet")):
+        with pytest.raises(SolverError) as caught:
+            load_cached(wrong, 1, kind)
+        assert f"is of the kind '{named}', which this solver does not support" in str(caught.value)
+        assert f"solver={str(wrong)!r}." in str(caught.value)
