@@ -200,7 +200,7 @@ class Report:
 
     @property
     def is_distance_uncertain(self) -> bool:
-        """Whether the distance of any pair is outside its bounds or too uncertain."""
+        """True if the distance of any pair is outside its bounds or too uncertain."""
         return any(pair._is_uncertain() for pair in self.pairs())
 
     # ---- Properties of single pairs, for the summary
@@ -219,13 +219,13 @@ class Report:
     def _still(self) -> float:
         return THRESHOLDS.motionless * (self.cell or 0.0)
 
-    def _displacement(self: Any) -> float:
+    def _rms_displacement(self: Any) -> float:
         """Return the rms displacement: W2 within its bounds, or the lower bound."""
         low, high = self.distance_lower_bound, self.distance_upper_bound
         return low if self.distance is None else min(max(self.distance, low), high)
 
     def _is_mostly_blur(self: Any) -> bool:
-        return self.blur is not None and self.blur > self._displacement()
+        return self.blur is not None and self.blur > self._rms_displacement()
 
     def _stopped_early(self) -> bool:
         return self.info.get("converged") is False or bool(self.info.get("stopped early at t"))
@@ -306,7 +306,7 @@ def _describe_motion(report: Any, solver: SolverInfo) -> Iterator[str]:
     is_missed = max(report.source_error, report.target_error) > THRESHOLDS.missed
     if not is_missed and not report._is_still():
         at_least = "at least " if report.distance is None else ""
-        yield f"Mass moves {at_least}{report._format_length(report._displacement())} (rms)."
+        yield f"Mass moves {at_least}{report._format_length(report._rms_displacement())} (rms)."
     if report._is_uncertain() or not solver.exact:
         low = _round_bound(report.distance_lower_bound, ROUND_FLOOR)
         high = _round_bound(report.distance_upper_bound, ROUND_CEILING)
@@ -450,8 +450,8 @@ def measure_discontinuity(path: Geodesic) -> Tensor | None:
     """Return the share of the mass with a neighbour that ends elsewhere, (batch?).
 
     The source is resampled to at most 64 cells in 1D, 32² in 2D and 16³ in 3D, so that the share
-    does not depend on the resolution. None if the path has no trajectories, or if they are those of
-    noisy particles or of single cells.
+    does not depend on the resolution. None if the path has no trajectories, or only
+    trajectories of noisy particles or single cells.
     """
     if isinstance(path, BatchedGeodesic):
         shares = [measure_discontinuity(pair) for pair in path.paths]

@@ -40,9 +40,8 @@ Plan = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 class LinearProgram(Solver):
     """Exact optimal plan between the cell centres, by POT's network simplex.
 
-    It takes any densities in any dimension. Mass travels straight from cell to cell. On its way it
-    fills a box of one cell's size, and every cell of the output takes its share, so the mass is
-    exact. Velocity and potential follow from the dual variables by the Hopf–Lax formula.
+    It takes any densities in any dimension. Mass moves straight from cell to cell in boxes of one
+    cell's size, so the mass is exact. Velocity and potential follow from the dual variables.
 
     Size limits it: the cost matrix has the square of the number of non-empty cells. Above
     `max_cells` it raises `SolverError`, or solves on a coarser grid with `coarsen=True`. The
