@@ -7,7 +7,6 @@ import html
 import json
 import re
 import zlib
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from geonet._files import atomic_write
@@ -161,42 +160,34 @@ def _image_overlays(path: Geodesic) -> tuple[dict[str, Floats], dict[str, str]]:
     return overlays, missing
 
 
-def compute_overlays(
-    path: Geodesic, particles: int = 240
-) -> tuple[dict[str, Floats], dict[str, str]]:
+def compute_overlays(path: Geodesic) -> tuple[dict[str, Floats], dict[str, str]]:
     """Return the layers that the viewer draws over the densities.
 
     Returns:
         Arrays by name, and an error message for each one that the solver does not provide.
-        "particles": positions at 9 equally spaced times as fractions of the box, (9, N, d).
+        "particles": positions at 9 equally spaced times as fractions of the box, (9, 240, d).
         "potential": u_t at 5 equally spaced times on a coarse grid, (5, *shape).
     """
-    layers: dict[str, Callable[[], ArrayLike | Tensor]] = {
-        "particles": lambda: _trace_particles(path, particles),
-        "potential": lambda: _sample_potential(path),
-    }
     overlays: dict[str, Floats] = {}
     missing: dict[str, str] = {}
-    for name, compute in layers.items():
+    for name, compute in (("particles", _trace_particles), ("potential", _sample_potential)):
         try:
-            overlays[name] = to_numpy(compute()).astype(np.float32)
+            overlays[name] = compute(path).astype(np.float32)
         except UnavailableError as error:
             missing[name] = str(error)
     return overlays, missing
 
 
-def _trace_particles(path: Geodesic, count: int) -> np.ndarray:
-    times = torch.linspace(0, 1, 9, dtype=torch.float64)
-    points = to_numpy(path.trajectories(times, spread_particles(path.source, count)))
-    return (points - np.array(path.grid.lower)) / np.array(path.grid.lengths)
+def _trace_particles(path: Geodesic) -> np.ndarray:
+    points = path.trajectories(np.linspace(0, 1, 9), spread_particles(path.source, 240))
+    return (to_numpy(points) - np.array(path.grid.lower)) / np.array(path.grid.lengths)
 
 
-def _sample_potential(path: Geodesic, cells: int = 32) -> ArrayLike | Tensor:
-    """Return the potential on `cells` cells along the longest axis, enough for contour lines."""
-    times = torch.linspace(0, 1, 5, dtype=torch.float64)
+def _sample_potential(path: Geodesic) -> np.ndarray:
+    """Return the potential on 32 cells along the longest axis, enough for contour lines."""
     longest = max(path.grid.shape)
-    coarse = path.grid.with_shape(tuple(max(2, cells * n // longest) for n in path.grid.shape))
-    return path.potential(times, coarse.points())
+    coarse = path.grid.with_shape([max(2, 32 * n // longest) for n in path.grid.shape])
+    return to_numpy(path.potential(np.linspace(0, 1, 5), coarse.points()))
 
 
 def spread_particles(density: Density, count: int) -> Tensor:
