@@ -16,9 +16,24 @@ from benchmarks.records import Curve, fit_slope
 from benchmarks.timing import repeat_within
 from geonet.density import Density
 from geonet.errors import InputError
-from geonet.evaluation import SEED, ReferencePairs, TestSet, sample_pairs
+from geonet.evaluation import (
+    SEED,
+    ReferencePairs,
+    TestSet,
+    prescribed_map_geodesic,
+    random_potential,
+    sample_pairs,
+)
 from geonet.grid import Grid
-from geonet.mixture import BOX_1D, BOX_2D, GaussianMixture, mixtures_1d, mixtures_2d
+from geonet.mixture import (
+    BOX_1D,
+    BOX_2D,
+    BOX_3D,
+    GaussianMixture,
+    mixtures_1d,
+    mixtures_2d,
+    mixtures_3d,
+)
 from geonet.paths import QUARTERS
 from geonet.solvers.registry import make_solver
 
@@ -234,3 +249,22 @@ def measure_curves(ladder: Ladder) -> list[Curve]:
 def _curve(solver: str, axis: str, along: dict[int, float]) -> Curve:
     values, seconds = list(along), list(along.values())
     return Curve(solver, axis, values, seconds, fit_slope(values, seconds))
+
+
+def prescribed_map_pairs(count: int = 20, seed: int = SEED) -> ReferencePairs:
+    """Draw 3D mixtures and push them along random potentials: exact by construction."""
+    generator = torch.Generator().manual_seed(seed)
+    mixtures = mixtures_3d(count, generator)
+    paths = [
+        prescribed_map_geodesic(
+            mixtures[k].to_density(BOX_3D), random_potential(BOX_3D, generator, 3, 0.5)
+        )
+        for k in range(count)
+    ]
+    frames = torch.stack([path.density(QUARTERS).tensor for path in paths])
+    return ReferencePairs(
+        Density(torch.stack([path.source.tensor for path in paths]), BOX_3D),
+        Density(torch.stack([path.target.tensor for path in paths]), BOX_3D),
+        Density.from_unnormalized(frames, BOX_3D),
+        torch.stack([path._distance() for path in paths]),
+    )

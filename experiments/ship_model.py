@@ -19,17 +19,11 @@ from learned_solvers import errors_of
 
 from benchmarks.pages import ROOT, format_table
 from benchmarks.results import describe_machine
+from benchmarks.suites import prescribed_map_pairs
 from benchmarks.timing import make_generator
 from geonet._files import atomic_write
 from geonet._toml import from_table, read_toml, to_toml
-from geonet.evaluation import (
-    PAIRS,
-    SEED,
-    TEST_SETS,
-    prescribed_map_pairs,
-    reference_frames,
-    sample_pairs,
-)
+from geonet.evaluation import PAIRS, SEED, TEST_SETS, reference_frames, sample_pairs
 from geonet.metrics import l1
 from geonet.paths import QUARTERS
 from geonet.solvers.neural.cascade import CascadeNet

@@ -12,7 +12,6 @@ from geonet.evaluation import (
     TestSet,
     measure,
     prescribed_map_geodesic,
-    prescribed_map_pairs,
     random_potential,
     reference_for_pair,
     reference_frames,
@@ -20,7 +19,7 @@ from geonet.evaluation import (
     sample_pairs,
 )
 from geonet.metrics import l1, mass_error
-from geonet.mixture import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d
+from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.paths import QUARTERS
 from geonet.solvers.quantile import Quantile
 from geonet.solvers.registry import make_solver
@@ -303,12 +302,3 @@ def test_pairs_in_2d_without_a_smooth_map_are_left_out(monkeypatch):
     for name in ("source", "target", "truth"):
         assert torch.equal(getattr(pairs, name).tensor, getattr(whole, name).tensor[:1])
     assert torch.equal(pairs.distance, whole.distance[:1])
-
-
-def test_prescribed_pairs_in_3d():
-    pairs = prescribed_map_pairs(2)
-    assert pairs.source.mixture is None and pairs.truth.tensor.shape == (2, 5, *BOX_3D.shape)
-    for q, end in ((0, pairs.source), (-1, pairs.target)):
-        frame = Density.from_unnormalized(pairs.truth.tensor[:, q], BOX_3D)
-        assert float(l1(frame, end).max()) < 1e-3
-    assert float(pairs.distance.min()) > 0

@@ -15,8 +15,9 @@ import torch
 import geonet
 from benchmarks.pages import ROOT, Cells, format_table, publish
 from benchmarks.results import format_digits, record_provenance
+from benchmarks.suites import prescribed_map_pairs
 from experiments.paper.published_values import TABLE_2
-from geonet.evaluation import TEST_SETS, ReferencePairs, TestSet, prescribed_map_pairs, sample_pairs
+from geonet.evaluation import TEST_SETS, ReferencePairs, TestSet, sample_pairs
 from geonet.metrics import l1, mass_error, negativity
 from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 from geonet.paths import QUARTERS

@@ -23,15 +23,7 @@ from geonet.density import Density
 from geonet.errors import ConvergenceError, DensityError, GeonetError, InputError, UnavailableError
 from geonet.grid import Grid
 from geonet.metrics import l1_tensor
-from geonet.mixture import (
-    BOX_1D,
-    BOX_2D,
-    BOX_3D,
-    GaussianMixture,
-    mixtures_1d,
-    mixtures_2d,
-    mixtures_3d,
-)
+from geonet.mixture import BOX_1D, BOX_2D, GaussianMixture, mixtures_1d, mixtures_2d
 from geonet.numerics.characteristics import Characteristics
 from geonet.numerics.cosine import CosineSeries
 from geonet.paths import QUARTERS, Geodesic
@@ -361,25 +353,6 @@ def _smooth_path(first: GaussianMixture, second: GaussianMixture, grid: Grid) ->
         return make_solver("monge-ampere")(first.to_density(grid), second.to_density(grid))
     except ConvergenceError:  # for some pairs that are far out of distribution
         return None
-
-
-def prescribed_map_pairs(count: int = 20, seed: int = SEED) -> ReferencePairs:
-    """Draw 3D mixtures and push them along random potentials: exact by construction."""
-    generator = torch.Generator().manual_seed(seed)
-    mixtures = mixtures_3d(count, generator)
-    paths = [
-        prescribed_map_geodesic(
-            mixtures[k].to_density(BOX_3D), random_potential(BOX_3D, generator, 3, 0.5)
-        )
-        for k in range(count)
-    ]
-    frames = torch.stack([path.density(QUARTERS).tensor for path in paths])
-    return ReferencePairs(
-        Density(torch.stack([path.source.tensor for path in paths]), BOX_3D),
-        Density(torch.stack([path.target.tensor for path in paths]), BOX_3D),
-        Density.from_unnormalized(frames, BOX_3D),
-        torch.stack([path._distance() for path in paths]),
-    )
 
 
 def _slice(mixture: GaussianMixture, which: slice) -> GaussianMixture:

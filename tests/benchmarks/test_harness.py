@@ -30,7 +30,7 @@ from benchmarks.records import (
     read_benchmark,
 )
 from benchmarks.run import make_plan, run_benchmark
-from benchmarks.suites import QUICK_CELLS, SUITES, Suite
+from benchmarks.suites import QUICK_CELLS, SUITES, Suite, prescribed_map_pairs
 from benchmarks.tables import make_tables
 from benchmarks.timing import repeat_within
 from benchmarks.worker import Limits
@@ -199,3 +199,11 @@ def test_incomplete_results_are_rejected(tmp_path):
     replace(result, scaling=[]).save(tmp_path)
     with pytest.raises(SystemExit, match="lacks"):
         page.read_results(tmp_path)
+
+
+def test_prescribed_pairs_in_3d_have_values_on_cells_and_exact_ends():
+    pairs = prescribed_map_pairs(2)
+    assert pairs.source.mixture is None and float(pairs.distance.min()) > 0
+    for k, end in ((0, pairs.source), (-1, pairs.target)):
+        error = (pairs.truth.tensor[:, k] - end.tensor).abs().sum((1, 2, 3)) * end.grid.cell_volume
+        assert float(error.max()) < 1e-3
