@@ -1,7 +1,7 @@
 """Read damaged files with every reader and count the outcomes.
 
-`PYTHONPATH=. python tests/trust/fuzz.py --cases 10000 --seed 1` prints a table. Only results and one-line
-GeonetErrors are allowed: other exceptions, warnings, hangs and high memory use are failures.
+`PYTHONPATH=. python tests/trust/fuzz.py --cases 10000 --seed 1` prints a table. Only results and
+one-line GeonetErrors are allowed: other exceptions, warnings, hangs and high memory use fail.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""The tests with other versions of NumPy, SciPy, POT, xarray and Dask, and with other arithmetic.
+"""Run the tests with other versions of dependencies and with other arithmetic.
 
-Version rows: the oldest and the newest of these that geonet says it takes. Each is a virtual
-environment in runs/matrix, laid over this one: only these are its own.
+Version rows: the oldest and newest supported versions of NumPy, SciPy, POT, xarray and Dask, each
+in a virtual environment in runs/matrix on top of this one.
 
-Variant rows: the same numbers from other instructions, summed in another order, by other loops, by
-more threads, and from tensors that lie elsewhere in memory. What passes in all of them depends on
-no one machine.
+Variant rows: other instruction sets, summation orders, kernels, numbers of threads and alignments.
 
 `python tests/trust/matrix.py` prints a table; `--rows oldest avx2` runs two rows, further arguments
 go to pytest.
@@ -29,58 +27,49 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "runs" / "matrix"
-NAMES = (
-    *("numpy", "scipy", "POT"),
-    *("xarray", "pandas", "dask", "distributed", "zarr", "netCDF4"),
-)
-BESIDE_OLDEST = ("crc32c", "pytz")  # which the oldest Zarr and pandas import
-# The oldest SciPy that takes NumPy 2 is newer than the oldest that geonet takes.
+NAMES = "numpy scipy POT xarray pandas dask distributed zarr netCDF4".split()  # noqa: SIM905
+BESIDE_OLDEST = ("crc32c", "pytz")  # imported by the oldest Zarr and pandas
+# The oldest SciPy with NumPy 2 is newer than the oldest supported one.
 TURN = ("numpy==2.0.0", "scipy==1.13.0")
-CORE = (
-    *("tests/measures", "tests/solvers/exact", "tests/solvers/learned", "tests/test_api.py"),
-    *("tests/solvers/entropic/test_schrodinger.py", "tests/solvers/entropic/test_barycenter.py"),
-    *("tests/solvers/test_laws.py", "tests/solvers/test_auto.py", "tests/geodesics/test_base.py"),
-    *("tests/xarray", "tests/cli/test_interp.py"),
-)
-# JAX, which OTT needs and POT imports where it finds it, takes no old NumPy.
+CORE = ["tests/test_api.py", "tests/test_density.py", "tests/test_io.py", "tests/test_paths.py"]
+CORE += ["tests/solvers", "tests/xarray", "tests/cli/test_interp.py"]
+# JAX, which OTT needs and POT imports, does not support old NumPy.
 LEFT_OUT, WITHOUT_JAX = ("-k", "not ott"), {"POT_BACKEND_DISABLE_JAX": "1"}
-# Said by what was built for a newer NumPy; NumPy itself ignores it.
+# A warning of packages that were built for a newer NumPy.
 HARMLESS = ("-W", "ignore:numpy.ndarray size changed:RuntimeWarning")
-# Where numbers are computed.
-NUMBERS = tuple(
-    f"tests/{part}"
-    for part in (
-        *("measures", "fields", "geodesics", "operators", "optimizers", "solvers", "training"),
-        "export",
-    )
-)
+NUMERICAL = [
+    *CORE[:4],
+    "tests/test_gradients.py",
+    "tests/numerics",
+    "tests/solvers",
+    "tests/training",
+]
 VARIANTS = {
-    "plain": {"ATEN_CPU_CAPABILITY": "default"},  # instructions that every x86-64 has
+    "plain": {"ATEN_CPU_CAPABILITY": "default"},  # baseline x86-64
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
-    "mkl": {"MKL_CBWR": "COMPATIBLE"},  # products by another path
+    "mkl": {"MKL_CBWR": "COMPATIBLE"},  # another code path for products
     "uncompiled": {"GEONET_COMPILED": "0"},
-    # Threads that sleep while they wait: the workers of pytest share the cores.
     "threads": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"},
     "misaligned": {"GEONET_MISALIGNED": "1"},  # tests/conftest.py
 }
 
 
 class Outcome(NamedTuple):
-    """What came out of a row.
+    """The outcome of a row.
 
     Attributes:
-        setting: versions, or variables.
-        told: the last line of pytest, or why the row was skipped.
-        passed: whether that is as it should be.
+        setting: versions or environment variables.
+        summary: the last line of pytest, or the reason for a skip.
+        passed: whether the tests passed or were skipped.
     """
 
     setting: str
-    told: str
+    summary: str
     passed: bool
 
 
 def main() -> int:
-    """Run the rows and print what came out; 1 if tests failed in one."""
+    """Run the rows and print the outcomes; return 1 if tests failed."""
     names = [*_versions_to_install(), *VARIANTS]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -94,7 +83,7 @@ def main() -> int:
         outcome = row(name, more)
         failed += [] if outcome.passed else [name]
         minutes = (perf_counter() - began) / 60
-        lines.append(f"{name:<10} {outcome.setting:<44} {minutes:4.1f} min  {outcome.told}")
+        lines.append(f"{name:<10} {outcome.setting:<44} {minutes:4.1f} min  {outcome.summary}")
         print(lines[-1], flush=True)
     print("\n".join(["", f"{'row':<10} {'setting':<44} {'time':<8}  outcome", *lines]))
     if failed:
@@ -103,7 +92,7 @@ def main() -> int:
 
 
 def _versions_to_install() -> dict[str, list[str]]:
-    """What to install, by the name of the row."""
+    """Return the packages to install by the name of the row."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = project["dependencies"] + project["optional-dependencies"]["xarray"]
     parts = (line.partition(">=") for line in lines)
@@ -126,9 +115,9 @@ def _version_row(name: str, more: list[str]) -> Outcome:
     _overlay(place)
     found = _versions(python)
     if found == [version(one) for one in NAMES]:
-        return Outcome(_said(found), "skipped: these are what all other tests run with", True)
-    told, passed = _tests(python, [*LEFT_OUT, *HARMLESS, *CORE, *more], WITHOUT_JAX)
-    return Outcome(_said(found), told, passed)
+        return Outcome(_format_versions(found), "skipped: the versions of this environment", True)
+    summary, passed = _tests(python, [*LEFT_OUT, *HARMLESS, *CORE, *more], WITHOUT_JAX)
+    return Outcome(_format_versions(found), summary, passed)
 
 
 def _variant_row(name: str, more: list[str]) -> Outcome:
@@ -136,29 +125,29 @@ def _variant_row(name: str, more: list[str]) -> Outcome:
     setting = " ".join(f"{key}={value}" for key, value in variables.items())
     if name == "avx2" and torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "NO AVX"):
         return Outcome(setting, "skipped: this machine has no AVX2", True)
-    told, passed = _tests(Path(sys.executable), [*NUMBERS, *more], variables)
-    return Outcome(setting, told, passed)
+    summary, passed = _tests(Path(sys.executable), [*NUMERICAL, *more], variables)
+    return Outcome(setting, summary, passed)
 
 
 def _tests(python: Path, arguments: list[str], variables: dict[str, str]) -> tuple[str, bool]:
-    """The last line of pytest, and whether all passed; what failed is printed."""
+    """Run pytest; return its last line and whether all tests passed, and print failures."""
     command = [str(python), "-m", "pytest", "-q", "--tb=short", *arguments]
     environment = _environment(variables | {"PYTHONPATH": "src"})
     tests = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     if tests.returncode:
         print(tests.stdout[-6000:], tests.stderr[-2000:])
-    lines = tests.stdout.strip().splitlines() or ["pytest said nothing"]
+    lines = tests.stdout.strip().splitlines() or ["no output of pytest"]
     return lines[-1], tests.returncode == 0
 
 
 def _environment(variables: dict[str, str]) -> dict[str, str]:
-    """This process's, but for the pins of versions, with other variables."""
+    """Return the environment of this process without version pins, with other variables."""
     free = {key: value for key, value in os.environ.items() if not key.endswith("_CONSTRAINT")}
     return free | variables
 
 
 def _overlay(place: Path) -> None:
-    """What the environment lacks it finds here."""
+    """Make the packages of this environment visible to the new one."""
     (packages,) = (place / "lib").glob("python*/site-packages")
     (packages / "below.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
@@ -169,7 +158,7 @@ def _versions(python: Path) -> list[str]:
     return done.stdout.split()
 
 
-def _said(versions: list[str]) -> str:
+def _format_versions(versions: list[str]) -> str:
     return ", ".join(f"{name} {one}" for name, one in zip(NAMES, versions, strict=True))
 
 
