@@ -27,12 +27,12 @@ def demo(
     """
     ensure_dir(output)
     from geonet._threads import one_thread
-    from geonet.cli.output import print_table, run_interruptibly, working
+    from geonet.cli.output import print_table, run_interruptibly, show_status
     from geonet.plotting import plot_together
 
-    with working("solving three pairs") as show:
+    with show_status("solving three pairs") as show:
         plane, shapes, line = run_interruptibly(_solve_examples, show)
-    with one_thread(), working("drawing"):
+    with one_thread(), show_status("drawing"):
         figure_file, animation = output / "geodesics.png", output / "spiral-to-heart.gif"
         figure = plot_together(
             {

@@ -23,9 +23,9 @@ def app(
     The page is available on this machine only. Ctrl-C stops the server.
     Example: geonet app --port 8080
     """
-    from geonet.cli.output import working
+    from geonet.cli.output import show_status
 
-    with working("starting"):  # importing torch takes seconds
+    with show_status("starting"):  # importing torch takes seconds
         from geonet.app.server import serve
 
     if not serve(port, browser):

@@ -25,7 +25,7 @@ class MenuEntry:
     Attributes:
         label: text of the entry.
         dimensions: dimensions in which the page offers the solver.
-        max_cells: largest number of cells along an axis; None for the limit of the page.
+        max_cells: largest number of cells along an axis in 2D; None for the limit of the page.
         epsilon: smallest, default and largest value of the slider for `epsilon` in the unit box;
             None for solvers without one.
     """
