@@ -82,3 +82,20 @@ def image_pair(tmp_path):
         spot = 20 + 200 * np.exp(-((x - column) ** 2 + (y - row) ** 2) / 30)
         Image.fromarray(spot.astype(np.uint8)).save(file)
     return files
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Function that writes text, bytes, an array or several arrays to a file."""
+
+    def write(name, content):
+        file = tmp_path / name
+        if isinstance(content, str | bytes):
+            file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        elif isinstance(content, dict):
+            np.savez(file, **content)
+        else:
+            np.save(file, content)
+        return file
+
+    return write

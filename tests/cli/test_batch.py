@@ -382,7 +382,7 @@ def test_unconverged_pairs_are_counted(run, tmp_path, monkeypatch):
     np.save("atom.npy", atom)
     np.save("flat.npy", flat)
     (tmp_path / "pairs.csv").write_text("source,target\natom.npy,flat.npy\nflat.npy,flat.npy\n")
-    how = ("--solver", "midpoint", "--option", "max_iterations=1")
+    options = ("--solver", "midpoint", "--option", "max_iterations=1")
     for _ in range(2):  # solved, then from the summary
-        out = run("geodesic", "--pairs", "pairs.csv", "-o", "answers", *how).out
+        out = run("geodesic", "--pairs", "pairs.csv", "-o", "results", *options).out
         assert "1 pair not converged" in out

@@ -63,13 +63,13 @@ def test_frames_are_interpolated_and_written(run, rain, output):
     code, out, _ = run("interp", "rain.nc", "--every", "2min", "-o", output)
     assert code == 0 and out.startswith(f"{output}: 21 frames from 5\n")
     assert "Totals differ between frames by up to" in out
-    found = load_field(output)
-    expected = rain.geonet.interp(time=found.time.values)
-    assert found.dtype == np.float32 and found.attrs == rain.attrs
-    assert (found.values == expected.astype("float32").values).all()
-    assert (found.values[::5] == rain.values).all()
-    assert (found.time.values == expected.time.values).all()
-    assert found.x.attrs == {"units": "km"}
+    result = load_field(output)
+    expected = rain.geonet.interp(time=result.time.values)
+    assert result.dtype == np.float32 and result.attrs == rain.attrs
+    assert (result.values == expected.astype("float32").values).all()
+    assert (result.values[::5] == rain.values).all()
+    assert (result.time.values == expected.time.values).all()
+    assert result.x.attrs == {"units": "km"}
     assert not list(Path().glob(".*"))
 
 
@@ -134,9 +134,9 @@ def test_integers_are_written_as_floats(run, rain):
     counts = (10 * rain).astype("int32")
     counts.to_netcdf("counts.nc")
     assert run("interp", "counts.nc", "--every", "5min", "-o", "fine.nc").code == 0
-    found = load_field("fine.nc")
-    assert found.dtype == np.float64 and (found.values[::2] == counts.values).all()
-    assert (found.values[1] % 1 != 0).any()
+    result = load_field("fine.nc")
+    assert result.dtype == np.float64 and (result.values[::2] == counts.values).all()
+    assert (result.values[1] % 1 != 0).any()
 
 
 def test_missing_cells_and_empty_frames_are_reported(run, run_failing, rain):
@@ -149,9 +149,9 @@ def test_missing_cells_and_empty_frames_are_reported(run, run_failing, rain):
     code, out, _ = run(*command, "--missing", "exclude")
     assert code == 0
     assert "Frames next to an empty frame are faded; see the coordinate faded" in out
-    found = load_field("fine.nc")
-    assert np.isnan(found.values[1, 3, 3])
-    assert np.flatnonzero(found.faded.values).tolist() == [3, 5]
+    result = load_field("fine.nc")
+    assert np.isnan(result.values[1, 3, 3])
+    assert np.flatnonzero(result.faded.values).tolist() == [3, 5]
 
 
 def test_interrupted_run_resumes(run, rain, monkeypatch, interrupted):
@@ -164,9 +164,9 @@ def test_interrupted_run_resumes(run, rain, monkeypatch, interrupted):
     assert not Path("fine.zarr").exists()
     code, out, _ = run(*command)
     assert code == 0 and out.startswith("fine.zarr: 21 frames from 5, 10 existed already\n")
-    found = load_field("fine.zarr")
-    expected = rain.geonet.interp(time=found.time.values).astype("float32")
-    assert (found.values == expected.values).all()
+    result = load_field("fine.zarr")
+    expected = rain.geonet.interp(time=result.time.values).astype("float32")
+    assert (result.values == expected.values).all()
     assert run(*command[:-1], "whole.zarr").out.splitlines()[1:] == out.splitlines()[1:]
 
 
@@ -206,9 +206,9 @@ def test_store_of_another_job_is_not_resumed(run, rain, monkeypatch):
 def test_parts_are_limited_in_size(run, rain, monkeypatch, max_values):
     monkeypatch.setattr(ResumableWriter, "max_values", max_values)
     assert run("interp", "rain.nc", "--every", "2min", "-o", "fine.zarr").code == 0
-    found = load_field("fine.zarr")
-    expected = rain.geonet.interp(time=found.time.values).astype("float32")
-    assert (found.values == expected.values).all()
+    result = load_field("fine.zarr")
+    expected = rain.geonet.interp(time=result.time.values).astype("float32")
+    assert (result.values == expected.values).all()
     assert max(xr.open_zarr("fine.zarr").rain_rate.chunks[0]) <= max(1, max_values // 24**2)
 
 
@@ -225,11 +225,11 @@ def test_projection_and_attributes_are_kept(run, rain):
     for output in ("fine.nc", "fine.zarr"):
         assert run("interp", "mapped.nc", "--every", "5min", "-o", output).code == 0
         open_it = xr.open_dataset if output.endswith("nc") else xr.open_zarr
-        with open_it(output) as found:
-            assert found.attrs["title"] == "Rain"
-            assert found.rain_rate.attrs["grid_mapping"] == "crs"
-            assert found.crs.attrs["grid_mapping_name"] == "stereographic"
-            assert found.name.values[3] == "row 3"
+        with open_it(output) as result:
+            assert result.attrs["title"] == "Rain"
+            assert result.rain_rate.attrs["grid_mapping"] == "crs"
+            assert result.crs.attrs["grid_mapping_name"] == "stereographic"
+            assert result.name.values[3] == "row 3"
 
 
 def test_zarr_format_2_is_read(run, rain):
@@ -245,9 +245,9 @@ def test_times_within_rounding_of_frames_are_frames(run, rain):
     tenths = rain.assign_coords(time=np.arange(5) * 0.1)
     tenths.to_netcdf("tenths.nc")
     assert run("interp", "tenths.nc", "--every", "0.05", "-o", "fine.nc").code == 0
-    found = load_field("fine.nc")
-    assert found.sizes["time"] == 9 and (found.values[::2] == rain.values).all()
-    assert (found.time.values[::2] == tenths.time.values).all()
+    result = load_field("fine.nc")
+    assert result.sizes["time"] == 9 and (result.values[::2] == rain.values).all()
+    assert (result.time.values[::2] == tenths.time.values).all()
 
 
 def test_globe_and_plane(run, run_failing, rain):
@@ -270,9 +270,9 @@ def test_other_calendars_and_unsorted_frames(run, rain):
 def test_uneven_parts_are_written(run, rain, monkeypatch):
     monkeypatch.setattr(ResumableWriter, "max_pairs", 1)
     assert run("interp", "rain.nc", "--every", "7min", "-o", "fine.zarr").code == 0
-    found = load_field("fine.zarr")
-    expected = rain.geonet.interp(time=found.time.values).astype("float32")
-    assert found.sizes["time"] == 6 and (found.values == expected.values).all()
+    result = load_field("fine.zarr")
+    expected = rain.geonet.interp(time=result.time.values).astype("float32")
+    assert result.sizes["time"] == 6 and (result.values == expected.values).all()
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,9 @@ def test_dask_threads_give_the_bits_of_numpy(ensemble, fine, chunks):
     expected = ensemble.geonet.interp(time=fine, flag="faded")
     lazy = ensemble.chunk(chunks).geonet.interp(time=fine, flag="faded")
     with dask.config.set(scheduler="threads", num_workers=2):
-        found = lazy.compute()
-    assert found.equals(expected) and found.attrs == expected.attrs
-    assert (found.values == expected.values).all() and found.dims == expected.dims
+        result = lazy.compute()
+    assert result.equals(expected) and result.attrs == expected.attrs
+    assert (result.values == expected.values).all() and result.dims == expected.dims
 
 
 def test_report_distance_and_velocity_are_the_same(ensemble, fine):
@@ -71,8 +71,8 @@ def test_report_distance_and_velocity_are_the_same(ensemble, fine):
 def test_unsorted_times_and_times_outside(rain):
     times = START + np.array([25, -5, 5, 30, 11, 99]) * MINUTE
     expected = rain.geonet.interp(time=times, outside="nan")
-    found = rain.chunk(time=1).geonet.interp(time=times, outside="nan").compute()
-    assert (found.fillna(-1).values == expected.fillna(-1).values).all()
+    result = rain.chunk(time=1).geonet.interp(time=times, outside="nan").compute()
+    assert (result.fillna(-1).values == expected.fillna(-1).values).all()
 
 
 def test_chunks_of_even_steps_fit_zarr(tmp_path, spots):
@@ -137,8 +137,8 @@ def test_cluster_gives_the_bits_of_numpy(ensemble, fine, client):
     expected = ensemble.geonet.interp(time=fine)
     lazy = ensemble.chunk(time=1).geonet.interp(time=fine)
     future = client.compute(lazy)
-    found = future.result()
-    assert (found.values == expected.values).all()
+    result = future.result()
+    assert (result.values == expected.values).all()
 
 
 def test_killed_worker_changes_nothing(ensemble, fine, client, tmp_path):
@@ -154,9 +154,9 @@ def test_killed_worker_changes_nothing(ensemble, fine, client, tmp_path):
 
     chunked = ensemble.chunk(time=1)
     field = chunked.copy(data=chunked.data.map_blocks(die_once, dtype=float))
-    found = client.compute(field.geonet.interp(time=fine)).result()
+    result = client.compute(field.geonet.interp(time=fine)).result()
     assert died.exists()
-    assert (found.values == expected.values).all()
+    assert (result.values == expected.values).all()
 
 
 class FakeLibrary:

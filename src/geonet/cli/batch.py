@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from distributed import Client
 
 SUMMARY = "summary.csv"
-REPORTED = (
+COLUMNS = (
+    "file",
+    "source",
+    "target",
     "solver",
     "distance",
     "distance_lower_bound",
@@ -34,8 +37,9 @@ REPORTED = (
     "mass_error",
     "source_error",
     "target_error",
+    "converged",
+    "changed",
 )
-COLUMNS: tuple[str, ...] = ("file", "source", "target", *REPORTED, "converged", "changed")
 
 Row = dict[str, Any]  # of the summary
 
@@ -161,15 +165,14 @@ class BatchJob:
         solved.write(
             self.folder / pair.file, Rendering(self.job.times, style={"mass": self.job.mass})
         )
-        entries = report.to_dict()
-        return {
+        row = report.to_dict() | {
             "file": pair.file,
             "source": pair.source,
             "target": pair.target,
-            **{name: entries[name] for name in REPORTED},
             "converged": report.info.get("converged"),
             "changed": " ".join(solved.notices),
         }
+        return {name: row[name] for name in COLUMNS}
 
     def _draw(self, pair: ListedPair, rendering: Rendering) -> None:
         saved, picture = (self.folder / f"{pair.name}{suffix}" for suffix in (".npz", ".png"))

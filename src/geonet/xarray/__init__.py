@@ -1,10 +1,10 @@
-"""Fields that change in time: `import geonet.xarray` gives every DataArray `da.geonet`.
+"""Fields that change in time: `import geonet.xarray` adds `da.geonet` to every DataArray.
 
 import xarray as xr
 import geonet.xarray
 
 rain = xr.open_dataset("rain.nc")["rain"]
-fine = rain.geonet.interp(time=new_times)  # rain moves where rain.interp fades it
+fine = rain.geonet.interp(time=new_times)  # rain moves instead of fading as in rain.interp
 """
 
 from __future__ import annotations

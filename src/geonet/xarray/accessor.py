@@ -1,7 +1,7 @@
 """The accessor `da.geonet` and the geodesic between two fields.
 
 All methods of the accessor compute (as in xarray) and take options of the solver as keywords (as
-`geonet.geodesic` does). The values between two frames are those of `geonet.geodesic`.
+`geonet.geodesic` does). `geonet.geodesic` computes the values between two frames.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class FieldAccessor:
     ) -> xr.DataArray:
         """Interpolate the field to other times, `interp(time=new_times)`, by moving its mass.
 
-        Coordinates, dimensions and type are those of `da.interp`. Frames of the field are returned
-        as they are, gaps included, and are not checked. The total varies linearly between frames.
+        Coordinates, dimensions and type are the same as from `da.interp`. Frames of the field are
+        returned unchecked as they are, gaps included. The total varies linearly between frames.
         Between two frames of which one is empty nothing can move, and one fades into the other.
 
         Args:
@@ -121,10 +121,10 @@ class FieldAccessor:
     ) -> xr.Dataset:
         """Compute the velocity of the mass: a variable velocity_x, … for each spatial axis.
 
-        Its units are those of the coordinates, or metres if they are geographic, per second if
+        Its units are the units of the coordinates, or metres if they are geographic, per second if
         times are dates, else per unit of time. At the time of a frame it belongs to the pair that
-        starts there. Between two frames of which one is empty it is NaN. The arguments are those of
-        `interp`; the solver must provide velocities.
+        starts there. Between two frames of which one is empty it is NaN. For the
+        arguments see `interp`; the solver must provide velocities.
         """
         time, new_times, options = self._split_keywords(coords, times_and_options)
         series = FrameSeries.from_field(self._field, time)
@@ -156,10 +156,10 @@ class FieldAccessor:
     ) -> xr.DataArray:
         """Compute W2 to another field, frame by frame, or from each frame to the next.
 
-        Only shapes count, not totals. The units are those of the spatial coordinates, or metres if
-        they are geographic. The distance is NaN if a frame is empty. `other` has the same cells,
+        Only shapes count, not totals. The units are the units of the spatial coordinates, or metres
+        if they are geographic. The distance is NaN if a frame is empty. `other` has the same cells,
         and its further dimensions are matched by name. Without it, `dim` names the time dimension
-        if that is ambiguous. All other arguments are those of `interp`.
+        if that is ambiguous. For all other arguments see `interp`.
         """
         if other is not None:
             series, grid = _pair_series(self._field, other, space, geographic)
@@ -189,8 +189,8 @@ class FieldAccessor:
         Its variables are `solver`, `distance` with its bounds, `error_estimate` (the expected L1
         error between the frames), `source_mass` and `target_mass` (the totals of both frames),
         `converged` (false if the solver did not reach its tolerance), and `faded` (true if a frame
-        is empty). `dim` names the time dimension if that is ambiguous; all other arguments are
-        those of `interp`.
+        is empty). `dim` names the time dimension if that is ambiguous; for all other
+        arguments see `interp`.
         """
         series = FrameSeries.from_field(self._field, time_dim(self._field, dim))
         config = self._config(series.time, space, geographic, solver, options, missing)
@@ -245,8 +245,8 @@ def geodesic(
     """Compute the geodesic from one field to another, (t, …), for each member, level, ….
 
     The first field is at t = 0, the second, with the same spatial coordinates, at t = 1. `times` is
-    a number in [0, 1] or a list, along the new dimension `dim` of the result. All other arguments
-    are those of `FieldAccessor.interp`.
+    a number in [0, 1] or a list, along the new dimension `dim` of the result. For all other
+    arguments see `FieldAccessor.interp`.
     """
     for field in (first, second):
         if dim in getattr(field, "dims", ()):

@@ -411,7 +411,7 @@ def _parse_step(every: str, is_number: bool) -> Any:
     raise InputError(f"--every is {every!r}; give a {remedy}.")
 
 
-# ---- Coordinates of results, which are those of `da.interp`
+# ---- Coordinates of results, as from `da.interp`
 
 
 @dataclass(frozen=True)
