@@ -240,12 +240,6 @@ def test_models_that_cannot_be_exported(tmp_path):
     assert list(tmp_path.iterdir()) == [occupied]
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_name_and_solver_have_the_same_file(name):
-    file = onnx_export.find_model_file(name)
-    assert onnx_export.find_model_file(geonet.solver(name)) == file and file.stem == name
-
-
 def test_example_agrees_without_torch(transport_2d, tmp_path):
     """The example extrapolates its splines differently, so it agrees to about 1e-3."""
     process = subprocess.run(
@@ -272,7 +266,7 @@ def test_example_agrees_without_torch(transport_2d, tmp_path):
 
 
 def check_files(model: Path, files: list[Path]) -> None:
-    """Compare files with torch for rough and smooth densities, points and corners."""
+    """Compare files with torch for random densities, points and corners."""
     for file, part in zip(files, split_model(load_model(model)[0]), strict=True):
         session = onnxruntime.InferenceSession(file)
         generator = torch.Generator().manual_seed(7)
@@ -284,8 +278,6 @@ def check_files(model: Path, files: list[Path]) -> None:
             corners = torch.tensor([[0.0], [1.0]]).repeat(1, part.model.settings.dimension)
             case = (corners, torch.tensor([0.0, 1.0]))[: len(part.inputs)]
             check_agreement(session, part, [case])
-        else:
-            check_agreement(session, part, [draw_mixtures(part, n, generator) for n in counts])
 
 
 def check_agreement(session, part: Part, cases: list[tuple[torch.Tensor, ...]]) -> None:
@@ -301,24 +293,9 @@ def check_agreement(session, part: Part, cases: list[tuple[torch.Tensor, ...]]) 
     feeds = [dict(zip(part.inputs, map(torch.Tensor.numpy, case), strict=True)) for case in cases]
     actual = [session.run(list(part.outputs), feed) for feed in feeds]
     for k in range(len(part.outputs)):
-        scale = max(float(outputs[k].abs().max()) for outputs in exact)
-        rounding = max(max_gap(a[k], b[k]) for a, b in zip(expected, exact, strict=True))
-        error = max(max_gap(a[k], b[k]) for a, b in zip(actual, expected, strict=True))
-        assert error <= max(1e-5 * scale, 4 * rounding)
-
-
-def max_gap(first, second) -> float:
-    first, second = np.asarray(first), np.asarray(second)
-    assert first.shape == second.shape
-    return float(np.abs(first - second).max())
-
-
-def draw_mixtures(part: Part, count: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """Return mixtures of three Gaussians in the box, relative to uniform."""
-    settings = part.model.settings
-    d = settings.dimension
-    points = geonet.Grid((settings.sensors,) * d).points().reshape(-1, d).float()
-    means = 0.2 + 0.6 * torch.rand(2, count, 3, 1, d, generator=generator)
-    spread = 0.1 + 0.15 * torch.rand(2, count, 3, 1, generator=generator)
-    values = torch.exp(-((points - means) ** 2).sum(-1) / (2 * spread**2)).sum(2)
-    return tuple(values / values.mean(-1, keepdim=True))
+        onnx_, torch_, exact_ = (
+            np.concatenate([np.ravel(outputs[k]) for outputs in results])
+            for results in (actual, expected, exact)
+        )
+        limit = max(1e-5 * np.abs(exact_).max(), 4 * np.abs(torch_ - exact_).max())
+        assert np.abs(onnx_ - torch_).max() <= limit
