@@ -284,15 +284,10 @@ def test_uneven_parts_are_written(run, rain, monkeypatch):
         (("rain.nc", "--every", "2min", "-o", "rain.nc"), "rain.nc exists; remove it"),
         (("rain.nc", "--every", "2min", "-o", "no/a.nc"), "The folder no does not exist"),
         (("rain.nc", "--every", "soon", "-o", "a.nc"), "--every is 'soon'; give a duration"),
-        (("rain.nc", "--every", "-2min", "-o", "a.nc"), "--every is '-2min'; give a duration"),
         (("rain.nc", "--every", "1ns", "-o", "a.nc"), "--every 1ns gives 2.4e+12 frames"),
-        (("single.nc", "--every", "1h", "-o", "a.nc"), "The field has 1 frame along 'time'"),
-        (("double.nc", "--every", "1h", "-o", "a.nc"), "occurs twice along 'time'"),
         (("below.nc", "--every", "5min", "-o", "a.nc"), "rain_rate at time 2026-07-01T12:00"),
-        (("words along time.nc", "--every", "5", "-o", "a.nc"), "neither dates nor numbers"),
         (("no times.nc", "--every", "5", "-o", "a.nc"), "times hold 1 without a value"),
         (("here", "--every", "5min", "-o", "a.nc"), "Cannot read here as NetCDF or Zarr"),
-        (("rain.nc", "--every", "1us", "-o", "a.nc"), "frames; give a longer step"),
         (
             ("rain.nc", "--every", "2min", "-o", "a.nc", "--variable", "snow"),
             "rain.nc holds no 'snow'; it holds rain_rate",
@@ -305,23 +300,12 @@ def test_uneven_parts_are_written(run, rain, monkeypatch):
             ("rain.nc", "--every", "2min", "-o", "a.nc", "--space", "a,b"),
             "The field has no dimension 'a'",
         ),
-        (
-            ("rain.nc", "--every", "2min", "-o", "a.nc", "--time", "hour"),
-            "The field has no dimension 'hour'",
-        ),
-        (
-            ("rain.nc", "--every", "2min", "-o", "a.nc", "--solver", "teleport"),
-            "teleport",
-        ),
     ],
 )
 def test_bad_input(run_failing, rain, arguments, message):
     Path("words.nc").write_text("no field")
     Path("here").mkdir()
-    rain.isel(time=[0]).to_netcdf("single.nc")
-    rain.isel(time=[0, 1, 1]).to_netcdf("double.nc")
     (-rain).to_netcdf("below.nc")
-    rain.assign_coords(time=list("abcde")).to_netcdf("words along time.nc")
     rain.assign_coords(time=[0, 1, np.nan, 3, 4]).to_netcdf("no times.nc")
     assert message in run_failing("interp", *arguments)
     assert not Path("a.nc").exists() and not list(Path().glob(".*"))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 SUMMARY = "summary.csv"
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "file",
     "source",
     "target",

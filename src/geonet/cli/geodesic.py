@@ -10,6 +10,10 @@ import typer
 from geonet._format import format_seconds
 from geonet.cli.interp import connect_dask
 from geonet.cli.output import (
+    JsonOption,
+    MissingOption,
+    SolverOption,
+    SolverOptions,
     format_count,
     parse_missing,
     parse_options,
@@ -45,15 +49,8 @@ def geodesic(
             ".npz of each pair and summary.csv. A second run computes missing pairs only.",
         ),
     ] = None,
-    solver: Annotated[
-        str, typer.Option(metavar="SOLVER", help="A name from `geonet solvers`, or a model file.")
-    ] = "auto",
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="An option of the solver, e.g. floor=0.01; may be repeated."
-        ),
-    ] = None,
+    solver: SolverOption = "auto",
+    option: SolverOptions = None,
     times: Annotated[
         str | None,
         typer.Option(
@@ -85,17 +82,12 @@ def geodesic(
     grid: Annotated[
         bool, typer.Option("--grid", help="Tables without header hold values on a grid.")
     ] = False,
-    missing: Annotated[
-        str,
-        typer.Option(
-            metavar="raise|exclude|VALUE",
-            help="Cells that are NaN or --nodata: raise an error, count them as empty, or fill "
-            "them with a number.",
-        ),
-    ] = "raise",
+    missing: MissingOption = "raise",
     nodata: Annotated[
         float | None,
-        typer.Option(metavar="VALUE", help="The value that marks missing cells, such as 255."),
+        typer.Option(
+            metavar="VALUE", help="The value that marks missing cells, beside NaN, such as 255."
+        ),
     ] = None,
     outside: Annotated[
         str,
@@ -148,7 +140,10 @@ def geodesic(
         float | None, typer.Option(metavar="VALUE", help="Value of the last colour.")
     ] = None,
     stamp: Annotated[
-        bool, typer.Option(" /--no-stamp", help="Animations: omit the times on the frames.")
+        bool,
+        typer.Option(
+            " /--no-stamp", show_default=False, help="Animations: omit the times on the frames."
+        ),
     ] = True,
     scheduler: Annotated[
         str | None,
@@ -161,7 +156,7 @@ def geodesic(
     report: Annotated[
         bool, typer.Option("--report", help="Print the report on the error of the path.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Compute the geodesic from SOURCE to TARGET, print its distance and write it to a file.
 
@@ -188,11 +183,8 @@ def geodesic(
         report=report,
     )
     suffix = ".npz" if pairs else "" if output is None else output.suffix.lower()
-    options, moments, filling = (
-        parse_options(option or []),
-        parse_times(times, suffix),
-        parse_missing(missing),
-    )
+    options, moments = parse_options(option or []), parse_times(times, suffix)
+    filling: Any = parse_missing(missing)
     with show_status("starting"):  # importing torch takes seconds
         from geonet.cli.job import Job, Rendering
 
@@ -203,7 +195,7 @@ def geodesic(
         resolution=resolution,
         invert=invert,
         kind="points" if points else "values" if grid else None,
-        missing=filling,  # pyright: ignore[reportArgumentType]
+        missing=filling,
         nodata=nodata,
         outside=outside,  # pyright: ignore[reportArgumentType]
         mass=mass,  # pyright: ignore[reportArgumentType]

@@ -12,6 +12,9 @@ import typer
 
 from geonet.cli.output import (
     InterruptedWorkError,
+    MissingOption,
+    SolverOption,
+    SolverOptions,
     format_count,
     parse_missing,
     parse_options,
@@ -56,20 +59,9 @@ def interp(
         bool,
         typer.Option("--plane", help="Treat latitude and longitude as a plane, not as a globe."),
     ] = False,
-    missing: Annotated[
-        str,
-        typer.Option(
-            metavar="raise|exclude|VALUE",
-            help="Cells without a value: raise an error, exclude them, or fill them with a number.",
-        ),
-    ] = "raise",
-    solver: Annotated[
-        str, typer.Option(metavar="SOLVER", help="A name from `geonet solvers`, or a model file.")
-    ] = "auto",
-    option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An option of the solver; may be repeated."),
-    ] = None,
+    missing: MissingOption = "raise",
+    solver: SolverOption = "auto",
+    option: SolverOptions = None,
     scheduler: Annotated[
         str | None,
         typer.Option(
@@ -100,7 +92,9 @@ def interp(
     if output.exists():
         raise FileError(f"{output} exists; remove it, or give another name.")
     with show_status("starting"):  # importing torch takes seconds
-        import geonet.xarray  # noqa: F401
+        import geonet.xarray
+
+        geonet.solver(solver, **job.options)  # raises for unknown names and options
     job.run()
     return 0
 

@@ -12,7 +12,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from threading import Event, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import typer
 from rich.box import ROUNDED
@@ -33,6 +33,25 @@ PROGRESS_DELAY = 2.0  # seconds until work reports its progress
 
 Show = Callable[[str], None]
 T = TypeVar("T")
+
+# Options of several commands
+SolverOption = Annotated[
+    str, typer.Option(metavar="SOLVER", help="A name from `geonet solvers`, or a model file.")
+]
+SolverOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE", help="An option of the solver, e.g. tolerance=0.01; may be repeated."
+    ),
+]
+MissingOption = Annotated[
+    str,
+    typer.Option(
+        metavar="raise|exclude|VALUE",
+        help="Cells that are missing: raise an error, exclude them, or fill them with a number.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 # ---- Printing
