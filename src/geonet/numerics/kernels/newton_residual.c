@@ -506,6 +506,13 @@ INLINE int32_t clip_interval(float centre, float width, int32_t n, float *low, f
     return first < n - 1 ? first : n - 1;
 }
 
+/* Width of a box in cells: at least MIN_WIDTH, and never less than rounding at position n. */
+INLINE float resolved_width(float width, int32_t n) {
+    const float rounding = (float)n * 0x1p-22f;
+    const float smallest = rounding > MIN_WIDTH ? rounding : MIN_WIDTH;
+    return width > smallest ? width : smallest;
+}
+
 /* `deposit` in 2D for boxes no wider than a cell, which is the common case: they overlap at
    most four cells. */
 INLINE void deposit_small(const Grid *grid, const float *centre, const float *width, float mass,
@@ -514,7 +521,7 @@ INLINE void deposit_small(const Grid *grid, const float *centre, const float *wi
     float beyond[2];
     for (int a = 0; a < 2; a++) {
         const int32_t n = grid->shape[1 + a];
-        const float w = width[a] > MIN_WIDTH ? width[a] : MIN_WIDTH;
+        const float w = resolved_width(width[a], n);
         float low, high;
         at[a] = clip_interval(centre[a], w, n, &low, &high);
         beyond[a] = (high - (float)(at[a] + 1)) / (high - low);
@@ -541,7 +548,7 @@ INLINE void deposit(const int d, const Grid *grid, const float *centre, const fl
     float low[3] = {0, 0, 0}, high[3] = {1, 1, 1};
     for (int a = 0; a < d; a++) {
         const int32_t n = grid->shape[3 - d + a];
-        float w = width[a] > MIN_WIDTH ? width[a] : MIN_WIDTH;
+        float w = resolved_width(width[a], n);
         w = w < (float)n ? w : (float)n;
         first[3 - d + a] = clip_interval(centre[a], w, n, &low[3 - d + a], &high[3 - d + a]);
     }

@@ -173,7 +173,7 @@ class MultilevelNewton:
         return _Problem(densities, tuple(sides), Budget(self.time_limit))
 
     def _result(self, budget: Budget, solution: _Solution) -> NewtonResult:
-        converged, late = solution.residual <= 2 * self.tolerance, budget.exhausted()
+        converged, late = solution.residual <= 2 * self.tolerance, budget.is_exhausted()
         return NewtonResult(*solution, tuple(budget.steps), converged, late and not converged)
 
     def _multilevel(self, problem: _Problem) -> _Solution:
@@ -281,7 +281,7 @@ class MultilevelNewton:
                 best = solution
             if best.residual <= 2 * goal or best.integrals.mismatch > max_mismatch:
                 break
-            if (attempt > 1 and not improves) or problem.budget.exhausted():
+            if (attempt > 1 and not improves) or problem.budget.is_exhausted():
                 break
         assert best is not None
         problem.budget.steps.append(iteration.summary())
@@ -292,7 +292,7 @@ class MultilevelNewton:
         halvings = _count_halvings(problem.shape, solution.coefficients.shape)
         fine = problem.halve(halvings)
         for times in range(halvings + 1, self.config.max_halvings + 1):
-            if not self._can_refine(problem.shape, times) or problem.budget.exhausted():
+            if not self._can_refine(problem.shape, times) or problem.budget.is_exhausted():
                 break
             if not self._should_refine(solution.integrals, problem.cell, times, problem.cells):
                 break
@@ -393,7 +393,7 @@ class NewtonIteration:
         residual, integrals = evaluation
         size = unbalanced_mass(residual, integrals)
         for _ in range(self.max_iterations):
-            if size <= goal or damping > config.max_damping or self.budget.exhausted():
+            if size <= goal or damping > config.max_damping or self.budget.is_exhausted():
                 break
             self._report(size)
             step = system.compute_step(
@@ -439,7 +439,7 @@ class Budget:
         self.steps: list[tuple[str, int, int]] = []
         self._end = math.inf if time_limit is None else monotonic() + time_limit
 
-    def exhausted(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Return whether the time limit has passed."""
         return monotonic() >= self._end
 
