@@ -31,6 +31,19 @@ from geonet.solvers.base import Solver, check_pair
 from geonet.solvers.monge_ampere import PrescribedMapGeodesic, push_source
 from geonet.solvers.registry import make_solver
 
+__all__ = [
+    "TEST_SETS",
+    "Accuracy",
+    "Reference",
+    "ReferencePairs",
+    "TestSet",
+    "measure",
+    "prescribed_map_geodesic",
+    "random_potential",
+    "reference_solution",
+    "sample_pairs",
+]
+
 TIME_LABELS = tuple(f"t = {t:g}" for t in QUARTERS)
 PAIRS = 50  # default size of a test set
 SEED = 7_000  # of test sets; training uses 1,000,003 + its seed, validation 1,000,000

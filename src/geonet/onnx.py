@@ -34,6 +34,8 @@ from geonet.solvers.registry import make_solver
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+__all__ = ["ExportConfig", "export", "find_model_file", "read_metadata"]
+
 Inputs = tuple[Tensor, ...]
 Outputs = Sequence[np.ndarray | Tensor]
 

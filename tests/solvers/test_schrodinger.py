@@ -250,9 +250,9 @@ def test_density_obeys_both_continuity_equations(path):
     later, density, earlier = path.density((t + dt, t, t - dt)).tensor[:, None].unbind(0)
     change = ((later - earlier) / (2 * dt))[0]
     density = density[0]
-    carried = (density * path.velocity(t, x)[:, 0]).diff()
-    drifted = (density * path.drift(t, x)[:, 0]).diff()
-    divergence, drift_divergence = ((c[1:] + c[:-1]) / (2 * h) for c in (carried, drifted))
+    current = (density * path.velocity(t, x)[:, 0]).diff()
+    drift = (density * path.drift(t, x)[:, 0]).diff()
+    divergence, drift_divergence = ((c[1:] + c[:-1]) / (2 * h) for c in (current, drift))
     laplacian = density.diff().diff() / h**2
     scale = float(change.abs().max())
     assert float((change[1:-1] + divergence).abs().max()) < 0.01 * scale

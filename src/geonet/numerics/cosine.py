@@ -218,16 +218,16 @@ def left_multiply(matrix: Tensor, values: Tensor, axis: int) -> Tensor:
 
 
 def mixed_derivatives(
-    stacks: Sequence[Tensor], values: Tensor, most: int
+    stacks: Sequence[Tensor], values: Tensor, max_order: int
 ) -> dict[tuple[int, ...], Tensor]:
-    """Return all derivatives of total order ≤ `most`, by their orders along the axes.
+    """Return all derivatives of total order ≤ `max_order`, by their orders along the axes.
 
     Intermediate results that several derivatives share are computed once.
 
     Args:
         stacks: stacks[i][k], (m_i, n_i), maps values along axis i to their k-th derivatives.
         values: (..., n_1, …, n_d).
-        most: largest total order.
+        max_order: largest total order.
     """
     result: dict[tuple[int, ...], Tensor] = {(): values}
     for axis, stack in enumerate(reversed(stacks), start=1):  # counted from the back
@@ -235,7 +235,7 @@ def mixed_derivatives(
             (order, *orders): part
             for orders, partial in result.items()
             for order, part in enumerate(
-                _derivatives_along(stack[: most + 1 - sum(orders)], partial, axis)
+                _derivatives_along(stack[: max_order + 1 - sum(orders)], partial, axis)
             )
         }
     return result

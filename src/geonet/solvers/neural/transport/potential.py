@@ -69,7 +69,7 @@ def evaluate_potential(
     """
     d, modes = coefficients.ndim - 1, coefficients.shape[-1]
     matrices = [synthesis_matrices(cells, modes, centred)] * d
-    derivatives = mixed_derivatives(matrices, coefficients, most=2)
+    derivatives = mixed_derivatives(matrices, coefficients, max_order=2)
 
     def derivative(*directions: int) -> Tensor:
         return derivatives[tuple(directions.count(axis) for axis in range(d))].flatten(1)
@@ -120,10 +120,7 @@ def solve_velocity(coefficients: Tensor, times: Tensor) -> Fields:
     """Return v at the cell centres of the coarse grid at times (T,): d of (B, T, cells)."""
     d = coefficients.ndim - 1
     if d == 2 and compiled.is_available():
-        c = VELOCITY[2]
-        return list(
-            compiled.solve_velocity(coefficients, times, c.nodes, c.max_iterations, c.tolerance)
-        )
+        return list(compiled.solve_velocity(coefficients, times, VELOCITY[2]))
     return _solve_velocity_torch(coefficients, (times - 0.5)[:, None])
 
 
@@ -229,7 +226,7 @@ def interpolate_velocity(velocity: Fields, grid: Grid) -> tuple[Fields, Fields]:
             for axis, (n, side) in enumerate(axes)
         ]
         component = velocity[i].unflatten(-1, (cells,) * d)
-        parts = [p.flatten(2) for p in mixed_derivatives(matrices, component, most=1).values()]
+        parts = [p.flatten(2) for p in mixed_derivatives(matrices, component, max_order=1).values()]
         fields.append(parts[0])
         jacobian += parts[1:]  # along the axes i, …, d
     return fields, jacobian
