@@ -361,7 +361,7 @@ def mixture_pairs(d, count=2):
 
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_to_splines_matches_the_cosine_series(d):
-    """To the third order in h; a wave of four half-periods turns by ⅜ in a cell of 32."""
+    """The error is of third order in h; a wave of four half-periods turns by ⅜ in a cell of 32."""
     generator = torch.Generator().manual_seed(d)
     modes = 0.1 * torch.rand((4,) * d, dtype=torch.float64, generator=generator)
     sides = (1.0, 0.7, 0.5)[:d]

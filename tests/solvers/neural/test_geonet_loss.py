@@ -214,16 +214,6 @@ def test_density_weights():
         assert torch.equal(terms[name], plain[name])
 
 
-def test_density_weights_carry_no_gradient():
-    """No gradient of the Hamilton–Jacobi term reaches C."""
-    model = loss_model(1)
-    terms = GeONetLoss(model, replace(ALL, weigh_by_density=True), Grid(4))(make_batch(1))
-    moving = [p for p in model.density.parameters() if p.requires_grad]
-    for name in ("hamilton_jacobi", "hamilton_jacobi_gradient"):
-        gradients = torch.autograd.grad(terms[name], moving, retain_graph=True, allow_unused=True)
-        assert not any(g is not None and g.any() for g in gradients)
-
-
 @pytest.mark.parametrize("network", ["mlp", "modified-mlp", "separable"])
 @pytest.mark.parametrize("features", ["coordinates", "cosines", "fourier"])
 @pytest.mark.parametrize("symmetry", ["none", "density", "both"])
@@ -282,7 +272,7 @@ def test_characteristics_term_by_autograd(d, bent):
 
 
 def test_characteristics_do_not_move_the_potential():
-    """What C gets wrong along characteristics does not move H."""
+    """An error of C has no gradient in H."""
     model = loss_model(1)
     settings = replace(ALL, characteristics=1.0)
     batch = replace(make_batch(1), ends=smooth_ends(1.0))

@@ -17,9 +17,7 @@ from geonet.solvers.neural.layers import (
     MLP,
     CosineModes,
     DeepONet,
-    LowModes,
     ModifiedMLP,
-    RandomFourier,
     build_trunk,
     combine_cartesian,
     combine_paired,
@@ -95,15 +93,6 @@ def test_cosine_trunks_are_flat_at_the_faces(network, features, flat, randomised
             assert bool(jet.gradient[axis].abs().max() < 1e-12) == flat
 
 
-def test_random_fourier_features(generator):
-    features = RandomFourier(2, 500, sigma=2.5)
-    x = torch.rand(4, 2, generator=generator)
-    cosines, sines = features(x).chunk(2, dim=1)
-    assert torch.allclose(cosines**2 + sines**2, torch.ones(4, 500))
-    frequencies = features.phases.weight / math.tau
-    assert frequencies.std().item() == pytest.approx(2.5, rel=0.15)
-
-
 @pytest.mark.parametrize("features", ["coordinates", "cosines", "fourier"])
 def test_features_are_fixed(features):
     made = trunk("mlp", features, 2)
@@ -145,7 +134,6 @@ def test_jets_of_cosine_modes(d, check_jets):
 
 @pytest.mark.parametrize(("d", "modes"), [(1, (3,)), (2, (2, 1)), (3, (1, 0, 2))])
 def test_coefficient_of_a_wave(d, modes):
-    """At its place in row-major order."""
     n = SENSORS[d]
     coefficients = CosineModes(d, n, n)(cosine_wave(Grid((n,) * d), *modes)).reshape((n,) * d)
     expected = torch.zeros((n,) * d)
@@ -163,22 +151,6 @@ def test_truncation_keeps_low_modes(d):
     assert functions.shape == (n**d, 3**d)
     assert torch.allclose(cut(low + 0.7 * high) @ functions.T, low, rtol=0, atol=1e-13)
     assert cut(high).abs().max() < 1e-13
-
-
-@pytest.mark.parametrize("d", [1, 2, 3])
-def test_low_modes_ignore_high_waves(d):
-    n = SENSORS[d]
-    grid, seen = Grid((n,) * d), LowModes(d, n, 3)
-    low, high = cosine_wave(grid, *[2] * d), cosine_wave(grid, *[0] * (d - 1), 3)
-    assert seen(low).shape == (1, 3**d)
-    assert torch.allclose(seen(low + high), seen(low), rtol=0, atol=1e-12)
-    assert seen(low).abs().max() > 1
-
-
-@pytest.mark.parametrize("d", [1, 2])
-def test_series_is_differentiable(d, generator):
-    values = torch.rand(2, 4**d, generator=generator, requires_grad=True)
-    assert torch.autograd.gradcheck(CosineModes(d, 4, 3), values)
 
 
 FEATURES = ("coordinates", "cosines", "fourier")

@@ -190,10 +190,7 @@ def test_input_distribution_round_trip(tmp_path, generator):
 
 
 def test_older_files_load(file, line_pair):
-    """It knows nothing of usual densities, nor of settings that came later; all else is the same.
-
-    Whether a pair is like those of the training is told by the ends, if the model was tested.
-    """
+    """Without input distribution and newer settings; then the errors of the ends are decisive."""
     ends = [geonet.read(end) for end in line_pair]
     now = geonet.geodesic(*ends, solver=str(file))
     header = _header(file)

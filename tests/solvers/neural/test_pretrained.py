@@ -100,7 +100,7 @@ def test_narrower_densities_are_out_of_distribution(d):
 
 
 def test_error_estimate_is_calibrated():
-    """On average, in and out of distribution; that of a single pair by a factor of two."""
+    """On average, in and out of distribution; for a single pair up to a factor of two."""
     for name in ("1D random", "1D OOD"):
         known = sample_pairs(TEST_SETS[name], 20, seed=77)
         path = known.solve("geonet-1d")

@@ -171,7 +171,7 @@ def compile_network(name):
 
 @cache
 def expected(name, pairs):
-    """By torch in double precision, once for all builds."""
+    """Return the output of torch in double precision."""
     return compiled_network(name)(*(field.double() for field in compiled_fields(name, pairs)))
 
 
@@ -207,7 +207,7 @@ def test_compiled_network_is_odd(name):
 @pytest.mark.parametrize("name", ["not in fours", "fine"])
 @pytest.mark.parametrize("wild", [torch.nan, torch.inf, -torch.inf, 3e38])
 def test_nan_stays_in_its_pair(name, wild):
-    """The room of one pair is that of the next: nothing may be left in it."""
+    """Pairs share their workspace."""
     net, several = compile_network(name), compiled_fields(name, 3)
     spoilt = [field.clone() for field in several]
     for field in spoilt:

@@ -522,7 +522,7 @@ def _roll(values: Tensor, cells: Tensor) -> Tensor:
 
 
 def _undo_recentring(coefficients: Tensor, grid: Grid, recentring: Recentring) -> Tensor:
-    """Return the potentials (B, *cells) of the ends from those of the shifted ends."""
+    """Convert potentials (B, *cells) of shifted ends to potentials of the ends."""
     if not bool(recentring.steps.any()):
         return coefficients
     for axis, side in enumerate(unit_box(grid).sides):

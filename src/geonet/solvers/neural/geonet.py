@@ -178,7 +178,7 @@ class InputDistribution(Module):
 
     @property
     def is_fitted(self) -> bool:
-        """Whether `fit` was called."""
+        """True after `fit`."""
         return bool(self.limit > 0)
 
     @torch.no_grad()
@@ -352,11 +352,11 @@ class GeONetPath(DeepONetPath):
         return unit_box(self.grid).from_potential(self._drop_batch(torch.stack(values, dim=1)))
 
     def _distance(self) -> Tensor:
-        """Return W2 from the Kantorovich dual value of H, whose error is quadratic in that of ∇H.
+        """Return W2 from the Kantorovich dual value of H.
 
         With r = ∂tH + ½|∇H|² and the velocity v of the geodesic,
         ½W2² = ∫H_1 dμ1 − ∫H_0 dμ0 − ∫∫r dμ_t dt + ½∫∫|v − ∇H|² dμ_t dt. The last term is dropped,
-        and C replaces μ_t. The error of ∫|∇H|² dμ, which is W2² too, is linear in that of ∇H.
+        and C replaces μ_t: the error is quadratic in the error of ∇H; for ∫|∇H|² dμ it is linear.
         """
         if self.bases.epsilon:
             raise self._not_provided("distance")

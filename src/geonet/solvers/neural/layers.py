@@ -37,7 +37,21 @@ from geonet.solvers.neural.model import MAX_SIZE, Branch, ModelSettings, Trunk
 # ---- perceptrons
 
 
-class MLP(Module):
+class _Network(Module):
+    """A network with a linear output layer; its input are the `features`."""
+
+    output: Linear
+
+    def features(self, z: Z) -> Z:
+        """Return the input of the output layer, (..., width)."""
+        raise NotImplementedError
+
+    def forward(self, z: Z) -> Z:
+        """Map (..., inputs) to (..., outputs)."""
+        return apply_linear(self.output, self.features(z))
+
+
+class MLP(_Network):
     """A perceptron of `depth` layers: `depth − 1` times tanh(W_k · + b_k), and a linear output."""
 
     def __init__(self, inputs: int, width: int, depth: int, outputs: int):
@@ -47,17 +61,12 @@ class MLP(Module):
         self.output = build_linear(sizes[-1], outputs)
 
     def features(self, z: Z) -> Z:
-        """Return the input of the output layer, (..., width)."""
         for layer in self.layers:
             z = apply_tanh_layer(layer, z)  # pyright: ignore[reportArgumentType]
         return z
 
-    def forward(self, z: Z) -> Z:
-        """Map (..., inputs) to (..., outputs)."""
-        return apply_linear(self.output, self.features(z))
 
-
-class ModifiedMLP(Module):
+class ModifiedMLP(_Network):
     """The paper's gated network, of `depth` layers from H¹ to the output:
 
         U = σ(W¹X + b¹),  V = σ(W²X + b²),  H¹ = σ(W^h X + b^h)
@@ -73,16 +82,11 @@ class ModifiedMLP(Module):
         self.output = build_linear(width, outputs)
 
     def features(self, z: Z) -> Z:
-        """Return the input of the output layer, (..., width)."""
         u, v, h = (apply_tanh_layer(layer, z) for layer in (self.gate_u, self.gate_v, self.first))
         difference = v - u
         for layer in self.layers:
             h = u + apply_tanh_layer(layer, h) * difference  # pyright: ignore[reportArgumentType]
         return h
-
-    def forward(self, z: Z) -> Z:
-        """Map (..., inputs) to (..., outputs)."""
-        return apply_linear(self.output, self.features(z))
 
 
 NETWORKS = {"mlp": MLP, "modified-mlp": ModifiedMLP}
@@ -152,7 +156,7 @@ class RandomFourier(Module):
 Features = Coordinates | Cosines | RandomFourier
 
 
-class JointTrunk(Module):
+class JointTrunk(_Network):
     """A network of the features of x and t together."""
 
     def __init__(self, settings: Trunk, dimension: int, rank: int):
@@ -173,12 +177,8 @@ class JointTrunk(Module):
         time = self.time(select_columns(z, self.dimension))
         return self.network.features(concatenate([space, time]))
 
-    def forward(self, z: Z) -> Z:
-        """Map (..., d + 1) to (..., rank)."""
-        return apply_linear(self.output, self.features(z))
 
-
-class SeparableTrunk(Module):
+class SeparableTrunk(_Network):
     """The product X(x) ⊙ τ(t) of two tanh networks: the paper's Fourier-feature trunk."""
 
     def __init__(self, settings: Trunk, dimension: int, rank: int):
@@ -196,10 +196,6 @@ class SeparableTrunk(Module):
         d = self.dimension
         space, time = self.stacks
         return space(self.space(select_columns(z, 0, d))) * time(self.time(select_columns(z, d)))
-
-    def forward(self, z: Z) -> Z:
-        """Map (..., d + 1) to (..., rank)."""
-        return apply_linear(self.output, self.features(z))
 
 
 def build_trunk(settings: Trunk, dimension: int, rank: int) -> JointTrunk | SeparableTrunk:

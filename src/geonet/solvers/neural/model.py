@@ -294,15 +294,10 @@ def load_weights(
     optional_prefixes: tuple[str, ...] = (),
     max_missing: int = 1 << 24,
 ) -> M:
-    """Load weights into a model for inference; raise FileError if they do not fit.
+    """Load the weights of a file into a model for inference; raise FileError if they do not fit.
 
-    Args:
-        model: the model, possibly on the device "meta".
-        tensors: the weights by name.
-        file: the file that they were read from, for error messages.
-        optional_prefixes: prefixes of names that may be missing; these weights are set to zero.
-        max_missing: limit on the size of missing weights, so that a header cannot request more
-            memory than this.
+    Weights whose names start with one of `optional_prefixes` may be missing and are set to zero, up
+    to `max_missing` numbers, so that a header cannot request more memory.
     """
     expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     missing = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -69,12 +69,11 @@ class CascadeSolver(NetworkSolver):
         tolerance: residual, a share of the mass, below which no step follows.
     """
 
-    info = SolverInfo(
+    info = replace(
+        NetworkSolver.info,
         name="cascade",
         summary="a cascade model from a file that `geonet train` wrote",
-        family="neural",
         dimensions=(2, 3),
-        differentiable=ALL_QUANTITIES,
         tolerance="share of the mass that is not balanced at t = ½",
     )
     form = "cascade"

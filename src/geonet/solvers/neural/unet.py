@@ -221,14 +221,7 @@ class CompiledUNet:
         self._weights = torch.cat(_flatten_weights(net, self.widths))
 
     def __call__(self, residual: Tensor, weight: Tensor, poisson: Tensor, threads: int) -> Tensor:
-        """Map fields (B, h, w) to coefficients (B, h, w), in squared cells.
-
-        Args:
-            residual: ρ1 − ρ0, relative to the uniform density; h and w are multiples of 2^halvings.
-            weight: trace A/d, likewise.
-            poisson: −Δ⁻¹ of the residual, in squared cells.
-            threads: maximal number of threads; each pair occupies two.
-        """
+        """Map fields (B, h, w) to coefficients as `SymmetricUNet`; pairs use up to two threads."""
         fields = [kernels.as_f32(field) for field in (residual, weight, poisson)]
         pairs, *shape = fields[0].shape
         assert all(field.shape == (pairs, *shape) for field in fields)

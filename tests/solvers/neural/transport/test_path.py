@@ -104,7 +104,7 @@ def test_frames_on_other_grids(known_pair, cells):
     ids=str,
 )
 def test_frames_in_a_rectangle(potentials, grid):
-    """Where particles come from outside the box there is nothing; some do, for any potential."""
+    """Points outside the box have no mass."""
     where = (grid.points() - grid.lower_tensor) / max(grid.lengths)
     bump = torch.exp(-20 * ((where - torch.tensor([0.3, 0.3])) ** 2).sum(-1))
     source, target = Density(bump, grid), Density(1 + where[..., 0], grid)

@@ -92,7 +92,7 @@ def test_scale_to_injective(potentials, d):
 
 @DIMENSIONS
 def test_spectral_radius_includes_the_faces(d):
-    """Where cos(kπx) is steepest, ½k²π², there is no centre of a cell."""
+    """The maximum ½k²π² of a cosine is at a face, not at a cell centre."""
     coefficients = torch.zeros(1, *(4,) * d)
     coefficients[(0, *(0,) * (d - 1), 3)] = 0.01
     assert float(max_spectral_radius(coefficients)) == pytest.approx(

@@ -67,8 +67,7 @@ class Certificate:
 
     Attributes:
         mismatch: ∫|ρ0 − ρ1|.
-        distance: W2 from the dual value, whose error is quadratic in that of u, while the error of
-            (½∫|∇u|²(ρ0 + ρ1))^½ is linear.
+        distance: W2 from the dual value, whose error is quadratic in the error of u.
         lower: lower bound on W2.
         upper: upper bound on W2.
         determinant: the smallest det(I ∓ ½D²u).

@@ -24,6 +24,7 @@ from geonet.numerics.cosine import (
 )
 
 if TYPE_CHECKING:
+    from geonet.solvers.neural.transport.potential import VelocityConfig
     from geonet.solvers.neural.transport.splines import Splines
 
 # Constants of cosine_paths.c.
@@ -85,18 +86,9 @@ def pull_to_midpoint(
     return planes.transpose(0, 1), densities, extremes
 
 
-def solve_velocity(
-    coefficients: Tensor, times: Tensor, nodes: int, max_iterations: int, tolerance: float
-) -> Tensor:
-    """Return v at CELLS² cell centres of the unit square at times (T,), (2, B, T, CELLS²).
-
-    Args:
-        coefficients: potentials at t = ½, (B, modes, modes).
-        times: t, (T,).
-        nodes: cells per axis of the table of ∇u and D²u.
-        max_iterations: largest number of Newton steps.
-        tolerance: residual of a row of points below which the next Newton step is the last one.
-    """
+def solve_velocity(coefficients: Tensor, times: Tensor, config: VelocityConfig) -> Tensor:
+    """Return v at CELLS² cell centres at times (T,), (2, B, T, CELLS²), as `solve_velocity`."""
+    nodes = config.nodes
     planes = _evaluate_potential(coefficients, nodes, centred=False)
     times = kernels.as_f32(times)
     batch, items = len(planes), len(planes) * len(times)
@@ -104,7 +96,8 @@ def solve_velocity(
     _library().geonet_nodes(*kernels.addresses(planes, table), nodes + 1, batch)
     velocity = kernels.empty_f32(2, batch, len(times), CELLS**2)
     pointers = kernels.addresses(table, times, velocity)
-    _library().geonet_velocity(*pointers, nodes, max_iterations, tolerance, len(times), items)
+    steps, tolerance = config.max_iterations, config.tolerance
+    _library().geonet_velocity(*pointers, nodes, steps, tolerance, len(times), items)
     return velocity
 
 

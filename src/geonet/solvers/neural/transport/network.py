@@ -121,16 +121,10 @@ class TransportNet(BasisModel):
         """Map unit-box densities at the sensors, (B, m) each, to c, (B, modes^d)."""
         return (self.predict(source, target),)
 
-    def predict(self, source: Tensor, target: Tensor, blur: float = 0.0) -> Tensor:
-        """Map unit-box densities at the sensors, (B, m) each, to c, (B, modes^d).
-
-        With `blur` both densities are smoothed by a heat flow of that standard deviation first.
-        """
+    def predict(self, source: Tensor, target: Tensor) -> Tensor:
+        """Map unit-box densities at the sensors, (B, m) each, to c, (B, modes^d)."""
         s = self.settings
-        modes = self._modes(torch.cat([source, target]))
-        if blur:
-            modes = modes * heat_factors(s.dimension, s.seen, blur).to(source)
-        both = (modes - self.mean) * self.gain
+        both = (self._modes(torch.cat([source, target])) - self.mean) * self.gain
         pairs = source.shape[0]  # ONNX does not export chunk(2) of a dynamic axis
         first, second = both[:pairs], both[pairs:]
         order, _ = parity_classes(s.dimension, s.seen)
@@ -225,15 +219,13 @@ class TransportLoss(Loss):
         }
 
 
-def predict_potential(
-    model: TransportNet, source: Density, target: Density, blur: float = 0.0
-) -> Tensor:
+def predict_potential(model: TransportNet, source: Density, target: Density) -> Tensor:
     """Return the network's potentials at t = ½ in the unit cube, (B, modes, …)."""
     settings = model.settings
     # Differentiable in the densities, not in the weights.
     with torch.set_grad_enabled(requires_grad(source, target)):
         first, second = read_sensors([source, target], settings.sensors, model.mean.dtype)
-        coefficients = model.predict(first, second, blur)
+        coefficients = model.predict(first, second)
     return coefficients.unflatten(1, (settings.modes,) * settings.dimension)
 
 
@@ -277,13 +269,6 @@ def parity_classes(dimension: int, modes: int) -> tuple[Tensor, Tensor]:
 def coefficient_scale(dimension: int, modes: int) -> Tensor:
     """Return the expected size of c_k in the unit box, (modes^d,)."""
     return 0.1 / (1 + (_wave_vectors(dimension, modes) ** 2).sum(-1)) ** 1.5
-
-
-@lru_cache(maxsize=16)
-@torch.inference_mode(False)
-def heat_factors(dimension: int, modes: int, blur: float) -> Tensor:
-    """Return the factors of the modes under a heat flow of this standard deviation, (modes^d,)."""
-    return torch.exp(-0.5 * (math.pi * blur * _wave_vectors(dimension, modes)).square().sum(-1))
 
 
 def _wave_vectors(dimension: int, modes: int) -> Tensor:

@@ -90,9 +90,8 @@ class CosineGeodesic(Geodesic):
             self.coefficients[k : k + 1],
             self.calibration,
             None if self.in_distribution is None else self.in_distribution[k : k + 1],
-            differentiable_coefficients=None
-            if differentiable is None
-            else differentiable[k : k + 1],
+            None,
+            None if differentiable is None else differentiable[k : k + 1],
         )
 
     # ---- frames: single precision, unless gradients are needed
@@ -139,7 +138,7 @@ class CosineGeodesic(Geodesic):
 
     @property
     def is_certified(self) -> Tensor:
-        """Whether the mismatch of each pair, (B,), is within the limit of the training pairs."""
+        """Boolean per pair, (B,): the mismatch is within the limit of the training pairs."""
         limit = -1.0 if self.calibration is None else self.calibration.limit
         return self.certificate.mismatch <= limit
 
@@ -250,10 +249,7 @@ def write_frames(
         grid: the grid of the frames.
     """
     if compiled.supports(ends[0].grid):
-        c = VELOCITY[2]
-        velocity = compiled.solve_velocity(
-            coefficients, times, c.nodes, c.max_iterations, c.tolerance
-        )
+        velocity = compiled.solve_velocity(coefficients, times, VELOCITY[2])
         compiled.write_frames(frames, indices, ends, velocity, times, grid)
         return
     velocity, jacobian = interpolate_velocity(solve_velocity(coefficients, times), grid)
@@ -274,8 +270,8 @@ def differentiable_frames(
 ) -> Tensor:
     """Return the densities at times (T,) with gradients, (B, T, cells), in the grid's units.
 
-    The formulas are those of `write_frames`, but v and Dv are computed at the cells of the grid
-    itself, along the characteristics, in double precision.
+    In contrast to `write_frames`, v and Dv are computed at the cells of the grid itself, along the
+    characteristics, in double precision.
     """
     box, d = unit_box(grid), grid.dimension
     points = box.to_points(grid.points()).reshape(-1, d)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from geonet.grid import Grid, unit_box
 from geonet.numerics.autograd import requires_grad
 from geonet.numerics.splines import interpolate_centres, level_shapes
 from geonet.paths import Geodesic
-from geonet.solvers.base import ALL_QUANTITIES, SolverInfo, solve_sequential
+from geonet.solvers.base import solve_sequential
 from geonet.solvers.neural.model import PRETRAINED, Header, load_cached, to_float64
 from geonet.solvers.neural.solver import NetworkSolver
 from geonet.solvers.neural.transport.certificate import Calibration, pull_to_midpoint
@@ -41,12 +41,10 @@ class TransportSolver(NetworkSolver):
             model's training, which is 0 for the pretrained models.
     """
 
-    info = SolverInfo(
+    info = replace(
+        NetworkSolver.info,
         name="transport",
         summary="a transport model from a file that `geonet train` wrote",
-        family="neural",
-        dimensions=(1, 2, 3),
-        differentiable=ALL_QUANTITIES,
     )
     form = "transport"
 
@@ -108,7 +106,8 @@ class TransportSolver(NetworkSolver):
                 return own
             start = to_splines(path.coefficients[k].double(), shape, sides)
             solution = midpoint.solve_from(source, target, start)
-            solution.solver, solution.in_distribution = self.name, None if path.in_distribution is None else False
+            solution.solver = self.name
+            solution.in_distribution = None if path.in_distribution is None else False
             solution.info |= path.info | {"corrected": True}
             return solution
 
