@@ -1,4 +1,4 @@
-"""Shared by the hot paths: the pairs they are timed on, always the same ones."""
+"""Pairs on which the hot paths are timed."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
 
 
 def densities(family, grid: Grid, count: int, seed: int) -> tuple[Density, Density]:
-    """Return sources and targets, (count, *grid.shape) each, without their formulas."""
+    """Return sources and targets as arrays of values, (count, *grid.shape) each."""
     generator = torch.Generator().manual_seed(seed)
     first, second = (family(count, generator).to_density(grid).tensor for _ in range(2))
     return Density(first, grid), Density(second, grid)
@@ -22,7 +22,7 @@ def batch_2d() -> tuple[Density, Density]:
 
 @pytest.fixture(scope="session")
 def pair_2d(batch_2d) -> tuple[Density, Density]:
-    """Return one of them."""
+    """Return one of the 2D pairs."""
     return batch_2d[0][0], batch_2d[1][0]
 
 

@@ -1,4 +1,4 @@
-"""The exact solvers, cold, and the interpolation under them."""
+"""Exact solvers, and their interpolation."""
 
 import torch
 
@@ -12,14 +12,14 @@ def test_monge_ampere(benchmark, pair_2d):
 
 
 def test_quantile(benchmark, pair_1d):
-    """Return 1,000 cells, solved and evaluated at 11 times."""
+    """Solve 1,000 cells and evaluate 11 times."""
     solve = geonet.solver("quantile")
     times = [k / 10 for k in range(11)]
     benchmark.pedantic(lambda: solve(*pair_1d).density(times), rounds=50, warmup_rounds=3)
 
 
 def test_cubic_spline(benchmark, pair_2d):
-    """Build a path from 64×64 values and evaluated at 10,000 points."""
+    """Interpolate 64×64 values at 10,000 points."""
     source = pair_2d[0]
     generator = torch.Generator().manual_seed(0)
     side = torch.tensor(source.grid.lengths, dtype=torch.float64)

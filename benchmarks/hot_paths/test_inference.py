@@ -1,19 +1,18 @@
-"""Whole paths by the trained models: 11 times, 64×64, solving and evaluating.
+"""Whole 2D paths at 64×64 cells and 11 times: solve and evaluate.
 
-With every build of the compiled loops that this machine can load, and in torch alone. Only our
-loops change from build to build: torch's own are those of this machine, unless
-ATEN_CPU_CAPABILITY=avx2 or default says otherwise.
+With every build of the compiled kernels that this machine can load, and with torch alone. Only the
+kernels of geonet change from build to build; set ATEN_CPU_CAPABILITY for the kernels of torch.
 """
 
 import pytest
 
 import geonet
-from geonet.solvers.neural.transport import compiled as loops
+from geonet.numerics import kernels
 
 TIMES = tuple(k / 10 for k in range(11))
 
 
-@pytest.fixture(params=["torch", *loops.loadable()])
+@pytest.fixture(params=["torch", *kernels.available_builds()])
 def build(request, monkeypatch) -> str:
     """Select the build of the kernels."""
     monkeypatch.setenv("GEONET_COMPILED", {"torch": "0"}.get(request.param, request.param))
@@ -30,6 +29,13 @@ def test_one_pair(benchmark, build, pair_2d):
 def test_batch_of_64(benchmark, build, batch_2d):
     solve = geonet.solver("transport-2d")
     benchmark.pedantic(lambda: solve(*batch_2d).density(TIMES), rounds=5, warmup_rounds=1)
+
+
+@pytest.mark.benchmark(group="Newton")
+@pytest.mark.parametrize("solver", ["auto", "midpoint"])
+def test_newton(benchmark, pair_2d, solver):
+    solve = geonet.solver(solver)
+    benchmark.pedantic(lambda: solve(*pair_2d).density(TIMES), rounds=30, warmup_rounds=3)
 
 
 def test_one_pair_of_geonet(benchmark, pair_2d):

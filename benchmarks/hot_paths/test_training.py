@@ -1,4 +1,4 @@
-"""What training spends its time on: steps of the shipped configs, and the trunk's jets."""
+"""Training: steps of the shipped configs, and the jets of the trunk."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,21 +12,21 @@ from geonet.training.config import read_config
 from geonet.training.distributed import Processes
 from geonet.training.loop import Run
 
-EXPERIMENTS = Path(__file__).resolve().parents[1] / "configs"
+CONFIGS = Path(__file__).resolve().parents[2] / "experiments" / "configs"
 
 
 @pytest.mark.parametrize("name", ["gaussian-2d", "transport-2d"])
 def test_step(benchmark, name, tmp_path):
-    """Take a step without torch.compile, since that takes longer than all of these."""
-    config = read_config(EXPERIMENTS / f"{name}.toml")
+    """Take a step without torch.compile, which takes longer than all benchmarks."""
+    config = read_config(CONFIGS / f"{name}.toml")
     tiny = replace(config.validation, pairs=1)
     run = Run(replace(config, compile=False, validation=tiny), tmp_path, Processes())
     benchmark.pedantic(run.step, rounds=20, warmup_rounds=3)
 
 
 def test_trunk_jet(benchmark):
-    """Return values and derivatives to the Laplacian of geonet-2d's basis, and their gradient."""
-    config = read_config(EXPERIMENTS / "gaussian-2d.toml")
+    """Differentiate the basis of geonet-2d up to its Laplacian, and backpropagate."""
+    config = read_config(CONFIGS / "gaussian-2d.toml")
     torch.manual_seed(0)
     potential = build_model(config.model, config.seed).potential
     count = config.sampling.points

@@ -292,7 +292,7 @@ def prolongation_matrix(coarse: int, fine: int) -> BandMatrix:
 @lru_cache(maxsize=256)
 @torch.inference_mode(False)
 def averaging_matrix(fine: int, coarse: int) -> BandMatrix:
-    """Return the matrix from half-cells of `fine` cells to means over those of `coarse` ones."""
+    """Return the matrix of means over half-cells of `coarse` cells from `fine` ones."""
     ratio, count = fine / coarse, 2 * fine
     begins = np.arange(2 * coarse) * ratio
     reach = int(np.ceil(ratio)) + 1

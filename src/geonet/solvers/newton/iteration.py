@@ -60,7 +60,7 @@ class NewtonConfig:
     small_grid_mismatch: float = 0.1  # mismatch above which cells of a small grid are halved
     short_distance: float = 2.0  # W2 in cells below which pairs need halved cells
     zero_distance: float = 1e-3  # W2 in cells below which densities count as equal
-    max_halvings: int = 2  # how often cells may be halved
+    max_halvings: int = 2  # largest number of halvings of the cells
     max_cells: int = 2**20  # largest number of cells after halving
 
 
@@ -512,7 +512,7 @@ class _LevelState(NamedTuple):
 
 
 def _count_halvings(shape: Sequence[int], finer: Sequence[int]) -> int:
-    """Return how often cells of a shape are halved for a finer one; 0 for unrelated shapes."""
+    """Return the number of halvings from a shape to a finer one; 0 for unrelated shapes."""
     halvings = max(0, round(math.log2(max(finer) / max(shape))))
     is_same = tuple(n << halvings for n in shape) == tuple(finer)
     return halvings if is_same else 0

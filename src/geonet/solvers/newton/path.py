@@ -52,7 +52,7 @@ class MidpointGeodesic(Geodesic):
         solver: name of the solver.
         info: entries for the report.
         coefficients: spline coefficients in the unit cube around the box, (*cells), double
-            precision. Cells are those of the grid, or halves, quarters, … of them.
+            precision, on the cells of the grid or on halves, quarters, … of them.
         residual: share of the mass that is not balanced at t = ½.
         integrals: integrals of the potential and both densities at t = ½.
         in_distribution: whether the pair is similar to the training data of the network that
