@@ -1,4 +1,4 @@
-"""`geonet train CONFIG`: what it prints, how it stops, and what it refuses."""
+"""`geonet train`: output, stop requests, and rejected input."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ import torch
 
 import geonet
 from geonet._progress import report_progress
+from geonet.cli.output import parse_duration
 from geonet.evaluation import reference_solution
 from geonet.metrics import l1
 from geonet.paths import QUARTERS
 from geonet.solvers.neural.model import load_model, read_tensors
-from geonet.training import checkpoint as kept_truths
+from geonet.training import checkpoint
 from geonet.training.log import read_log
 
-PATIENCE = 240  # seconds, on a machine that has other work
+TIMEOUT = 240  # seconds, on a machine that has other work
 SIGNALS = pytest.mark.parametrize(
-    ("number", "code", "who"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")]
+    ("number", "code", "cause"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")]
 )
 WORK = {"reading data", "drawing calibration densities", "validating: exact path 1/2"}
 
@@ -68,7 +69,7 @@ every = 1000
 
 @pytest.fixture
 def run_failing(run):
-    """Call the command line, which must fail; gives the line of the error, the last one."""
+    """Call the command line, which must fail; return the last line, the error."""
 
     def call(*arguments: object) -> str:
         code, out, err = run(*arguments)
@@ -88,7 +89,7 @@ def config(tmp_path, monkeypatch):
 
 
 def _write(folder, old: str = "", new: str = ""):
-    """The tiny config with one change."""
+    """Write the tiny config with one change."""
     assert old in TINY
     file = folder / "tiny.toml"
     file.write_text(TINY.replace(old, new, 1) if old else TINY)
@@ -107,10 +108,10 @@ def _assert_same_state(first, second) -> None:
     assert [name for name in states[0] if not torch.equal(states[0][name], states[1][name])] == []
 
 
-# ---- what it prints and writes
+# ---- output
 
 
-def test_a_training_from_start_to_use(run, config, line_pair, tmp_path):
+def test_train_and_use_a_model(run, config, line_pair, tmp_path):
     code, out, err = run("train", config)
     model = "runs/tiny/model.safetensors"
     assert code == 0
@@ -148,18 +149,23 @@ def test_stop_at_and_resume(run, config, tmp_path):
     _assert_same_state(tmp_path / "parts", tmp_path / "whole")
 
 
-def test_time_limit_is_in_minutes(run, config, tmp_path):
-    code, out, _ = run("train", config, "--time-limit", 0)
+def test_a_time_limit_has_units(run, config, tmp_path):
+    code, out, _ = run("train", config, "--time-limit", "0s")
     assert code == 0
-    assert out == (
-        "saved, stopped at step 0 of 12 (time limit); to continue, repeat the command with --resume\n"
-    )
+    assert out == _saved(0, 12, "time limit") + "\n"
     assert _step(tmp_path / "runs" / "tiny") == 0
-    _, out, _ = run("train", config, "--resume", "--time-limit", 10)
+    _, out, _ = run("train", config, "--resume", "--time-limit", "10min")
     assert out.startswith("finished at step 12 of 12")
 
 
-def test_without_validation_no_error_is_claimed(run, tmp_path, config):
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("300", 300), ("0.5", 0.5), ("90s", 90), ("5min", 300), ("1.5 h", 5400)]
+)
+def test_durations(text, seconds):
+    assert parse_duration(text, "--time-limit") == seconds
+
+
+def test_without_validation_no_error_is_printed(run, tmp_path, config):
     _write(tmp_path, "pairs = 2", "pairs = 0")
     code, out, err = run("train", config)
     assert (code, err) == (0, "reading data\ndrawing calibration densities\n")
@@ -168,7 +174,7 @@ def test_without_validation_no_error_is_claimed(run, tmp_path, config):
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """Thirty pairs of 1D bumps in the folder where commands run, with empty cells if asked for."""
+    """Write thirty pairs of 1D bumps, optionally with empty cells, in the current folder."""
     monkeypatch.chdir(tmp_path)
 
     def write(empty=False):
@@ -182,14 +188,14 @@ def own(tmp_path, monkeypatch):
     return write
 
 
-def test_own_pairs_from_start_to_use(run, own, tmp_path):
+def test_train_on_own_pairs(run, own, tmp_path):
     code, out, _ = run("train", "--pairs", own(), "--steps", 8)
     assert code == 0
     lines = out.splitlines()
     assert lines[0] == f"training my on {tmp_path / 'my.npz'}, 8 steps"
     assert lines[1] == "finished at step 8 of 8, in runs/my"
     model = "runs/my/model.safetensors"
-    assert "1 pair that training did not see, L1 in %, against quantile (1)" in out
+    assert "1 pair that training did not use, L1 in %, compared with quantile (1)" in out
     assert out.endswith("report: runs/my/report.json\n")
     report = json.loads((tmp_path / "runs/my/report.json").read_text())
     with np.load("my.npz") as arrays:
@@ -201,12 +207,12 @@ def test_own_pairs_from_start_to_use(run, own, tmp_path):
     assert path.solver == "transport" and "floor" not in path.info
     errors = 100 * l1(path.density(QUARTERS), truth.frames)
     assert report["model"]["mean"] == pytest.approx(errors.tolist(), rel=1e-3, abs=1e-6)
-    assert report["linear"]["mean"][2] > 1 and report["truth"] == {"quantile": 1}
+    assert report["linear"]["mean"][2] > 1 and report["reference"] == {"quantile": 1}
 
 
-def test_own_pairs_with_holes_get_a_floor_then_and_later(run, own, tmp_path):
+def test_own_pairs_with_empty_cells_get_a_floor(run, own, tmp_path):
     code, out, _ = run("train", "--pairs", own(empty=True), "--steps", 4, "--name", "holes")
-    assert code == 0 and "5% of the mass is spread evenly" in out
+    assert code == 0 and "5% of the mass is made uniform" in out
     assert "floor = 0.05" in (tmp_path / "runs/holes/config.toml").read_text()
     with np.load("my.npz") as arrays:
         ends = [
@@ -222,12 +228,12 @@ def test_own_pairs_with_holes_get_a_floor_then_and_later(run, own, tmp_path):
     assert answer["model"]["failures"] == []
 
 
-def test_a_set_makes_pairs_of_any_two(run, own, tmp_path):
+def test_train_on_a_set_of_densities(run, own, tmp_path):
     with np.load(own()) as arrays:
         np.savez("set.npz", values=arrays["source"])
     assert run("train", "--pairs", "set.npz", "--steps", 2, "--floor", 0.1).code == 0
     report = json.loads((tmp_path / "runs/set/report.json").read_text())
-    assert report["model"]["pairs"] == report["truth"]["quantile"] == 6  # of three held out
+    assert report["model"]["pairs"] == report["reference"]["quantile"] == 6  # of three held out
 
 
 def test_own_pairs_resume(run, own):
@@ -240,44 +246,39 @@ def test_own_pairs_resume(run, own):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "What is it to be trained on? Give a TOML file, or --pairs NPZ"),
-        (("tiny.toml", "--pairs", "my.npz"), "Give a TOML file, or --pairs NPZ"),
-        (("tiny.toml", "--steps", "3"), "--name, --steps and --floor go with --pairs"),
+        ((), "No training data"),
+        (("tiny.toml", "--pairs", "my.npz"), "either a TOML config or --pairs"),
+        (("tiny.toml", "--steps", "3"), "--name, --steps and --floor need --pairs"),
         (("--pairs", "none.npz"), "There is no file none.npz"),
         (("--pairs", "my.npz", "--floor", "1"), "floor is 1; give a share in [0, 1)"),
         (("--pairs", "my.npz", "--name", "a b"), "name is 'a b'; use letters"),
     ],
 )
-def test_own_pairs_that_cannot_be(run_failing, own, tmp_path, arguments, message):
+def test_wrong_arguments_for_own_pairs(run_failing, own, tmp_path, arguments, message):
     own()
     _write(tmp_path)
     assert message in run_failing("train", *arguments)
     assert not (tmp_path / "runs").exists()
 
 
-def test_it_is_in_the_help(run):
-    assert "train" in run("--help").out
-    text = run("train", "--help").out
-    for option in ("--folder", "--resume", "--time-limit", "--stop-at"):
-        assert option in text
-
-
 # ---- signals
 
 
 @SIGNALS
-def test_a_signal_saves_and_resume_goes_on(run, tmp_path, config, number, code, who):
-    """Sent to `python -m geonet train` once a checkpoint and a line of the log are there."""
+def test_a_signal_saves_and_the_run_resumes(run, tmp_path, config, number, code, cause):
+    """Sent to `python -m geonet train` after the first checkpoint and log line."""
     _write(tmp_path, "steps = 12", "steps = 1000000")
     folder = tmp_path / "run"
     with _started("-m", "geonet", "train", "tiny.toml", "--folder", "run") as process:
         _wait_for(folder / "checkpoint.safetensors", folder / "log.jsonl")
         process.send_signal(number)
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=TIMEOUT)
     step = _step(folder)
     assert process.returncode == code
     first, model, _ = out.splitlines()
-    assert first == _saved(step, 1000000, who) and model.startswith("model: run/model.safetensors")
+    assert first == _saved(step, 1000000, cause) and model.startswith(
+        "model: run/model.safetensors"
+    )
     assert err.splitlines()[-1].startswith(f"step {step} ") and "error" not in err
     assert read_log(folder / "log.jsonl")[-1]["step"] == step
     assert not list(folder.glob(".*"))
@@ -288,31 +289,30 @@ def test_a_signal_saves_and_resume_goes_on(run, tmp_path, config, number, code, 
     _assert_same_state(folder, tmp_path / "whole")
 
 
-# A solver that needs hours for a pair, and tells now and then how far it is.
+# A solver that takes hours for a pair and reports progress.
 HOURS = """
 import sys, time
 from geonet.cli import main
 from geonet._progress import report_progress as tell
-from geonet.training import checkpoint as kept_truths
+from geonet.training import checkpoint
 def slow(*pair):
     for k in range(100_000):
         tell(f"step {k}")
         time.sleep(0.1)
-kept_truths.reference_for_pair = slow
+checkpoint.reference_for_pair = slow
 sys.exit(main(sys.argv[1:]))
 """
 
 
 @SIGNALS
-def test_a_signal_during_validation_is_heard(run, tmp_path, config, number, code, who):
-    """It would go on for hours otherwise, which is more than any machine's load explains."""
+def test_a_signal_during_validation(run, tmp_path, config, number, code, cause):
     with _started("-c", HOURS, "train", "tiny.toml", "--folder", "run") as process:
         assert process.stderr.readline() == "reading data\n"
         assert process.stderr.readline() == "drawing calibration densities\n"
         assert process.stderr.readline() == "validating: exact path 1/2\n"
         process.send_signal(number)
-        out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, out) == (code, _saved(0, 12, who) + "\n")
+        out, err = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, out) == (code, _saved(0, 12, cause) + "\n")
     assert "error" not in err
     assert _step(tmp_path / "run") == 0
     assert run("train", config, "--folder", "run", "--resume").out.startswith("finished at step 12")
@@ -321,8 +321,8 @@ def test_a_signal_during_validation_is_heard(run, tmp_path, config, number, code
 
 
 @SIGNALS
-def test_a_signal_during_the_report_is_heard(run, own, tmp_path, number, code, who):
-    """The training is finished and stays so; a resume makes the report, of what was solved."""
+def test_a_signal_during_the_report(run, own, tmp_path, number, code, cause):
+    """The run is finished; a resume writes the report."""
     file = own()
     arguments = ("train", "--pairs", file, "--steps", 4)
     assert run(*arguments, "--stop-at", 4).code == 0
@@ -333,18 +333,17 @@ def test_a_signal_during_the_report_is_heard(run, own, tmp_path, number, code, w
         assert process.stderr.readline() == "drawing calibration densities\n"
         assert process.stderr.readline() == "held-out pairs: exact path 1/1\n"
         process.send_signal(number)
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == code and "error" not in err
     assert out.splitlines()[-1] == (
-        f"stopped before the report on held-out pairs ({who}); "
+        f"stopped before the report on held-out pairs ({cause}); "
         "to continue, repeat the command with --resume"
     )
     assert not (tmp_path / "runs/my/report.json").exists()
     assert run(*arguments, "--resume").out.endswith("report: runs/my/report.json\n")
 
 
-def test_the_report_keeps_its_exact_paths(run, own, monkeypatch):
-    """And shows which pair it is at."""
+def test_the_report_stores_its_exact_paths(run, own, monkeypatch):
     file = own()
     code, out, err = run("train", "--pairs", file, "--steps", 4)
     assert code == 0 and "held-out pairs: exact path 1/1\n" in err
@@ -353,9 +352,9 @@ def test_the_report_keeps_its_exact_paths(run, own, monkeypatch):
     assert again.code == 0 and again.out == out
 
 
-def test_the_time_limit_counts_the_report(run, own, tmp_path, monkeypatch):
-    """The clock of the limit is turned on when the first held-out pair is to be solved."""
-    now, solve = [100.0], kept_truths.reference_for_pair
+def test_the_time_limit_includes_the_report(run, own, tmp_path, monkeypatch):
+    """The time limit passes while the first held-out pair is solved."""
+    now, solve = [100.0], checkpoint.reference_for_pair
     file = own()
 
     def slow(*pair):
@@ -366,8 +365,8 @@ def test_the_time_limit_counts_the_report(run, own, tmp_path, monkeypatch):
 
     for module in ("geonet.training.loop", "geonet.cli.train"):
         monkeypatch.setattr(f"{module}.perf_counter", lambda: now[0])
-    monkeypatch.setattr(kept_truths, "reference_for_pair", slow)
-    code, out, _ = run("train", "--pairs", file, "--steps", 4, "--time-limit", 1)
+    monkeypatch.setattr(checkpoint, "reference_for_pair", slow)
+    code, out, _ = run("train", "--pairs", file, "--steps", 4, "--time-limit", "1min")
     assert code == 0 and out.splitlines()[1] == "finished at step 4 of 4, in runs/my"
     assert out.splitlines()[-1].startswith("stopped before the report on held-out pairs (time lim")
     assert not (tmp_path / "runs/my/report.json").exists()
@@ -375,7 +374,7 @@ def test_the_time_limit_counts_the_report(run, own, tmp_path, monkeypatch):
 
 @contextmanager
 def _started(*arguments: str):
-    """Python with these arguments, ended at the end."""
+    """Start Python with these arguments and kill it at the end."""
     with subprocess.Popen(
         [sys.executable, *arguments],
         stdout=subprocess.PIPE,
@@ -389,48 +388,37 @@ def _started(*arguments: str):
             process.kill()
 
 
-def _saved(step: int, steps: int, who: str) -> str:
-    return (
-        f"saved, stopped at step {step} of {steps} ({who}); to continue, repeat the command with --resume"
-    )
+def _saved(step: int, steps: int, cause: str) -> str:
+    hint = "to continue, repeat the command with --resume"
+    return f"saved, stopped at step {step} of {steps} ({cause}); {hint}"
 
 
 def _wait_for(*files) -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while not all(file.exists() and file.stat().st_size for file in files):
         assert time.monotonic() < until
         time.sleep(0.02)
 
 
-# ---- what it refuses
+# ---- rejected input
 
 
-def test_no_config_file(run_failing, tmp_path, config):
+def test_missing_config_file(run_failing, tmp_path, config):
     assert "There is no file nowhere.toml; check the path." in run_failing("train", "nowhere.toml")
     assert "is a folder; give a file." in run_failing("train", tmp_path)
-    assert "Give a TOML file, or --pairs NPZ" in run_failing("train")
+    assert "No training data" in run_failing("train")
     assert list(tmp_path.iterdir()) == [config]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"name = \n", "Cannot read tiny.toml as TOML: Invalid value (at line 1"),
-        (b"\xff\xfe\x00", "Cannot read tiny.toml as TOML"),
-        (b"", "tiny.toml is empty; write it again."),
-        (b"# nothing\n", "The key name is missing; add it."),
-        (b'name = "a"\nsteps = 1\n', "The key problem is missing; add it."),
-        (
-            b'name = "a"\nsteps = 1\nproblem = 3\n',
-            "problem is 3; give a table of family, file, floor, autoencoder.",
-        ),
-        (
-            b'name = "a"\nsteps = 1\n[problem]\n',
-            "problem: give either a family or a file of pairs.",
-        ),
+        (b"name = \n", "Cannot read tiny.toml as TOML"),
+        (b"", "tiny.toml is empty"),
+        (b'name = "a"\nsteps = 1\nproblem = 3\n', "problem is 3"),
     ],
 )
-def test_a_config_that_cannot_be_read(run_failing, tmp_path, config, content, message):
+def test_an_invalid_config(run_failing, tmp_path, config, content, message):
     config.write_bytes(content)
     assert message in run_failing("train", "tiny.toml")
     assert list(tmp_path.iterdir()) == [config]
@@ -440,38 +428,11 @@ def test_a_config_that_cannot_be_read(run_failing, tmp_path, config, content, me
     ("old", "new", "message"),
     [
         ("steps = 12", "step = 12", "Unknown key step; did you mean 'steps'?"),
-        ("rank = 6", "rnak = 6", "Unknown key model.rnak; did you mean 'rank'?"),
-        ("width = 8", "size = 8", "Unknown key model.branch.size; it takes network, width, depth"),
-        ("steps = 12", 'steps = "many"', "steps is 'many'; give a whole number."),
-        ("steps = 12", "steps = 2.5", "steps is 2.5; give a whole number."),
-        ("steps = 12", "steps = true", "steps is True; give a whole number."),
-        ("steps = 12", "steps = 0", "steps is 0; give at least 1."),
-        ("steps = 12", "steps = [12]", "steps is [12]; give a whole number."),
-        ("width = 8", "width = -8", "model.branch: width is -8; give 1 to 1048576."),
-        ("depth = 3", "depth = 1", "model.branch: depth is 1; give 3 to 100 layers"),
-        ("rank = 6", "rank = 0", "model: rank is 0; give 1 to 1048576."),
-        ("sensors = 12", "sensors = 1", "model: sensors is 1; give 2 to 4096."),
+        ("width = 8", "width = -8", "model.branch: width is -8"),
         ("dimension = 1", "dimension = 2", "model.dimension is 2, but mixtures-1d is 1D"),
         ('"mixtures-1d"', '"mixtures-4d"', "problem.family is 'mixtures-4d'; choose from"),
-        ('"mixtures-1d"', '"mixtures-1d"\nfile = "a.npz"', "either a family or a file"),
         ('family = "mixtures-1d"', 'file = "a.npz"', "a.npz; check the path."),
-        ('name = "tiny"', 'name = "../tiny"', "name is '../tiny'; use letters, digits"),
-        ("pairs = 4", "pairs = -4", "sampling: pairs is -4; give at least 1."),
-        ("warmup = 2", "warmup = -2", "optimizer: warmup is -2; give ≥ 0."),
-        ("warmup = 2", 'name = "sgd"', "optimizer.name is 'sgd'; choose from 'soap', 'adam'."),
-        ("warmup = 2", "learning_rate = 0", "optimizer: learning_rate is 0.0; give > 0."),
-        (
-            "warmup = 2",
-            "learning_rate = nan",
-            "optimizer.learning_rate is nan; give a finite number.",
-        ),
-        ("every = 1000", "every = 0", "validation: every is 0; give at least 1."),
-        ("[sampling]", "[loss]\nsource = -1\n[sampling]", "loss: source is -1.0; give ≥ 0."),
-        (
-            "[model.branch]",
-            'swap_symmetry = "both"\n[loss]\nepsilon = 0.1\n[model.branch]',
-            'set model.swap_symmetry = "density".',
-        ),
+        ("warmup = 2", "learning_rate = nan", "optimizer.learning_rate is nan"),
     ],
 )
 def test_a_wrong_setting(run_failing, tmp_path, config, old, new, message):
@@ -485,7 +446,7 @@ def test_a_wrong_setting(run_failing, tmp_path, config, old, new, message):
     [
         (("--stop-at", "0"), "--stop-at"),
         (("--time-limit", "-1"), "--time-limit"),
-        (("--time-limit", "soon"), "--time-limit"),
+        (("--time-limit", "5 days"), "such as 300, 5min or 2h"),
         (("--folder", "tiny.toml"), "Cannot make the folder tiny.toml: File exists."),
         (("--folder", "tiny.toml/run"), "Cannot make the folder tiny.toml/run: Not a directory."),
         (("--resume",), "There is no file runs/tiny/checkpoint.safetensors"),
@@ -496,23 +457,12 @@ def test_wrong_options(run_failing, tmp_path, config, arguments, message):
     assert list(tmp_path.iterdir()) == [config]
 
 
-def test_a_folder_that_holds_a_training(run_failing, run, tmp_path, config):
+def test_a_folder_with_a_run(run_failing, run, tmp_path, config):
     run("train", config, "--stop-at", 2)
     before = _contents(tmp_path)
     line = run_failing("train", config)
-    assert "runs/tiny holds a training already; go on with --resume, or give another" in line
+    assert "runs/tiny already contains a training run; add --resume" in line
     assert _contents(tmp_path) == before
-
-
-def test_resume_with_a_changed_config(run_failing, run, tmp_path, config):
-    run("train", config, "--stop-at", 2)
-    before = _contents(tmp_path / "runs")
-    _write(tmp_path, "width = 8", "width = 9")
-    line = run_failing("train", config, "--resume")
-    assert (
-        "model.branch.width is 9, but runs/tiny/checkpoint.safetensors was trained with 8" in line
-    )
-    assert _contents(tmp_path / "runs") == before
 
 
 def test_resume_from_a_broken_checkpoint(run_failing, run, tmp_path, config):
@@ -525,14 +475,7 @@ def test_resume_from_a_broken_checkpoint(run_failing, run, tmp_path, config):
     assert _contents(tmp_path) == before
 
 
-def test_pairs_that_are_no_densities(run_failing, tmp_path, config):
-    np.savez(tmp_path / "pairs.npz", source=np.ones((2, 8)), target=np.zeros((2, 8)))
-    _write(tmp_path, 'family = "mixtures-1d"', 'file = "pairs.npz"')
-    assert "Density 0 of the batch is zero everywhere" in run_failing("train", "tiny.toml")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["pairs.npz", "tiny.toml"]
-
-
-def test_a_loss_that_is_no_longer_finite(run_failing, run, tmp_path, config):
+def test_divergence(run_failing, run, tmp_path, config):
     _write(tmp_path, "warmup = 2", "warmup = 0\nlearning_rate = 1e20")
     line = run_failing("train", "tiny.toml")
     assert line.startswith("error: At step ") and "of the loss is no longer finite" in line

@@ -47,14 +47,14 @@ def test_rows_are_the_images_row_by_row(digits):
     assert float(rows.min()) == 0 and float(rows.max()) == 1
 
 
-def test_unseen_digits_come_back_far_better_than_as_the_mean_image(digits, trained):
+def test_reconstruction_is_better_than_the_mean_image(digits, trained):
     seen, unseen = digits
     mean = as_rows(seen).mean(0)
     error = squared_error(load_autoencoder(trained), unseen)
     assert error < 0.5 * float(((as_rows(unseen) - mean) ** 2).mean())
 
 
-def test_the_file_says_what_was_measured(digits, trained):
+def test_the_header_has_the_measured_errors(digits, trained):
     _, header = read_tensors(trained, "an autoencoder")
     model = load_autoencoder(trained)
     codes = model.encode(as_rows(digits[1]))
@@ -86,7 +86,7 @@ def test_any_width_is_loaded(tmp_path):
     assert torch.equal(loaded.decode(loaded.encode(rows)), model.decode(model.encode(rows)))
 
 
-def test_the_seed_decides_and_leaves_the_callers_alone(digits, tmp_path):
+def test_training_depends_on_its_own_seed_only(digits, tmp_path):
     """Whatever the caller drew before."""
     tensors = []
     for k, seed in enumerate((4, 4, 5)):
@@ -110,7 +110,7 @@ def test_large_codes_are_discouraged(digits, tmp_path, monkeypatch):
     assert spreads[1] < spreads[0] / 3
 
 
-def test_another_kind_of_file_is_refused(tmp_path):
+def test_another_kind_of_file_is_rejected(tmp_path):
     file = PRETRAINED / "geonet-1d.safetensors"
     with pytest.raises(FileError) as error:
         load_autoencoder(file)
@@ -122,7 +122,7 @@ def test_another_kind_of_file_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("odd", ["missing", "none", "more", "shape", "not finite"])
-def test_weights_that_do_not_fit_are_refused(tmp_path, odd):
+def test_weights_that_do_not_fit_are_rejected(tmp_path, odd):
     tensors = dict(Autoencoder(width=3).state_dict())
     if odd == "missing":
         del tensors["encoder.0.bias"]

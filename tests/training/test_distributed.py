@@ -1,4 +1,4 @@
-"""Two processes: one writer, equal weights, different batches, averaged gradients."""
+"""Training in two processes: equal weights, different batches, averaged gradients."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from geonet.solvers.neural.model import load_model, read_tensors
 from geonet.training.distributed import Processes, join_processes
 from geonet.training.loop import Run, train
 
-PATIENCE = 240  # seconds, on a machine that has other work
+TIMEOUT = 240  # seconds, on a machine that has other work
 
-# Started once in each of two processes; what it finds goes into rank0.pt and rank1.pt.
+# Runs in each of two processes and writes its results to rank0.pt and rank1.pt.
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 
 import torch
 from geonet.errors import TrainingError
-from geonet.training import checkpoint as kept_truths
+from geonet.training import checkpoint
 from geonet.training.config import read_config
 from geonet.training.loop import Run, train
 from geonet.solvers.neural.geonet import GeONetLoss
@@ -36,7 +36,6 @@ from geonet.training.distributed import join_processes
 folder, *ports = sys.argv[1:]
 folder, rank = Path(folder), int(os.environ["RANK"])
 config, found = read_config(folder / "tiny.toml"), {}
-transport = read_config(folder / "transport.toml")
 
 def go(name, config=config, **options):  # every group of processes meets at a port of its own
     os.environ["MASTER_PORT"] = ports.pop()
@@ -62,42 +61,27 @@ with join_processes() as processes:
     found["weights"] = run.model.state_dict()
     found["balance"] = run.progress.weights
     run.close()
-    run = Run(transport, folder, processes)
-    batch = run.draw_batch()
-    run.objective.total(run.parallel(batch)).backward()
-    found["transport"] = {
-        "batch": [batch.source, batch.points],
-        "gradients": [p.grad for p in run.model.parameters()],
-        "start": {name: value.clone() for name, value in run.model.state_dict().items()},
-    }
-    for _ in range(5):
-        run.step()
-    found["transport"]["weights"] = run.model.state_dict()
-    run.close()
 
-found["transport"]["whole"] = go("transport", transport)
-found["transport"]["half"] = go("transport parts", transport, stop_at=5)
-found["transport"]["resumed"] = go("transport parts", transport, resume=True)
 found["whole"] = go("whole")
 found["half"] = go("parts", stop_at=5)
 found["resumed"] = go("parts", resume=True)
 
-take_step = Run.step
+step = Run.step
 def signalled(self):
     if rank == 1 and self.progress.step == 2:
         os.kill(os.getpid(), signal.SIGTERM)
-    return take_step(self)
+    return step(self)
 Run.step = signalled
 found["signalled"] = go("signalled")
-Run.step = take_step
+Run.step = step
 
-reference_for_pair = kept_truths.reference_for_pair
+reference_for_pair = checkpoint.reference_for_pair
 def signalled(*pair):
     os.kill(os.getpid(), signal.SIGTERM)
     return reference_for_pair(*pair)
-kept_truths.reference_for_pair = signalled
+checkpoint.reference_for_pair = signalled
 found["early"] = go("early")
-kept_truths.reference_for_pair = reference_for_pair
+checkpoint.reference_for_pair = reference_for_pair
 found["late"] = go("early", resume=True)
 
 total = GeONetLoss.total
@@ -124,16 +108,10 @@ def config(tiny):
 
 
 @pytest.fixture(scope="module")
-def transport_config(tiny_transport):
-    return tiny_transport(checkpoint_every=2)
-
-
-@pytest.fixture(scope="module")
-def pair(config, transport_config, tmp_path_factory):
-    """The folder of the script, and what each of its two processes found."""
+def pair(config, tmp_path_factory):
+    """The folder of the script, and the results of its two processes."""
     folder = tmp_path_factory.mktemp("pair")
     (folder / "tiny.toml").write_text(to_toml(to_table(config)))
-    (folder / "transport.toml").write_text(to_toml(to_table(transport_config)))
     group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     arguments = ["-c", SCRIPT, str(folder), *_free_ports(12)]
     places = [group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
@@ -143,7 +121,7 @@ def pair(config, transport_config, tmp_path_factory):
 
 
 def _run(*commands: tuple[list[str], dict[str, str]]) -> list[tuple[int, str, str]]:
-    """Python with arguments and an environment, side by side: exit codes and output of each."""
+    """Run Python with arguments and environments in parallel; return exit codes and outputs."""
     with ExitStack() as stack:
         started = []
         for arguments, environment in commands:
@@ -157,12 +135,12 @@ def _run(*commands: tuple[list[str], dict[str, str]]) -> list[tuple[int, str, st
             )
             stack.callback(_kill, process)
             started.append(process)
-        output = [process.communicate(timeout=PATIENCE) for process in started]
+        output = [process.communicate(timeout=TIMEOUT) for process in started]
         return [(p.returncode, *texts) for p, texts in zip(started, output, strict=True)]
 
 
 def _kill(process: subprocess.Popen) -> None:
-    """End a process and those it started, if they are not through."""
+    """Kill a process and those that it started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
@@ -176,22 +154,25 @@ def _free_ports(count: int) -> list[str]:
         return [str(each.getsockname()[1]) for each in sockets]
 
 
-# ---- what processes agree on
+# ---- collectives and gradients
 
 
-def test_one_process_agrees_with_itself():
+def test_one_process():
     with join_processes() as processes:
         assert processes == Processes(0, 1)
         assert processes.is_main
         assert processes.any(True) and not processes.any(False)
-        assert processes.broadcast_first("b", ("a", "b")) == "b" and processes.broadcast_first(None, ("a",)) is None
+        assert (
+            processes.broadcast_first("b", ("a", "b")) == "b"
+            and processes.broadcast_first(None, ("a",)) is None
+        )
         assert processes.mean(torch.tensor(2.0)) == 2
         assert processes.gather(torch.tensor(2)) == [torch.tensor(2)]
         module = torch.nn.Linear(1, 1)
         assert processes.parallelize(module) is module
 
 
-def test_two_processes_know_their_place(pair):
+def test_ranks_and_collectives(pair):
     first, second = pair[1]
     assert (first["place"], second["place"]) == ([0, 2, True], [1, 2, False])
     for found in (first, second):
@@ -201,16 +182,16 @@ def test_two_processes_know_their_place(pair):
         assert [int(x) for x in found["gathered"]] == [0, 1]
 
 
-def test_their_batches_differ(pair):
+def test_batches_differ(pair):
     first, second = pair[1]
-    # Points and places are moved as a whole, by chance perhaps to nearly the same.
+    # Points have a common random shift, which may be nearly the same.
     for ours, theirs, least in zip(first["batch"], second["batch"], (0.1, 1e-5, 1e-5), strict=True):
         assert ours.shape == theirs.shape
         assert float((ours - theirs).abs().max()) > least
 
 
-def test_gradients_are_those_of_both_batches_together(pair, config, tmp_path):
-    """The mean over the losses of both ranks' batches, computed here in one process."""
+def test_gradients_are_means_over_both_batches(pair, config, tmp_path):
+    """Compared with the mean loss of both batches in one process."""
     runs = [Run(config, tmp_path, Processes(rank, 1)) for rank in range(2)]  # their streams
     batches = [run.draw_batch() for run in runs]
     model, objective = runs[0].model, runs[0].objective
@@ -225,7 +206,7 @@ def test_gradients_are_those_of_both_batches_together(pair, config, tmp_path):
             assert torch.allclose(gradient, wanted, rtol=1e-4, atol=1e-6 * largest)
 
 
-def test_their_weights_stay_equal(pair, config, tmp_path):
+def test_weights_stay_equal(pair, config, tmp_path):
     first, second = pair[1]
     start = Run(config, tmp_path, Processes()).model.state_dict()
     for name, value in first["weights"].items():
@@ -234,42 +215,7 @@ def test_their_weights_stay_equal(pair, config, tmp_path):
     assert first["balance"] == second["balance"]
 
 
-def test_transport_gradients_are_those_of_both_batches_together(pair, transport_config, tmp_path):
-    """And both start from the same standardised modes."""
-    runs = [Run(transport_config, tmp_path, Processes(rank, 1)) for rank in range(2)]
-    batches = [run.draw_batch() for run in runs]
-    model, objective = runs[0].model, runs[0].objective
-    loss = sum(objective.total(objective(batch)) for batch in batches) / 2
-    expected = torch.autograd.grad(loss, list(model.parameters()))
-    largest = max(float(gradient.abs().max()) for gradient in expected)
-    for found, batch in zip((each["transport"] for each in pair[1]), batches, strict=True):
-        assert torch.equal(found["batch"][0], batch.source)
-        assert torch.equal(found["batch"][1], batch.points)
-        assert all(torch.equal(found["start"][k], v) for k, v in model.state_dict().items())
-        for gradient, wanted in zip(found["gradients"], expected, strict=True):
-            assert torch.allclose(gradient, wanted, rtol=1e-4, atol=1e-6 * largest)
-    assert not torch.equal(batches[0].source, batches[1].source)
-
-
-def test_transport_weights_stay_equal(pair):
-    first, second = (each["transport"] for each in pair[1])
-    for name, value in first["weights"].items():
-        assert torch.equal(value, second["weights"][name]), name
-        moved = not torch.equal(value, first["start"][name])
-        assert moved == (name not in ("mean", "gain")), name
-
-
-# ---- whole trainings
-
-
-def test_two_transport_processes_resume_bit_for_bit(pair, assert_same_state):
-    folder, found = pair
-    for each in found:
-        assert each["transport"]["whole"] == each["transport"]["resumed"] == ["finished", 12]
-        assert each["transport"]["half"] == ["stopped", 5]
-    assert_same_state(folder / "transport", folder / "transport parts")
-    tensors, _ = read_tensors(folder / "transport" / "checkpoint.safetensors", "a checkpoint")
-    assert not torch.equal(tensors["rng/0"], tensors["rng/1"])
+# ---- runs
 
 
 def test_two_processes_resume_bit_for_bit(pair, assert_same_state):
@@ -288,15 +234,14 @@ def test_two_processes_are_not_one(pair, config, tmp_path, logged):
     assert logged(tmp_path)[-1] != logged(pair[0] / "whole")[-1]
 
 
-def test_a_signal_to_one_stops_both_at_one_step(pair):
+def test_a_signal_to_one_process_stops_both(pair):
     folder, found = pair
     assert [each["signalled"] for each in found] == [["terminated", 3]] * 2
     _, header = read_tensors(folder / "signalled" / "checkpoint.safetensors", "a checkpoint")
     assert header["progress"]["step"] == 3
 
 
-def test_a_signal_while_one_solves_the_validation_stops_both(pair, assert_same_state):
-    """The other waits for the first step meanwhile; together they go on later."""
+def test_a_signal_during_validation_stops_both(pair, assert_same_state):
     folder, found = pair
     for each in found:
         assert (each["early"], each["late"]) == (["terminated", 0], ["finished", 12])
@@ -304,8 +249,7 @@ def test_a_signal_while_one_solves_the_validation_stops_both(pair, assert_same_s
 
 
 @pytest.mark.parametrize("step", [1, 4])
-def test_a_nan_in_one_stops_both(pair, step):
-    """The gradients are everyone's, so the other process has a finite loss and must not step."""
+def test_a_nan_in_one_process_stops_both(pair, step):
     folder, found = pair
     for each in found:
         name, message = each[f"spoilt{step}"]
