@@ -256,7 +256,7 @@ class BarycenterPath(FrameByFrame):
         return path
 
 
-_BY_NAME = {options.name: options for options in (Barycenter, DebiasedBarycenter)}
+_BY_NAME = {options.info.name: options for options in (Barycenter, DebiasedBarycenter)}
 
 
 def _squared_distances(grid: Grid) -> np.ndarray:

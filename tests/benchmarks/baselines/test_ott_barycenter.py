@@ -219,7 +219,7 @@ def test_a_saved_path_loads_without_ott(monkeypatch, tmp_path):
 def test_the_module_needs_no_jax():
     script = (
         "import sys; sys.modules['jax'] = sys.modules['ott'] = None\n"
-        "from geonet.solvers.registry import make_solver\n"
+        "import benchmarks.baselines\nfrom geonet.solvers.registry import make_solver\n"
         f"print(make_solver({NAME!r}).name)"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
