@@ -17,6 +17,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -129,66 +130,52 @@ def _check_lattices(
     return to
 
 
+class _Axis(NamedTuple):
+    """Positions first + k·step of the results and weight, in units of the spacing of the values."""
+
+    count: int
+    first: float
+    step: float
+    weight: float
+
+
 def _transform_axis(
     values: Tensor, axis: int, at: Lattice, to: Lattice, weight: float, with_indices: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Transform along one axis; return values and indices, which are empty unless requested."""
     # In units of the spacing, from the first point on, so that large coordinates lose no digits.
     first, step = (to.first - at.first) / at.spacing, to.spacing / at.spacing
-    scaled = weight * at.spacing**2
+    target = _Axis(to.count, first, step, weight * at.spacing**2)
     function = _transform_axis_c if is_available() else _transform_axis_torch
-    rows = values.detach().to("cpu", torch.float64)
-    return function(rows, axis, to.count, first, step, scaled, with_indices)
+    return function(values.detach().to("cpu", torch.float64), axis, target, with_indices)
 
 
 def _transform_axis_c(
-    values: Tensor,
-    axis: int,
-    count: int,
-    first: float,
-    step: float,
-    weight: float,
-    with_indices: bool,
+    values: Tensor, axis: int, to: _Axis, with_indices: bool
 ) -> tuple[Tensor, Tensor]:
     values, shape = values.contiguous(), list(values.shape)
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-    cells, shape[axis] = shape[axis], count
+    cells, shape[axis] = shape[axis], to.count
     result = torch.empty(shape, dtype=torch.float64)
     indices = torch.empty(shape if with_indices else [0], dtype=torch.int64)
-    failed = _available_library().geonet_c_transform(
-        values.data_ptr(),
-        result.data_ptr(),
-        indices.data_ptr() if with_indices else None,
-        outer,
-        inner,
-        cells,
-        count,
-        first,
-        step,
-        weight,
-    )
-    if failed:
-        raise MemoryError(f"Not enough memory for a c-transform of {cells} to {count} points.")
+    index_address = indices.data_ptr() if with_indices else None
+    transform_c = _available_library().geonet_c_transform
+    if transform_c(values.data_ptr(), result.data_ptr(), index_address, outer, inner, cells, *to):
+        raise MemoryError(f"Not enough memory for a c-transform of {cells} to {to.count} points.")
     return result, indices
 
 
 def _transform_axis_torch(
-    values: Tensor,
-    axis: int,
-    count: int,
-    first: float,
-    step: float,
-    weight: float,
-    with_indices: bool,
-    chunk: int = 1 << 21,
+    values: Tensor, axis: int, to: _Axis, with_indices: bool, chunk: int = 1 << 21
 ) -> tuple[Tensor, Tensor]:
     rows = values.movedim(axis, -1)
-    positions = first + step * torch.arange(count, dtype=torch.float64)
-    cost = weight * (positions[:, None] - torch.arange(rows.shape[-1], dtype=torch.float64)) ** 2
+    positions = to.first + to.step * torch.arange(to.count, dtype=torch.float64)
+    points = torch.arange(rows.shape[-1], dtype=torch.float64)
+    cost = to.weight * (positions[:, None] - points) ** 2
     parts = rows.reshape(-1, rows.shape[-1]).split(max(1, chunk // cost.numel()))
     minima = [(part[:, None] + cost).min(-1) for part in parts]
     least, index = (torch.cat([one[k] for one in minima]) for k in (0, 1))
-    shape = (*rows.shape[:-1], count)
+    shape = (*rows.shape[:-1], to.count)
     result = least.reshape(shape).movedim(-1, axis).contiguous()
     return result, index.reshape(shape).movedim(-1, axis) if with_indices else index[:0]
 
