@@ -166,7 +166,7 @@ def test_uniform_log_uniform_and_bernoulli_numbers():
         uniform(seeded(), -1, 3, n) / 4 + 0.25,
         log_uniform(seeded(), 1, 10, n).log10(),
     ):
-        assert 0 <= float(numbers.min()) and float(numbers.max()) <= 1
+        assert float(numbers.min()) >= 0 and float(numbers.max()) <= 1
         assert float(((numbers[:, None] < levels).float().mean(0) - levels).abs().max()) < 0.02
     rates = bernoulli(seeded(), torch.tensor([[0.0], [0.3], [1.0]]), 3, n).float().mean(1)
     assert rates.tolist() == pytest.approx([0, 0.3, 1], abs=0.025)

@@ -508,7 +508,7 @@ def uniform(generator: torch.Generator, low: float, high: float, *shape: int) ->
 
 
 def log_uniform(generator: torch.Generator, low: float, high: float, *shape: int) -> Tensor:
-    """Draw numbers whose logarithms are uniform between those of low and high."""
+    """Draw numbers whose logarithms are uniform between log(low) and log(high)."""
     return uniform(generator, math.log(low), math.log(high), *shape).exp()
 
 

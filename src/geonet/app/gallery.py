@@ -139,7 +139,7 @@ def _disc(x: Tensor, radius: float, right: float = 0.0) -> Tensor:
     return torch.hypot(x[0], x[1] - right) - radius
 
 
-def _crescent(x: Tensor) -> Tensor:
+def _crescent_shape(x: Tensor) -> Tensor:
     return torch.maximum(_disc(x, 0.36), -_disc(x, 0.3, 0.14))
 
 
@@ -164,7 +164,7 @@ SHAPES: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
     "ring": ("Ring", lambda x: _disc(x, 0.3).abs() - 0.06),
     "square": ("Square", lambda x: box_distance(x, 0.25, 0.25)),
     "star": ("Star", lambda x: star_distance(x, 5, 0.42, 0.17)),
-    "crescent": ("Crescent", _crescent),
+    "crescent": ("Crescent", _crescent_shape),
     "moons": ("Two moons", _moons),
     "letter-t": ("Letter T", _letter_t),
 }

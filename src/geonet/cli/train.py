@@ -73,7 +73,7 @@ def train(
     seconds = None if time_limit is None else parse_duration(time_limit, "--time-limit")
     from geonet.training.loop import train as run
 
-    def remaining() -> float | None:
+    def seconds_left() -> float | None:
         return None if seconds is None else seconds - (perf_counter() - start)
 
     settings = _load_settings(config, pairs, name, steps, floor)
@@ -82,12 +82,12 @@ def train(
     is_main = os.environ.get("RANK", "0") == "0"
     if pairs is not None and is_main:
         _print_settings(settings)
-    outcome = run(settings, folder, resume=resume, time_limit=remaining(), stop_at=stop_at)
+    outcome = run(settings, folder, resume=resume, time_limit=seconds_left(), stop_at=stop_at)
     reason: str | None = outcome.reason
     if is_main:
         _print_outcome(outcome, folder, settings.steps)
         if pairs is not None and outcome.model is not None and reason == "finished":
-            reason = _print_report(outcome.model, settings, folder, remaining())
+            reason = _print_report(outcome.model, settings, folder, seconds_left())
     codes = {"interrupted": 130, "terminated": 143}  # the exit codes of shells for signals
     if reason in codes:
         raise CommandStop(codes[reason])

@@ -48,7 +48,7 @@ from geonet.training.problems import (
 )
 from geonet.training.user_data import read_dataset
 
-CHECKPOINT, MODEL, CONFIG = "checkpoint.safetensors", "model.safetensors", "config.toml"
+CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _check_folder(folder: Path, resume: bool) -> None:
 
 def _write_config(folder: Path, config: TrainingConfig) -> None:
     ensure_dir(folder)
-    with atomic_write(folder / CONFIG) as temporary:
+    with atomic_write(folder / "config.toml") as temporary:
         temporary.write_text(to_toml(to_table(config)), encoding="utf-8")
 
 

@@ -359,8 +359,8 @@ def evaluate_on_holdout(
     source, target = dataset.test_pairs(pairs)
     reference = ReferenceCache(cache).solve(source, target)
     options = {"floor": 0.0} if config.problem.floor else {}  # the data set has added it
-    accuracies = (
+    trained, linear = (
         measure(solver, source, target, reference.frames, reference.distance)
         for solver in (make_solver(str(model), **options), make_solver("linear"))
     )
-    return HoldoutReport(*accuracies, reference.solvers)
+    return HoldoutReport(trained, linear, reference.solvers)
