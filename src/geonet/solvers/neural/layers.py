@@ -167,7 +167,7 @@ class JointTrunk(_Network):
         self.dimension = dimension
 
     @property
-    def output(self) -> Linear:
+    def output(self) -> Linear:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The last layer, width to rank."""
         return self.network.output  # pyright: ignore[reportReturnType]
 
