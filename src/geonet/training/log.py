@@ -96,7 +96,7 @@ class Display:
         )
         self.task = self.bar.add_task("", total=steps)
         self._prints_lines = visible and not console.is_terminal
-        self._activity, self._description = "", ""
+        self._activity, self._description, self._has_steps = "", "", False
         self._start = self._last_line = monotonic()
 
     def __enter__(self) -> Display:
@@ -108,8 +108,9 @@ class Display:
 
     def set_step(self, step: int) -> None:
         """Move the bar; without a terminal, print a line if the last one is old."""
+        is_first, self._has_steps = not self._has_steps, True
         self.bar.update(self.task, completed=step)
-        if self._is_line_due():
+        if not is_first and self._is_line_due():
             elapsed = format_seconds(monotonic() - self._start)
             self.log(f"step {step}/{self.steps}, {elapsed}  {self._description}".rstrip())
 
