@@ -19,8 +19,8 @@ from benchmarks.timing import make_generator, measure_median
 from geonet import Density
 from geonet.solvers.neural.model import PRETRAINED, load_cached
 from geonet.solvers.neural.transport import compiled
-from geonet.solvers.neural.transport.certificate import as_compiled
 from geonet.solvers.neural.transport.network import TransportNet, predict_potential
+from geonet.solvers.neural.transport.potential import VELOCITY
 from geonet.solvers.neural.transport.solver import make_injective
 from geonet.solvers.neural.transport.splines import DensityPairs
 from geonet.training.problems import make_problem
@@ -28,7 +28,7 @@ from geonet.training.problems import make_problem
 CELLS, TIMES, BATCH = 64, 11, 64
 INSIDE = TIMES - 2
 MODEL = "transport-2d"
-# Operations at a point, counted in kernels.c.
+# Operations at a point, counted in cosine_paths.c.
 LOOK = 82  # a cubic spline: two places, two sets of weights, sixteen terms
 NEWTON, STEPS = 95, 3  # five bilinear fields and a step of Newton's method; three of these, assumed
 MEAN = 25  # both determinants and the mean
@@ -52,7 +52,7 @@ def peaks() -> tuple[float, float]:
 
 def operations(model: TransportNet) -> dict[str, float]:
     """Return floating-point operations of a path by stage."""
-    s, n, coarse, nodes = model.settings, CELLS, compiled.CELLS, compiled.NODES + 1
+    s, n, coarse, nodes = model.settings, CELLS, compiled.CELLS, VELOCITY[2].nodes + 1
     weights = sum(p.numel() for p in model.parameters())
 
     def series(places: int) -> float:
@@ -79,15 +79,14 @@ def stages(model: TransportNet, source: Density, target: Density) -> dict[str, f
     answer = torch.zeros(BATCH, TIMES, CELLS**2, dtype=torch.float64)
     pairs = DensityPairs(source, target)
     ((_, ends),) = pairs.chunks(1)
-    splines, velocity = as_compiled(ends), compiled.solve_velocity(potentials, moments)
-    assert splines is not None
+    velocity = compiled.solve_velocity(potentials, moments, VELOCITY[2])
     inside = range(1, TIMES - 1)
     calls = {
         "the network": lambda: predict_potential(model, source, target),
         "splines, mismatch": lambda: make_injective(DensityPairs(source, target), potentials),
-        "velocities": lambda: compiled.solve_velocity(potentials, moments),
+        "velocities": lambda: compiled.solve_velocity(potentials, moments, VELOCITY[2]),
         "frames": lambda: compiled.write_frames(
-            answer, inside, splines, velocity, moments, source.grid
+            answer, inside, ends, velocity, moments, source.grid
         ),
     }
     return {name: warm(call) / BATCH for name, call in calls.items()}
