@@ -133,7 +133,7 @@ def _check_lattices(
 class _Axis(NamedTuple):
     """Positions first + k·step of the results and weight, in units of the spacing of the values."""
 
-    count: int
+    points: int
     first: float
     step: float
     weight: float
@@ -155,13 +155,13 @@ def _transform_axis_c(
 ) -> tuple[Tensor, Tensor]:
     values, shape = values.contiguous(), list(values.shape)
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-    cells, shape[axis] = shape[axis], to.count
+    cells, shape[axis] = shape[axis], to.points
     result = torch.empty(shape, dtype=torch.float64)
     indices = torch.empty(shape if with_indices else [0], dtype=torch.int64)
     index_address = indices.data_ptr() if with_indices else None
     transform_c = _available_library().geonet_c_transform
     if transform_c(values.data_ptr(), result.data_ptr(), index_address, outer, inner, cells, *to):
-        raise MemoryError(f"Not enough memory for a c-transform of {cells} to {to.count} points.")
+        raise MemoryError(f"Not enough memory for a c-transform of {cells} to {to.points} points.")
     return result, indices
 
 
@@ -169,13 +169,13 @@ def _transform_axis_torch(
     values: Tensor, axis: int, to: _Axis, with_indices: bool, chunk: int = 1 << 21
 ) -> tuple[Tensor, Tensor]:
     rows = values.movedim(axis, -1)
-    positions = to.first + to.step * torch.arange(to.count, dtype=torch.float64)
+    positions = to.first + to.step * torch.arange(to.points, dtype=torch.float64)
     points = torch.arange(rows.shape[-1], dtype=torch.float64)
     cost = to.weight * (positions[:, None] - points) ** 2
     parts = rows.reshape(-1, rows.shape[-1]).split(max(1, chunk // cost.numel()))
     minima = [(part[:, None] + cost).min(-1) for part in parts]
     least, index = (torch.cat([one[k] for one in minima]) for k in (0, 1))
-    shape = (*rows.shape[:-1], to.count)
+    shape = (*rows.shape[:-1], to.points)
     result = least.reshape(shape).movedim(-1, axis).contiguous()
     return result, index.reshape(shape).movedim(-1, axis) if with_indices else index[:0]
 
