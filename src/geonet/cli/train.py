@@ -21,9 +21,7 @@ RESUME_HINT = "to continue, repeat the command with --resume"
 
 
 def train(
-    config: Annotated[
-        Path | None, typer.Argument(help="TOML file, such as experiments/configs/*.toml.")
-    ] = None,
+    config: Annotated[Path | None, typer.Argument(help="TOML config of the run.")] = None,
     pairs: Annotated[
         Path | None,
         typer.Option(
