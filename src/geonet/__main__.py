@@ -2,7 +2,7 @@
 
 import sys
 
-from geonet.cli import main
+from geonet.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

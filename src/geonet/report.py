@@ -15,10 +15,9 @@ from geonet._format import format_number, format_percent
 from geonet.density import Density
 from geonet.errors import InputError, UnavailableError
 from geonet.paths import QUARTERS, BatchedGeodesic, Geodesic
-from geonet.solvers.auto import recommend_solver
 from geonet.solvers.base import SolverInfo
 from geonet.solvers.bures import moment_bounds
-from geonet.solvers.registry import find_info
+from geonet.solvers.registry import find_info, recommend_solver
 
 PerPair = float | list[float]
 

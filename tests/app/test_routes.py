@@ -18,9 +18,8 @@ import geonet
 from geonet._format import format_number
 from geonet.app import jobs
 from geonet.app.jobs import SolvedPath
-from geonet.app.middleware import SecurityHeadersMiddleware
 from geonet.app.requests import page_settings
-from geonet.app.routes import DOWNLOADS, encode_frames
+from geonet.app.routes import DOWNLOADS, SecurityHeadersMiddleware, encode_frames
 from geonet.errors import ConvergenceError, ConvergenceWarning, SolverError, UnavailableError
 from geonet.plotting.explore import compute_overlays
 

@@ -10,8 +10,9 @@ from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceWarning, SolverError
 from geonet.metrics import l1
 from geonet.mixture import BOX_2D, BOX_3D, mixtures_2d, mixtures_3d
-from geonet.solvers.auto import Auto, _find_special_solver, recommend_solver
+from geonet.solvers.auto import Auto, _find_special_solver
 from geonet.solvers.neural import cascade
+from geonet.solvers.registry import recommend_solver
 
 SHIFT = 18  # cells between two blocks, along each axis
 

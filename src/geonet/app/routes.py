@@ -12,17 +12,18 @@ from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from geonet._format import format_number
 from geonet.app.gallery import build_gallery
@@ -33,7 +34,6 @@ from geonet.app.jobs import (
     SolverThread,
     error_response,
 )
-from geonet.app.middleware import SameOriginMiddleware, SecurityHeadersMiddleware
 from geonet.app.requests import (
     SolveRequest,
     check_cells,
@@ -298,3 +298,52 @@ async def _handle_http_error(http: Request, error: Exception) -> Response:
 async def _handle_bug(_request: Request, _error: Exception) -> Response:
     message = "geonet failed with an internal error; the terminal of geonet app shows the details."
     return error_response(message, 500)
+
+
+# Protection against other web sites that are open in the same browser: they can send requests to
+# this machine, but cannot choose the headers Host and Origin. TrustedHostMiddleware checks the first.
+
+
+class SameOriginMiddleware:
+    """Rejects requests that another site has sent."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request if its origin is this server or unknown."""
+        headers = Headers(scope=scope)
+        address = f"http://{headers.get('host')}"
+        if any(origin != address for origin in headers.getlist("origin")):
+            response = error_response(f"Another site sent this request; open {address}.", 403)
+            await response(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+class SecurityHeadersMiddleware:
+    """Adds security headers to every response, including errors."""
+
+    headers: ClassVar = {
+        "Content-Security-Policy": (
+            "default-src 'self'; img-src 'self' blob: data:; style-src 'self'; "
+            "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        ),
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Cache-Control": "no-cache",
+    }
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request as the application does, with the headers."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(self.headers)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)

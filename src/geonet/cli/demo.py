@@ -28,7 +28,7 @@ def demo(
     ensure_dir(output)
     from geonet._threads import one_thread
     from geonet.cli.output import print_table, run_interruptibly, show_status
-    from geonet.plotting import plot_together
+    from geonet.plotting.figures import plot_together
 
     with show_status("solving three pairs") as show:
         plane, shapes, line = run_interruptibly(_solve_examples, show)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from geonet._format import format_seconds
-from geonet.cli.interp import connect_dask
 from geonet.cli.output import (
     JsonOption,
     MissingOption,
     SolverOption,
     SolverOptions,
+    connect_dask,
     format_count,
     parse_missing,
     parse_options,

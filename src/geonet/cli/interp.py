@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ from geonet.cli.output import (
     MissingOption,
     SolverOption,
     SolverOptions,
+    connect_dask,
     format_count,
     parse_missing,
     parse_options,
@@ -22,7 +22,7 @@ from geonet.cli.output import (
     show_progress,
     show_status,
 )
-from geonet.errors import FileError, InputError
+from geonet.errors import FileError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -221,38 +221,3 @@ def _chunk_for(part: xr.DataArray, time: Any, threads: int) -> xr.DataArray:
     """Split the frames into enough chunks for all threads of a cluster."""
     whole = {dim: -1 for dim in part.dims}
     return part.chunk({**whole, time: max(1, -(-part.sizes[time] // (2 * threads)))})
-
-
-@contextmanager
-def connect_dask(address: str | None, timeout: float = 10) -> Iterator[Any]:
-    """Yield Dask's client for the scheduler at this address; None without an address."""
-    if address is None:
-        yield None
-        return
-    try:
-        from distributed import CancelledError, Client, KilledWorker
-    except ModuleNotFoundError as error:
-        raise InputError(
-            "--scheduler needs distributed, which is not installed; "
-            "install it: pip install 'geonet[xarray]'."
-        ) from error
-    try:
-        client = Client(address, timeout=timeout)
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(
-            f"No scheduler answers at {address}; start one, `dask scheduler`, and workers, "
-            f"`dask worker {address}`."
-        ) from error
-    with client:
-        if not client.nthreads():
-            raise InputError(
-                f"The scheduler at {address} has no workers; start some: dask worker {address}."
-            )
-        try:
-            yield client
-        except (ImportError, KilledWorker, CancelledError) as error:
-            cause = " ".join(str(error).split())[:200].rstrip(".")
-            raise InputError(
-                f"The cluster failed: {cause}; check that its workers have the same geonet and "
-                "enough memory, and run the same command to resume."
-            ) from error

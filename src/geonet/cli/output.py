@@ -307,3 +307,38 @@ class _Task(Thread, Generic[T]):
 
         with progress_callback(hear):
             self._result = self._work()
+
+
+@contextmanager
+def connect_dask(address: str | None, timeout: float = 10) -> Iterator[Any]:
+    """Yield Dask's client for the scheduler at this address; None without an address."""
+    if address is None:
+        yield None
+        return
+    try:
+        from distributed import CancelledError, Client, KilledWorker
+    except ModuleNotFoundError as error:
+        raise InputError(
+            "--scheduler needs distributed, which is not installed; "
+            "install it: pip install 'geonet[xarray]'."
+        ) from error
+    try:
+        client = Client(address, timeout=timeout)
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(
+            f"No scheduler answers at {address}; start one, `dask scheduler`, and workers, "
+            f"`dask worker {address}`."
+        ) from error
+    with client:
+        if not client.nthreads():
+            raise InputError(
+                f"The scheduler at {address} has no workers; start some: dask worker {address}."
+            )
+        try:
+            yield client
+        except (ImportError, KilledWorker, CancelledError) as error:
+            cause = " ".join(str(error).split())[:200].rstrip(".")
+            raise InputError(
+                f"The cluster failed: {cause}; check that its workers have the same geonet and "
+                "enough memory, and run the same command to resume."
+            ) from error

@@ -148,15 +148,3 @@ def _evaluate_network(source: Density, target: Density) -> CosineGeodesic:
     solver = pretrained_solver("transport-3d")(max_iterations=0)  # pyright: ignore[reportCallIssue]
     report_progress(f"auto: evaluating {solver.name}")
     return solver._solve(source, target)  # pyright: ignore[reportReturnType]
-
-
-def recommend_solver(dimension: int | None, general: bool = False) -> str:
-    """Return the name of the most reliable solver for densities of a dimension.
-
-    Args:
-        dimension: dimension of the densities; None if it is unknown.
-        general: whether to prefer the automatic choice.
-    """
-    if dimension is not None and dimension > 3:
-        return "linear-program"
-    return "auto" if general else "quantile" if dimension == 1 else "midpoint"

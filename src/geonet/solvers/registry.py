@@ -225,3 +225,15 @@ def split_docstring(docstring: str | None) -> tuple[str, dict[str, str]]:
     text, _, section = inspect.cleandoc(docstring or "").partition("\nAttributes:")
     entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
     return text.strip(), {name: " ".join(about.split()) for name, about in entries}
+
+
+def recommend_solver(dimension: int | None, general: bool = False) -> str:
+    """Return the name of the most reliable solver for densities of a dimension.
+
+    Args:
+        dimension: dimension of the densities; None if it is unknown.
+        general: whether to prefer the automatic choice.
+    """
+    if dimension is not None and dimension > 3:
+        return "linear-program"
+    return "auto" if general else "quantile" if dimension == 1 else "midpoint"
