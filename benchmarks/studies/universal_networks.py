@@ -13,14 +13,8 @@ from torch.nn import Module, ModuleList
 from torch.nn.functional import hardswish
 
 from benchmarks.timing import make_generator
-from geonet.numerics.cosine import (
-    cell_centres_1d,
-    cosine_table,
-    cosine_transform,
-    frequencies,
-    solve_poisson,
-)
-from geonet.solvers.neural.cascade import CONFIG, CascadeNet, CascadeSettings
+from geonet.numerics.cosine import cell_centres_1d, cosine_table, cosine_transform, frequencies
+from geonet.solvers.neural.cascade import CONFIG, CascadeNet, CascadeSettings, solve_poisson
 from geonet.solvers.neural.transport.network import (
     ClassLinear,
     SymmetricMLP,

@@ -156,6 +156,11 @@ class Density:
             return self
         return self._with_values(resample(self.tensor, self.grid, grid), grid)
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the values require a gradient."""
+        return self.tensor.requires_grad
+
     def detach(self) -> Density:
         """Return the density detached from the autograd graph."""
         mixture = None if self.mixture is None else self.mixture.detach()
@@ -263,6 +268,11 @@ class Density:
 
     def _centres(self) -> Tensor:
         return self.grid.points().reshape(-1, self.grid.dimension)
+
+
+def requires_grad(*ends: Density | GaussianMixture) -> bool:
+    """Return whether autograd is enabled and any of the ends requires a gradient."""
+    return torch.is_grad_enabled() and any(end.requires_grad for end in ends)
 
 
 def check_density(density: Density, name: str = "density") -> None:

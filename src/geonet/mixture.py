@@ -146,9 +146,14 @@ class GaussianMixture:
         """Return means, covariances and weights by name, the arguments of `GaussianMixture`."""
         return {"means": self.means, "covariances": self.covariances, "weights": self.weights}
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether any parameter requires a gradient."""
+        return any(value.requires_grad for value in self.parameters().values())
+
     def detach(self) -> GaussianMixture:
         """Return the mixture detached from the autograd graph."""
-        if not any(value.requires_grad for value in self.parameters().values()):
+        if not self.requires_grad:
             return self
         return self._like(*(value.detach() for value in self.parameters().values()))
 

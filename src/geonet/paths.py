@@ -17,11 +17,19 @@ from torch import Tensor
 from geonet._threads import limit_threads, map_in_threads
 from geonet._utils import import_object
 from geonet._validation import as_path, check_index, check_instance, short_repr
-from geonet.density import Array, Density, Mass, as_points, as_tensor, clip_to_box, to_user_array
+from geonet.density import (
+    Array,
+    Density,
+    Mass,
+    as_points,
+    as_tensor,
+    clip_to_box,
+    requires_grad,
+    to_user_array,
+)
 from geonet.errors import GridError, InputError, UnavailableError
 from geonet.grid import Grid
 from geonet.mixture import GaussianMixture
-from geonet.numerics.autograd import requires_grad
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -21,10 +21,10 @@ from geonet.numerics.cosine import (
     laplacian_eigenvalues,
     resampling_matrices,
     sample_spline,
-    solve_poisson,
     synthesis_matrices,
 )
 from geonet.numerics.interpolation import CubicSpline
+from geonet.solvers.neural.cascade import solve_poisson
 
 
 def test_points_and_frequencies():

@@ -18,16 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from geonet.density import Density
+from geonet.density import Density, requires_grad
 from geonet.errors import UnavailableError
-from geonet.mixture import GaussianMixture
 
 Potentials = Callable[[], tuple[Tensor, Tensor]]
-
-
-def requires_grad(*ends: Density | GaussianMixture) -> bool:
-    """Return whether autograd is enabled and any of the ends requires a gradient."""
-    return torch.is_grad_enabled() and any(map(_has_gradient, ends))
 
 
 def safe_sqrt(square: Tensor) -> Tensor:
@@ -106,9 +100,3 @@ class _Envelope(torch.autograd.Function):
             for field, dtype in zip(ctx.potentials(), ctx.dtypes, strict=True)
         )
         return first, second, None, None, None
-
-
-def _has_gradient(end: Density | GaussianMixture) -> bool:
-    if isinstance(end, Density):
-        return end.tensor.requires_grad
-    return any(part.requires_grad for part in end.parameters().values())

@@ -337,23 +337,6 @@ def _points_1d(count: int, centred: bool) -> Tensor:
     return cell_centres_1d(count) if centred else cell_faces_1d(count)
 
 
-# ---- Poisson's equation on cells
-
-
-def solve_poisson(right: Tensor) -> Tensor:
-    """Solve −Δu = right for fields (B, *cells) of mean zero, with no flux through the faces.
-
-    Lengths are in units of a cell, and Δ has the stencil 1, −2, 1 along each axis.
-    """
-    shape = right.shape[1:]
-    for axis, n in enumerate(shape, 1):
-        right = _multiply_axis(right, _transforms(n)[0], axis)
-    right = right / _single_precision_eigenvalues(shape)
-    for axis, n in enumerate(shape, 1):
-        right = _multiply_axis(right, _transforms(n)[1], axis)
-    return right
-
-
 def laplacian_eigenvalues(shape: Sequence[int], spacing: Sequence[float]) -> Tensor:
     """Return the eigenvalues of −Δ with the stencil 1, −2, 1 on cells, one for each cosine mode.
 
@@ -365,23 +348,3 @@ def laplacian_eigenvalues(shape: Sequence[int], spacing: Sequence[float]) -> Ten
         total += along.reshape(-1, *(1,) * (len(shape) - 1 - axis))
     total.view(-1)[0] = torch.inf
     return total
-
-
-def _multiply_axis(values: Tensor, matrix: Tensor, axis: int) -> Tensor:
-    if axis == values.ndim - 2:
-        return matrix @ values
-    return (values.movedim(axis, -1) @ matrix.T).movedim(-1, axis)
-
-
-@lru_cache(maxsize=16)
-@torch.inference_mode(False)
-def _transforms(n: int) -> tuple[Tensor, Tensor]:
-    """Return the cosine transform and its inverse, (n, n) each, single precision."""
-    forward = cosine_transform(n)
-    return forward.float(), torch.linalg.inv(forward).float()
-
-
-@lru_cache(maxsize=16)
-@torch.inference_mode(False)
-def _single_precision_eigenvalues(shape: torch.Size) -> Tensor:
-    return laplacian_eigenvalues(shape, (1.0,) * len(shape)).float()

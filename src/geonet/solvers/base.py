@@ -9,10 +9,9 @@ from typing import ClassVar
 
 from geonet._progress import report_progress
 from geonet._threads import limit_threads, map_in_threads
-from geonet.density import Density
+from geonet.density import Density, requires_grad
 from geonet.errors import DensityError, GeonetError, GridError, SolverError
 from geonet.mixture import End, GaussianMixture
-from geonet.numerics.autograd import requires_grad
 from geonet.paths import BatchedGeodesic, Geodesic
 
 ALL_QUANTITIES = ("density", "distance", "velocity", "potential", "trajectories")

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from geonet._format import format_number, format_percent
 from geonet._progress import report_progress
-from geonet.density import Density
+from geonet.density import Density, requires_grad
 from geonet.errors import ConvergenceError, DensityError, SolverError
 from geonet.grid import Grid
-from geonet.numerics.autograd import once_differentiable, requires_grad, with_dual_gradient
+from geonet.numerics.autograd import once_differentiable, with_dual_gradient
 from geonet.numerics.characteristics import Characteristics, Preimage
 from geonet.numerics.cosine import CosineSeries, frequencies
 from geonet.numerics.interpolation import CubicSpline

@@ -33,7 +33,7 @@ from geonet._threads import threads_for
 from geonet._toml import require
 from geonet.density import Density
 from geonet.grid import Grid, unit_box
-from geonet.numerics.cosine import solve_poisson
+from geonet.numerics.cosine import cosine_transform, laplacian_eigenvalues
 from geonet.numerics.splines import interpolate_centres, spline_stencil
 from geonet.paths import BatchedGeodesic, Geodesic
 from geonet.solvers.neural.losses import Batch, Loss, LossSettings, Terms, max_abs_eigenvalue
@@ -90,9 +90,14 @@ def initial_potentials(source: Density, target: Density) -> Sequence[InitialGues
         return transport_potentials(source, target)
     name = f"universal-{d}d"
     report_progress(f"evaluating {name}")
-    model, _ = load_cached(PRETRAINED / f"{name}.safetensors", d)
+    return predict(_load_pretrained(name, d), source, target)
+
+
+@lru_cache
+def _load_pretrained(name: str, dimension: int) -> CascadeNet:
+    model, _ = load_cached(PRETRAINED / f"{name}.safetensors", dimension)
     assert isinstance(model, CascadeNet)
-    return predict(model, source, target)
+    return model
 
 
 # ---- the model
@@ -530,3 +535,40 @@ def _undo_recentring(coefficients: Tensor, grid: Grid, recentring: Recentring) -
         term = recentring.potential(axis, n, side)
         coefficients = coefficients + term.view(-1, *(1,) * axis, n, *(1,) * after)
     return coefficients
+
+
+# ---- Poisson's equation on cells
+
+
+def solve_poisson(right: Tensor) -> Tensor:
+    """Solve −Δu = right for fields (B, *cells) of mean zero, with no flux through the faces.
+
+    Lengths are in units of a cell, and Δ has the stencil 1, −2, 1 along each axis.
+    """
+    shape = right.shape[1:]
+    for axis, n in enumerate(shape, 1):
+        right = _multiply_axis(right, _transforms(n)[0], axis)
+    right = right / _single_precision_eigenvalues(shape)
+    for axis, n in enumerate(shape, 1):
+        right = _multiply_axis(right, _transforms(n)[1], axis)
+    return right
+
+
+def _multiply_axis(values: Tensor, matrix: Tensor, axis: int) -> Tensor:
+    if axis == values.ndim - 2:
+        return matrix @ values
+    return (values.movedim(axis, -1) @ matrix.T).movedim(-1, axis)
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)
+def _transforms(n: int) -> tuple[Tensor, Tensor]:
+    """Return the cosine transform and its inverse, (n, n) each, single precision."""
+    forward = cosine_transform(n)
+    return forward.float(), torch.linalg.inv(forward).float()
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)
+def _single_precision_eigenvalues(shape: torch.Size) -> Tensor:
+    return laplacian_eigenvalues(shape, (1.0,) * len(shape)).float()

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from geonet._toml import from_table, require, to_table
-from geonet.density import Density
+from geonet.density import Density, requires_grad
 from geonet.errors import FileError
 from geonet.grid import Grid, unit_box
 from geonet.metrics import l1_tensor
-from geonet.numerics.autograd import requires_grad
 from geonet.paths import Geodesic
 from geonet.solvers.neural.layers import (
     BranchTrunkSettings,

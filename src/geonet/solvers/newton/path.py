@@ -20,9 +20,9 @@ from torch import Tensor
 
 from geonet._progress import report_progress
 from geonet._threads import threads_for
-from geonet.density import Density
+from geonet.density import Density, requires_grad
 from geonet.grid import Grid, unit_box
-from geonet.numerics.autograd import once_differentiable, requires_grad, with_dual_gradient
+from geonet.numerics.autograd import once_differentiable, with_dual_gradient
 from geonet.numerics.splines import (
     Jet,
     evaluate_at_half_cells,

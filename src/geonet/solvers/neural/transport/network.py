@@ -23,9 +23,8 @@ from torch.nn import Module, ModuleList, Parameter, ParameterList
 from torch.nn.functional import gelu
 
 from geonet._toml import require
-from geonet.density import Density
+from geonet.density import Density, requires_grad
 from geonet.grid import Grid
-from geonet.numerics.autograd import requires_grad
 from geonet.numerics.cosine import cell_centres_1d, cosine_table, frequencies
 from geonet.paths import Geodesic
 from geonet.solvers.neural.jets import Jet, cosine, make_variables

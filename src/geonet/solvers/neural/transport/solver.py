@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from geonet._progress import report_progress
-from geonet.density import Density
+from geonet.density import Density, requires_grad
 from geonet.errors import FileError, SolverError
 from geonet.grid import Grid, unit_box
-from geonet.numerics.autograd import requires_grad
 from geonet.numerics.splines import interpolate_centres, level_shapes
 from geonet.paths import Geodesic
 from geonet.solvers.base import solve_sequential
