@@ -57,4 +57,4 @@ class ExportError(GeonetError, RuntimeError):
 
 
 class ConvergenceWarning(UserWarning):
-    """A third-party solver stopped early; its result is returned and the report says so."""
+    """A solver stopped before its tolerance; its result is returned and the report says so."""
