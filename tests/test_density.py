@@ -10,38 +10,30 @@ from geonet.errors import DensityError, GridError, InputError
 GRID = Grid((4, 5), 0, (2, 1))
 
 
-def test_normalises_and_keeps_the_given_mass():
-    given = np.arange(20.0).reshape(4, 5)
+@pytest.mark.parametrize("size", [1.0, 1e-300, 1e300])
+def test_normalises_a_copy_and_keeps_the_given_mass(size):
+    given = size * np.arange(20.0).reshape(4, 5) / 20
     density = Density(given, GRID)
+    mass, expected = given.sum() * GRID.cell_volume, given.copy()
+    given[:] = 7
     assert density.values.sum() * GRID.cell_volume == pytest.approx(1, abs=1e-14)
-    assert density.mass == pytest.approx(given.sum() * GRID.cell_volume)
-    assert np.allclose(density.values * density.mass, given)
+    assert density.mass == pytest.approx(mass)
+    assert np.array_equal(np.asarray(density), density.values)
+    assert np.allclose(density.numpy(mass="given") / size, expected / size)
 
 
 @pytest.mark.parametrize(
     ("given", "dtype"),
     [
         (np.ones((4, 5)).tolist(), torch.float64),
-        (np.ones((4, 5), int), torch.float64),
-        (np.ones((4, 5), bool), torch.float64),
+        (np.ones((4, 5), np.uint8), torch.float64),
         (np.ones((4, 5), np.float32), torch.float32),
-        (np.ones((4, 5), np.float16), torch.float64),
         (np.ones((4, 5), ">f8"), torch.float64),
-        (np.ones((4, 5), np.longdouble), torch.float64),
         (torch.ones(4, 5), torch.float32),
-        (torch.ones(4, 5).int(), torch.float64),
     ],
 )
 def test_accepted_types(given, dtype):
-    density = Density(given, GRID)
-    assert torch.equal(density.tensor, torch.full((4, 5), 0.5, dtype=dtype))
-
-
-def test_the_input_is_copied():
-    array = np.ones((4, 5))
-    density = Density(array, GRID)
-    array[:] = 7
-    assert density.values.max() == pytest.approx(0.5)
+    assert torch.equal(Density(given, GRID).tensor, torch.full((4, 5), 0.5, dtype=dtype))
 
 
 def test_each_density_of_a_batch_is_normalised():
@@ -55,25 +47,16 @@ def test_each_density_of_a_batch_is_normalised():
     assert np.array_equal(taken.mass, batch.mass[[1, 1, 0]])
 
 
-def ones_with(index, value):
-    values = np.ones((4, 5))
-    values[index] = value
-    return values
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (ones_with((1, 2), np.nan), "1 of 20 values are NaN; .*missing='exclude'"),
-        (ones_with((1, 2), np.inf), "1 of 20 values are infinite"),
-        (ones_with((0, slice(None)), -1.0), "5 of 20 values are negative"),
-        (np.zeros((4, 5)), "The density is zero everywhere"),
+        (np.diag([1, np.nan, 1, 1, 1])[:4], "1 of 20 values are NaN; .*missing='exclude'"),
+        (np.diag([1, np.inf, 1, 1, 1])[:4], "1 of 20 values are infinite"),
+        (-np.eye(4, 5), "4 of 20 values are negative"),
         (np.stack([np.ones((4, 5)), np.zeros((4, 5))]), "Density 1 of the batch is zero"),
-        (np.ones(4), "1 axes but the grid has 2"),
         (np.ones((1, 1, 1, 4, 5)), "5 axes but the grid has 2"),
         (np.ones((5, 4)), r"\(5, 4\) do not match the grid's \(4, 5\)"),
         (np.ones((0, 4, 5)), "batch is empty"),
-        (np.array([["a"] * 5] * 4), "real numbers"),
         (np.ones((4, 5), complex), "real numbers"),
         (torch.ones(4, 5, dtype=torch.complex64), "complex"),
         ([[1.0, 2.0], [3.0]], "not an array"),
@@ -85,30 +68,46 @@ def test_invalid_values_raise(values, message):
 
 
 @pytest.mark.parametrize(
-    ("values", "grid"),
+    ("values", "upper"),
     [
-        (np.full((8, 8), 1e308), Grid((8, 8), 0, 8)),
-        (np.ones((4, 4, 4), np.float32), Grid((4, 4, 4), 0, 1e-13)),
-        (np.ones((2, 2, 2), np.float32), Grid((2, 2, 2), 0, 1e14)),  # values would be subnormal
-        (np.ones((2, 2, 2), np.float32), Grid((2, 2, 2), 0, 1e20)),
+        (np.full((8, 8), 1e308), 8),
+        (np.ones((4, 4, 4), np.float32), 1e-13),
+        (np.ones((2, 2, 2), np.float32), 1e14),  # values would be subnormal
     ],
 )
-def test_values_beyond_floating_point_raise(values, grid):
+def test_values_beyond_floating_point_raise(values, upper):
     with pytest.raises(DensityError, match=r"beyond the range of torch\.float"):
-        Density(values, grid)
+        Density(values, Grid(values.shape, 0, upper))
 
 
-@pytest.mark.parametrize("size", [1e-300, 1e300])
-def test_extreme_masses_are_kept(size):
-    density = Density(np.full((4, 5), size), GRID)
-    assert density.values == pytest.approx(np.full((4, 5), 0.5))
-    assert density.mass == pytest.approx(2 * size)
+@pytest.mark.parametrize(
+    ("use", "error", "message"),
+    [
+        (lambda d: d.at([1.0, 2.0, 3.0]), GridError, "do not lie in 2D"),
+        (lambda d: d.at([np.nan, 0.0]), GridError, "NaN"),
+        (lambda d: d.at(np.ones((0, 2))), GridError, "no points"),
+        (lambda d: d.at([[0.5, 0.5], [3, 3]]), GridError, "1 of 2 points lie outside the box"),
+        (lambda d: d.at(np.ones((2, 50))), GridError, r"such as points\.T"),
+        (lambda d: d[0], DensityError, "no batch axis"),
+        (len, DensityError, "no batch axis"),
+        (lambda d: Density(d.values, 100), GridError, "grid is 100"),
+        (lambda d: Density(d.values, GRID, "drop"), InputError, "missing is 'drop'"),
+        (lambda d: Density(d.values, GRID, -1), DensityError, "missing is -1"),
+        (lambda d: d.resample(Grid((4, 5))), GridError, "box"),
+        (lambda d: d.numpy(mass="two"), InputError, "'one' or 'given'"),
+        (lambda d: Density(np.ones((2, 4, 5)), GRID)[2], InputError, "0 to 1"),
+        (lambda d: Density(np.ones((2, 4, 5)), GRID).take([]), InputError, "0 to 1"),
+    ],
+)
+def test_invalid_arguments_raise(use, error, message):
+    with pytest.raises(error, match=message):
+        use(Density(np.ones((4, 5)), GRID))
 
 
 # ---- Missing values
 
 
-@pytest.mark.parametrize(("missing", "fill"), [("exclude", 0.0), (0, 0.0), (2.5, 2.5)])
+@pytest.mark.parametrize(("missing", "fill"), [("exclude", 0.0), (2.5, 2.5)])
 def test_masked_cells_are_filled(missing, fill):
     """Each density of a batch has its own mask; values under the mask do not matter."""
     given = np.arange(40.0).reshape(2, 4, 5)
@@ -117,24 +116,20 @@ def test_masked_cells_are_filled(missing, fill):
     given[0, 1, 2], given[1, 3] = np.nan, -1
     batch = Density(np.ma.masked_array(given, mask), GRID, missing)
     assert np.allclose(batch.numpy(mass="given"), np.where(mask, fill, given))
+    with pytest.raises(DensityError, match="cells have no value; .*missing='exclude'"):
+        Density(np.ma.masked_array(given, mask), GRID)
 
 
-@pytest.mark.parametrize("dtype", ["u1", "i4", "f2", "f4", "f8"])
-@pytest.mark.parametrize("convert", [np.asarray, torch.as_tensor, np.ndarray.tolist])
-def test_a_number_can_mark_missing_cells(dtype, convert):
+@pytest.mark.parametrize(("dtype", "marker"), [("u1", 200), ("f2", -9999.9), ("f8", -9999.9)])
+def test_a_number_can_mark_missing_cells(dtype, marker):
+    """The marker is compared in the type of the values."""
     values = np.ones((4, 5), dtype)
-    values[1, 2], values[2, 2] = 200, 9
-    density = Density(convert(values), GRID, "exclude", nodata=200)
-    assert density.numpy()[1, 2] == 0 and np.count_nonzero(density) == 19
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_the_marker_is_compared_in_the_type_of_the_values(dtype):
-    values = np.ones((4, 5), dtype)
-    values[1] = -9999.9  # rounded
+    values[1] = marker
     for given in (values, torch.from_numpy(values)):
-        density = Density(given, GRID, missing="exclude", nodata=-9999.9)
+        density = Density(given, GRID, missing="exclude", nodata=marker)
         assert np.count_nonzero(density) == 15
+        with pytest.raises(DensityError, match="cells have no value"):
+            Density(given, GRID, nodata=marker)
 
 
 def test_excluded_nan_has_gradient_zero():
@@ -146,12 +141,6 @@ def test_excluded_nan_has_gradient_zero():
     density.tensor[0, 0].backward()
     assert values.grad is not None and float(values.grad[1, 2]) == 0
     assert bool(torch.isfinite(values.grad).all())
-
-
-@pytest.mark.parametrize("values", [np.ma.masked_less(np.arange(20.0), 3), np.arange(20.0)])
-def test_missing_cells_raise_by_default(values):
-    with pytest.raises(DensityError, match="cells have no value; .*missing='exclude'"):
-        Density(values.reshape(4, 5), GRID, nodata=7)
 
 
 def test_a_mask_elsewhere_raises():
@@ -170,15 +159,6 @@ def test_a_mask_elsewhere_raises():
 # ---- Masses, moments and points
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_values_of_mass_one_or_of_the_given_mass(dtype):
-    given = np.stack([np.arange(20.0), 7 * np.ones(20)]).reshape(2, 4, 5).astype(dtype)
-    batch = Density(given, GRID)
-    assert batch.numpy("given").dtype == batch.numpy().dtype == dtype
-    assert np.allclose(batch.numpy(mass="given"), given, rtol=1e-6)
-    assert np.array_equal(batch.numpy(mass="one"), batch.tensor)
-
-
 def test_unnormalised_values_are_kept():
     values = -2 * torch.rand(2, 3, 4, 5)
     density = Density.from_unnormalized(values, GRID)
@@ -186,13 +166,6 @@ def test_unnormalised_values_are_kept():
     mass = torch.rand(2, 3).double()
     given = Density.from_unnormalized(values, GRID, mass).numpy(mass="given")
     assert np.allclose(given, values * mass[..., None, None])
-
-
-def test_numpy_conversion():
-    density = Density(np.eye(4, 5), GRID)
-    assert np.array_equal(np.asarray(density), density.numpy())
-    assert np.asarray(density, dtype=np.float32).dtype == np.float32
-    assert np.array(density, copy=True) is not density.values
 
 
 def test_moments_of_a_gaussian():
@@ -223,37 +196,6 @@ def test_values_between_cells():
     assert line.at([0.3]).shape == (1,) and line.at([0.3, 0.4]).shape == (2,)
 
 
-@pytest.mark.parametrize(
-    ("points", "message"),
-    [
-        ([1.0, 2.0, 3.0], "do not lie in 2D"),
-        ([np.nan, 0.0], "NaN"),
-        (np.ones((0, 2)), "no points"),
-        ([[0.5, 0.5], [3, 3]], "1 of 2 points lie outside the box of 4×5 cells"),
-        (np.random.rand(2, 50), r"give an array \(\.\.\., 2\), such as points\.T"),
-    ],
-)
-def test_invalid_points_raise(points, message):
-    with pytest.raises(GridError, match=message):
-        Density(np.ones((4, 5)), GRID).at(points)
-
-
-def test_a_single_density_has_no_batch_axis():
-    density = Density(np.ones((4, 5)), GRID)
-    for use in (lambda: density[0], lambda: len(density), lambda: density.take([0])):
-        with pytest.raises(DensityError, match="no batch axis"):
-            use()
-
-
-def test_a_grid_must_be_a_grid():
-    with pytest.raises(GridError, match="grid is 100"):
-        Density(np.ones(100), 100)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="missing is 'drop'"):
-        Density(np.ones((4, 5)), GRID, "drop")  # type: ignore[arg-type]
-    with pytest.raises(DensityError, match="missing is -1"):
-        Density(np.ones((4, 5)), GRID, -1)
-
-
 # ---- Resampling and blur
 
 
@@ -277,13 +219,6 @@ def test_blur_is_gaussian_with_reflecting_walls():
     assert density.gaussian_blur(0) is density
     with pytest.raises(DensityError, match="give a blur of 0 to 3.5 cells"):
         density.gaussian_blur(4)
-
-
-def test_blur_wider_than_a_side_leaves_its_mean():
-    values = np.zeros((4, 400))
-    values[:, 0] = 1
-    narrow = Density(values, Grid((4, 400))).gaussian_blur(100).values
-    assert np.ptp(narrow[:, 200]) < 1e-12 * narrow.max()
 
 
 def test_blur_is_differentiable():

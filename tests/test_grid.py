@@ -14,12 +14,8 @@ def test_cell_centres_and_volumes():
     assert grid.points().shape == (4, 2, 2)
     assert grid.points()[3, 0].tolist() == [7.0, -0.5]
     assert grid.edges()[1].tolist() == [-1, 0, 1]
-
-
-def test_scalars_apply_to_every_axis():
-    assert Grid(100, 0, 10) == Grid((100,), (0.0,), (10.0,))
-    assert Grid((3, 4), 0, 5) == Grid((3, 4), (0, 0), (5, 5))
-    assert Grid((3, 4), 0, 5).with_shape(7) == Grid((7, 7), 0, 5)
+    assert str(grid) == "4×2 cells on [0, 8]×[-1, 1]"
+    assert Grid(np.int64(3), np.float32(0), 5).with_shape(7) == Grid((7,), (0.0,), (5.0,))
 
 
 def test_same_box_ignores_cells_and_rounding():
@@ -38,43 +34,22 @@ def test_orientation_does_not_affect_equality():
     assert density.resample(plane.with_shape(6)).grid.orientation == "plane"
 
 
-def test_text_names_cells_and_box():
-    assert str(Grid((3, 4), 0, (5, 2))) == "3×4 cells on [0, 5]×[0, 2]"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (((),), "at least one axis"),
         (((1, 8),), "Axis 0 has 1 cells"),
-        (((8, 2.5),), "Axis 1 has 2.5 cells"),
         (((float("nan"),),), "Axis 0 has nan cells"),
-        ((8, 1, 1), "empty along axis 0"),
-        ((8, 0, float("inf")), "give finite bounds"),
         ((8, float("nan"), 1), "give finite bounds"),
         (((8, 8), (0, 0, 0), 1), "lower has 3 entries but the grid has 2 axes"),
-        ((None,), "shape is None; give"),
-        ((8, "a", 1), "lower is 'a'; give one number"),
         ((8, 0, [[1]]), r"upper is \[\[1\]\]; give one number"),
-        ((8, 0, 10**400), "upper is 1000"),
-        ((8, -1e308, 1e308), "give finite bounds"),
         ((800, 1e6, 1e6 + 1e-6), "narrower than rounding errors: 800"),
-        ((2, 0, 1e-310), "narrower than rounding"),
         (((8, 8), 0, 1, "lying"), "orientation is 'lying'"),
     ],
 )
 def test_invalid_grids_raise(arguments, message):
     with pytest.raises(GridError, match=message):
         Grid(*arguments)
-
-
-def test_points_are_double_precision():
-    assert Grid((3, 3)).points().dtype == torch.float64
-
-
-def test_numpy_scalars():
-    grid = Grid(np.int64(5), np.float32(0), np.float64(2))
-    assert grid == Grid(5, 0, 2) and grid.with_shape(np.int32(6)).shape == (6,)
 
 
 def test_thin_boxes_differ():

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 from scipy.stats import multivariate_normal
@@ -46,12 +45,6 @@ def test_batches(generator):
     assert torch.allclose(on_grid[1].at(points), on_grid.at(points)[1])
 
 
-def test_densities_are_normalised_on_the_box(generator):
-    density = random_mixture(2, generator).to_density(Grid((30, 30)))
-    assert float(density.tensor.sum() * density.grid.cell_volume) == pytest.approx(1)
-    assert 0 < float(density.mass) < 1
-
-
 def test_samples_have_the_right_moments(generator):
     mixture = random_mixture(2, generator, batch=(2,))
     samples = mixture.sample(200_000, generator)
@@ -64,17 +57,10 @@ def test_samples_have_the_right_moments(generator):
     assert torch.allclose(measured, expected, atol=0.1)
 
 
-def test_samples_follow_the_generator():
-    mixture = GaussianMixture.isotropic([[0.0], [1.0]], [0.1, 0.2])
-    first, second = (mixture.sample(5, torch.Generator().manual_seed(3)) for _ in range(2))
-    assert np.array_equal(first, second)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (([[0.0, 0.0]], [[[1.0]]]), "do not fit"),
-        (([0.0], [[1.0]]), "do not fit"),
         (([[0.0]], [[[-1.0]]]), "positive definite"),
         (([[0.0, 0.0]], [[[1.0, 0.5], [0.0, 1.0]]]), "symmetric"),
         (([[float("nan")]], [[[1.0]]]), "finite means"),
@@ -84,19 +70,9 @@ def test_samples_follow_the_generator():
 def test_invalid_mixtures_raise(arguments, message):
     with pytest.raises(DensityError, match=message):
         GaussianMixture(*arguments)
-
-
-@pytest.mark.parametrize("std", [-0.5, 0.0, float("inf"), [0.1, 0.2, 0.3]])
-def test_invalid_deviations_raise(std):
-    with pytest.raises(DensityError, match="deviations"):
-        GaussianMixture.isotropic([[0.0], [1.0]], std)
-
-
-def test_the_input_is_copied():
-    means = torch.zeros(1, 1, dtype=torch.float64)
-    mixture = GaussianMixture.isotropic(means, 1.0)
-    means += 5
-    assert float(mixture.means) == 0
+    for std in (-0.5, [0.1, 0.2, 0.3]):
+        with pytest.raises(DensityError, match="deviations"):
+            GaussianMixture.isotropic([[0.0], [1.0]], std)
 
 
 def test_batches_can_be_sliced():
@@ -125,33 +101,20 @@ def fills(values, low, high):
     )
 
 
-@pytest.mark.parametrize("d", FAMILIES)
-def test_dimensions_of_the_families(d):
-    family, box = FAMILIES[d]
-    mixture = family(3, seeded())
-    assert box.dimension == mixture.dimension == d
-    assert mixture.means.shape == (3, 12 if d > 1 else 6, d)
-
-
 @pytest.mark.parametrize("d", ANISOTROPIC)
-def test_anisotropic_mixtures_are_as_documented(d):
-    mixture = ANISOTROPIC[d](400, seeded())
+@pytest.mark.parametrize(
+    ("narrow", "wide"), [((0.35, 0.4), (0.75, 0.9)), ((0.25, 0.3), (0.65, 0.8))]
+)
+def test_anisotropic_mixtures_are_as_documented(d, narrow, wide):
+    mixture = ANISOTROPIC[d](400, seeded(), narrow=narrow, wide=wide)
     diagonal = mixture.covariances.diagonal(dim1=-2, dim2=-1)
     rows, columns = torch.triu_indices(d, d, offset=1)
     assert fills(mixture.means, 0.8, 4.2)
-    assert fills(diagonal[:, :6], 0.35, 0.4)
-    assert fills(diagonal[:, 6:], 0.75, 0.9)
+    assert fills(diagonal[:, :6], *narrow)
+    assert fills(diagonal[:, 6:], *wide)
     assert fills(mixture.covariances[..., rows, columns], -0.1, 0.1)
     assert torch.equal(mixture.covariances, mixture.covariances.mT)
     assert torch.allclose(mixture.weights, torch.full((400, 12), 1 / 12, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("d", ANISOTROPIC)
-def test_variances_can_be_out_of_distribution(d):
-    mixture = ANISOTROPIC[d](100, seeded(), narrow=(0.25, 0.3), wide=(0.65, 0.8))
-    diagonal = mixture.covariances.diagonal(dim1=-2, dim2=-1)
-    assert fills(diagonal[:, :6], 0.25, 0.3)
-    assert fills(diagonal[:, 6:], 0.65, 0.8)
 
 
 def test_1d_mixtures_are_as_documented():
@@ -200,12 +163,6 @@ def test_cloud_mixtures_are_as_documented():
     assert torch.allclose(mixture.weights, torch.full((400, 3), 1 / 3, dtype=torch.float64))
 
 
-def test_clouds_lie_in_the_box():
-    inside = cell_masses(cloud_mixtures(200, seeded()), BOX_CLOUDS).sum((-2, -1))
-    assert float(inside.min()) > 0.997
-    assert float(inside.max()) < 1
-
-
 def lopsided(count):
     """Return mixtures of unequal weights with means off the diagonal."""
     generator = seeded(8)
@@ -230,15 +187,3 @@ def test_cell_masses_are_integrals_over_the_cells(mixture, grid):
     computed = cell_masses(mixture, grid)
     assert computed.shape == (3, *grid.shape) and computed.dtype == torch.float64
     assert torch.allclose(computed, expected, rtol=5e-3, atol=1e-8)
-
-
-def test_cell_masses_sum_to_one():
-    """The box holds all mass, and coarse cells are sums of fine ones."""
-    wide = Grid((30, 40), -20.0, 25.0)
-    masses = cell_masses(lopsided(5), wide)
-    assert float(masses.min()) >= 0
-    assert torch.allclose(masses.sum((-2, -1)), torch.ones(5, dtype=torch.float64), atol=1e-12)
-    coarse = cell_masses(lopsided(5), wide.with_shape((15, 10)))
-    assert torch.allclose(
-        coarse, masses.unflatten(-1, (10, 4)).sum(-1).unflatten(-2, (15, 2)).sum(-2), atol=1e-12
-    )

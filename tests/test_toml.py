@@ -78,15 +78,10 @@ EVERYTHING = Network("n", "large", True, (-1.5, 2.0), (3, 4, 5), "why", Layer(7,
 @pytest.mark.parametrize(
     "settings",
     [
-        Network("n"),
         EVERYTHING,
         Network('quotes " and \\ backslash, é and μ'),
-        Network("two\nlines and a\ttab"),
         Network("".join(map(chr, range(160)))),
-        Network("n", layer=Layer(1, 1e300)),
         Network("n", layer=Layer(10**12, -0.1 - 0.2)),
-        Network("n", layer=Layer(1, 1e300)),
-        Network("true", note=""),
     ],
 )
 def test_toml_round_trip(settings):
@@ -101,23 +96,9 @@ def test_toml_text():
     )
 
 
-def test_nested_tables():
-    nested = {"a": {"b": {"x": 1}, "y": 2}, "z": 3}
-    assert to_toml(nested) == "z = 3\n\n[a]\ny = 2\n\n[a.b]\nx = 1\n"
-    assert tomllib.loads(to_toml(nested)) == nested
-
-
-def test_none_is_left_out():
-    assert "note" not in to_table(Network("n"))
-    assert to_table(Network("n"))["layer"] == {"width": 3, "scale": 1.0}
-
-
-def test_defaults():
-    assert from_table(Network, {"name": "n"}) == Network("n")
+def test_defaults_and_integers_become_floats():
     assert from_table(Network, {"name": "n", "layer": {}}) == Network("n")
-
-
-def test_integers_become_floats():
+    assert "note" not in to_table(Network("n"))
     made = from_table(Network, {"name": "n", "box": [0, 2], "layer": {"scale": 3}})
     assert made == Network("n", box=(0.0, 2.0), layer=Layer(scale=3.0))
     assert isinstance(made.layer.scale, float) and isinstance(made.box[1], float)
@@ -126,25 +107,19 @@ def test_integers_become_floats():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"nme": "n"}, "key nme; did you mean 'name'?"),
         ({"name": "n", "layer": {"widht": 3}}, "key layer.widht; did you mean 'width'?"),
         ({"name": "n", "layer": {"zzz": 3}}, "key layer.zzz; it takes width, scale"),
         ({}, "key name is missing"),
         ({"name": 3}, "name is 3"),
         ({"name": "n", "frozen": 1}, "frozen is 1"),
-        ({"name": "n", "note": 2.5}, "note is 2.5"),
-        ({"name": "n", "layer": {"width": 2.0}}, "layer.width is 2.0"),
         ({"name": "n", "layer": {"width": True}}, "layer.width is True"),
-        ({"name": "n", "layer": {"scale": "x"}}, "layer.scale is 'x'"),
         ({"name": "n", "layer": {"scale": 10**400}}, "give a finite number"),
-        ({"name": "n", "layer": {"scale": float("inf")}}, "give a finite number"),
         ({"name": "n", "layer": {"width": -3}}, "layer: width is -3"),
         ({"name": "n", "layer": [{}]}, "give a table of width, scale"),
         ({"name": "n", "kind": "medium"}, "choose from 'small', 'large'"),
         ({"name": "n", "box": 1.0}, "give a list"),
         ({"name": "n", "box": [1.0]}, "box has 1 entries; give 2"),
         ({"name": "n", "box": [1.0, "a"]}, "box[1] is 'a'"),
-        ({"name": "n", "sizes": [1, 2, 2.5]}, "sizes[2] is 2.5"),
     ],
 )
 def test_invalid_tables_raise(table, message):
@@ -156,13 +131,9 @@ def test_invalid_tables_raise(table, message):
     ("table", "expected"),
     [
         ({}, Drawing(Round())),
-        ({"shape": {}}, Drawing(Round())),
         ({"shape": {"radius": 3}}, Drawing(Round(radius=3.0))),
-        ({"shape": {"kind": "round"}}, Drawing(Round())),
-        ({"shape": {"kind": "square"}}, Drawing(Square())),
         ({"shape": {"kind": "square", "side": 5}}, Drawing(Square(side=5))),
         ({"frame": {"side": 5}}, Drawing(frame=Square(side=5))),
-        ({"frame": {"kind": "round"}}, Drawing(frame=Round())),
     ],
 )
 def test_the_kind_selects_the_class(table, expected):
@@ -172,11 +143,8 @@ def test_the_kind_selects_the_class(table, expected):
 @pytest.mark.parametrize(
     "settings",
     [
-        Drawing(),
-        Drawing(Round(radius=0.1)),
         Drawing(Square(side=5)),
         Drawing(Square(), Round(radius=2.0)),
-        Drawing(Round(), Square(side=3)),
     ],
 )
 def test_round_trip_of_kinds(settings):
@@ -186,20 +154,12 @@ def test_round_trip_of_kinds(settings):
     assert from_table(Drawing, tomllib.loads(to_toml(table))) == settings
 
 
-def test_kinds_in_toml_text():
-    assert to_toml(to_table(Drawing(Square()))) == '\n[shape]\nkind = "square"\nside = 2\n'
-
-
 @pytest.mark.parametrize(
     ("table", "message"),
     [
         ({"shape": {"kind": "oval"}}, "shape.kind is 'oval'; choose from 'round', 'square'"),
-        ({"shape": {"kind": 3}}, "shape.kind is 3"),
-        ({"frame": {"kind": "oval"}}, "choose from 'square', 'round'"),
-        ({"shape": {"side": 2}}, "key shape.side; it takes kind, radius"),
         ({"shape": {"kind": "square", "radius": 2}}, "key shape.radius; it takes kind, side"),
         ({"shape": {"radius": 0}}, "shape: radius is 0.0"),
-        ({"shape": "square"}, "give a table of kind, radius"),
     ],
 )
 def test_invalid_kinds_raise(table, message):
