@@ -15,10 +15,10 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
-from learned_solvers import errors_of
 
 from benchmarks.pages import ROOT, format_table
 from benchmarks.results import describe_machine
+from benchmarks.studies.learned_solvers import errors_of
 from benchmarks.suites import prescribed_map_pairs
 from benchmarks.timing import make_generator
 from geonet._files import atomic_write
@@ -29,7 +29,7 @@ from geonet.paths import QUARTERS
 from geonet.solvers.neural.cascade import CascadeNet
 from geonet.solvers.neural.deeponet import DeepONetModel
 from geonet.solvers.neural.model import Model, load_model, save_model
-from geonet.solvers.neural.pretrained import pretrained_file
+from geonet.solvers.neural.pretrained import PRETRAINED_MODELS, pretrained_file
 from geonet.solvers.neural.transport.certificate import Calibration, fit_calibration
 from geonet.solvers.neural.transport.network import TransportNet, predict_potential
 from geonet.solvers.neural.transport.path import CosineGeodesic
@@ -72,16 +72,21 @@ def card(header: dict[str, Any], weights: int) -> str:
     if "data_seconds" in header:
         pairs = training["sampling"]["pairs"] * header["steps"]
         minutes = f"{header['data_seconds'] / 60:.0f} of these minutes"
-        shown = f"\nIt was shown the exact paths of {pairs:,} pairs, which took {minutes}."
-    return f"""# {header["name"]}
+        shown = f"\nThe exact paths of {pairs:,} pairs, on which it was trained, took {minutes}."
+    name, seed = header["name"], training["seed"]
+    has_noise = header["epsilon"] > 0
+    reference = "Schrödinger bridges at the same ε" if has_noise else "exact solutions"
+    return f"""# {name}
 
-{weights:,} weights, trained by `geonet train {config_of(training["name"])}`, seed
-{training["seed"]}: {header["steps"]:,} steps in {header["seconds"] / 60:.0f} minutes,
+Solver `{name}`: {PRETRAINED_MODELS[name].summary}.
+
+{weights:,} weights, trained by `geonet train {config_of(training["name"])}` with seed {seed}: \
+{header["steps"]:,} steps in {header["seconds"] / 60:.0f} minutes,
 {header["remark"]}.{shown}
 Measured on {header["machine"]}.
 
-{header["tested_on"]} (seed {SEED}), which neither training nor validation saw, against exact
-solutions:
+Errors of {header["tested_on"]} (seed {SEED}) that were used neither in training nor in
+validation, compared with {reference}:
 
 {errors}
 
