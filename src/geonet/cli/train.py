@@ -99,7 +99,8 @@ def _load_settings(
     steps: int | None,
     floor: float | None,
 ) -> TrainingConfig:
-    from geonet.training import make_config, read_config
+    from geonet.training.config import read_config
+    from geonet.training.user_data import make_config
 
     if pairs is not None and config is None:
         return make_config(pairs, name, steps, floor)

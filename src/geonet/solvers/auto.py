@@ -15,7 +15,7 @@ from geonet.solvers.base import MenuEntry, Solver, SolverInfo, solve_sequential
 from geonet.solvers.bures import Bures
 from geonet.solvers.neural.pretrained import pretrained_solver
 from geonet.solvers.newton.solver import Midpoint
-from geonet.solvers.quantile import Quantile
+from geonet.solvers.registry import make_solver
 
 if TYPE_CHECKING:
     from geonet.solvers.neural.transport.path import CosineGeodesic
@@ -72,7 +72,7 @@ class Auto(Solver):
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
         if source.grid.dimension == 1:
-            return Quantile()._solve(source, target)
+            return make_solver("quantile")._solve(source, target)
         if not source.batch_shape:
             return self._solve_pair(source, target)
         pairs = list(zip(source, target, strict=True))
@@ -110,9 +110,7 @@ def _find_special_solver(source: Density, target: Density) -> Solver | None:
     if _is_gaussian(source) and _is_gaussian(target):
         return Bures()
     if _is_sparse(source) and _is_sparse(target):
-        from geonet.solvers.linear_program import LinearProgram
-
-        return LinearProgram()
+        return make_solver("linear-program")
     return None
 
 
