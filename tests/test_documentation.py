@@ -70,17 +70,17 @@ class Block:
         return [line.split(" #")[0].strip() for line in self.text.splitlines() if line.strip()]
 
 
-def name(page: Path) -> str:
+def page_name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def blocks(page: Path) -> list[Block]:
-    text, found = page.read_text(encoding="utf-8"), []
+def parse_blocks(page: Path) -> list[Block]:
+    text, blocks = page.read_text(encoding="utf-8"), []
     for fence in FENCE.finditer(text):
         title = TITLE.search(fence[2])
         before = text.count("\n", 0, fence.start(3))
-        found.append(Block(fence[1], title and title[1], before, fence[3]))
-    return found
+        blocks.append(Block(fence[1], title and title[1], before, fence[3]))
+    return blocks
 
 
 def is_executable(block: Block) -> bool:
@@ -91,7 +91,7 @@ def is_executable(block: Block) -> bool:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(map(is_executable, blocks(page)))], ids=name
+    "page", [page for page in PAGES if any(map(is_executable, parse_blocks(page)))], ids=page_name
 )
 def test_code_of_page_runs(page, tmp_path, monkeypatch, capsys):
     """Run Python and commands in an empty folder; files that are shown are written first."""
@@ -99,7 +99,7 @@ def test_code_of_page_runs(page, tmp_path, monkeypatch, capsys):
     namespace = {"__name__": "documentation"}
     if "experiments/configs/" in page.read_text(encoding="utf-8"):
         copy_configs(tmp_path / "experiments" / "configs")
-    for block in blocks(page):
+    for block in parse_blocks(page):
         if block.title is not None:
             write(tmp_path / block.title, block.text)
         elif block.language == "python":
@@ -121,17 +121,17 @@ def run_command(line: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert has_target(arguments[0]), line
     elif program == "pip":
         assert arguments[1] == "pre-commit" or arguments[-1] in (
-            f"geonet[{extra}]" for extra in extras()
+            f"geonet[{extra}]" for extra in list_extras()
         ), line
     elif program in ("python", ".venv/bin/python"):
-        assert find_script(arguments), line
+        assert has_script(arguments), line
     else:
         assert program == "geonet", f"{line!r} is not a command that a test can run"
         code = main(arguments)
         assert code == 0, f"{line}\n{capsys.readouterr().err}"
 
 
-def find_script(arguments: list[str]) -> bool:
+def has_script(arguments: list[str]) -> bool:
     """Return True if the script or module of a Python command exists."""
     if arguments[0] != "-m":
         return Path(ROOT, arguments[0]).is_file()
@@ -144,8 +144,7 @@ def parse_command(line: str) -> None:
     """Parse command, options and arguments without running them."""
     program, *words = shlex.split(line)
     command, *arguments = words[words.index("geonet") + 1 :] if program != "geonet" else words
-    found = get_command(app).get_command(None, command)
-    found.make_context(command, arguments)  # raises if it cannot
+    get_command(app).get_command(None, command).make_context(command, arguments)
 
 
 def has_target(target: str) -> bool:
@@ -153,7 +152,7 @@ def has_target(target: str) -> bool:
     return re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE) is not None
 
 
-def extras() -> list[str]:
+def list_extras() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return list(project["optional-dependencies"])
 
@@ -181,54 +180,53 @@ def test_unknown_commands_are_rejected(tmp_path, monkeypatch, capsys):
             run_command(line, capsys)
 
 
-# ---- one home for every object
+# ---- objects of the API reference
 
 
-def objects(page: Path) -> list[str]:
+def list_objects(page: Path) -> list[str]:
     """Return the objects of the `:::` directives of a page by the place of their definition."""
-    found = []
+    objects = []
     for path, options in DIRECTIVE.findall(page.read_text(encoding="utf-8")):
         members = re.search(r"members: \[(.*)\]", options)
-        found += documented(path, members and [part.strip() for part in members[1].split(",")])
-    return found
+        objects += resolve(path, members and [part.strip() for part in members[1].split(",")])
+    return objects
 
 
-def documented(path: str, members: list[str] | None = None) -> list[str]:
+def resolve(path: str, members: list[str] | None = None) -> list[str]:
     """Return an object, or a module with the public names that it defines."""
     try:
         module = import_module(path)
     except ModuleNotFoundError:
         home, _, last = path.rpartition(".")
-        found = import_object(f"{home}:{last}")
-        return [f"{found.__module__}.{found.__qualname__}"]
+        value = import_object(f"{home}:{last}")
+        return [f"{value.__module__}.{value.__qualname__}"]
     own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == path]
     chosen = own if members is None else members
     return [path, *(f"{path}.{key}" for key in chosen if not key.startswith("_"))]
 
 
-def test_every_object_has_one_home():
+def test_every_object_is_documented_once():
     """An object on two pages would make links ambiguous."""
-    homes = Counter(found for page in PAGES for found in objects(page))
-    assert len(homes) > 80
-    assert [found for found, count in homes.items() if count > 1] == []
+    counts = Counter(path for page in PAGES for path in list_objects(page))
+    assert len(counts) > 80
+    assert [path for path, count in counts.items() if count > 1] == []
 
 
-def test_an_object_is_known_by_any_name():
-    (grid,) = documented("geonet.Grid")
-    assert grid == "geonet.grid.Grid"
-    assert "geonet.errors.GridError" in documented("geonet.errors")
-    assert "geonet.metrics.l1" not in documented("geonet.metrics")
+def test_objects_are_resolved_to_their_definition():
+    assert resolve("geonet.Grid") == ["geonet.grid.Grid"]
+    assert "geonet.errors.GridError" in resolve("geonet.errors")
+    assert resolve("geonet.metrics", ["l1"]) == ["geonet.metrics", "geonet.metrics.l1"]
 
 
 # ---- links and navigation
 
 
 def test_readme_shows_python():
-    assert any(block.language == "python" for block in blocks(ROOT / "README.md"))
+    assert any(block.language == "python" for block in parse_blocks(ROOT / "README.md"))
 
 
 def test_first_page_of_the_site_is_the_readme(monkeypatch):
-    """Its links work from docs/ and none leads out of the site."""
+    """All links of the page lead to files of docs/."""
     monkeypatch.syspath_prepend(str(ROOT))
     hooks = import_module("mkdocs_hooks")
     page = hooks.on_page_markdown((ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
@@ -241,10 +239,12 @@ def test_first_page_of_the_site_is_the_readme(monkeypatch):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_readme_names_the_commands(command):
-    assert command in [line for block in blocks(ROOT / "README.md") for line in block.commands()]
+    assert command in [
+        line for block in parse_blocks(ROOT / "README.md") for line in block.commands()
+    ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_relative_links_exist(page):
     prose = FENCE.sub("", page.read_text(encoding="utf-8"))
     links = [link for link in LINK.findall(prose) if "://" not in link]
@@ -253,7 +253,7 @@ def test_relative_links_exist(page):
         for link in links
         if not link.startswith(("#", "mailto:")) and not (page.parent / link.split("#")[0]).exists()
     ]
-    assert not missing, f"{name(page)} links to {', '.join(missing)}"
+    assert not missing, f"{page_name(page)} links to {', '.join(missing)}"
 
 
 def test_every_page_is_in_the_navigation():
