@@ -158,7 +158,7 @@ class Density:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether the values require a gradient."""
+        """True if the values require a gradient."""
         return self.tensor.requires_grad
 
     def detach(self) -> Density:

@@ -148,7 +148,7 @@ class GaussianMixture:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether any parameter requires a gradient."""
+        """True if any parameter requires a gradient."""
         return any(value.requires_grad for value in self.parameters().values())
 
     def detach(self) -> GaussianMixture:
