@@ -10,24 +10,24 @@ import re
 from pathlib import Path
 
 README = Path(__file__).with_name("README.md")
-INCLUDED = '--8<-- "README.md"'
+INCLUDE = '--8<-- "README.md"'
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """The page, with the README in the place that is marked for it."""
-    return markdown.replace(INCLUDED, readme())
+    """Replace the include directive of a page by the README."""
+    return markdown.replace(INCLUDE, read_readme())
 
 
-def readme() -> str:
-    """The README as a page in docs/."""
-    return LINK.sub(_moved, README.read_text(encoding="utf-8"))
+def read_readme() -> str:
+    """Return the README with the links of a page in docs/."""
+    return LINK.sub(_rewrite_link, README.read_text(encoding="utf-8"))
 
 
-def _moved(link: re.Match[str]) -> str:
-    picture, label, target = link.groups()
+def _rewrite_link(link: re.Match[str]) -> str:
+    image, label, target = link.groups()
     if "://" in target or target.startswith("#"):
         return link[0]
     if target.startswith("docs/"):
-        return f"{picture}[{label}]({target.removeprefix('docs/')})"
+        return f"{image}[{label}]({target.removeprefix('docs/')})"
     return label
