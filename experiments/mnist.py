@@ -1,7 +1,7 @@
 """MNIST: handwritten digits, 60,000 to train on and 10,000 to test on, as arrays and densities.
 
-The files are those of Y. LeCun and C. Cortes (CC BY-SA 3.0). They are looked for in the folder that
-`GEONET_DATA` names; where it is not set they are downloaded once into the user's cache.
+The files are by Y. LeCun and C. Cortes (CC BY-SA 3.0). They are read from the folder `GEONET_DATA`;
+if this variable is not set, they are downloaded once into the user's cache.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import numpy as np
+import torch
 from scipy.ndimage import gaussian_filter
 
 from geonet._files import atomic_write, wrap_read_errors
@@ -28,12 +29,8 @@ from geonet.density import Density, as_tensor
 from geonet.errors import DensityError, FileError, InputError
 from geonet.grid import Grid
 
-# ---- The idx format, in which MNIST and its kin are published: a header with the shape, then
-# numbers.
-#
-# Two zero bytes, one for the type, one for the number of axes, then every size as four bytes; all
-# of
-# it big-endian.
+# ---- The idx format of MNIST, big-endian: two zero bytes, one byte for the type, one for the
+# number of axes, four bytes for the length of each axis, then the numbers.
 
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -41,10 +38,10 @@ CHUNK = 2**20
 
 
 def read_idx(file: str | Path) -> np.ndarray:
-    """Return the array in an idx file, with the shape and the type that its header says.
+    """Return the array in an idx file, with the shape and the type of its header.
 
     Args:
-        file: what to read; gzip if its name ends in .gz, plain otherwise.
+        file: path; compressed by gzip if its name ends in .gz.
     """
     file = Path(file)
     open_file = gzip.open if file.suffix.lower() == ".gz" else open
@@ -55,7 +52,7 @@ def read_idx(file: str | Path) -> np.ndarray:
         if len(content) != size:
             raise FileError(
                 f"{file} has {'fewer' if len(content) < size else 'more'} values than the shape "
-                f"{shape} that its header says; get the whole file again."
+                f"{shape} in its header; get the whole file again."
             )
         # an array of a bytearray is writable; torch.from_numpy would warn of one that is not
         numbers = np.frombuffer(content, kind).reshape(shape)
@@ -67,8 +64,8 @@ def _header(file: Path, stream: BufferedIOBase) -> tuple[tuple[int, ...], np.dty
     magic = stream.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in TYPES or magic[3] == 0:
         raise FileError(
-            f"{file} begins with the bytes {magic.hex(' ') or 'of nothing'}, which no idx file "
-            "does; check that it is the right file."
+            f"{file} is not an idx file: its first bytes are {magic.hex(' ') or 'missing'}; "
+            "check the path."
         )
     sizes = stream.read(4 * magic[3])
     if len(sizes) < 4 * magic[3]:
@@ -77,7 +74,7 @@ def _header(file: Path, stream: BufferedIOBase) -> tuple[tuple[int, ...], np.dty
 
 
 def _read_at_most(stream: BufferedIOBase, size: int) -> bytearray:
-    """Return Up to `size` bytes, in pieces: memory grows with the file, not with its claims."""
+    """Read up to `size` bytes in chunks, so that a wrong header does not allocate memory."""
     content = bytearray()
     while piece := stream.read(min(CHUNK, size - len(content))):
         content += piece
@@ -105,7 +102,7 @@ SAMPLE = "mnist-sample.npz"
 
 @dataclass(frozen=True, eq=False)
 class Digits:
-    """Handwritten digits and what they show.
+    """Images of handwritten digits with their labels.
 
     Attributes:
         images: (n, 28, 28), uint8, rows from the top, ink is bright.
@@ -120,13 +117,12 @@ class Digits:
 
 
 def mnist(part: Part) -> Digits:
-    """Return the training set (60,000 digits) or the test set (10,000) of MNIST, checked by its
-    md5.
+    """Return MNIST's training set (60,000 digits) or test set (10,000), verified by md5.
 
     Environment variables:
         GEONET_DATA: the folder that holds the files, or has them in a subfolder `mnist`; nothing is
             downloaded then. Unset, they are kept in the user's cache, in `geonet/mnist`.
-        GEONET_MNIST_URL: where to download what the cache lacks, instead of the usual mirror.
+        GEONET_MNIST_URL: mirror for missing files, instead of the default one.
 
     Args:
         part: "train" or "test".
@@ -147,8 +143,7 @@ def sample_digits() -> Digits:
 
 
 def as_densities(images: np.ndarray, blur: float, floor: float) -> Density:
-    """Return images as a batch of densities on the unit square: axis 0 runs down, axis 1 to the
-    right.
+    """Return images as densities on the unit square: axis 0 points down, axis 1 to the right.
 
     Args:
         images: (n, 28, 28), uint8, rows from the top.
@@ -158,7 +153,7 @@ def as_densities(images: np.ndarray, blur: float, floor: float) -> Density:
     pixels = as_tensor(images).numpy()
     if pixels.shape[1:] != (SIDE, SIDE):
         raise DensityError(
-            f"Images of shape {pixels.shape} are no digits; give an array (n, {SIDE}, {SIDE})."
+            f"Images of digits cannot have shape {pixels.shape}; give an array (n, {SIDE}, {SIDE})."
         )
     if not is_number(blur) or not 0 <= blur <= SIDE:
         raise InputError(
@@ -166,14 +161,14 @@ def as_densities(images: np.ndarray, blur: float, floor: float) -> Density:
         )
     scaled = pixels / 255  # as `from_image` scales an image
     blurred = gaussian_filter(scaled, (0, blur, blur), mode="reflect")
-    return Density(blurred, Grid((SIDE, SIDE))).with_floor(floor)
+    return Density(torch.from_numpy(blurred), Grid((SIDE, SIDE))).with_floor(floor)
 
 
-# ---- where the files are
+# ---- Location of the files
 
 
 def _find(name: str) -> Path:
-    """Return the file of this name, downloaded if there is no folder where it should be."""
+    """Return the path of a file; download it if GEONET_DATA is not set and the cache lacks it."""
     if data := os.environ.get("GEONET_DATA"):
         return _find_in(Path(os.path.expanduser(data)), name)
     file = _cache() / name
@@ -187,8 +182,8 @@ def _find_in(folder: Path, name: str) -> Path:
         if os.path.isfile(file):
             return file
     raise FileError(
-        f"There is no {name} in {folder}, the folder that GEONET_DATA names, nor in its subfolder "
-        "mnist; put it there, or unset GEONET_DATA to download it."
+        f"There is no {name} in {folder} (GEONET_DATA) or in its subfolder mnist; "
+        "put it there, or unset GEONET_DATA to download it."
     )
 
 
@@ -205,7 +200,7 @@ def _cache() -> Path:
     return root / "geonet" / "mnist"
 
 
-# ---- what is in them
+# ---- Content
 
 
 def _read_checked(file: Path) -> np.ndarray:
@@ -223,7 +218,7 @@ def _md5(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-# ---- download
+# ---- Download
 
 
 def _download(name: str, file: Path) -> None:
@@ -232,8 +227,8 @@ def _download(name: str, file: Path) -> None:
     content = _fetch(url)
     if _md5(content) != CHECKSUMS[name]:
         raise FileError(
-            f"What {url} sends is not the original file of MNIST, its md5 is not "
-            f"{CHECKSUMS[name]}; try again, name another mirror in GEONET_MNIST_URL, or set "
+            f"The content of {url} is not the original file of MNIST, its md5 is not "
+            f"{CHECKSUMS[name]}; try again, set GEONET_MNIST_URL to another mirror, or set "
             "GEONET_DATA to a folder with the files."
         )
     try:

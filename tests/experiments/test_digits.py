@@ -17,8 +17,6 @@ from experiments.autoencoder import (
 from experiments.mnist import Digits, as_densities, sample_digits
 from experiments.problems import BLUR, FLOOR, digit_codes, digit_images
 from geonet import Grid
-from geonet.solvers.neural.model import write_tensors
-from geonet.training.problems import sensor_points
 
 
 def seeded(seed=3):
@@ -60,15 +58,6 @@ def test_images_are_blurred_and_nowhere_zero(small_mnist):
     assert torch.allclose(means, torch.ones_like(means), atol=1e-5)
 
 
-def test_sensors_read_the_pixels(small_mnist):
-    pool = digit_images()
-    end = pool.draw(8, seeded())[0]
-    rows = rows_of(
-        pool.read_sensors(end, sensor_points(28, 2)), as_densities(small_mnist, BLUR, FLOOR)
-    )
-    assert len(set(rows)) > 1
-
-
 # ---- codes
 
 
@@ -81,15 +70,6 @@ def test_codes_of_the_default_autoencoder(small_mnist):
     assert torch.allclose(
         5 * pool.values.double(), shifted / shifted.mean(1, keepdim=True), rtol=1e-5, atol=0
     )
-
-
-def test_codes_of_another_autoencoder(small_mnist, tmp_path):
-    weights, kind = Autoencoder(width=5).state_dict(), {"kind": "autoencoder"}
-    file = write_tensors(tmp_path / "other.safetensors", weights, kind)
-    ours, theirs = digit_codes(file).values, digit_codes().values
-    expected = code_densities(load_autoencoder(file).encode(as_rows(small_mnist)))
-    assert torch.allclose(ours.double(), expected.tensor, rtol=1e-5)
-    assert not torch.allclose(ours, theirs, rtol=1e-2)
 
 
 def test_codes_are_recovered_from_densities():
@@ -123,18 +103,3 @@ def test_codes_are_bounded_so_that_the_shift_makes_them_positive(size):
     assert codes.shape == (50, 32)
     assert float(codes.abs().max()) <= 9
     assert float(code_densities(codes).tensor.min()) > 0
-
-
-def test_small_codes_are_nearly_unchanged():
-    model = Autoencoder().requires_grad_(False)
-    rows = torch.rand(5, 784, generator=seeded())
-    linear = model.encoder(rows)
-    assert float(linear.abs().max()) < 1
-    assert torch.allclose(model.encode(rows), linear, rtol=5e-3)
-
-
-def test_decoded_values_are_in_the_unit_interval():
-    model = Autoencoder().requires_grad_(False)
-    images = model.decode(18 * torch.rand(5, 32, generator=seeded()) - 9)
-    assert images.shape == (5, 784)
-    assert float(images.min()) > 0 and float(images.max()) < 1

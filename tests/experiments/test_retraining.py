@@ -1,4 +1,4 @@
-"""How the models of experiments are trained anew."""
+"""Training of the experiments' models from their configs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,63 +21,42 @@ name = "tiny-model"
 steps = 5000
 compile = true
 log_every = 1
-
-[problem]
-family = "mixtures-1d"
-
-[model]
-dimension = 1
-sensors = 12
-rank = 6
-
-[model.branch]
-width = 8
-depth = 3
-
-[model.trunk]
-width = 8
-depth = 3
-
-[sampling]
-pairs = 4
-points = 6
-places = 5
-
-[validation]
-pairs = 2
+problem.family = "mixtures-1d"
+model = {dimension = 1, sensors = 12, rank = 6, branch = {width = 8, depth = 3}, \
+trunk = {width = 8, depth = 3}}
+sampling = {pairs = 4, points = 6, places = 5}
+validation.pairs = 2
 """
 
 
 @pytest.fixture(autouse=True)
-def clone(tmp_path, monkeypatch):
-    """A clone of the repository with one tiny experiment, whose file has another name."""
+def configs(tmp_path, monkeypatch):
+    """Replace the configs by a tiny one, whose file has another name than its model."""
     monkeypatch.chdir(tmp_path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    folder = tmp_path / "studies" / "configs"
-    folder.mkdir(parents=True)
+    folder = tmp_path / "configs"
+    folder.mkdir()
     (folder / "small.toml").write_text(TINY)
-    yield folder
-    torch.set_num_threads(threads)
+    monkeypatch.setattr(module, "CONFIGS", folder)
+    return folder
 
 
 @pytest.fixture
-def counted(monkeypatch):
-    """Steps that a training has behind it when it begins, one number for each."""
-    begun = []
+def first_steps(monkeypatch):
+    """Return a list with the step at which each training starts."""
+    starts = []
 
-    def watched(config, folder, *, resume):
+    def record_start(config, folder, *, resume):
         file = folder / "checkpoint.safetensors"
         done = read_tensors(file, "a checkpoint")[1]["progress"]["step"] if resume else 0
-        begun.append(done)
+        starts.append(done)
         return train(config, folder, resume=resume)
 
-    monkeypatch.setattr(f"{module.__name__}.train", watched)
-    return begun
+    monkeypatch.setattr(f"{module.__name__}.train", record_start)
+    return starts
 
 
-def test_a_quick_training_is_short_and_its_model_is_used():
-    """Named by the config's name, not by its file's; not compiled, since that takes a minute."""
+def test_quick_training():
+    """The config is selected by its name, and not compiled, since that takes a minute."""
     conditions = train_models(Conditions(quick=True), ("tiny-model",), Path("runs/quick"))
     file = Path("runs/quick/tiny-model/model.safetensors")
     assert conditions == Conditions(quick=True, trained=(("tiny-model", str(file)),))
@@ -89,43 +68,34 @@ def test_a_quick_training_is_short_and_its_model_is_used():
     assert make_solver(conditions.solver("tiny-model")).name == "geonet"
 
 
-def test_a_full_training_has_the_config_as_it_is(monkeypatch):
-    seen = []
+def test_full_training_uses_the_config_unchanged(monkeypatch):
+    calls = []
 
-    def stopped(config, folder, *, resume):
-        seen.append((config, folder, resume))
+    def train_one_step(config, folder, *, resume):
+        calls.append((config, folder, resume))
         return train(replace(config, steps=1, compile=False), folder, resume=resume)
 
-    monkeypatch.setattr(f"{module.__name__}.train", stopped)
+    monkeypatch.setattr(f"{module.__name__}.train", train_one_step)
     train_models(Conditions(), ("tiny-model",), Path("runs"))
-    ((config, folder, resume),) = seen
+    ((config, folder, resume),) = calls
     assert (config.steps, config.compile) == (5000, True)
     assert (folder, resume) == (Path("runs/tiny-model"), False)
 
 
-def test_a_second_run_goes_on_from_the_first(counted, monkeypatch):
-    monkeypatch.setattr(module, "QUICK_STEPS", 4)
-    first = train_models(Conditions(quick=True), ("tiny-model",), Path("runs"))
-    before = Path("runs/tiny-model/model.safetensors").read_bytes()
-    assert train_models(Conditions(quick=True), ("tiny-model",), Path("runs")) == first
-    assert counted == [0, 4]  # nothing was left to do
-    assert Path("runs/tiny-model/model.safetensors").read_bytes() == before
-
-
-def test_a_training_that_was_cut_goes_on(counted, monkeypatch):
+def test_interrupted_training_resumes(first_steps, monkeypatch):
     monkeypatch.setattr(module, "QUICK_STEPS", 6)
     train_models(Conditions(quick=True), ("tiny-model",), Path("whole"))
 
-    def cut(config, folder, *, resume):
+    def interrupt(config, folder, *, resume):
         outcome = train(config, folder, resume=resume, stop_at=4)
         return replace(outcome, reason="interrupted")
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"{module.__name__}.train", cut)
+        patch.setattr(f"{module.__name__}.train", interrupt)
         with pytest.raises(KeyboardInterrupt):
             train_models(Conditions(quick=True), ("tiny-model",), Path("runs"))
     train_models(Conditions(quick=True), ("tiny-model",), Path("runs"))
-    assert counted == [0, 4]
+    assert first_steps == [0, 4]
     parts, in_one = (
         read_tensors(Path(folder, "tiny-model", "checkpoint.safetensors"), "a checkpoint")[0]
         for folder in ("runs", "whole")
@@ -133,30 +103,19 @@ def test_a_training_that_was_cut_goes_on(counted, monkeypatch):
     assert all(torch.equal(parts[name], in_one[name]) for name in in_one)
 
 
-@pytest.mark.parametrize("models", [("unheard-of",), ("small",)])  # a name is no file's name
-def test_a_model_without_a_config(models):
-    with pytest.raises(FileError) as error:
-        train_models(Conditions(quick=True), models, Path("runs"))
-    assert str(error.value) == (
-        f"No config in studies/configs/ is called {models[0]}; "
-        "run --train in a clone of the repository."
-    )
+@pytest.mark.parametrize("name", ["unknown", "small"])  # the name of a file is no name of a model
+def test_model_without_a_config_raises(name):
+    with pytest.raises(FileError, match=f"called {name}; run --train in a clone"):
+        train_models(Conditions(quick=True), (name,), Path("runs"))
     assert not Path("runs").exists()
 
 
-def test_outside_a_clone(clone):
-    (clone / "small.toml").unlink()
-    clone.rmdir()
-    with pytest.raises(FileError, match="No config in studies/configs/ is called tiny-model; run"):
-        train_models(Conditions(), ("tiny-model",), Path("runs"))
-
-
-# ---- digits
+# ---- Digits
 
 
 @pytest.fixture
 def small_mnist(monkeypatch):
-    """A world in which MNIST has 40 digits to train on and 20 others."""
+    """Replace MNIST by 40 training digits and 20 test digits."""
     images = sample_digits().images
     parts = {"train": Digits(images[::25], images[::25]), "test": Digits(images[1::50], images)}
     monkeypatch.setattr(f"{module.__name__}.mnist", parts.__getitem__)
@@ -164,12 +123,12 @@ def small_mnist(monkeypatch):
     return parts
 
 
-def test_codes_are_learned_from_the_autoencoder_that_was_trained_before(
-    clone, small_mnist, monkeypatch
-):
+def test_codes_come_from_the_new_autoencoder(configs, small_mnist, monkeypatch):
     monkeypatch.setattr(module, "QUICK_STEPS", 3)
-    (clone / "codes.toml").write_text(
-        TINY.replace("tiny-model", "tiny-codes").replace("mixtures-1d", "digit-codes")
+    (configs / "codes.toml").write_text(
+        TINY.replace("tiny-model", "tiny-codes").replace(
+            "mixtures-1d", "experiments.problems:digit_codes"
+        )
     )
     models = ("mnist-autoencoder", "tiny-codes", "tiny-model")
     conditions = train_models(Conditions(quick=True), models, Path("runs"))
@@ -179,21 +138,6 @@ def test_codes_are_learned_from_the_autoencoder_that_was_trained_before(
     assert (header["kind"], header["epochs"]) == ("autoencoder", 1)
     assert load_autoencoder(Path(files["mnist-autoencoder"])).encode(torch.zeros(1, 784)).shape
     _, header = load_model(Path(files["tiny-codes"]))
-    assert header["training"]["problem"]["autoencoder"] == files["mnist-autoencoder"]
+    assert header["training"]["problem"]["file"] == files["mnist-autoencoder"]
     _, header = load_model(Path(files["tiny-model"]))
-    assert "autoencoder" not in header["training"]["problem"]
-
-
-def test_a_full_autoencoder_is_measured_on_the_test_set(small_mnist, monkeypatch):
-    seen = []
-
-    def recorded(images, unseen, file, epochs):
-        seen.append((images, unseen, file, epochs))
-        return file
-
-    monkeypatch.setattr(f"{module.__name__}.train_autoencoder", recorded)
-    conditions = train_models(Conditions(), ("mnist-autoencoder",), Path("runs"))
-    ((images, unseen, file, epochs),) = seen
-    assert images is small_mnist["train"].images and unseen is small_mnist["test"].images
-    assert file.parent.is_dir() and epochs == 40
-    assert conditions.solver("mnist-autoencoder") == str(file)
+    assert "file" not in header["training"]["problem"]
