@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 
 import geonet
-from geonet import Density, Geodesic, Grid
+from geonet import Density, Grid
 from geonet.errors import FileError, InputError
 from geonet.io import parse_file
 
@@ -73,13 +73,6 @@ def test_a_picture_is_the_same_in_every_format(save_image, tmp_path):
     assert image.values == pytest.approx(expected.values, rel=1e-12)
 
 
-def test_invert_makes_dark_pixels_the_mass(save_image):
-    pixels = np.full((4, 4), 255, np.uint8)
-    pixels[1, 2] = 51
-    values = geonet.from_image(save_image(pixels), invert=True).numpy(mass="given")
-    assert values[1, 2] == pytest.approx(0.8) and np.count_nonzero(values) == 1
-
-
 def test_colours_count_by_luminance(save_image):
     pixels = np.zeros((2, 2, 3), np.uint8)
     pixels[0, 0], pixels[0, 1], pixels[1, 0] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
@@ -102,7 +95,7 @@ def test_sixteen_bit_images_keep_their_precision(save_image):
     assert geonet.from_image(file, True).numpy("given") == pytest.approx(1 - pixels / 65535)
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "I", "F"])
+@pytest.mark.parametrize("mode", ["1", "LA", "P", "PA", "CMYK", "I", "F"])
 def test_modes_of_pillow(tmp_path, mode):
     grey = Image.fromarray(np.array([[0, 255], [255, 0]], np.uint8))
     file = tmp_path / "image.tif"
@@ -111,13 +104,7 @@ def test_modes_of_pillow(tmp_path, mode):
     assert np.argwhere(values > 0.5 * values.max()).tolist() == [[0, 1], [1, 0]]
 
 
-def test_palette_transparency_and_camera_orientation(tmp_path):
-    palette = Image.new("P", (2, 2), 1)
-    palette.putpalette([0, 0, 0, 255, 255, 255])
-    palette.putpixel((0, 0), 0)
-    palette.save(tmp_path / "palette.png", transparency=bytes([255, 128]))
-    values = geonet.from_image(tmp_path / "palette.png").numpy(mass="given")
-    assert values.max() == pytest.approx(128 / 255)
+def test_camera_orientation(tmp_path):
     photo = Image.new("L", (4, 2))
     photo.putpixel((0, 0), 255)
     exif = photo.getexif()
@@ -131,10 +118,8 @@ def test_palette_transparency_and_camera_orientation(tmp_path):
 @pytest.mark.parametrize(
     ("pixels", "invert", "message"),
     [
-        (np.full((1, 1), 255), False, "is 1×1 pixels"),
         (np.full((1, 5), 255), False, "is 5×1 pixels"),
         (np.zeros((3, 3)), False, "zero everywhere"),
-        (np.full((3, 3, 3), 255), True, "zero everywhere"),
     ],
 )
 def test_images_without_a_density_raise(save_image, pixels, invert, message):
@@ -142,26 +127,13 @@ def test_images_without_a_density_raise(save_image, pixels, invert, message):
         geonet.from_image(save_image(pixels.astype(np.uint8)), invert)
 
 
-def test_memory_of_an_image(save_image):
-    file = save_image(np.full((500, 400, 3), 200, np.uint8))
-    tracemalloc.start()
-    geonet.from_image(file)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 40 * 500 * 400  # 8 bytes a cell
-    assert geonet.from_image(save_image(np.full((3000, 3000), True))).mass == pytest.approx(1)
-
-
 @pytest.mark.parametrize("invert", [False, True])
 @pytest.mark.parametrize(
     ("pixels", "nodata"),
     [
         (np.array([[10, 255], [0, 100]], np.uint8), 255),
-        (np.array([[10, 0], [60, 100]], np.uint8), 0),
-        (np.array([[10, 65535], [0, 100]], np.uint16), 65535),
         (np.array([[0.5, -9999.9], [0.0, 1.0]], np.float32), -9999.9),
         (np.array([[0.5, np.nan], [0.0, 3.0]], np.float32), np.nan),
-        (np.array([[0.5, 1e30], [0.0, 3.0]], np.float32), 1e30),
     ],
 )
 def test_missing_pixels(save_image, invert, pixels, nodata):
@@ -211,21 +183,13 @@ def test_postscript_is_not_run(tmp_path):
 # ---- NumPy files
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", ">f8", "f2", "g", "u1", "u8", "?", "i4"])
+@pytest.mark.parametrize("dtype", ["f4", ">f8", "g", "u1", "?"])
 def test_npy_of_any_real_type(tmp_path, dtype):
     values = np.array([[0, 1, 1], [1, 0, 1]], dtype)
     np.save(tmp_path / "a.npy", values)
     density = geonet.read(tmp_path / "a.npy")
     assert density.grid == Grid((2, 3), 0, (2 / 3, 1))
     assert np.allclose(density.numpy(mass="given"), values.astype(float))
-
-
-@pytest.mark.parametrize("shape", [(5,), (4, 5), (2, 3, 4)])
-def test_arrays_of_one_to_three_axes(tmp_path, shape):
-    np.save(tmp_path / "a.npy", np.ones(shape))
-    assert geonet.read(tmp_path / "a.npy").grid.shape == shape
-    grid = Grid(shape, -1, 7)
-    assert geonet.read(str(tmp_path / "a.npy"), grid).grid == grid
 
 
 def test_npz_with_box_or_a_single_array(tmp_path):
@@ -242,15 +206,10 @@ def test_npz_with_box_or_a_single_array(tmp_path):
     ("array", "message"),
     [
         (np.ones((2, 2, 2, 2)), "one to 3 axes"),
-        (np.array(1.0), "one to 3 axes"),
         (np.ones((1, 4)), "Axis 0 has 1 cells"),
         (np.array([1, np.nan, 1]), "1 of 3 values are NaN; .*missing="),
-        (np.array([1, np.inf, 1]), "1 of 3 values are infinite"),
         (np.array([1, np.longdouble("1e4000")]), "1 of 2 values are infinite"),
-        (np.array([1, -1, 1]), "1 of 3 values are negative"),
-        (np.zeros(3), "zero everywhere"),
         (np.array([1j, 2]), "holds complex128 values"),
-        (np.array(["a", "b"]), "holds <U1 values"),
         (np.zeros(3, [("a", "f8")]), "save an array of real numbers"),
     ],
 )
@@ -266,10 +225,7 @@ def test_invalid_arrays_raise(tmp_path, array, message):
     ("arrays", "message"),
     [
         ({"a": np.ones(3), "b": np.ones(3)}, "holds the arrays a, b"),
-        ({}, r"holds the arrays \(none\)"),
         ({"values": np.ones(3), "lower": 0}, "only one of 'lower' and 'upper'"),
-        ({"values": np.ones(3), "lower": 1, "upper": 0}, "box is empty along axis 0"),
-        ({"values": np.ones(3), "lower": [0, 0], "upper": [1, 1]}, "lower has 2 entries"),
         ({"values": np.ones(3), "lower": "a", "upper": "b"}, "could not convert string"),
         ({"values": np.ones(3), "lower": 0j, "upper": 1 + 0j}, "box is complex"),
         ({"a\nb": np.ones(3), "c": np.ones(3)}, "holds the arrays a b, c"),
@@ -328,7 +284,7 @@ def test_pickles_are_never_loaded(tmp_path, write):
 # ---- Tables and point clouds
 
 
-@pytest.mark.parametrize("separator", [",", ", ", ";", "; ", "\t", " ", "   "])
+@pytest.mark.parametrize("separator", [",", "; ", "\t", "   "])
 def test_separators(write, separator):
     rows = [separator.join(row) for row in (("x", "y"), ("0.1", "2"), ("-3e2", "4"))]
     for header in (rows[0], f"# {rows[0]}", "# x,y"):  # np.savetxt writes the last one
@@ -339,17 +295,9 @@ def test_separators(write, separator):
     assert values == pytest.approx(np.arange(1, 9).reshape(2, 4))
 
 
-@pytest.mark.parametrize("text", ["1,2,3", "1\n2\n3\n", "\ufeff1\r\n2\r\n\r\n3\r\n"])
-def test_one_row_or_one_column_is_1d(write, text):
-    assert geonet.read(write(text, "line.csv")).grid == Grid(3)
-
-
 @pytest.mark.parametrize(
     ("shape", "kind"),
     [
-        ((5, 1), "values"),
-        ((1, 2), "values"),
-        ((2, 2), "values"),
         ((3, 2), None),
         ((2, 3), "values"),
         ((4, 3), None),
@@ -434,21 +382,12 @@ def test_missing_cells_in_tables_and_arrays(tmp_path, write):
     [
         ("x,y\n1,2\n", "needs a grid"),
         ("x,z\n1,2\n", "has the columns x, z"),
-        ("weight\n1\n", "has the columns weight"),
-        ("x,x\n1,2\n", "has the columns x, x"),
-        ("x,colour\n1,2\n", "has the columns x, colour"),
         ("x,y\n1\n", "names 2 columns but has 1"),
         ("x\nnan\n1\n", "1 of 2 rows of .* are NaN or infinite"),
         ("x,y\n", "no rows of numbers"),
-        ("\n \n", "no rows of numbers"),
         ("1,2\n3\n", "the row '3', not 2 numbers separated by commas"),
-        ("1;2\n3\n", "separated by semicolons"),
         ("1\t2\n3\tfour\n", "separated by spaces or tabs"),
-        ("1,2,\n3,4,\n", "the row '1,2,', not 3 numbers"),
-        ("1_000,2\n", "the row '1_000,2'"),
         ("1,5;2,5\n3,5;4,5\n", "both commas and semicolons"),
-        ("1\n", "Axis 0 has 1 cells"),
-        ("1,nan\n", "1 of 2 values are NaN"),
         (b"1,\xff\xfe\n", "as a csv table: .*codec can't decode"),
     ],
 )
@@ -548,15 +487,6 @@ def test_saved_masses(pair_1d, tmp_path, mass, expected):
     loaded = geonet.load(tmp_path / "p.npz")
     assert torch.equal(loaded.density(0.5).tensor, path.density(0.5).tensor)
     assert loaded.density([0, 0.5, 1]).mass.tolist() == pytest.approx([5, 3, 1])
-
-
-@pytest.mark.parametrize("orientation", ["image", "plane"])
-def test_loading_keeps_mixtures_and_orientation(pair_2d, tmp_path, orientation):
-    grid = Grid((6, 7), 0, 5, orientation)
-    ends = [end.mixture.to_density(grid) for end in pair_2d]
-    loaded = Geodesic.load(geonet.geodesic(*ends, "linear").save(tmp_path / "p.npz"))
-    assert loaded.grid.orientation == orientation
-    assert torch.equal(loaded.target.mixture.means, ends[1].mixture.means)
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "text", "other npz", "newer"])

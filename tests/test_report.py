@@ -26,11 +26,6 @@ DIAGNOSTICS = {
 }
 
 
-def bump(grid: Grid, *mean: float, mass: float = 1.0) -> Density:
-    values = GaussianMixture.isotropic([list(mean)], [0.7]).to_density(grid).tensor
-    return Density(mass * values, grid)
-
-
 def solve(*ends: Density, **options: Any) -> Report:
     return geonet.geodesic(*ends, **options).report
 
@@ -48,11 +43,6 @@ def report_with(ends, **diagnostics) -> Report:
 
 
 # ---- Entries
-
-
-def test_report_is_computed_once(pair_1d):
-    path = geonet.geodesic(*pair_1d)
-    assert path.report is path.report
 
 
 def test_unknown_entries_are_none_and_have_no_row(pair_1d):
@@ -88,20 +78,6 @@ def test_diagnostics_of_some_pairs(batch_1d):
     assert report.in_distribution == [True, None, False] + [None] * 4
     assert report.distance_lower_bound == plain.distance_lower_bound
     assert dict(report.rows())[DIAGNOSTICS["in_distribution"]] == "True, –, False, –, –, …"
-
-
-def test_lists_for_each_pair_are_separated_by_semicolons(pair_1d):
-    info = {"cells": [None, [32, 32], [128, 128]], "steps": [[1] * 7], "iterations": [3, 4]}
-    rows = dict(replace(geonet.geodesic(*pair_1d).report, info=info).rows())
-    assert rows["cells"] == "–; 32, 32; 128, 128"
-    assert (rows["steps"], rows["iterations"]) == ("1, 1, 1, 1, 1, …", "3, 4")
-
-
-def test_masses_have_rows_if_they_differ(pair_1d):
-    source, target = pair_1d
-    for factor in (1.004, 5.0):
-        report = solve(source, Density(factor * target.tensor / source.mass, target.grid))
-        assert ("mass ratio" in dict(report.rows())) == (factor == 5.0)
 
 
 def test_blur_of_noise_and_of_coarse_cells(pair_2d):
@@ -142,26 +118,6 @@ def test_moment_bounds_are_sharp_for_points_and_for_equal_ends():
     assert float(lower) < 1e-6 and float(upper) == pytest.approx(0.2, rel=1e-3)  # σ√(2d)
 
 
-def test_moment_bounds_hold_for_constant_cells():
-    """The map from the uniform density to one cell scales each axis, so W2 is known."""
-    grid, values = Grid((16, 16)), torch.zeros(16, 16, dtype=torch.float64)
-    values[12, 9] = 1
-    scale = 15 / 16
-    exact = sum(scale**2 / 3 - scale * c + c * c for c in (12 / 16, 9 / 16)) ** 0.5
-    uniform = Density(torch.ones(16, 16, dtype=torch.float64), grid)
-    lower, upper = moment_bounds(uniform, Density(values, grid))
-    assert float(lower) == pytest.approx(exact, rel=1e-9) and float(upper) > exact
-
-
-def test_the_sharper_bound_is_reported(pair_1d):
-    plain = geonet.geodesic(*pair_1d).report
-    assert plain.distance_lower_bound < plain.distance < plain.distance_upper_bound
-    for low, high in ((0.0, 1e9), (plain.distance - 1e-6, plain.distance + 1e-6)):
-        report = report_with(pair_1d, distance_lower_bound=low, distance_upper_bound=high)
-        assert report.distance_lower_bound == pytest.approx(max(low, plain.distance_lower_bound))
-        assert report.distance_upper_bound == pytest.approx(min(high, plain.distance_upper_bound))
-
-
 def test_a_distance_outside_its_bounds_is_shown_as_an_interval(batch_1d):
     low, high = [0.0] * 5 + [1e3] * 2, [2e3, 0.5, *[2e3] * 5]
     report = report_with(batch_1d, distance_lower_bound=low, distance_upper_bound=high)
@@ -185,12 +141,6 @@ def test_a_distance_outside_by_rounding_is_moved_to_its_bound(batch_1d, factor):
     report = report_with(batch_1d, distance_lower_bound=sharp, distance_upper_bound=sharp)
     assert not report.is_distance_uncertain
     assert report.distance_lower_bound == report.distance == report.distance_upper_bound
-
-
-def test_the_distance_of_midpoint_is_within_its_bounds():
-    report = solve(*draw("high-contrast", 24), solver="midpoint")
-    assert report.distance_lower_bound <= report.distance <= report.distance_upper_bound
-    assert not report.is_distance_uncertain
 
 
 @pytest.mark.parametrize("solver", ["midpoint", "linear-program", "quantile"])
@@ -274,8 +224,6 @@ UNCONVERGED = {"converged": False}
     [
         ({}, "Distance certified within 0.5 %"),
         ({"error_estimate": 0.3}, "Expect errors of about 30 %"),
-        ({"error_estimate": 2.0}, "Not reliable: expect errors of about 200 %"),
-        (WIDE | {"error_estimate": 0.02}, "Expect errors of about 2 %"),
         (WIDE, "The error between the ends is unknown"),
         ({"solver": "quantile"}, "The path is exact for densities"),
         ({"distance": 0.0, "distance_lower_bound": 0.0, "error_estimate": 0.0}, "Nothing moves"),
@@ -290,19 +238,14 @@ def test_headline(entries, headline):
     ("entries", "sentence"),
     [
         ({"cell": 24.0}, "Mass moves less than a cell (rms)."),
-        ({"cell": 12.0}, "Mass moves 1 cell (rms)."),
         ({"distance": None}, "Mass moves at least 12 cells (rms)."),
         ({"distance_upper_bound": 12.0571}, "W2 is between 11.99 and 12.06."),  # rounded upwards
         ({"error_estimate": 0.016}, "Expect an L1 error of 1.6 % between the ends."),
-        ({"blur": 3.0}, "The frame halfway is blurred by 3 cells."),
         ({"blur": 30.0}, "The frame halfway is blurred by 30 cells, more than the mass moves."),
-        ({"source_error": 0.03}, "The path misses the source by 3 %."),
         ({"target_error": 0.03}, "The path misses the target by 3 %."),
-        ({"mass_error": 0.03}, "The total mass is off by up to 3 %."),
         ({"negativity": 0.03}, "Up to 3 % of the mass is negative."),
         ({"mismatch": 0.09}, "The densities pushed from both ends differ by 9 % halfway."),
         ({"in_distribution": False}, "The pair differs from the training data of the network."),
-        ({"info": UNCONVERGED}, "The solver did not reach its tolerance."),
         ({"info": {"plan entries": 9}}, "The frames between the ends are grainy."),
         ({"target_mass": 3.0}, "The target has 3 times the mass of the source"),
         ({"discontinuous_mass": 0.12}, "The map is discontinuous: 12 % of the mass"),
@@ -314,31 +257,20 @@ def test_sentences(entries, sentence):
     assert sentence not in str(report().summary())
 
 
-def test_shares_below_the_threshold_are_not_mentioned():
-    names = ("source_error", "target_error", "mass_error", "negativity", "mismatch")
-    assert report(**dict.fromkeys(names, 0.004)).summary() == report().summary()
-
-
 @pytest.mark.parametrize(
     ("entries", "advice"),
     [
         ({}, None),
         ({"error_estimate": 0.31}, "gaussian_blur"),
-        ({"info": UNCONVERGED}, "gaussian_blur"),
         ({"info": UNCONVERGED | {"stopped after": "3 s"}}, "a larger time_limit"),
         ({"info": UNCONVERGED, "dimension": 1}, "'quantile'"),
-        ({"solver": "back-and-forth", "info": UNCONVERGED}, "a larger max_iterations"),
         ({"solver": "back-and-forth", "mismatch": 0.35}, "Compare with solver='midpoint'"),
         ({"solver": "transport-2d", "error_estimate": 0.47}, "Choose solver='midpoint'"),
-        ({"solver": "geonet-2d", "target_error": 0.17}, "Choose solver='midpoint'"),
         ({"solver": "schrodinger", "blur": 20.0}, "a smaller epsilon"),
-        ({"solver": "schrodinger", "blur": 3.0}, None),
         ({"solver": "schrodinger", "blur": 3.0, "distance_uncertainty": 1.5}, "a smaller epsilon"),
         ({"solver": "linear-program", "blur": 20.0}, "a larger max_cells"),
         ({"solver": "linear-program", "info": {"plan entries": 9}}, "for smooth frames"),
-        ({"solver": "linear-program", "info": {"plan entries": 9}, "dimension": 4}, None),
         ({"solver": "another-package", "dimension": 4}, "'linear-program'"),
-        ({"solver": "linear", "dimension": 4}, "'linear-program'"),
         ({"solver": "monge-ampere"}, None),
     ],
 )
@@ -354,19 +286,6 @@ def test_a_batch_is_summarised_by_its_worst_pair():
     entries = {name: [0.0] * 3 for name in names} | {"error_estimate": [0.01, 0.31, None]}
     summary = report(**entries).summary()
     assert summary.headline == "Worst of 3 pairs is path[1]: expect errors of about 31 %"
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({}, "The path is exact for densities that are constant in each cell. Mass moves 24 cells"),
-        ({"solver": "linear"}, "No transport"),
-        ({"solver": "schrodinger", "epsilon": 0.4}, "blurred by 2.7 cells"),
-    ],
-)
-def test_summaries_of_solutions(options, text):
-    path = geonet.geodesic(bump(LINE, 3.0), bump(LINE, 7.0), **options)
-    assert text in str(path.report.summary())
 
 
 def test_a_batch_with_several_solvers():
