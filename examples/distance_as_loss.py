@@ -1,7 +1,7 @@
-"""W2² as a loss: the lumps of a mixture find those of a target, however far away they are.
+"""W2² as a loss: the components of a mixture move to the components of a target.
 
-Where the lumps do not overlap, the squared difference of the two densities says only that they
-differ, and has no slope to follow; W2² says how far each lump has to go, and in which direction.
+If the components do not overlap, the squared difference of the densities has a vanishing gradient,
+while the gradient of W2² points from every component to its place in the target.
 """
 
 import torch
@@ -34,4 +34,4 @@ for loss in (transport, difference):
         if step % 4 == 0:
             print(f"{loss.__name__:>10}, step {step:2}: {float(value.detach()):.4f}")
     missed = (means.detach() - GOAL).norm(dim=-1).max()
-    print(f"{loss.__name__:>10}: the lumps are within {missed:.2f} of the goal\n")
+    print(f"{loss.__name__:>10}: the components are within {missed:.2f} of the goal\n")

@@ -1,7 +1,7 @@
 """Writes docs/solvers.md: every registered solver, from its class.
 
 Names, summaries, dimensions and answers come from the registry; the texts and the options come from
-the docstrings. Run it by `make solvers` after a change to any of them; a test compares the two.
+the docstrings. Run it by `make benchmark NAME=solvers` after a change to any of them; a test compares the two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEAD = """# Solvers
 `geonet.geodesic(source, target, "monge-ampere", floor=0.01)`. [Choosing a solver](choosing.md) says
 which to take, the [benchmark](benchmark.md) how accurate and how fast each is.
 
-`make solvers` writes this page from the solvers' docstrings."""
+`make benchmark NAME=solvers` writes this page from the solvers' docstrings."""
 # Pages with more about solvers whose names begin so.
 MORE = {
     "quantile": "[accuracy](accuracy.md#1d-quantiles)",
