@@ -35,12 +35,13 @@ def test_values_are_those_of_geonet_geodesic(rain, fine):
         np.testing.assert_allclose(ours.values[2 * k + 1], frame, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "uint8"])
+@pytest.mark.parametrize("dtype", ["float32", "int16"])
 def test_frames_are_returned_bit_for_bit(rain, fine, dtype):
     field = (100 * rain).astype(dtype)
-    ours = field.geonet.interp(time=fine)
+    before = field.copy(deep=True)
+    ours = field.isel(time=[2, 0, 3, 1]).geonet.interp(time=fine)
     assert ours.dtype == field.interp(time=fine).dtype
-    assert (ours.values[::2] == field.values).all()
+    assert (ours.values[::2] == field.values).all() and field.identical(before)
 
 
 @pytest.mark.parametrize(
@@ -74,20 +75,13 @@ def test_array_of_times_is_used_by_its_values_not_its_coordinate(rain):
     assert not (ours.values == rain.values[:-1]).all()
 
 
-@pytest.mark.parametrize("dims", [("x", "time", "y"), ("y", "x", "time"), ("time", "x", "y")])
+@pytest.mark.parametrize("dims", [("x", "time", "y"), ("y", "x", "time")])
 def test_dimensions_in_any_order(rain, fine, dims):
     ours = rain.transpose(*dims).geonet.interp(time=fine)
     assert ours.dims == dims
     # Another order of axes changes rounding: equal up to the solver's tolerance.
     expected = rain.geonet.interp(time=fine).transpose(*dims)
     assert float(abs(ours - expected).sum() / expected.sum()) < 1e-3
-
-
-def test_irregular_time_steps(rain):
-    field = rain.assign_coords(time=START + np.array([0, 10, 40, 45]) * MINUTE)
-    ours = field.geonet.interp(time=START + np.array([5, 25]) * MINUTE)
-    expected = rain.geonet.interp(time=START + np.array([5, 15]) * MINUTE)
-    assert (ours.values == expected.values).all()
 
 
 def test_times_as_numbers_durations_and_dates_of_other_calendars(rain, fine):
@@ -101,17 +95,6 @@ def test_times_as_numbers_durations_and_dates_of_other_calendars(rain, fine):
     dates = xr.date_range("2001-02-28", periods=7, freq="D", calendar="360_day", use_cftime=True)
     other = rain.assign_coords(time=dates[::2])
     assert (other.geonet.interp(time=dates).values == expected).all()
-
-
-def test_unsorted_frames(rain, fine):
-    shuffled = rain.isel(time=[2, 0, 3, 1])
-    assert (shuffled.geonet.interp(time=fine).values == rain.geonet.interp(time=fine).values).all()
-
-
-def test_members_are_independent(ensemble, fine):
-    ours = ensemble.geonet.interp(time=fine)
-    alone = ensemble.sel(member=7).geonet.interp(time=fine)
-    assert (ours.sel(member=7).values == alone.values).all()
 
 
 @pytest.mark.parametrize("cells", [(40,), (8, 9, 10)])
@@ -129,11 +112,8 @@ def test_totals_are_interpolated_linearly(rain):
     totals = rain.geonet.interp(time=times).sum(("y", "x"))
     first, last = rain.sum(("y", "x")).values[:2]
     np.testing.assert_allclose(totals, (1 - shares) * first + shares * last, rtol=1e-9)
-
-
-def test_mass_one_normalises_frames(rain, fine):
-    ours = rain.geonet.interp(time=fine, mass="one")
-    np.testing.assert_allclose(ours.sum(("y", "x")) * 4.0, 1.0, rtol=1e-9)  # cells of 2 km × 2 km
+    unit = rain.geonet.interp(time=times, mass="one")
+    np.testing.assert_allclose(unit.sum(("y", "x")) * 4.0, 1.0, rtol=1e-9)  # cells of 2 km × 2 km
 
 
 def test_solver_and_options(rain, fine):
@@ -148,12 +128,6 @@ def test_times_outside_can_be_nan(rain):
     ours = rain.geonet.interp(time=times, outside="nan")
     assert np.isnan(ours.values[[0, 2]]).all()
     assert (ours.values[1] == rain.geonet.interp(time=times[1]).values).all()
-
-
-def test_field_is_not_modified(rain, fine):
-    before = rain.copy(deep=True)
-    rain.geonet.interp(time=fine)
-    assert rain.identical(before)
 
 
 # ---- Missing cells, empty frames, the globe, velocity, distance and report
@@ -171,17 +145,6 @@ def test_excluded_cells_are_missing_between_frames(gappy):
     between = gappy.geonet.interp(time=HALF, missing="exclude")
     gaps = np.isnan(between.values)
     assert gaps[2, 3] and gaps[4, 5] and gaps.sum() == 2
-
-
-def test_excluded_cells_count_in_neither_frame(gappy):
-    lacking = gappy.copy()
-    lacking.values[:2, 2, 3] = lacking.values[:2, 4, 5] = 0.0
-    ours = gappy.geonet.interp(time=HALF, missing="exclude")
-    expected = lacking.geonet.interp(time=HALF)
-    assert (ours.fillna(-1).values == expected.where(ours.notnull(), -1).values).all()
-
-
-def test_filled_cells(gappy):
     filled = gappy.geonet.interp(time=HALF, missing=0.5)
     assert (filled.values == gappy.fillna(0.5).geonet.interp(time=HALF).values).all()
 
@@ -210,11 +173,7 @@ def test_empty_frames_fade_and_are_flagged(rain):
     assert report.faded.values.tolist() == [True, True, False]
     assert report.solver.values.tolist() == ["fade", "fade", "midpoint"]
     assert np.isnan(report.distance.values[:2]).all()
-
-
-def test_two_empty_frames(rain):
-    ours = (0 * rain).geonet.interp(time=HALF, flag="faded")
-    assert not ours.values.any() and bool(ours.faded)
+    assert np.isnan(field.geonet.velocity(time=HALF).velocity_y.values).all()
 
 
 def on_globe(values: np.ndarray, south: float = 40.0) -> xr.DataArray:
@@ -272,23 +231,6 @@ def test_velocity_at_a_frame_belongs_to_the_next_pair(rain):
         assert np.isfinite(exactly[name].values[-1]).all()
 
 
-def test_velocity_is_nan_between_faded_frames(rain):
-    field = rain.where(rain.time != rain.time[1], 0.0)
-    wind = field.geonet.velocity(time=START + np.array([5, 25]) * MINUTE)
-    assert np.isnan(wind.velocity_y.values[0]).all()
-    assert np.isfinite(wind.velocity_y.values[1]).all()
-
-
-def test_rounded_coordinates_are_accepted(rain):
-    rounded = rain.assign_coords(x=np.round(np.linspace(0, 13.3, 20), 2).astype("float32"))
-    assert np.isfinite(rounded.geonet.interp(time=HALF).values).all()
-
-
-def test_units_are_kept(rain):
-    assert rain.geonet.interp(time=HALF).attrs == {"units": "mm h-1"}
-    assert rain.geonet.interp(time=HALF).x.attrs == {"units": "km"}
-
-
 def test_distance_is_a_length_independent_of_totals(rain):
     distance = rain.geonet.distance()
     assert distance.attrs["units"] == "km" and distance.dims == ("time",)
@@ -311,16 +253,9 @@ def test_report_of_every_pair(ensemble):
     assert (report.error_estimate < 0.2).all()
 
 
-def test_field_without_name(rain):
-    ours = rain.rename(None).geonet.interp(time=HALF)
-    assert ours.name is None and (ours.values == rain.geonet.interp(time=HALF).values).all()
-
-
-@pytest.mark.parametrize("method", ["interp", "report"])
-def test_unconverged_pairs_warn(rain, method):
+def test_unconverged_pairs_warn(rain):
     settings = {"solver": "midpoint", "time_limit": 1e-9}
     with pytest.warns(ConvergenceWarning, match="tolerance"):
-        if method == "interp":
-            rain.geonet.interp(time=HALF, **settings)
-        else:
-            assert not rain.geonet.report(**settings).converged.any()
+        rain.geonet.interp(time=HALF, **settings)
+    with pytest.warns(ConvergenceWarning, match="tolerance"):
+        assert not rain[:2].geonet.report(**settings).converged.any()

@@ -48,15 +48,6 @@ def test_one_field_with_descending_coordinates(rain):
     assert (ours.values == geonet.xarray.geodesic(rain[0], rain[1], [0.5, 1.0]).values).all()
 
 
-def test_distance_to_an_empty_field_is_nan(rain):
-    assert np.isnan(rain[0].geonet.distance(0 * rain[1]))
-
-
-def test_ends_are_returned_bit_for_bit(rain):
-    ours = geonet.xarray.geodesic(rain[0].astype("f4"), rain[1].astype("f4"), [0.0, 1.0])
-    assert (ours.values == rain[:2].astype("f4").values).all()
-
-
 def test_fade_to_an_empty_field(rain):
     ours = geonet.xarray.geodesic(rain[0], 0 * rain[1], 0.25)
     np.testing.assert_allclose(ours, 0.75 * rain[0])
@@ -76,12 +67,6 @@ def test_fade_to_an_empty_field(rain):
 def test_fields_that_do_not_match(rain, change, kind, message):
     with pytest.raises(kind, match=message):
         geonet.xarray.geodesic(rain[0], change(rain[1]), [0.5])
-
-
-def test_members_with_different_labels(ensemble):
-    first, second = ensemble.isel(time=0), ensemble.isel(time=1).assign_coords(member=[3, 8])
-    with pytest.raises(InputError, match="'member'"):
-        first.geonet.distance(second)
 
 
 def test_errors_name_the_field(rain):
