@@ -25,7 +25,7 @@ def import_object(location: str) -> Any:
 
 
 class _WarningFilter:
-    """Warnings of Pillow and POT, and deprecations, are hidden while there are users.
+    """Thread-safe, reference-counted filter for warnings of Pillow and POT, and deprecations.
 
     `catch_warnings` alone is not thread-safe: of two that overlap, the last to exit restores the
     filters of the other one. Here the first thread to enter sets the filters, and the last one to

@@ -38,7 +38,7 @@ def geodesic(
     if isinstance(solver, Solver):
         if options:
             raise SolverError(
-                "Options are for a solver given by its name, and this one is an object; "
+                "Solver options need a solver name, not a Solver instance; "
                 "give them to geonet.solver(name, ...)."
             )
         chosen = solver

@@ -60,7 +60,7 @@ class GaussianMixture:
         symmetric = bool(skew <= 1e-8 * self.covariances.abs().max())
         if bool(failed.any()) or not symmetric or not bool(torch.isfinite(self.means).all()):
             raise DensityError(
-                "The parameters are no mixture; give finite means and symmetric positive "
+                "The mixture parameters are invalid; give finite means and symmetric positive "
                 "definite covariances."
             )
         self.weights = self.weights / self.weights.sum(-1, keepdim=True)

@@ -462,7 +462,7 @@ def random_blur(generator: torch.Generator, values: Tensor, max_width: float) ->
     return torch.where(sharp, values, smooth.clamp(min=0))  # rounding may go below
 
 
-def normalize_mean(values: Tensor, dimension: int) -> Tensor:
+def normalise_mean(values: Tensor, dimension: int) -> Tensor:
     """Return values (…, n, …, n) of mean one.
 
     Densities with a mean below 1e-5 are replaced by the uniform one: that much is left by rounding

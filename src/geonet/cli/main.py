@@ -18,7 +18,7 @@ from geonet.errors import GeonetError
 
 COMMANDS = {
     "demo": "geonet.cli.demo:demo",
-    "app": "geonet.cli.serve:app",
+    "app": "geonet.cli.app:app",
     "geodesic": "geonet.cli.geodesic:geodesic",
     "interp": "geonet.cli.interp:interp",
     "report": "geonet.cli.solvers:report",

@@ -21,7 +21,7 @@ from geonet.synthetic import (
     SyntheticConfig,
     bernoulli,
     gaussian_fields,
-    normalize_mean,
+    normalise_mean,
     uniform,
 )
 from geonet.training.problems import CellMeans, Problem
@@ -89,7 +89,7 @@ def random_pairs(
     blocks = torch.where(bernoulli(generator, pair.blocks_of_4, count), 4, blocks)
     for size in (2, 4):
         ends[:, blocks == size] = average_blocks(ends[:, blocks == size], size)
-    return normalize_mean(random_symmetry(generator, ends), config.dimension)
+    return normalise_mean(random_symmetry(generator, ends), config.dimension)
 
 
 def random_kinds(generator: torch.Generator, count: int) -> Tensor:
@@ -113,10 +113,10 @@ def random_densities(
     for number, (kind, _) in enumerate(KINDS.values()):
         for part in torch.nonzero(kinds == number).flatten().split(per_call):
             if len(part):
-                values[part] = normalize_mean(kind(generator, len(part), config), d)
+                values[part] = normalise_mean(kind(generator, len(part), config), d)
     masked = bernoulli(generator, pair.masked, count)
     values[masked] *= _random_masks(generator, int(masked.sum()), config)
-    values[masked] = normalize_mean(values[masked], d)
+    values[masked] = normalise_mean(values[masked], d)
     share = uniform(generator, 0, pair.uniform_share, count)
     share *= bernoulli(generator, pair.lifted, count)
     share *= torch.where(bernoulli(generator, 0.3, count), 0.1, 1.0)  # some are faint
@@ -153,7 +153,7 @@ def shifted_crops(
     for end, corners in zip(ends, (first, second.clamp(0, room)), strict=True):
         for k, corner in enumerate(corners.tolist()):
             end[k] = canvas[k][tuple(slice(start, start + n) for start in corner)]
-    return normalize_mean(ends + pair.remainder, d)
+    return normalise_mean(ends + pair.remainder, d)
 
 
 def random_boxes(generator: torch.Generator, count: int, config: SyntheticConfig) -> Tensor:

@@ -85,7 +85,7 @@ def spatial_dims(field: xr.DataArray, time: Hashable | None, space: Dims) -> tup
         if not dims:
             others = [dim for dim in field.dims if dim != time]
             raise InputError(
-                f"None of the dimensions {_join(others)} has a name of space (x, y, lat, lon); "
+                f"No spatial dimension (x, y, lat, lon) among {_join(others)}; "
                 "name them: space=('row', 'column') (--space row,column on the command line)."
             )
     else:

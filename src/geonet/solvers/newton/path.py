@@ -59,7 +59,7 @@ class MidpointGeodesic(Geodesic):
             answered; None if no network did.
     """
 
-    kind = "splines"
+    kind = "midpoint"
 
     def __init__(
         self,

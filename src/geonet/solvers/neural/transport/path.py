@@ -58,7 +58,7 @@ class CosineGeodesic(Geodesic):
             and target.
     """
 
-    kind = "midpoint"
+    kind = "cosine"
 
     def __init__(
         self,
