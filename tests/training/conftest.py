@@ -1,7 +1,5 @@
 """Fixtures of the training tests: configs that train in milliseconds, comparison of runs."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,18 +30,8 @@ TINY: dict[str, Any] = {
     "optimizer": {"warmup": 2},
     "validation": {"pairs": 2, "every": 6},
 }
-TRANSPORT: dict[str, Any] = {
-    **TINY,
-    "model": {
-        "kind": "transport",
-        "dimension": 1,
-        "sensors": 12,
-        "seen": 6,
-        "modes": 8,
-        "width": 6,
-        "depth": 2,
-    },
-}
+SIZES = {"dimension": 1, "sensors": 12, "seen": 6, "modes": 8, "width": 6, "depth": 2}
+TRANSPORT: dict[str, Any] = {**TINY, "model": {"kind": "transport", **SIZES}}
 CASCADE: dict[str, Any] = {
     **TINY,
     "problem": {"family": "anything-2d"},
@@ -54,28 +42,19 @@ CASCADE: dict[str, Any] = {
 SUPERVISED: dict[str, Any] = {**TINY, "model": {"kind": "deeponet", **TINY["model"]}}
 
 
-@pytest.fixture(scope="session")
-def tiny() -> Callable[..., TrainingConfig]:
-    """Return the tiny config; keywords change keys, such as optimizer={"name": "adam"}."""
-    return lambda **changes: _change(TINY, changes)
+def _fixture(table: dict[str, Any]):
+    """Return a fixture of a config; keywords change keys, such as optimizer={"name": "adam"}."""
+
+    def make() -> Callable[..., TrainingConfig]:
+        return lambda **changes: _change(table, changes)
+
+    return pytest.fixture(scope="session")(make)
 
 
-@pytest.fixture(scope="session")
-def tiny_transport() -> Callable[..., TrainingConfig]:
-    """Like `tiny`, for the transport form."""
-    return lambda **changes: _change(TRANSPORT, changes)
-
-
-@pytest.fixture(scope="session")
-def tiny_cascade() -> Callable[..., TrainingConfig]:
-    """Like `tiny`, for a cascade on synthetic pairs."""
-    return lambda **changes: _change(CASCADE, changes)
-
-
-@pytest.fixture(scope="session")
-def tiny_supervised() -> Callable[..., TrainingConfig]:
-    """Like `tiny`, for a DeepONet, which is trained on exact paths."""
-    return lambda **changes: _change(SUPERVISED, changes)
+tiny = _fixture(TINY)
+tiny_transport = _fixture(TRANSPORT)
+tiny_cascade = _fixture(CASCADE)  # on synthetic pairs
+tiny_supervised = _fixture(SUPERVISED)  # on exact paths
 
 
 def _change(table: dict[str, Any], changes: dict[str, Any]) -> TrainingConfig:

@@ -44,16 +44,10 @@ def test_configs_of_the_experiments_load():
     "changes",
     [
         {},
-        {"seed": 2**31 - 1, "compile": True, "name": "a.b-c_1"},
         {"problem": {"file": "a folder/pairs.npz"}, "model.dimension": 3},
-        {"problem": {"family": "my.module:problem", "file": "data.npz"}},
-        {"loss.epsilon": 0.01, "model.swap_symmetry": "density"},
-        {"loss.weigh_by_density": True, "model.swap_symmetry": "both"},
         {"model.trunk.features": "fourier", "model.trunk.sigma": 3},
-        {"optimizer.name": "adam", "sampling.scheme": "triples", "validation.pairs": 0},
         {"model.kind": "transport", "model.seen": 8, "loss.floor": 0.3},
         {"model.kind": "deeponet", "model.swap_symmetry": "density", "compile": True},
-        {"problem": {"file": "pairs.npz"}, "model": {"kind": "transport", "dimension": 2}},
     ],
 )
 def test_toml_round_trip(changes):
@@ -68,15 +62,9 @@ def test_toml_round_trip(changes):
         ({"model.trunk.witdh": 3}, "Unknown key model.trunk.witdh; did you mean 'width'"),
         ({"problem": None}, "problem is missing"),
         ({"steps": 10.5}, "steps is 10.5"),
-        ({"compile": "yes"}, "compile is 'yes'"),
-        ({"model": 3}, "model is 3"),
-        ({"model.branch.network": "separable"}, "model.branch.network is 'separable'"),
         # out of range
         ({"model.trunk.width": -3}, "model.trunk: width is -3"),
-        ({"model.trunk.depth": 1}, "model.trunk: depth is 1"),
-        ({"model.trunk.sigma": 0.0}, "model.trunk: sigma is 0.0"),
         ({"model.dimension": 4}, "model: dimension is 4"),
-        ({"model.sensors": 1}, "model: sensors is 1"),
         ({"loss.source": -1}, "loss: source is -1.0"),
         (
             {"loss": dict.fromkeys(("continuity", "hamilton_jacobi", "source", "target"), 0)},
@@ -84,13 +72,8 @@ def test_toml_round_trip(changes):
         ),
         ({"sampling.places": 0}, "sampling: places is 0"),
         ({"optimizer.learning_rate": 0}, "optimizer: learning_rate is 0.0"),
-        ({"optimizer.final": 1.5}, "optimizer: final is 1.5"),
-        ({"optimizer.warmup": -1}, "optimizer: warmup is -1"),
-        ({"optimizer.weight_decay": -0.1}, "optimizer: weight_decay is -0.1"),
-        ({"validation.pairs": -1}, "validation: pairs is -1"),
-        ({"validation.every": 0}, "validation: every is 0"),
-        ({"steps": 0}, "steps is 0"),
         ({"seed": 2**31}, "seed is 2147483648"),
+        ({"name": "../a"}, "use letters"),
         # contradictory
         ({"problem": {}}, "either a family or a file"),
         ({"problem.file": "a.npz"}, "either a family or a file"),
@@ -102,28 +85,18 @@ def test_toml_round_trip(changes):
         ),
         ({"loss.characteristics": 1.0, "sampling.scheme": "triples"}, "cartesian"),
         # by the kind of model
-        ({"model.kind": "fno"}, "model.kind is 'fno'"),
         ({"model.kind": "transport", "model.rank": 3}, "Unknown key model.rank"),
-        ({"model.kind": "transport", "model.seen": 7}, "seen is 7"),
         ({"model.kind": "transport", "sampling.scheme": "triples"}, "cartesian"),
         ({"model.kind": "transport", "compile": True}, "compile"),
-        ({"model.kind": "transport", "loss.source": 0.5}, "loss"),
         ({"model.kind": "transport", "loss.epsilon": 0.01}, "loss"),
         ({"model.kind": "deeponet", "model.swap_symmetry": "both"}, "swap_symmetry is 'both'"),
         ({"model.kind": "deeponet", "problem": {"file": "pairs.npz"}}, "mixtures-1d"),
-        ({"model.kind": "deeponet", "loss.epsilon": 0.1}, "loss"),
         ({"model.kind": "deeponet", "sampling.scheme": "triples"}, "cartesian"),
     ],
 )
 def test_wrong_configs_are_rejected(changes, message):
     with pytest.raises(ConfigError, match=message):
         from_table(TrainingConfig, change(changes))
-
-
-@pytest.mark.parametrize("name", ["", "two words", ".hidden", "..", "a/b", "a\\b", "line\n"])
-def test_names_that_are_no_folder_are_rejected(name):
-    with pytest.raises(ConfigError, match="use letters"):
-        from_table(TrainingConfig, SMALLEST | {"name": name})
 
 
 def write(file, settings):
@@ -133,11 +106,6 @@ def write(file, settings):
 
 def test_files_are_relative_to_the_config(tmp_path, monkeypatch):
     config = tmp_path / "configs" / "config.toml"
-    write(config, SMALLEST | {"problem": {"file": "pairs.npz"}})
-    assert read_config(config).problem.file == str(tmp_path / "configs" / "pairs.npz")
-    elsewhere = str(tmp_path.parent / "pairs.npz")
-    write(config, SMALLEST | {"problem": {"file": elsewhere}})
-    assert read_config(config).problem.file == elsewhere
     monkeypatch.chdir(tmp_path)
     write(config, SMALLEST | {"problem": {"file": "pairs.npz"}})
     write(Path("runs/config.toml"), to_table(read_config(Path("configs/config.toml"))))

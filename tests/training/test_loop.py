@@ -1,11 +1,8 @@
 """The training loop: bitwise resume, stop requests, divergence, data from files."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +13,14 @@ import geonet
 from geonet import Density, GaussianMixture, Grid
 from geonet._progress import report_progress
 from geonet.errors import ConfigError, FileError, TrainingError
-from geonet.solvers.neural import model as model_file
 from geonet.solvers.neural.geonet import GeONetLoss
 from geonet.solvers.neural.model import load_model, read_tensors
 from geonet.solvers.neural.transport.network import TransportLoss, TransportNet
 from geonet.training import checkpoint as checkpoint_module
 from geonet.training import loop
 from geonet.training.config import read_config
-from geonet.training.distributed import Processes
 from geonet.training.log import Validation
-from geonet.training.loop import Run, StopMonitor, StopRequested, TrainingOutcome, train
-from geonet.training.optim import learning_rate
-from geonet.training.problems import add_exact_densities, exact_densities_1d
+from geonet.training.loop import Processes, Run, StopMonitor, train
 
 SIGNALS = pytest.mark.parametrize(
     ("number", "reason"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]
@@ -46,47 +39,18 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 # ---- resume
 
+ADAM = {"name": "adam", "weight_decay": 0.1, "clip": 0.5}
+SYMMETRIC, NONE = {"swap_symmetry": "density"}, {"pairs": 0}
+GRADIENTS = {"continuity_gradient": 0.1, "hamilton_jacobi_gradient": 0.1}
 VARIANTS = {
     "soap": ("tiny", {}),
-    "adam, symmetric": (
-        "tiny",
-        {"optimizer": {"name": "adam"}, "model": {"swap_symmetry": "both"}},
-    ),
-    "soap, balanced": ("tiny", {"optimizer": {"balance_every": 4}}),
-    "adam, triples": (
-        "tiny",
-        {"optimizer": {"name": "adam"}, "sampling": {"scheme": "triples"}},
-    ),
-    "gradient-enhanced": (
-        "tiny",
-        {
-            "loss": {"continuity_gradient": 0.1, "hamilton_jacobi_gradient": 0.1},
-            "optimizer": {"balance_every": 4},
-        },
-    ),
-    "entropic": (
-        "tiny",
-        {
-            "loss": {"epsilon": 0.5},
-            "model": {"swap_symmetry": "density"},
-            "validation": {"pairs": 0},
-        },
-    ),
-    "random features": (
-        "tiny",
-        {"model": {"trunk": {"width": 8, "depth": 3, "features": "fourier"}}},
-    ),
+    "soap, unaligned files": ("tiny", {}),
+    "adam": ("tiny", {"optimizer": ADAM, "sampling": {"scheme": "triples"}}),
+    "gradient-enhanced": ("tiny", {"loss": GRADIENTS, "optimizer": {"balance_every": 4}}),
+    "entropic": ("tiny", {"loss": {"epsilon": 0.5}, "model": SYMMETRIC, "validation": NONE}),
     "transport": ("tiny_transport", {"optimizer": {"balance_every": 4}}),
-    "transport 2D": (
-        "tiny_transport",
-        {
-            "problem": {"family": "mixtures-2d"},
-            "model": {"dimension": 2},
-            "validation": {"pairs": 0},
-        },
-    ),
-    "supervised": ("tiny_supervised", {"model": {"swap_symmetry": "density"}}),
-    "cascade": ("tiny_cascade", {"optimizer": {"clip": 0.5}}),
+    "supervised": ("tiny_supervised", {"model": SYMMETRIC}),
+    "cascade": ("tiny_cascade", {}),
 }
 
 
@@ -106,15 +70,13 @@ def _check_resume(config, folder, assert_same_state, logged) -> None:
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # by jvp
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_resumed_run_is_bitwise_the_same(request, tmp_path, assert_same_state, logged, variant):
+    if "unaligned" in variant:
+        request.getfixturevalue("misaligned_files")
     form, changes = VARIANTS[variant]
     config = request.getfixturevalue(form)(**changes)
     _check_resume(config, tmp_path, assert_same_state, logged)
-
-
-def test_a_resumed_run_is_the_same_for_unaligned_files(
-    tiny, tmp_path, misaligned_files, assert_same_state, logged
-):
-    _check_resume(tiny(), tmp_path, assert_same_state, logged)
+    assert read_config(tmp_path / "whole" / "config.toml") == config
+    assert not list((tmp_path / "whole").glob(".*"))  # temporary files
 
 
 @pytest.mark.slow
@@ -146,11 +108,6 @@ def test_the_state_depends_on_config_and_step_only(tiny, tmp_path, assert_same_s
     torch.manual_seed(2)
     train(tiny(), tmp_path / "second", stop_at=4)
     assert_same_state(tmp_path / "first", tmp_path / "second")
-    train(tiny(), tmp_path / "longer", stop_at=5)
-    train(tiny(seed=1), tmp_path / "other", stop_at=4)
-    for name in ("longer", "other"):
-        with pytest.raises(AssertionError):
-            assert_same_state(tmp_path / "first", tmp_path / name)
 
 
 def test_resuming_a_finished_run_does_nothing(tiny, tmp_path, solve_hook):
@@ -170,6 +127,7 @@ LEARNING = {
     "optimizer": {"learning_rate": 0.02},
     "validation": {"pairs": 8, "every": 150},
 }
+WIDE_TRANSPORT = {"sensors": 20, "seen": 10, "modes": 16, "width": 16}
 WIDER = {"sensors": 20, "rank": 16, "branch": {"width": 16}, "trunk": {"width": 16}}
 
 
@@ -178,12 +136,7 @@ WIDER = {"sensors": 20, "rank": 16, "branch": {"width": 16}, "trunk": {"width": 
     [
         ("tiny", WIDER, {"continuity", "hamilton_jacobi", "source", "target"}, 0.8),
         ("tiny_supervised", WIDER, {"error"}, 0.8),
-        (
-            "tiny_transport",
-            {"sensors": 20, "seen": 10, "modes": 16, "width": 16},
-            {"mismatch", "folds"},
-            0.5,
-        ),
+        ("tiny_transport", WIDE_TRANSPORT, {"mismatch", "folds"}, 0.5),
     ],
 )
 def test_training_lowers_loss_and_error(request, tmp_path, logged, form, model, terms, factor):
@@ -200,59 +153,6 @@ def test_training_lowers_loss_and_error(request, tmp_path, logged, form, model, 
     assert losses[0]["loss"] == pytest.approx(sum(losses[0]["terms"].values()), rel=1e-5)
     times = (2,) if form == "tiny_transport" else range(5)  # its ends are exact
     assert all(after[t] < factor * before[t] for t in times)
-
-
-def test_every_step_has_new_pairs_and_points(tiny, tmp_path):
-    run = Run(tiny(), tmp_path, Processes())
-    first, second = run.draw_batch(), run.draw_batch()
-    for name in ("source", "target", "points", "times", "endpoint_points"):
-        assert not torch.equal(getattr(first, name), getattr(second, name))
-
-
-def test_only_some_models_compare_ends_or_need_exact_densities(
-    tiny, tiny_transport, tiny_supervised, tmp_path
-):
-    batches = [
-        Run(config(), tmp_path, Processes()).draw_batch()
-        for config in (tiny, tiny_transport, tiny_supervised)
-    ]
-    assert [len(batch.endpoint_points) for batch in batches] == [5, 0, 0]
-    assert [batch.exact_density is None for batch in batches] == [True, True, False]
-    last = batches[-1]
-    expected = exact_densities_1d(last.ends, last.points, last.times)
-    assert torch.equal(last.exact_density, expected)
-
-
-def test_the_time_for_exact_densities_is_recorded(tiny_supervised, tiny, tmp_path, monkeypatch):
-    def slow(batch):
-        time.sleep(0.02)
-        return add_exact_densities(batch)
-
-    monkeypatch.setattr(loop, "add_exact_densities", slow)
-    config = tiny_supervised(validation={"pairs": 0})
-    train(config, tmp_path / "supervised", stop_at=6)
-    outcome = train(config, tmp_path / "supervised", resume=True)
-    header = load_model(outcome.model)[1]
-    assert 0.2 <= header["data_seconds"] <= header["seconds"]
-    plain = train(tiny(validation={"pairs": 0}), tmp_path / "plain")
-    assert "data_seconds" not in load_model(plain.model)[1]
-
-
-def test_clipping_and_weight_decay(tiny, tmp_path, monkeypatch):
-    norms, shares = [], []
-    monkeypatch.setattr(loop, "clip_grad_norm_", lambda weights, norm: norms.append(norm))
-    monkeypatch.setattr(loop, "decay_weights", lambda weights, share: shares.append(share))
-    config = tiny(optimizer={"weight_decay": 0.5, "clip": 0.25})
-    train(config, tmp_path / "both", stop_at=3)
-    train(tiny(), tmp_path / "none", stop_at=3)
-    rates = [learning_rate(config.optimizer, step, config.steps) for step in range(3)]
-    assert norms == [0.25] * 3 and shares == pytest.approx([0.5 * rate for rate in rates])
-
-
-@pytest.mark.parametrize("name", ["continuity", "hamilton_jacobi", "source", "target"])
-def test_a_term_may_have_no_weight(tiny, tmp_path, name, logged):
-    train(tiny(steps=2, loss={name: 0.0}), tmp_path)
-    assert all(np.isfinite(entry["loss"]) for entry in logged(tmp_path) if "loss" in entry)
 
 
 def test_initial_weights_of_another_model(tiny, tiny_cascade, tmp_path):
@@ -284,32 +184,7 @@ def test_input_scaling_is_the_same_in_all_processes_and_stored(
         assert torch.equal(getattr(after, name), expected)
 
 
-@pytest.mark.parametrize("form", ["tiny_transport", "tiny_supervised"])
-def test_a_trained_model_is_a_solver(request, tmp_path, pair_1d, form):
-    outcome = train(request.getfixturevalue(form)(), tmp_path)
-    path = geonet.geodesic(*pair_1d, solver=str(outcome.model))
-    _, header = load_model(outcome.model)
-    assert path.solver == header["kind"] and path.info["model"] == "tiny"
-    assert header["steps"] in (6, 12) and header["epsilon"] == 0
-    assert path.density([0.25, 0.5]).tensor.shape == (2, 100)
-    if form == "tiny_transport":
-        assert torch.allclose(path.density(0.0).tensor, pair_1d[0].tensor, atol=1e-3)
-        assert path.calibration._asdict() == header["measured"]["calibration"]
-
-
 # ---- files
-
-
-def test_files_of_a_run(tiny, tmp_path):
-    folder = tmp_path / "deep" / "run"
-    outcome = train(tiny(), folder)
-    names = {file.name for file in folder.iterdir()}
-    assert names >= {"config.toml", "log.jsonl"} | {
-        f"{name}.safetensors" for name in ("checkpoint", "model", "references")
-    }
-    assert not [name for name in names if name.startswith(".")]
-    assert read_config(folder / "config.toml") == tiny()
-    assert outcome.model == folder / "model.safetensors"
 
 
 def test_runs_are_not_overwritten_and_need_a_checkpoint_to_resume(tiny, tmp_path):
@@ -339,30 +214,16 @@ def _write_pairs(file: Path, d: int) -> tuple[Density, Density]:
     return source, target
 
 
-@pytest.mark.parametrize(
-    ("form", "d", "changes"),
-    [
-        ("tiny", 1, {"sampling": {"scheme": "triples"}}),
-        ("tiny", 2, {"model": {"dimension": 2}, "validation": {"pairs": 0}}),
-        ("tiny_transport", 1, {}),
-        (
-            "tiny_transport",
-            3,
-            {"model": {"dimension": 3, "seen": 4, "modes": 4}, "validation": {"pairs": 0}},
-        ),
-    ],
-)
-def test_pairs_from_a_file(request, tmp_path, monkeypatch, assert_same_state, form, d, changes):
+def test_pairs_from_a_file(tiny_transport, tmp_path, monkeypatch, assert_same_state):
     monkeypatch.setattr(TransportNet, "n_calibration_densities", 20)  # a thousand take seconds
-    source, target = _write_pairs(tmp_path / "pairs.npz", d)
-    problem = {"file": str(tmp_path / "pairs.npz")}
-    config = request.getfixturevalue(form)(problem=problem, steps=4, **changes)
+    source, target = _write_pairs(tmp_path / "pairs.npz", 3)
+    problem, model = {"file": str(tmp_path / "pairs.npz")}, {"dimension": 3, "seen": 4, "modes": 4}
+    config = tiny_transport(problem=problem, model=model, steps=4, validation={"pairs": 0})
     outcome = train(config, tmp_path / "whole")
     train(config, tmp_path / "parts", stop_at=2)
     train(config, tmp_path / "parts", resume=True)
     assert_same_state(tmp_path / "whole", tmp_path / "parts")
-    options = {"max_iterations": 0} if form == "tiny_transport" else {}
-    path = geonet.geodesic(source, target, solver=str(outcome.model), **options)
+    path = geonet.geodesic(source, target, solver=str(outcome.model), max_iterations=0)
     assert path.density(0.5).tensor.shape == (5, *source.grid.shape)
 
 
@@ -372,11 +233,6 @@ def test_a_problem_of_another_dimension_is_rejected(tiny, tmp_path):
         with pytest.raises(ConfigError, match="model.dimension is 1, but .* is 2D"):
             train(tiny(problem=problem), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_an_outcome_before_any_validation(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(Run, "after_step", lambda *arguments, **options: None)
-    assert train(tiny(), tmp_path, stop_at=1) == TrainingOutcome(None, 1, "stopped", float("inf"))
 
 
 # ---- stop requests during steps
@@ -403,16 +259,12 @@ def _send(*numbers: int):
     return lambda *_: [os.kill(os.getpid(), number) for number in numbers]
 
 
-def test_a_time_limit_saves_and_stops(tiny, tmp_path, monkeypatch, step_hook, assert_same_state):
+def test_a_time_limit_saves_and_stops(tiny, tmp_path, monkeypatch, step_hook):
     now = [100.0]
     monkeypatch.setattr(loop, "perf_counter", lambda: now[0])
     step_hook(5, lambda _: now.__setitem__(0, 161.0))
     outcome = train(tiny(), tmp_path / "run", time_limit=60)
     assert (outcome.step, outcome.reason, _step(tmp_path / "run")) == (5, "time limit", 5)
-    monkeypatch.undo()
-    assert train(tiny(), tmp_path / "run", resume=True, time_limit=3600).reason == "finished"
-    train(tiny(), tmp_path / "whole")
-    assert_same_state(tmp_path / "run", tmp_path / "whole")
 
 
 @SIGNALS
@@ -424,34 +276,11 @@ def test_a_signal_finishes_the_step_and_saves(tiny, tmp_path, step_hook, number,
     assert {n: signal.getsignal(n) for n in before} == before
 
 
-def test_a_second_interrupt_stops_at_once(
-    tiny, tmp_path, monkeypatch, step_hook, assert_same_state
-):
+def test_a_second_interrupt_stops_at_once(tiny, tmp_path, step_hook):
     step_hook(5, _send(signal.SIGINT, signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        train(tiny(), tmp_path / "run")
-    assert _step(tmp_path / "run") == 3
-    monkeypatch.undo()
-    train(tiny(), tmp_path / "run", resume=True)
-    train(tiny(), tmp_path / "whole")
-    assert_same_state(tmp_path / "run", tmp_path / "whole")
-
-
-def test_a_second_interrupt_while_saving_leaves_complete_files(
-    tiny, tmp_path, monkeypatch, step_hook
-):
-    save = model_file.save
-
-    def interrupted(tensors, metadata):
-        if '"kind": "checkpoint"' in metadata["geonet"] and '"step": 5' in metadata["geonet"]:
-            os.kill(os.getpid(), signal.SIGINT)
-        return save(tensors, metadata)
-
-    step_hook(5, _send(signal.SIGINT))
-    monkeypatch.setattr(model_file, "save", interrupted)
-    with pytest.raises(KeyboardInterrupt):
         train(tiny(), tmp_path)
-    assert _step(tmp_path) == 3 and not list(tmp_path.glob(".*"))
+    assert _step(tmp_path) == 3
 
 
 # ---- stop requests while validation pairs are solved
@@ -515,59 +344,12 @@ def test_a_signal_within_a_pair(tiny, tmp_path, solve_hook):
     assert (_step(tmp_path), len(calls), _cached(tmp_path)) == (0, 3, 2)
 
 
-def test_the_time_limit_includes_the_validation(
-    tiny, tmp_path, solve_hook, monkeypatch, assert_same_state
-):
+def test_the_time_limit_includes_the_validation(tiny, tmp_path, solve_hook, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(loop, "perf_counter", lambda: now[0])
     calls = solve_hook(lambda: now.__setitem__(0, 161.0), 2)
-    outcome = train(tiny(validation=SIX_PAIRS), tmp_path / "run", time_limit=60)
+    outcome = train(tiny(validation=SIX_PAIRS), tmp_path, time_limit=60)
     assert (outcome.step, outcome.reason, len(calls)) == (0, "time limit", 2)
-    monkeypatch.undo()
-    assert train(tiny(validation=SIX_PAIRS), tmp_path / "run", resume=True, time_limit=-1).step == 0
-    train(tiny(validation=SIX_PAIRS), tmp_path / "run", resume=True)
-    train(tiny(validation=SIX_PAIRS), tmp_path / "whole")
-    assert_same_state(tmp_path / "run", tmp_path / "whole")
-
-
-def test_a_second_interrupt_keeps_the_solved_pairs(tiny, tmp_path, solve_hook):
-    solve_hook(_send(signal.SIGINT, signal.SIGINT), 3)
-    with pytest.raises(KeyboardInterrupt):
-        train(tiny(validation=SIX_PAIRS), tmp_path)
-    assert _cached(tmp_path) == 2 and not (tmp_path / CHECKPOINT).exists()
-
-
-def test_a_stop_on_resume_keeps_the_checkpoint(tiny, tmp_path, solve_hook):
-    """References that are lost are solved again, and this is interrupted."""
-    config = tiny(validation=SIX_PAIRS)
-    train(config, tmp_path, stop_at=4)
-    (tmp_path / "references.safetensors").unlink()
-    before = _contents(tmp_path)
-    solve_hook(_send(signal.SIGTERM), 1)
-    outcome = train(config, tmp_path, resume=True)
-    assert (outcome.step, outcome.reason) == (4, "terminated")
-    assert {name: _contents(tmp_path)[name] for name in before} == before
-
-
-def test_status_lines_appear_before_the_work(tiny_transport, tmp_path, solve_hook, capsys):
-    lines = []
-    solve_hook(lambda: lines.append(capsys.readouterr().err), 1)
-    train(tiny_transport(), tmp_path)
-    assert lines == ["reading data\ndrawing calibration densities\nvalidating: exact path 1/2\n"]
-
-
-@SIGNALS
-def test_signals_are_handled_only_within_the_context(number, reason):
-    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
-    monitor = StopMonitor(time_limit=60)
-    with monitor.install_handlers():
-        assert monitor.reason is None
-        monitor.check()
-        os.kill(os.getpid(), number)
-        assert monitor.reason == reason
-        with pytest.raises(StopRequested):
-            monitor.check()
-    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_other_threads_observe_the_time_limit_only():
@@ -617,29 +399,10 @@ def test_a_term_that_is_not_finite_is_named(request, tmp_path, spoil, form, term
     assert (tmp_path / CHECKPOINT).read_bytes() == before
 
 
-def test_a_run_resumes_after_a_nan(tiny, tmp_path, monkeypatch, spoil, assert_same_state, logged):
-    spoil(8, "source")
-    with pytest.raises(TrainingError, match="At step 8 the term source"):
-        train(tiny(), tmp_path / "run")
-    assert _step(tmp_path / "run") == 6
-    monkeypatch.undo()
-    train(tiny(), tmp_path / "run", resume=True)
-    train(tiny(), tmp_path / "whole")
-    assert_same_state(tmp_path / "run", tmp_path / "whole")
-    assert logged(tmp_path / "run") == logged(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("name", ["soap", "adam"])
-def test_a_huge_learning_rate_is_reported(tiny, tmp_path, name):
-    config = tiny(optimizer={"name": name, "learning_rate": 1e20, "warmup": 0})
-    with pytest.raises(TrainingError, match=r"At step \d the term .* lower the learning rate"):
-        train(config, tmp_path)
-    assert not (tmp_path / CHECKPOINT).exists()
-
-
-@pytest.mark.parametrize("pairs", [0, 2])
-def test_weights_that_are_not_finite_are_never_saved(tiny, tmp_path, monkeypatch, pairs):
-    config = tiny(checkpoint_every=1, validation={"pairs": pairs, "every": 1})
+@pytest.mark.parametrize("fault", ["weights", "output"])
+def test_weights_or_outputs_that_are_not_finite_are_never_saved(tiny, tmp_path, monkeypatch, fault):
+    """Finite weights may still be too large."""
+    config = tiny(checkpoint_every=1, validation={"every": 1})
     train(config, tmp_path, stop_at=3)
     before, original = _contents(tmp_path), Run.step
 
@@ -648,19 +411,11 @@ def test_weights_that_are_not_finite_are_never_saved(tiny, tmp_path, monkeypatch
         self.model.density.trunk.output.bias.data.fill_(float("nan"))
         return result
 
-    monkeypatch.setattr(Run, "step", step)
-    with pytest.raises(TrainingError, match="At step 4 weights are no longer finite"):
-        train(config, tmp_path, resume=True)
-    assert _contents(tmp_path) == before
-
-
-def test_a_model_with_infinite_output_is_never_saved(tiny, tmp_path, monkeypatch):
-    """Finite weights may still be too large."""
-    config = tiny(checkpoint_every=1, validation={"every": 1})
-    train(config, tmp_path, stop_at=3)
-    before = _contents(tmp_path)
-    infinite = {"validation_l1_percent": [float("inf")] * 5}
-    monkeypatch.setattr(Validation, "measure", lambda *_: infinite)
-    with pytest.raises(TrainingError, match="At step 4 the output on validation pairs"):
+    if fault == "weights":
+        monkeypatch.setattr(Run, "step", step)
+    else:
+        infinite = {"validation_l1_percent": [float("inf")] * 5}
+        monkeypatch.setattr(Validation, "measure", lambda *_: infinite)
+    with pytest.raises(TrainingError, match=f"At step 4 (the )?{fault}"):
         train(config, tmp_path, resume=True)
     assert _contents(tmp_path) == before

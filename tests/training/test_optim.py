@@ -7,8 +7,7 @@ import torch
 from torch.nn import Parameter
 
 from geonet.training.config import OptimizerSettings
-from geonet.training.distributed import Processes
-from geonet.training.loop import balance_weights
+from geonet.training.loop import Processes, balance_weights
 from geonet.training.optim import SOAP, decay_weights, learning_rate, make_optimizer
 
 
@@ -105,39 +104,8 @@ def test_vectors_and_large_matrices_get_adam(shape, largest):
     assert torch.allclose(ours[0], theirs[0], atol=1e-6)
 
 
-def test_the_eigenvectors_stay_orthonormal_and_follow_the_gradients():
-    (p,) = parameters = [Parameter(torch.zeros(4, 3, dtype=torch.float64))]
-    optimizer = SOAP(parameters, lr=0.0)
-    walk(optimizer, parameters, lambda i, p, k: random(4, 3, seed=k), 30)
-    axis = random(4, 3, seed=999)
-    walk(optimizer, parameters, lambda i, p, k: axis + 0.01 * random(4, 3, seed=k), 200)
-    for side, n in ((0, 4), (1, 3)):
-        basis = optimizer.state[p][f"basis_{side}"][0]
-        assert torch.allclose(basis.T @ basis, torch.eye(n).double(), atol=1e-12)
-    top = torch.linalg.svd(axis)[0][:, 0]
-    first = optimizer.state[p]["basis_0"][0, :, 0]
-    assert abs(float(top @ first)) == pytest.approx(1, abs=1e-3)
-
-
-def test_squares_are_sorted_with_their_eigenvectors():
-    """Diagonal gradients whose order reverses keep their axes."""
-    (p,) = parameters = [Parameter(torch.zeros(3, 3, dtype=torch.float64))]
-    optimizer = SOAP(parameters, lr=0.0)
-    early, late = (torch.diag(torch.tensor(d).double()) for d in ([3.0, 2.0, 1.0], [1.0, 4.0, 9.0]))
-    expected = torch.zeros(3, 3, dtype=torch.float64)
-    for k in range(25):
-        gradient = early if k < 5 else late
-        walk(optimizer, parameters, lambda *_, gradient=gradient: gradient.clone(), 1)
-        if k:  # the very first only measures
-            expected = 0.95 * expected + 0.05 * gradient**2
-    state = optimizer.state[p]
-    rows, columns = (state[f"basis_{side}"][0].abs() for side in (0, 1))
-    assert torch.allclose(rows, torch.eye(3).double().flip(1))
-    assert torch.allclose(rows @ state["square"][0] @ columns.T, expected)
-
-
 @pytest.mark.parametrize("name", ["soap", "adam"])
-@pytest.mark.parametrize("before", [0, 1, 10, 13])
+@pytest.mark.parametrize("before", [1, 13])
 def test_a_restored_state_continues_identically(name, before):
     settings = OptimizerSettings(name=name, learning_rate=0.02)
     whole, part = starts(), starts()
@@ -152,24 +120,6 @@ def test_a_restored_state_continues_identically(name, before):
     walk(second, resumed, lambda i, p, k: pull(i, p, k + before), 30 - before)
     for a, b in zip(whole, resumed, strict=True):
         assert torch.equal(a, b)
-
-
-def test_parameters_without_gradient_do_not_change():
-    moving, still = starts([(4, 3), (2, 2)])
-    before = still.detach().clone()
-    optimizer = SOAP([moving, still], lr=0.1)
-    walk(optimizer, [moving], pull, 3)
-    assert torch.equal(still, before)
-
-
-def test_optimizers_by_name_take_trainable_parameters():
-    moving, frozen = starts([(2, 2), (3,)])
-    frozen.requires_grad_(False)
-    for name, kind in (("soap", SOAP), ("adam", torch.optim.Adam)):
-        optimizer = make_optimizer(OptimizerSettings(name, 0.5), [moving, frozen])
-        assert type(optimizer) is kind
-        (group,) = optimizer.param_groups
-        assert group["params"] == [moving] and group["lr"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -220,26 +170,6 @@ def test_balancing_makes_the_weighted_gradients_equal(start):
     sizes = [weights[name] * NORMS[name] for name in NORMS]
     total = sum(given[name] * NORMS[name] for name in NORMS)
     assert sizes == pytest.approx([total / 3] * 3)
-
-
-def test_one_balancing_step_has_momentum():
-    given = {"first": 1.0, "second": 30.0, "third": 0.5}
-    end, once = balance(given, calls=400), balance(given)
-    assert once == pytest.approx({k: 0.9 * given[k] + 0.1 * end[k] for k in given})
-
-
-def test_balancing_does_not_set_gradients():
-    a = Parameter(torch.ones(2))
-    balance_weights({"one": (a**2).sum()}, {"one": 1.0}, {"one": 1.0}, [a], Processes())
-    assert a.grad is None
-
-
-def test_balancing_with_a_zero_gradient():
-    a = Parameter(torch.ones(2))
-    terms = {"one": (a**2).sum(), "flat": (0 * a).sum()}
-    weights = dict.fromkeys(terms, 1.0)
-    found = balance_weights(terms, weights, weights, [a], Processes())
-    assert all(0 < weight < float("inf") for weight in found.values())
 
 
 def test_weight_decay_applies_to_trainable_matrices():
