@@ -168,7 +168,8 @@ def main() -> None:
         replace_section(PAGE, name, f"{text}\n\n{notes}".rstrip())
     for name in PICTURES if pairs is not None else [n for n in PICTURES if n != "any"]:
         file = f"benchmark-{name}.png"
-        shutil.copyfile(RESULTS / file, IMAGES / file)
+        if (RESULTS / file).exists():  # a run writes pictures, but only its numbers are stored
+            shutil.copyfile(RESULTS / file, IMAGES / file)
     replace_section(README, "any", f"{format_readme(result)}\n\n{any_note}")
 
 

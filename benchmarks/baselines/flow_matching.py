@@ -457,7 +457,7 @@ class RectifiedFlow(FlowSolver):
     shortest.
 
     Attributes:
-        rounds: rounds of reflow, each with `steps` more steps; each goes on with the last network.
+        rounds: rounds of reflow, each with `steps` more steps of the same network.
     """
 
     info = SolverInfo(

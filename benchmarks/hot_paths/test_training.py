@@ -9,8 +9,7 @@ import torch
 from geonet.solvers.neural.jets import make_variables
 from geonet.solvers.neural.model import build_model
 from geonet.training.config import read_config
-from geonet.training.distributed import Processes
-from geonet.training.loop import Run
+from geonet.training.loop import Processes, Run
 
 CONFIGS = Path(__file__).resolve().parents[2] / "experiments" / "configs"
 

@@ -114,13 +114,13 @@ def trust_rows(cells: int = 64) -> tuple[list[Cells], str]:
         )
     enough = sum(ratio >= 0.5 for ratio in ratios)
     least, most = (format_number(share, 2) for share in np.quantile(ratios, (0.05, 0.95)).tolist())
-    told = (
+    text = (
         f"Of {len(ratios)} pairs, {enough} have an error of at most twice the estimate. "
         f"The estimate is {least} to {most} times the error for 90 % of them, "
-        f"{format_number(median(ratios), 2)} times at the median. The bounds on W2 "
-        f"are {format_share(median(widths))} wide at the median, {format_share(max(widths))} at most."
+        f"{format_number(median(ratios), 2)} times at the median. The bounds on W2 are "
+        f"{format_share(median(widths))} wide at the median, {format_share(max(widths))} at most."
     )
-    return rows, told
+    return rows, text
 
 
 # ---- cost

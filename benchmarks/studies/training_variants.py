@@ -36,8 +36,7 @@ from geonet.training.config import (
     ValidationSettings,
     read_config,
 )
-from geonet.training.distributed import Processes
-from geonet.training.loop import MODEL, Run, train
+from geonet.training.loop import MODEL, Processes, Run, train
 
 SEED = 9_000  # of the pairs, which choose between variants and so are not those of any other table
 BASE = replace(

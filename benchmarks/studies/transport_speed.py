@@ -23,8 +23,7 @@ from benchmarks.results import describe_machine, record_provenance
 from benchmarks.timing import make_generator, measure_median
 from geonet import Density
 from geonet.training.config import read_config
-from geonet.training.distributed import Processes
-from geonet.training.loop import Run
+from geonet.training.loop import Processes, Run
 from geonet.training.problems import make_problem
 
 TIMES = tuple(k / 10 for k in range(11))

@@ -114,7 +114,10 @@ def test_update_keeps_other_solvers_and_rejects_other_kinds_of_run(tiny, one_pro
 
 def test_failures_are_recorded_with_their_reason(tiny, one_process, monkeypatch):
     registry.register("failing", f"{__name__}:Failing")
-    monkeypatch.setattr(registry, "load_solver_class", lambda name: Failing)
+    load = registry.load_solver_class
+    monkeypatch.setattr(
+        registry, "load_solver_class", lambda name: Failing if name == "failing" else load(name)
+    )
     result = run_benchmark(make_plan(["1d"], ["failing"]))
     assert [row.cells for row in result.settings] == [20]
     assert {row.reason for row in result.skipped} == {"ZeroDivisionError: division by zero"}

@@ -75,6 +75,7 @@ def test_tables():
 # ---- studies on small inputs
 
 
+@pytest.mark.slow
 def test_training_step():
     rows = load_study("training_step").measure(1, repetitions=1)
     assert all(step > 0 and residual > 0 for _, step, residual in rows)
@@ -99,7 +100,7 @@ def test_transport_accuracy(label, limit):
 
 def test_solver_page_agrees_with_the_registry():
     study = load_study("solver_list")
-    assert study.PAGE.read_text(encoding="utf-8") == study.page() + "\n", (
+    assert study.PAGE.read_text(encoding="utf-8") == study.format_page() + "\n", (
         "run make benchmark NAME=solvers"
     )
 
