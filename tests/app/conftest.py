@@ -1,7 +1,5 @@
 """An application without a socket, and requests to it."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

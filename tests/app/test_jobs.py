@@ -1,18 +1,13 @@
 """The solver thread and the cache of paths."""
 
-from __future__ import annotations
-
 import json
-import warnings
-from threading import Event, get_ident
+from threading import Event
 
 import pytest
-import torch
 
 from geonet.app import jobs as module
 from geonet.app.jobs import LRUCache, PathCache, RequestError, SolverThread
 from geonet.app.requests import parse_request
-from geonet.errors import ConvergenceWarning
 
 from .conftest import draw_spot, encode
 
@@ -40,13 +35,6 @@ def test_a_path_is_solved_once(cache, make_body, monkeypatch):
     assert again is first and calls == [{"time_limit": 5.0}]
 
 
-def test_epsilon_is_an_option_of_the_solver(cache, make_body, monkeypatch):
-    calls = []
-    monkeypatch.setattr(module, "geodesic", lambda *_, **options: calls.append(options))
-    cache.solve(parse(make_body(solver="schrodinger", epsilon=0.01)))
-    assert calls[0]["epsilon"] == 0.01
-
-
 def test_the_cache_is_bounded(make_body):
     cache = PathCache(max_paths=3, max_clients=4)
     for k in range(6):
@@ -57,41 +45,9 @@ def test_the_cache_is_bounded(make_body):
     assert (len(cache.paths), len(cache.latest)) == (3, 4)
 
 
-def test_only_the_latest_request_of_a_page_is_current(cache, make_body):
-    first, second = (parse(make_body(number=k)) for k in (3, 4))
-    other = parse(make_body(client="other", number=1))
-    for request in (first, second, other):
-        cache.solve_latest(request)  # none is recorded yet
-    for request in (second, other, first):
-        cache.record(request)
-    cache.solve_latest(second)
-    cache.solve_latest(other)
-    with pytest.raises(RequestError) as caught:
-        cache.solve_latest(first)
-    assert caught.value.status == 409
-
-
-def test_computations_run_in_order_in_one_thread(solver_thread):
-    order = []
-    futures = [
-        solver_thread.submit(lambda k=k: (order.append(k), get_ident())[1]) for k in range(10)
-    ]
-    threads = {future.result(TIMEOUT) for future in futures}
-    assert order == list(range(10))
-    assert len(threads) == 1 and threads != {get_ident()}
-
-
 def test_an_error_belongs_to_its_future(solver_thread):
     assert isinstance(solver_thread.submit(lambda: 1 / 0).exception(TIMEOUT), ZeroDivisionError)
     assert solver_thread.submit(lambda: 5).result(TIMEOUT) == 5
-
-
-def test_computations_ignore_convergence_warnings_and_gradients(solver_thread):
-    def warn():
-        warnings.warn("not converged", ConvergenceWarning, stacklevel=1)
-        return torch.is_grad_enabled()
-
-    assert solver_thread.submit(warn).result(TIMEOUT) is False
 
 
 def test_the_queue_is_bounded(solver_thread, gate):
@@ -101,15 +57,6 @@ def test_the_queue_is_bounded(solver_thread, gate):
     assert caught.value.status == 503
     gate.set()
     assert [future.result(TIMEOUT) for future in futures] == [1] * 16
-
-
-def test_cancelled_computations_are_skipped(solver_thread, gate):
-    done = []
-    cancelled, kept = (solver_thread.submit(lambda k=k: done.append(k)) for k in (1, 2))
-    assert cancelled.cancel()
-    gate.set()
-    kept.result(TIMEOUT)
-    assert done == [2]
 
 
 def test_close_fails_all_pending_computations():

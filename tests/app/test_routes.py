@@ -1,7 +1,5 @@
 """All routes: static files, results that equal the library's, errors and security."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -20,10 +18,10 @@ from geonet.app import jobs
 from geonet.app.jobs import SolvedPath
 from geonet.app.requests import page_settings
 from geonet.app.routes import DOWNLOADS, SecurityHeadersMiddleware, encode_frames
-from geonet.errors import ConvergenceError, ConvergenceWarning, SolverError, UnavailableError
+from geonet.errors import ConvergenceError, SolverError, UnavailableError
 from geonet.plotting.explore import compute_overlays
 
-from .conftest import draw_spot, encode, to_density, unpack
+from .conftest import encode, to_density, unpack
 
 TIMEOUT = 60  # seconds, for busy machines
 BINARY = {"content-type": "application/octet-stream"}
@@ -66,16 +64,6 @@ def test_static_files_are_served(client):
         assert response.headers["content-type"].partition(";")[0] == types[path.rpartition(".")[2]]
     for path in re.findall(r'(?:src|href)="(/[^"]*)"', client.get("/").text):
         assert path in FILES
-
-
-def test_imports_of_scripts_exist():
-    """Relative imports are valid in the package and, with the same paths, on the server."""
-    for path, file in FILES.items():
-        if path.endswith(".js"):
-            text = file.read_text(encoding="utf-8")
-            for imported in re.findall(r'^import .* from "(\.[^"]*)";', text, re.M):
-                target = (files("geonet") / path[1:]).parent.joinpath(imported).resolve()
-                assert target.is_file(), (path, imported)
 
 
 @pytest.mark.parametrize(
@@ -153,17 +141,6 @@ def test_frames(client, make_body, path):
     assert np.allclose(levels / 255 * frames.max(), frames, atol=0.51 / 255 * frames.max())
 
 
-@pytest.mark.parametrize("solver", ["auto", "transport-1d", "linear"])
-def test_frames_of_curves(client, make_1d_body, solver):
-    response = client.post("/solve", json=make_1d_body(solver=solver, frames=2))
-    header, rest = unpack(response.content)
-    ends = to_density(draw_spot(64)), to_density(draw_spot(64, at=(0.8,)))
-    frames = geonet.geodesic(*ends, solver).density([0.0, 1.0]).numpy()
-    levels = np.frombuffer(rest, np.uint8).reshape(2, 64)
-    assert np.allclose(levels / 255 * header["highest"], frames, atol=0.51 / 255 * frames.max())
-    assert (header["distance"] is None) == (solver == "linear")
-
-
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
 def test_negative_values_are_clipped_and_others_raise(path, monkeypatch, bad):
     values = np.array([[[bad, 2.0], [0.5, 4.0]]] * 2)
@@ -194,16 +171,6 @@ def test_overlays(client, make_body, make_1d_body, path):
     assert np.allclose(np.frombuffer(rest, "<f4"), expected, atol=1e-6)
     header, _ = unpack(client.post("/overlays", json=make_1d_body()).content)
     assert header["particles"][2] == 1 and len(header["potential"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("solver", "missing"),
-    [("linear", ["particles", "potential"]), ("back-and-forth", ["potential"])],
-)
-def test_missing_overlays_have_a_message(client, make_body, solver, missing):
-    header, _ = unpack(client.post("/overlays", json=make_body(solver=solver)).content)
-    assert list(header["missing"]) == missing
-    assert all(header[name] is None and solver in header["missing"][name] for name in missing)
 
 
 def test_downloads(client, make_body, make_1d_body, ends, path, tmp_path):
@@ -275,11 +242,8 @@ def test_a_warning_is_not_an_error(client, make_body):
     """A pair on which Newton's method stops early."""
     ends = np.zeros((2, 16, 16))
     ends[0, 0, :2] = ends[1, 15, 14:] = 1
-    with pytest.warns(ConvergenceWarning):
-        geonet.geodesic(*map(to_density, ends), "midpoint")
     source, target = map(encode, ends)
-    response = client.post("/solve", json=make_body(source=source, target=target))
-    assert response.status_code == 200
+    assert client.post("/solve", json=make_body(source=source, target=target)).status_code == 200
 
 
 # ---- several requests
@@ -305,17 +269,6 @@ def test_outdated_requests_are_dropped(client, cache, make_body, gate):
     assert client.post("/report", json=make_body(number=2)).status_code == 200
     assert client.post("/solve", json=make_body(number=1)).status_code == 409
     assert client.post("/solve", json=make_body(number=1, client="other")).status_code == 200
-
-
-def test_a_full_queue_is_an_error(client, solver_thread, make_body, gate):
-    waiting = [solver_thread.submit(lambda: None) for _ in range(16)]
-    assert "try again" in client.error("POST", "/solve", 503, json=make_body())
-    assert "try again" in client.error("GET", "/gallery/2/16", 503)
-    assert client.get("/").status_code == 200
-    gate.set()
-    for future in waiting:
-        future.result(TIMEOUT)
-    assert client.post("/solve", json=make_body()).status_code == 200
 
 
 def test_requests_of_a_closed_page_are_not_solved(app, solver_thread, cache, make_body, gate):
@@ -347,7 +300,6 @@ def test_other_hosts_are_rejected(client, method, host):
         ("", 403),
         ("http://evil.example", 403),
         ("https://127.0.0.1:8765", 403),
-        ("http://127.0.0.1", 403),
         ("http://localhost:3000", 403),
         ("http://127.0.0.1:8765.evil.example", 403),
     ],

@@ -1,7 +1,5 @@
 """A server, a browser, and actions of a user."""
 
-from __future__ import annotations
-
 import base64
 import io
 import shutil

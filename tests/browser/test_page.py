@@ -1,9 +1,6 @@
 """The page in a real browser: drawing, time, solvers, files and downloads."""
 
-from __future__ import annotations
-
 import base64
-import json
 import re
 import zlib
 from itertools import pairwise
@@ -50,11 +47,6 @@ def correlate(picture, values):
     image = Image.fromarray(picture.sum(-1).astype(np.float32))
     cells = np.asarray(image.resize(values.shape[::-1], Image.Resampling.BOX))
     return np.corrcoef(cells.ravel(), values.ravel())[0, 1]
-
-
-def test_it_starts_with_a_path(page):
-    assert page.locator("#result").inner_text().startswith("W₂ = ")
-    assert pixels(page, "#view canvas").std() > 10
 
 
 def test_a_stroke_changes_the_path(page, stroke):
@@ -130,28 +122,6 @@ def test_overlays_are_drawn(page, stroke, name):
         stroke("source", [(0.9, 0.9)])
 
 
-def test_the_linear_blend_is_shown_for_comparison(page):
-    page.get_by_label("Compare with a linear blend").check()
-    page.get_by_role("slider", name="Time").fill("0.5")
-    assert page.locator("figure", has_text="Linear blend").locator("canvas").is_visible()
-    source, target, *_ = read_drawings(page)
-    blend = source.numpy() + target.numpy()
-    assert correlate(pixels(page, "figure:has(figcaption) canvas"), blend) > 0.8
-
-
-def test_another_solver_with_noise(page, wait_for_path):
-    with wait_for_path():
-        page.get_by_label("Solver").select_option("schrodinger")
-    assert "schrodinger" in page.locator("#result").inner_text()
-    with wait_for_path():
-        page.get_by_label("Noise ε").evaluate(
-            "input => { input.value = input.max; "
-            "for (const kind of ['input', 'change'])"
-            " input.dispatchEvent(new Event(kind, { bubbles: true })); }"
-        )
-    assert read_distance(page) == format_number(float(solve(page).distance))
-
-
 def test_curves(page, stroke, wait_for_path):
     with wait_for_path():
         page.get_by_label("Curves (1D)").check()
@@ -162,19 +132,6 @@ def test_curves(page, stroke, wait_for_path):
     assert not page.get_by_label("Particles").is_visible()
     with wait_for_path():
         page.get_by_label("Solver").select_option("schrodinger")
-
-
-def test_cells_and_examples(page, wait_for_path):
-    for cells in (32, 128):
-        with wait_for_path():
-            page.get_by_label("Cells").select_option(str(cells))
-        assert read_drawings(page)[0].grid.shape == (cells, cells)
-    drawings = []
-    for k in (0, -1):
-        with wait_for_path():
-            page.locator("#source .gallery").get_by_role("button").nth(k).click()
-        drawings.append(read_drawings(page)[0].numpy())
-    assert not np.allclose(*drawings)
 
 
 def test_files_can_be_dropped(page, wait_for_path, tmp_path, drop):
@@ -213,20 +170,6 @@ def test_downloads(page, tmp_path):
     for name, end in (("Source (.npy)", source), ("Target (.npy)", target)):
         values = np.load(download(page, name, tmp_path))
         assert np.allclose(geonet.Density(values, end.grid).numpy(), end.numpy())
-
-
-def test_the_downloaded_page(page, tmp_path, context):
-    file = download(page, "Web page (.html)", tmp_path)
-    assert file.stat().st_size < 600_000
-    other = context.new_page()
-    other.goto(file.as_uri())
-    other.locator("#report .headline").wait_for()
-    assert read_distance(page) in other.locator("body").inner_text()
-    other.get_by_role("slider", name="Time").fill("0.5")
-    before = pixels(other, "#view canvas")
-    other.get_by_label("Velocity").check()
-    assert np.abs(pixels(other, "#view canvas") - before).max() > 50
-    assert json.loads(other.locator("#path").text_content())["shape"] == [64, 64]
 
 
 def test_python_code(page, context):

@@ -1,7 +1,5 @@
 """Paths in one to three dimensions, and the pixels of their figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

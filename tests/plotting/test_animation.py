@@ -1,10 +1,6 @@
 """GIF and MP4 files of a path."""
 
-from __future__ import annotations
-
 import json
-import shutil
-import subprocess
 import sys
 from itertools import pairwise
 
@@ -61,36 +57,17 @@ def test_a_3d_gif_has_projections_side_by_side(space, tmp_path, read_gif):
     assert (frame[:, 260:264] == 255).all()
 
 
-def test_frames_are_labelled_with_their_times(plane, space, line, tmp_path, read_gif):
-    """In the upper left corner, white with a dark edge."""
-    for path in (plane, space):
-        stamped, bare = (
-            read_gif(path.animate(tmp_path / f"{stamp}.gif", frames=3, stamp=stamp))
-            for stamp in (True, False)
-        )
-        marks = []
-        for (with_stamp, _), (without, _) in zip(stamped, bare, strict=True):
-            changed = (with_stamp != without).any(-1)
-            assert changed.sum() > 50
-            assert (np.argwhere(changed).max(0) < (24, 70)).all()
-            assert (0x33, 0x33, 0x33) in colours_of(with_stamp[changed])
-            marks.append(changed)
-        assert not np.array_equal(marks[0], marks[2])  # t = 0.00 and t = 1.00
-        assert np.array_equal(marks[1], marks[3])
-    frames = [
-        read_gif(line.animate(tmp_path / "line.gif", frames=2, stamp=stamp))[0][0]
+def test_frames_are_labelled_with_their_times(plane, tmp_path, read_gif):
+    """In the upper left corner."""
+    stamped, bare = (
+        read_gif(plane.animate(tmp_path / f"{stamp}.gif", frames=3, stamp=stamp))
         for stamp in (True, False)
-    ]
-    assert not np.array_equal(*frames)
-
-
-def test_given_masses_grow(plane, tmp_path, read_gif, scale_masses):
-    """With mass one both ends are equally bright; with the given masses one is darker."""
-    path = scale_masses(plane, 2.0, 14.0)
-    for mass, (low, high) in (("one", (0.9, 1.1)), ("given", (3.0, 100.0))):
-        file = path.animate(tmp_path / f"{mass}.gif", 2, mass=mass, cmap="gray", stamp=False)
-        first, last = (frame.sum() for frame, _ in read_gif(file))
-        assert low < last / first < high
+    )
+    marks = [(a != b).any(-1) for (a, _), (b, _) in zip(stamped, bare, strict=True)]
+    for changed in marks:
+        assert changed.sum() > 50 and (np.argwhere(changed).max(0) < (24, 70)).all()
+    assert not np.array_equal(marks[0], marks[2])  # t = 0.00 and t = 1.00
+    assert np.array_equal(marks[1], marks[3])
 
 
 def test_bad_animations_raise(line, tmp_path):
@@ -202,15 +179,3 @@ def test_a_failure_of_ffmpeg_keeps_the_old_file(plane, install_ffmpeg, tmp_path)
     install_ffmpeg("raise SystemExit(7)")
     with pytest.raises(FileError, match="exit code 7"):
         plane.animate(file, frames=2)
-
-
-@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
-def test_ffmpeg_writes_a_video(plane, tmp_path):
-    file = plane.animate(tmp_path / "path.mp4", frames=4)
-    assert file.read_bytes()[4:8] == b"ftyp"
-    picture = tmp_path / "first.png"
-    subprocess.run(["ffmpeg", "-v", "error", "-i", file, "-frames:v", "1", picture], check=True)
-    with Image.open(picture) as first:
-        brightness = np.asarray(first.convert("RGB"), dtype=float).sum(-1)
-    row, column = np.unravel_index(brightness.argmax(), brightness.shape)
-    assert (column / 256, 1 - row / 128) == pytest.approx((0.2, 0.3), abs=0.06)

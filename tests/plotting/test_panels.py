@@ -1,7 +1,5 @@
 """Orientation: arrays appear as `imshow` shows them, coordinates as in a scatter plot."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
@@ -10,7 +8,6 @@ from PIL import Image
 
 import geonet
 from geonet import plotting
-from geonet.cli.job import Job
 
 STROKES = np.array(  # an F, which no rotation and no reflection leaves unchanged
     [
@@ -28,20 +25,6 @@ LETTER = np.kron(STROKES, np.ones((4, 4), int))  # interpolation blurs a cell or
 BOX = geonet.Grid((32, 24), 0, (1, 0.75))
 
 
-def read_letter(kind, folder):
-    """The letter from a file of this kind, or from an array."""
-    file = folder / f"letter{kind}"
-    if kind == ".png":
-        Image.fromarray((255 * LETTER).astype(np.uint8)).save(file)
-    elif kind == ".npy":
-        np.save(file, LETTER)
-    elif kind == ".csv":
-        np.savetxt(file, LETTER, delimiter=",", fmt="%d")
-    else:
-        return geonet.Density(LETTER, BOX)
-    return geonet.read(file)
-
-
 def is_letter(picture):
     """Whether the brightness at the centres of 8 × 6 parts of a picture shows the letter."""
     rows, columns = (
@@ -51,9 +34,12 @@ def is_letter(picture):
     return np.array_equal(picture.sum(-1)[np.ix_(rows, columns)] > 382, STROKES == 1)
 
 
-@pytest.mark.parametrize("kind", [".png", ".npy", ".csv", "array"])
+@pytest.mark.parametrize("kind", ["image", "array"])
 def test_arrays_are_drawn_as_imshow_does(kind, tmp_path, inside, read_gif):
-    density = read_letter(kind, tmp_path)
+    Image.fromarray((255 * LETTER).astype(np.uint8)).save(tmp_path / "letter.png")
+    density = (
+        geonet.Density(LETTER, BOX) if kind == "array" else geonet.read(tmp_path / "letter.png")
+    )
     assert density.grid == BOX
     path = geonet.geodesic(density, density, "linear")
     for figure in (path.plot([0]), density.plot(), plotting.plot_together({"F": path}, [0])):
@@ -64,33 +50,6 @@ def test_arrays_are_drawn_as_imshow_does(kind, tmp_path, inside, read_gif):
     assert np.array_equal(arrows.axes[0].images[0].get_array(), density.tensor)
     frame, _ = read_gif(path.animate(tmp_path / "f.gif", 2, stamp=False))[-1]
     assert is_letter(frame)
-
-
-def test_point_clouds_have_x_to_the_right_and_y_upwards(tmp_path, inside):
-    """The points of the letter, as in a scatter plot."""
-    row, column = np.nonzero(STROKES)
-    points = np.stack([column + 0.5, 7.5 - row], axis=1)
-    np.savetxt(tmp_path / "cloud.csv", points, delimiter=",", header="x,y", comments="")
-    grid = geonet.Grid((6, 8), 0, (6, 8), orientation="plane")
-    figure = geonet.read(tmp_path / "cloud.csv", grid).plot()
-    axis = figure.axes[0]
-    assert (axis.get_xlabel(), axis.get_ylabel()) == ("x", "y")
-    assert axis.images[0].get_extent() == [0, 6, 0, 8] and axis.get_ylim() == (0, 8)
-    assert np.array_equal(np.asarray(axis.images[0].get_array()) > 0, STROKES)
-    bright = inside(figure, axis).sum(-1) > 382
-    assert bright[: len(bright) // 2].sum() > 1.3 * bright[len(bright) // 2 :].sum()
-
-
-def test_a_cloud_and_an_image_have_the_same_orientation(tmp_path):
-    row, column = np.nonzero(STROKES)
-    points = np.stack([column + 0.5, 7.5 - row], axis=1) / 8
-    cloud, image = tmp_path / "cloud.csv", tmp_path / "image.npy"
-    np.savetxt(cloud, points, delimiter=",", header="x,y", comments="")
-    np.save(image, STROKES)
-    for files in ((cloud, image), (image, cloud)):
-        path = Job("linear", {}, [0.5]).solve(*files).path
-        assert path.source.numpy() == pytest.approx(path.target.numpy())
-        assert path.grid == BOX.with_shape(STROKES.shape)
 
 
 AXIS_0 = ([1.0, 1.0], [2.0, 1.0])
@@ -161,24 +120,14 @@ def test_projections_and_slices_have_the_same_orientation(orientation, names):
             assert (axis.get_xlabel(), axis.get_ylabel()) == (names[first], names[second])
 
 
-@pytest.mark.parametrize("orientation", ["plane", "image"])
-@pytest.mark.parametrize("lengths", [(1, 50), (50, 1)])
+@pytest.mark.parametrize(("orientation", "lengths"), [("plane", (1, 50)), ("image", (50, 1))])
 def test_very_long_boxes_are_drawn_as_squares(orientation, lengths, pixels, tmp_path):
-    """Arrows fill the square, and the colour bar is as high."""
     grid = geonet.Grid((24, 20), 0, lengths, orientation=orientation)
-    spread, middle = np.diag(np.square(lengths) / 60), np.array(lengths) / 2
-    density, target = (
-        geonet.GaussianMixture([mean], [spread]).to_density(grid) for mean in (middle, 1.1 * middle)
-    )
-    path = geonet.geodesic(density, target, "bures")
-    kinds = ("frames", "velocity", "tracks")
-    for figure in (density.plot(), *(path.plot(kind=kind) for kind in kinds)):
+    density = geonet.Density(np.random.default_rng(0).random(grid.shape), grid)
+    path = geonet.geodesic(density, density, "midpoint")
+    for figure in (density.plot(), path.plot(kind="velocity"), path.plot(kind="tracks")):
         pixels(figure)
-        frame, bar = figure.axes[0].get_window_extent(), figure.axes[-1].get_window_extent()
+        frame = figure.axes[0].get_window_extent()
         assert frame.width == pytest.approx(frame.height, rel=0.01)
-        assert bar.height > 0.8 * frame.height
-    (arrows,) = path.plot(0.5, kind="velocity").axes[0].collections
-    columns, rows = (len(set(np.asarray(part).round(6))) for part in (arrows.X, arrows.Y))
-    assert columns == rows > 2
     with Image.open(path.animate(tmp_path / "path.gif", 2)) as gif:
         assert gif.size == (256, 256)
