@@ -67,11 +67,6 @@ def test_fields_on_a_cluster(run, address):
         assert ours.identical(theirs)
 
 
-def test_scheduler_without_pairs(run_failing, address, line_pair):
-    line = run_failing("geodesic", *line_pair, "--scheduler", address)
-    assert "--scheduler is for many pairs" in line
-
-
 def test_cluster_without_workers(run_failing, line_pair, tmp_path):
     (tmp_path / "pairs.csv").write_text("source,target\na.npy,b.npy\n")
     with distributed.LocalCluster(
@@ -82,15 +77,6 @@ def test_cluster_without_workers(run_failing, line_pair, tmp_path):
             *("--scheduler", cluster.scheduler_address),
         )
     assert "has no workers" in line
-
-
-def test_errors_of_workers_name_the_remedy(run_failing, address):
-    rain = synthetic_rain((0, 10), cells=24)
-    rain.where(rain.x > 20).to_netcdf("gappy.nc")
-    line = run_failing(
-        "interp", "gappy.nc", "--every", "5min", "-o", "a.nc", "--scheduler", address
-    )
-    assert "set missing to 'exclude'" in line
 
 
 def test_failing_cluster(run_failing, address, line_pair, tmp_path, monkeypatch):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import pytest
 import xarray as xr
 
 from geonet.cli import interp as module
+from geonet.cli.output import connect_dask
 from geonet.errors import InputError
 from geonet.xarray import synthetic_rain
 from geonet.xarray.files import ResumableWriter
@@ -73,12 +71,6 @@ def test_frames_are_interpolated_and_written(run, rain, output):
     assert not list(Path().glob(".*"))
 
 
-def test_zarr_stores_are_read(run, rain):
-    rain.to_zarr("rain.zarr", consolidated=False)
-    assert run("interp", "rain.zarr", "--every", "5min", "-o", "fine.nc").code == 0
-    assert load_field("fine.nc").sizes["time"] == 9
-
-
 def test_variable_is_chosen(run, run_failing, rain):
     xr.Dataset({"rain": rain, "snow": rain}).to_netcdf("both.nc")
     assert "both.nc holds the fields rain, snow; choose one with --variable" in run_failing(
@@ -99,7 +91,6 @@ def test_numeric_steps_and_names_of_dimensions(run, rain):
 
 PACKINGS = {
     "short": {"dtype": "int16", "scale_factor": 0.01, "_FillValue": -1},
-    "missing value": {"dtype": "int16", "scale_factor": 0.01, "missing_value": -1},
     "unsigned": {"dtype": "uint8", "scale_factor": 0.2, "_FillValue": 255},
 }
 
@@ -115,28 +106,6 @@ def test_packed_values_are_written_as_floats(run, rain, packing):
             load_field("fine.nc")[::2].fillna(-9).values == given.rain_rate.fillna(-9).values
         ).all()
     assert load_field("fine.nc").isnull().any()
-
-
-def test_values_beyond_the_packed_range_do_not_wrap_around(run):
-    y, x = np.mgrid[0:32, 0:32] - 15.5
-    spots = np.array([200 * np.exp(-(x**2 + y**2) / width**2) for width in (2, 9)])
-    field = xr.DataArray(spots, {"time": [0.0, 1.0]}, ("time", "y", "x"), "height")
-    packing = {"dtype": "uint8", "scale_factor": 1.0, "_FillValue": 255}
-    field.to_netcdf("bytes.nc", encoding={"height": packing})
-    assert run("interp", "bytes.nc", "--every", "0.25", "-o", "fine.nc").code == 0
-    with xr.open_dataset("bytes.nc") as given:
-        expected = given.height.load().geonet.interp(time=np.arange(5) / 4)
-    assert float(expected.max()) > 255
-    np.testing.assert_allclose(load_field("fine.nc", "height"), expected, rtol=1e-6, atol=1e-9)
-
-
-def test_integers_are_written_as_floats(run, rain):
-    counts = (10 * rain).astype("int32")
-    counts.to_netcdf("counts.nc")
-    assert run("interp", "counts.nc", "--every", "5min", "-o", "fine.nc").code == 0
-    result = load_field("fine.nc")
-    assert result.dtype == np.float64 and (result.values[::2] == counts.values).all()
-    assert (result.values[1] % 1 != 0).any()
 
 
 def test_missing_cells_and_empty_frames_are_reported(run, run_failing, rain):
@@ -170,42 +139,10 @@ def test_interrupted_run_resumes(run, rain, monkeypatch, interrupted):
     assert run(*command[:-1], "whole.zarr").out.splitlines()[1:] == out.splitlines()[1:]
 
 
-def test_changed_input_starts_again(run, rain, monkeypatch, interrupted):
-    monkeypatch.setattr(ResumableWriter, "max_pairs", 1)
-    rain.chunk(time=1).to_zarr("rain.zarr", consolidated=False)
-    command = ("interp", "rain.zarr", "--every", "5min", "-o", "fine.nc")
-    with interrupted:
-        assert run(*command).code == 130
-    doubled = (2 * rain).to_dataset(name="rain_rate").drop_vars(list(rain.coords))
-    doubled.to_zarr("rain.zarr", region={"time": slice(0, 5)}, consolidated=False)
-    code, out, _ = run(*command)
-    assert code == 0 and "existed already" not in out
-    assert (load_field("fine.nc").values[::2] == 2 * rain.values).all()
-
-
-def test_lost_store_starts_again(run, rain, monkeypatch, interrupted):
-    monkeypatch.setattr(ResumableWriter, "max_pairs", 1)
-    command = ("interp", "rain.nc", "--every", "5min", "-o", "fine.zarr")
-    with interrupted:
-        assert run(*command).code == 130
-    shutil.rmtree(".fine.zarr.partial/store.zarr")
-    code, out, _ = run(*command)
-    assert code == 0 and "existed already" not in out
-    assert load_field("fine.zarr").sizes["time"] == 9
-
-
-def test_store_of_another_job_is_not_resumed(run, rain, monkeypatch):
-    folder = Path(".fine.zarr.partial")
-    folder.mkdir()
-    (folder / "done.json").write_text(json.dumps({"parts": 1, "job": {"every": "1min"}}))
-    code, out, _ = run("interp", "rain.nc", "--every", "5min", "-o", "fine.zarr")
-    assert code == 0 and out.startswith("fine.zarr: 9 frames from 5\n")
-
-
-@pytest.mark.parametrize("max_values", [1, 3 * 24**2, 7 * 24**2])
+@pytest.mark.parametrize("max_values", [1, 7 * 24**2])
 def test_parts_are_limited_in_size(run, rain, monkeypatch, max_values):
     monkeypatch.setattr(ResumableWriter, "max_values", max_values)
-    assert run("interp", "rain.nc", "--every", "2min", "-o", "fine.zarr").code == 0
+    assert run("interp", "rain.nc", "--every", "3min", "-o", "fine.zarr").code == 0
     result = load_field("fine.zarr")
     expected = rain.geonet.interp(time=result.time.values).astype("float32")
     assert (result.values == expected.values).all()
@@ -232,47 +169,11 @@ def test_projection_and_attributes_are_kept(run, rain):
             assert result.name.values[3] == "row 3"
 
 
-def test_zarr_format_2_is_read(run, rain):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        rain.to_dataset().to_zarr("older.zarr", zarr_format=2)
-    for output in ("fine.nc", "fine.zarr"):
-        assert run("interp", "older.zarr", "--every", "5min", "-o", output).code == 0
-        assert (load_field(output).values[::2] == rain.values).all()
-
-
-def test_times_within_rounding_of_frames_are_frames(run, rain):
-    tenths = rain.assign_coords(time=np.arange(5) * 0.1)
-    tenths.to_netcdf("tenths.nc")
-    assert run("interp", "tenths.nc", "--every", "0.05", "-o", "fine.nc").code == 0
-    result = load_field("fine.nc")
-    assert result.sizes["time"] == 9 and (result.values[::2] == rain.values).all()
-    assert (result.time.values[::2] == tenths.time.values).all()
-
-
-def test_globe_and_plane(run, run_failing, rain):
-    northern = rain.rename(y="lat", x="lon").assign_coords(
-        lat=np.linspace(60, 89, 24), lon=np.linspace(0, 20, 24)
-    )
-    northern.to_netcdf("north.nc")
-    command = ("interp", "north.nc", "--every", "5min", "-o", "fine.nc")
-    assert "do not fit a plane" in run_failing(*command) and "--plane" in run_failing(*command)
-    assert run(*command, "--plane").code == 0
-
-
 def test_other_calendars_and_unsorted_frames(run, rain):
     dates = xr.date_range("2001-02-28", periods=5, freq="D", calendar="360_day", use_cftime=True)
     rain.assign_coords(time=dates).isel(time=[3, 0, 4, 1, 2]).to_netcdf("days.nc")
     assert run("interp", "days.nc", "--every", "12h", "-o", "fine.nc").code == 0
     assert (load_field("fine.nc").values[::2] == rain.values).all()
-
-
-def test_uneven_parts_are_written(run, rain, monkeypatch):
-    monkeypatch.setattr(ResumableWriter, "max_pairs", 1)
-    assert run("interp", "rain.nc", "--every", "7min", "-o", "fine.zarr").code == 0
-    result = load_field("fine.zarr")
-    expected = rain.geonet.interp(time=result.time.values).astype("float32")
-    assert result.sizes["time"] == 6 and (result.values == expected.values).all()
 
 
 @pytest.mark.parametrize(
@@ -282,30 +183,17 @@ def test_uneven_parts_are_written(run, rain, monkeypatch):
         (("words.nc", "--every", "2min", "-o", "a.nc"), "Cannot read words.nc as NetCDF or Zarr"),
         (("rain.nc", "--every", "2min", "-o", "a.png"), "give a name that ends in .nc or .zarr"),
         (("rain.nc", "--every", "2min", "-o", "rain.nc"), "rain.nc exists; remove it"),
-        (("rain.nc", "--every", "2min", "-o", "no/a.nc"), "The folder no does not exist"),
         (("rain.nc", "--every", "soon", "-o", "a.nc"), "--every is 'soon'; give a duration"),
         (("rain.nc", "--every", "1ns", "-o", "a.nc"), "--every 1ns gives 2.4e+12 frames"),
-        (("below.nc", "--every", "5min", "-o", "a.nc"), "rain_rate at time 2026-07-01T12:00"),
         (("no times.nc", "--every", "5", "-o", "a.nc"), "times hold 1 without a value"),
-        (("here", "--every", "5min", "-o", "a.nc"), "Cannot read here as NetCDF or Zarr"),
         (
             ("rain.nc", "--every", "2min", "-o", "a.nc", "--variable", "snow"),
             "rain.nc holds no 'snow'; it holds rain_rate",
-        ),
-        (
-            ("rain.nc", "--every", "2min", "-o", "a.nc", "--missing", "zero"),
-            "--missing is 'zero'",
-        ),
-        (
-            ("rain.nc", "--every", "2min", "-o", "a.nc", "--space", "a,b"),
-            "The field has no dimension 'a'",
         ),
     ],
 )
 def test_bad_input(run_failing, rain, arguments, message):
     Path("words.nc").write_text("no field")
-    Path("here").mkdir()
-    (-rain).to_netcdf("below.nc")
     rain.assign_coords(time=[0, 1, np.nan, 3, 4]).to_netcdf("no times.nc")
     assert message in run_failing("interp", *arguments)
     assert not Path("a.nc").exists() and not list(Path().glob(".*"))
@@ -314,6 +202,6 @@ def test_bad_input(run_failing, rain, arguments, message):
 def test_unreachable_scheduler():
     with (
         pytest.raises(InputError, match="No scheduler answers at tcp://127.0.0.1:1"),
-        module.connect_dask("tcp://127.0.0.1:1", timeout=1),
+        connect_dask("tcp://127.0.0.1:1", timeout=1),
     ):
         pass

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import geonet
-from experiments import MODELS
 from geonet import onnx as onnx_export
 from geonet.cli.models import _format_remarks
 from geonet.evaluation import TEST_SETS, Accuracy, sample_pairs
@@ -71,17 +70,14 @@ def test_a_model_is_evaluated_on_the_pairs_that_its_training_held_out(run, tmp_p
 
 def test_remarks_show_some_of_the_failures():
     accuracy = Accuracy("x", 1, ["a", "b", "c", "d"], [0.0] * 5, [0.0] * 5, [0.0] * 5, None)
-    remarks = _format_remarks(accuracy, {})
-    assert remarks == ["The solver failed for 4 pairs:", "  a", "  b", "  c"]
+    assert _format_remarks(accuracy, {})[1:] == ["  a", "  b", "  c"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nobody",), "There is no solver 'nobody'"),
         (("linear", "--suite", "4d"), "There is no suite '4d'; choose from 1d-identity, "),
         (("linear", "--suite", "1d-ood", "--pairs", "x.npz"), "exclude each other"),
-        (("linear", "--pairs", "none.npz"), "none.npz"),
         (("transport-3d",), "No suite has pairs for 'transport-3d'"),
         (("quantile", "--suite", "2d-identity", "--count", "1"), "fails for all pairs: The"),
     ],
@@ -112,17 +108,3 @@ def test_export_writes_files_and_prints_them(run, tmp_path, monkeypatch):
     assert heading.startswith("written") and "largest difference from torch" in heading
     for row, file in zip(rows, files, strict=True):
         assert row.startswith(str(file)) and " kB " in row
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("quantile", "no trained network"),
-        ("transport-2", "did you mean 'transport-2d'?"),
-        ("nowhere.safetensors", "nowhere.safetensors"),
-        (MODELS / "mnist-autoencoder.safetensors", "autoencoder"),
-    ],
-)
-def test_models_that_cannot_be_exported(run_failing, tmp_path, model, message):
-    assert message in run_failing("export", model, "-o", tmp_path / "new")
-    assert list(tmp_path.iterdir()) == []

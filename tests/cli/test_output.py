@@ -10,12 +10,10 @@ from contextvars import ContextVar
 from threading import Event, current_thread, main_thread
 
 import numpy as np
-import pytest
 
 from geonet._progress import report_progress
 from geonet.cli import output
 from geonet.cli.output import has_orphans, run_interruptibly
-from geonet.errors import SolverError
 
 SLOW = 120  # seconds that the work would take
 
@@ -46,15 +44,6 @@ def test_progress_is_shown_while_work_runs():
 
     run_interruptibly(work, show)
     assert shown[-1] == "step 7"
-
-
-@pytest.mark.parametrize("error", [SolverError("no"), KeyboardInterrupt()])
-def test_errors_of_the_work_are_raised(error):
-    def work():
-        raise error
-
-    with pytest.raises(type(error)):
-        run_interruptibly(work, lambda line: None)
 
 
 def test_progress_lines_without_a_terminal(monkeypatch, capsys):
