@@ -144,7 +144,7 @@ CONTESTANTS = (*LEARNED_1D, *CLASSICAL_1D, *LEARNED_2D, *CLASSICAL_2D, *PER_PAIR
 
 
 def select_contestants(solvers: Sequence[str], quick: bool) -> list[Contestant]:
-    """Return all contestants, or those of the named solvers.
+    """Return all contestants, or the ones with the given solvers.
 
     Other solvers and model files take part with their default options.
     """

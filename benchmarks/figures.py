@@ -28,7 +28,12 @@ from geonet._files import atomic_write
 from geonet.plotting import FAINT, INK, despine
 
 ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"  # Okabe and Ito's colours,
-RED, PURPLE, BLACK, GREY = "#D55E00", "#CC79A7", "#000000", "#999999"  # which all can tell apart
+RED, PURPLE, BLACK, GREY = (
+    "#D55E00",
+    "#CC79A7",
+    "#000000",
+    "#999999",
+)  # distinguishable for all readers
 STYLES = {  # by the name without its dimension; circles are learned
     "auto": (RED, "*"),
     "midpoint": (BLACK, "o"),
@@ -293,7 +298,7 @@ def _scaling(curves: Sequence[Curve]) -> Figure | None:
 
 
 def _clip_to_floor(row: Measurement) -> float:
-    """Return the error where it is drawn."""
+    """Return the error at which a point is drawn."""
     return max(row.l1_percent, FLOOR)
 
 

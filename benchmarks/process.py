@@ -1,6 +1,6 @@
-"""A function in a process of its own, which has loaded nothing but what the function's module has.
+"""Calls of functions in separate processes, which import only the module of the function.
 
-What it allocates dies with it, and if the system kills it, the others go on.
+The system frees its memory afterwards, and other calls continue if it kills the process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 
 
 def run_in_process(function: Callable[[Given], Found], given: Given) -> Found:
-    """Return function(given), all picklable; whatever it raises is a `SolverError` here."""
+    """Return function(given), all picklable; raise its exceptions as `SolverError`."""
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(sender, function, given))

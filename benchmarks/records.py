@@ -1,4 +1,4 @@
-"""What was measured, as rows, and their file."""
+"""Measurements of the benchmark, their file and their analysis."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Measurement:
         dimension: of the densities.
         cells: along each axis.
         pairs: given in one call.
-        times: asked for.
+        times: number of times of each path.
         label: of the solver with its options.
         solver: the name alone.
         options: of the solver.

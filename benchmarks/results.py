@@ -1,4 +1,4 @@
-"""What an experiment gives: tables, remarks and a figure; and their files."""
+"""Results of an experiment: tables, remarks, a figure, provenance, and their files."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from torch import Tensor
 from geonet._files import atomic_write, ensure_dir
 from geonet.numerics.kernels import library_name
 
-# ---- What a benchmark ran on.
+# ---- The machine.
 
 
 PACKAGES = ("torch", "numpy", "scipy", "POT", "jax", "ott-jax")
 
 
 def read_machine() -> dict[str, Any]:
-    """Return processor, memory, system and versions; None for what is not there or not known."""
+    """Return processor, memory, system and versions; None if not available."""
     return {
         "cpu": _processor(),
         "cores": os.cpu_count(),
@@ -63,7 +63,7 @@ def _version(package: str) -> str | None:
     return None
 
 
-# ---- When, where and from what a result was measured, so that a page can tell that it is stale.
+# ---- Provenance: commit, date and machine of a measurement.
 
 
 CHANGED = "+"  # appended to the commit if the working tree differs from it

@@ -122,7 +122,7 @@ def _measure(job: Job) -> tuple[list[Measurement], list[Skipped]]:
     try:
         return run_in_process(measure_solver, job)
     except GeonetError as error:  # the process failed; errors of solvers are among the skipped
-        return [], [job.skip(asked, str(error)) for asked in job.calls()]
+        return [], [job.skip(call, str(error)) for call in job.calls()]
 
 
 def _skip_ladder(ladder: Ladder, reason: str) -> Skipped:

@@ -42,7 +42,7 @@ TIMES = len(QUARTERS)  # errors are measured at the quarters
 
 @dataclass(frozen=True)
 class Call:
-    """One call: cells along each axis, pairs given together, times asked for."""
+    """One call: cells along each axis, pairs given together, number of times."""
 
     cells: int
     pairs: int = 1
@@ -180,7 +180,7 @@ class Ladder:
         solver: name of the solver.
         family: draws the pairs.
         grid: grid of the pairs, and of the frames except along the first axis.
-        cells: along each axis of the grid that is asked for.
+        cells: along each axis of the output grid.
         times: numbers of times.
         pairs: numbers of pairs in a call.
     """

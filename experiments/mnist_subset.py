@@ -1,7 +1,7 @@
-"""Makes the digits that come with geonet: the first 100 of each class in MNIST's test set.
+"""Write the digits that come with geonet: the first 100 of each class in MNIST's test set.
 
-Run it by `python -m experiments.mnist_subset`, with `GEONET_DATA` naming the folder of
-MNIST's files, or with a network connection. A second run writes the same bytes.
+Run `python -m experiments.mnist_subset` with `GEONET_DATA` set to the folder of MNIST's files, or
+with a network connection. A second run writes the same bytes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ PER_CLASS = 100
 
 
 def subset(digits: Digits) -> Digits:
-    """Return the first digits of each class, in the order they have."""
+    """Return the first digits of each class in their original order."""
     firsts = [np.flatnonzero(digits.labels == label)[:PER_CLASS] for label in range(10)]
     chosen = np.sort(np.concatenate(firsts))
     return Digits(digits.images[chosen], digits.labels[chosen])
 
 
 def write(digits: Digits, file: Path) -> None:
-    """Return an npz archive; NumPy dates its members 1980, so equal digits give equal bytes."""
+    """Write an npz archive; NumPy dates its members 1980, so equal digits give equal bytes."""
     with atomic_write(file) as temporary:
         np.savez_compressed(temporary, images=digits.images, labels=digits.labels)
 

@@ -1,6 +1,6 @@
-"""The autoencoder of digits: trains it and writes its card. `geonet-mnist` has to follow it.
+"""Train the autoencoder of digits and write its card; `geonet-mnist` depends on it.
 
-python -m experiments.ship_autoencoder          # the card, from the weights that are there
+python -m experiments.ship_autoencoder          # the card of the stored weights
 python -m experiments.ship_autoencoder --train  # weights and card; needs MNIST (GEONET_DATA)
 """
 
@@ -33,7 +33,7 @@ largest code {header["largest_code"]:.2f}.
 
 
 def main(arguments: list[str]) -> None:
-    """Train if asked to, and write the card."""
+    """Train if --train is given, and write the card."""
     if "--train" in arguments:
         train_autoencoder(mnist("train").images, mnist("test").images, SHIPPED)
     with atomic_write(SHIPPED.with_suffix(".md")) as temporary:

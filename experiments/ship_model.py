@@ -1,10 +1,9 @@
-"""From a finished run to a shipped model: the weights with their card, and the curve of the loss.
+"""Ship the model of a finished run: weights with their card, and the curve of the loss.
 
     python -m experiments.ship_model runs/geonet-1d ["what to say about its training time"]
 
-measures the errors on pairs that neither training nor validation saw, for a transport model also
-what its mismatch means, and writes src/geonet/operators/pretrained/NAME.safetensors and
-NAME.md, and docs/images/NAME-loss.png.
+measures the errors on unseen pairs, calibrates the mismatch of a transport model, and writes
+NAME.safetensors and NAME.md beside the pretrained models, and docs/images/NAME-loss.png.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ validation, compared with {reference}:
 def calibration_of(model: Model, config: TrainingConfig, cache: Path) -> dict[str, Any]:
     """Fit the calibration of a model on validation pairs.
 
-    Of transport models in 3D, where few mixtures have an exact path, from known maps, with the
+    Few 3D mixtures have an exact path, so transport models in 3D use prescribed maps, with the
     limit from mixtures.
     """
     problem = load_problem(config)
@@ -123,7 +122,7 @@ def calibration_of(model: Model, config: TrainingConfig, cache: Path) -> dict[st
 def test_errors(
     file: Path, model: Model, config: TrainingConfig, epsilon: float
 ) -> tuple[dict[str, list[float]], str]:
-    """Return mean and standard deviation of the L1 error in percent at the quarters, and of what."""
+    """Return mean and deviation of the L1 error in percent at the quarters, and the test set."""
     dimension, family = model.settings.dimension, config.problem.family
     corrected = isinstance(model, (CascadeNet, TransportNet))
     solver = make_solver(str(file), **({"max_iterations": 0} if corrected else {}))
@@ -148,7 +147,7 @@ def summary(errors: torch.Tensor) -> dict[str, list[float]]:
 
 
 def plot_losses(header: dict[str, Any], file: Path) -> None:
-    """Return the weighted terms of the loss, and the validation error, over steps."""
+    """Plot the weighted terms of the loss and the validation error over steps."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
     losses, validations = header["history"], header["validations"]
     steps = [entry["step"] for entry in losses]

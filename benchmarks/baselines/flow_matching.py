@@ -1,9 +1,9 @@
 """Flow matching with optimal pairs in every batch: OT-CFM (Tong et al. 2024), for one pair.
 
 Each step of the training pairs a batch of source particles with a batch of target particles
-optimally and fits the velocity of the lines between them (`learned_flow`). The optimal pairs of a
-batch are not those of the densities: lines of different batches cross, and the flow follows their
-mean. It approaches the geodesic as the batch grows. A network is trained for every pair.
+optimally and fits the velocity of the lines between them. The pairs are optimal within a batch
+only: lines of different batches cross, and the flow follows their mean. It approaches the geodesic
+as the batch grows. A network is trained for every pair.
 """
 
 from __future__ import annotations
@@ -37,13 +37,10 @@ from geonet.solvers.base import Solver, SolverInfo
 #
 #     min over v of  E|v(x_t, t) − (x1 − x0)|²,      x_t = (1 − t)·x0 + t·x1,  t uniform in [0, 1],
 #
-# and particles then follow dx/dt = v(x, t). The best v is E[x1 − x0 | x_t = x]. Its flow carries
-# the
-# density of x0 to that of x1 whatever the pairs are; by which path depends on the pairs.
+# and particles then follow dx/dt = v(x, t). The minimiser is v = E[x1 − x0 | x_t = x]. Its flow
+# pushes the density of x0 to the density of x1 for any pairs; the path depends on the pairs.
 #
-# That holds for the best v and for densities. A trained network and some thousand particles meet
-# the
-# end only nearly: this is a generative method, in which nothing enforces it.
+# A trained network with some thousand particles reaches the target only approximately.
 
 
 STEPS_OF_THE_FLOW = 16  # per unit of time, of fourth order
@@ -53,7 +50,7 @@ DrawPairs = Callable[[], tuple[Tensor, Tensor]]  # x0 and x1, (batch, d) each, r
 
 @dataclass(frozen=True)
 class Training:
-    """How a velocity network is trained; flow-matching and rectified-flow share it.
+    """Training options of a velocity network, shared by flow-matching and rectified-flow.
 
     Attributes:
         steps: steps of Adam in every round; its rate falls to zero along a cosine.
@@ -75,7 +72,7 @@ class Training:
         for option in ("steps", "batch", "rate", "width", "depth"):
             if not getattr(self, option) > 0:
                 raise SolverError(f"{option} is {getattr(self, option)}; give a positive number.")
-        if not 0 <= self.seed < 2**63:  # what torch takes
+        if not 0 <= self.seed < 2**63:  # the range of torch
             raise SolverError(f"seed is {self.seed}; give a whole number from 0 to 2^63 − 1.")
 
 
@@ -181,7 +178,7 @@ def train(
     for k in range(training.steps):
         report_progress(f"training a flow: step {k + 1} of {training.steps}")
         t, where, velocity = sample_on_lines(*pairs(), generator)
-        with torch.enable_grad():  # whatever the caller has switched off
+        with torch.enable_grad():  # even if the caller disabled gradients
             loss = (network(torch.cat((where, t[:, None]), 1)) - velocity).square().sum(1).mean()
             optimiser.zero_grad()
             loss.backward()
@@ -254,7 +251,7 @@ def draw_own_pairs(
 
 @dataclass(frozen=True)
 class FlowSolver(Training, Solver):
-    """Draws particles of both densities, learns a flow between them and answers with it.
+    """Solver that draws particles of both densities and learns a flow between them.
 
     Attributes:
         particles: particles drawn from each density for the training.
@@ -316,7 +313,7 @@ class FlowMatching(FlowSolver):
     """OT-CFM (Tong et al. 2024): a velocity field trained for the pair.
 
     The field is fitted to straight lines between particles of both densities, paired optimally
-    within every batch. The density is that of particles that the field carries.
+    within every batch. Particles that follow the field make up the density.
 
     It is a generative method and not the geodesic. It meets the target only approximately, and the
     pairs of a batch are optimal for that batch alone; it comes closer as `batch` grows.
@@ -353,8 +350,8 @@ class FlowMatching(FlowSolver):
 class FlowGeodesic(Geodesic):
     """A learned flow, on the box scaled so that its longest side is one and its corner zero.
 
-    A density is the source's cells, split and carried by the flow; its mass is exact, and what the
-    flow carries out of the box stays in the cells at its faces.
+    A density is the source's cells, split and carried by the flow; its mass is exact, and
+    mass that leaves the box stays in the cells at its faces.
     """
 
     kind = "flow-matching"

@@ -1,9 +1,10 @@
 """OTT-JAX's entropic barycenters with weights (1−t, t), debiased by default.
 
-They minimise what POT's do (`barycenter`), by a compiled iteration of OTT, in double precision.
-The kernel exp(−|x − y|²/ε) itself is used and not its logarithm: that is much faster, and in the
-log domain OTT 0.6.0 corrects its debiased barycenters with a wrong potential, so that they come
-out blurred (`_discrete_barycenter` gives `update_potential` its two potentials in wrong order).
+They minimise the same functional as POT's (`barycenter`), by a compiled iteration of OTT, in double
+precision. The kernel exp(−|x − y|²/ε) itself is used and not its logarithm: that is much faster,
+and in the log domain OTT 0.6.0 corrects its debiased barycenters with a wrong potential, so that
+they come out blurred (`_discrete_barycenter` gives `update_potential` its two potentials in wrong
+order).
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class OttBarycenter(Solver):
     precision here; its global setting stays as it is. It needs the extra `ott`:
     `pip install 'geonet[ott]'`.
 
-    Where `epsilon` is too small for the distance that mass has to travel, the kernel underflows and
+    If `epsilon` is too small for the distance that mass has to travel, the kernel underflows and
     `ConvergenceError` is raised. The log domain, POT's remedy, is not offered: in OTT 0.6.0 the
-    debiased barycenter comes out blurred there. Where it stops early it warns, as `barycenter`
+    debiased barycenter comes out blurred there. If it stops early, it warns, as `barycenter`
     does.
 
     Attributes:
@@ -51,7 +52,7 @@ class OttBarycenter(Solver):
             None: 6e-4 in 1D, 4e-3 in 2D, 1e-2 in 3D.
         tolerance: L1 error of the plans' marginals at which it stops; OTT's threshold.
         max_iterations: rounded up to tens, as the error is measured after every tenth.
-        debiased: whether the entropic blur is taken away (Janati, Cuturi and Gramfort 2020).
+        debiased: remove the entropic blur (Janati, Cuturi and Gramfort 2020).
     """
 
     info = SolverInfo(
@@ -80,13 +81,13 @@ class OttBarycenter(Solver):
             )
 
     def _solve_pair(self, source: Density, target: Density) -> OttBarycenterPath:
-        import_library("ott")  # what is missing is told here, not at the first density
+        import_library("ott")  # raise here, not at the first density, if it is missing
         epsilon = DEFAULT_EPSILON[source.grid.dimension] if self.epsilon is None else self.epsilon
         return OttBarycenterPath(source, target, dataclasses.replace(self, epsilon=epsilon))
 
 
 class OttBarycenterPath(FrameByFrame):
-    """Barycenters with weights (1−t, t), computed when asked for and kept."""
+    """Barycenters with weights (1−t, t), computed on demand and cached."""
 
     kind = "ott-barycenter"
     library = "OTT"
@@ -127,7 +128,7 @@ class OttBarycenterPath(FrameByFrame):
                 debiased=options.debiased,
             )
         measured = np.asarray(errors)
-        return np.array(masses), measured[measured != -1]  # OTT's mark of what it did not need
+        return np.array(masses), measured[measured != -1]  # OTT marks unused entries by −1
 
     @classmethod
     def _from_state(cls, source, target, solver, info, state) -> OttBarycenterPath:
@@ -139,12 +140,11 @@ class OttBarycenterPath(FrameByFrame):
 
 @cache
 def _compiled_barycenter() -> Callable[..., Any]:
-    """Return OTT's solver as a function that JAX compiles once for every shape and every static
-    option.
+    """Return OTT's solver as a function that JAX compiles once per shape and static option.
 
-    Of the axes' points [(n_i,)], masses (2, cells), weights (2,), epsilon and tolerance it makes
-    the barycenter (cells,) and the errors (E,), −1 where none was measured. A call for each time
-    is as fast as one that is vectorised over times, and their number needs no compilation.
+    It maps the axes' points [(n_i,)], masses (2, cells), weights (2,), epsilon and tolerance to the
+    barycenter (cells,) and the errors (E,), −1 if not measured. One call per time is as fast as a
+    call that is vectorised over times, and needs no compilation for other numbers of times.
     """
     geometry = import_library("ott.geometry.grid")
     problem = import_library("ott.problems.linear.barycenter_problem")

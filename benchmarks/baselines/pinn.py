@@ -35,12 +35,12 @@ from geonet.solvers.neural.model import MAX_SIZE, Trunk
 from geonet.training.config import OptimizerSettings
 from geonet.training.optim import learning_rate, make_optimizer
 
-POTENTIAL_SCALE = 0.1  # of H where the box has side one: displacements are some tenths
+POTENTIAL_SCALE = 0.1  # of H in the box of side one: displacements are some tenths
 WEIGHTS = {"continuity": 1.0, "hamilton_jacobi": 1e5, "source": 10.0, "target": 10.0}
 FLOOR = 0.1  # of the density by which Hamilton–Jacobi is weighed, relative to uniform
 PLACES = 4  # points of the interior for one at either end
-WARMUP = 20  # one step in so many is spent on raising the learning rate
-LAST = 10  # one step in so many, at the end, tells the loss
+WARMUP = 20  # the learning rate rises during 1/20 of the steps
+LAST = 10  # the reported loss is the mean of the last 1/10 of the steps
 RANGES = {
     "steps": (1, 10**9),
     "points": (PLACES, MAX_SIZE),
@@ -54,19 +54,19 @@ STEPS = 16  # of Runge–Kutta from t = 0 to 1
 
 @dataclass(frozen=True)
 class Pinn(Solver):
-    """Trains a density C(x, t) and a potential H(x, t) on the equations and ends of one pair.
+    """Physics-informed networks C(x, t) and H(x, t), trained on the equations and ends of one pair.
 
-    These are two small networks of (x, t) alone, trained for some tens of seconds. They give what
-    GeONet gives, and as there, ends and mass are only nearly right. Where the longest side of the
-    box is one and C is relative to uniform, the training minimises the mean of
+    These are two small networks of (x, t) alone, trained for some tens of seconds. They provide
+    the same quantities as GeONet; ends and mass are approximate. With the longest side of the box
+    scaled to one and C relative to uniform, the training minimises the mean of
 
         (∂tC + div(C∇H))² + 10⁵·(C + 0.1)·(∂tH + ½|∇H|²)² + 10·(C_0 − μ0)² + 10·(C_1 − μ1)²
 
     over random points, new ones at every step.
 
-    It is not worth its time where an exact solver works: it is the slowest of all for one pair, and
-    what it learned helps with no other pair. Its error varies much from pair to pair while both
-    ends are met, so good ends do not show that the path is right.
+    Prefer an exact solver if one works: this is the slowest method for one pair, and the networks
+    are of no use for other pairs. The error varies much between pairs even if both ends are
+    accurate, so accurate ends do not imply an accurate path.
 
     Attributes:
         steps: steps of the optimiser, SOAP. Its rate rises briefly, then falls along a cosine to a
@@ -116,7 +116,7 @@ class Pinn(Solver):
 
     @torch.enable_grad()
     def _train(self, fields: PairNetworks, ends: DensityFunctions) -> float:
-        """Train in place; gives the mean loss of the last steps."""
+        """Train in place and return the mean loss of the last steps."""
         warmup = self.steps // WARMUP
         settings = OptimizerSettings(learning_rate=self.learning_rate, warmup=warmup)
         optimizer = make_optimizer(settings, fields.parameters())
@@ -146,7 +146,7 @@ class Pinn(Solver):
 
 
 class PairNetworks(Module):
-    """C, relative to uniform, and H of one pair where the longest side of the box is one.
+    """Networks C, relative to uniform, and H of one pair; the longest side of the box is one.
 
     C = T(x, t) and H = 0.1·T'(x, t), two trunks on cosines that are even at the faces of the box.
 
@@ -182,7 +182,7 @@ def _times(z: Z, factor: Tensor) -> Z:
 
 
 def _scale_column(z: Z, factor: float) -> Z:
-    """Return the only column, times a factor."""
+    """Drop the last axis, of length one, and multiply by a factor."""
     return factor * z[..., 0] if isinstance(z, Tensor) else z.like(factor * z.data[..., 0])
 
 
@@ -192,7 +192,7 @@ def _build_networks(trunk: Trunk, grid: Grid, seed: int) -> PairNetworks:
 
 
 def _unit_ends(source: Density, target: Density) -> DensityFunctions:
-    """Return both ends relative to uniform, as splines where the longest side of the box is one."""
+    """Return both ends relative to uniform, as splines on the scaled box."""
     grid, cells = source.grid, unit_box(source.grid).cells
     splines = [
         CubicSpline((end.tensor.to(torch.float64) * grid.volume).float(), cells)
@@ -210,7 +210,7 @@ def _loss(
     z = make_variables(where, torch.rand(points, generator=generator), "laplacian")
     density = fields.density(Jet(z.data[: d + 2], d, "none"))  # its Laplacian is not needed
     potential = fields.potential(z)
-    # Where there is no mass the potential means nothing; there it may be rough.
+    # Without mass the potential has no meaning and may be rough.
     weight = density.value.detach().clamp(min=0) + FLOOR
     loss = WEIGHTS["continuity"] * (continuity_residual(density, potential) ** 2).mean()
     loss = (
@@ -253,7 +253,7 @@ class PinnPath(Geodesic):
 
     @torch.no_grad()
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
-        """Return C on the grid; as the network has it, so mass and sign are only nearly right."""
+        """Return C on the grid; the network does not enforce mass and sign."""
         points = self._unit(grid.points().reshape(-1, self._dimension))
         frames = [self.fields.density(_rows(points, t)) for t in times.tolist()]
         values = torch.stack(frames).to(torch.float64) / grid.volume
@@ -291,7 +291,7 @@ class PinnPath(Geodesic):
         return self.fields.potential(make_variables(unit, torch.full_like(unit[:, 0], t), "none"))
 
     def _unit(self, points: Tensor) -> Tensor:
-        """Return points (N, d) where the longest side of the box is one."""
+        """Return points (N, d) in the scaled box."""
         return self.box.to_points(points).float()
 
     def _state(self) -> dict[str, np.ndarray]:

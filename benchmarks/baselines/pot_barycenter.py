@@ -31,15 +31,15 @@ from geonet.numerics.interpolation import resample
 from geonet.paths import Geodesic
 from geonet.solvers.base import Solver, SolverInfo
 
-# ---- Paths of libraries that solve one frame after the other: computed when asked for, and kept.
+# ---- Paths of libraries that solve frame by frame: computed on demand and cached.
 
 
 class FrameByFrame(Geodesic):
-    """Nothing but the density comes from it. `info` tells at which times it stopped early.
+    """Path that provides only the density. `info` lists the times at which it stopped early.
 
     Attributes:
-        library: whose barycenters they are.
-        softer: the option that makes them easier when it is larger, and blurs them.
+        library: name of the library.
+        softer: option that makes the problem easier, and the result more blurred, if larger.
     """
 
     frames_are_slow = True
@@ -47,7 +47,7 @@ class FrameByFrame(Geodesic):
     softer: ClassVar[str]
 
     def __init__(self, source: Density, target: Density, options: Any, info: dict[str, Any]):
-        # the list is filled as frames are asked for; a stack of paths holds the same list
+        # frames on demand fill the list; a stack of paths holds the same list
         super().__init__(source, target, options.name, info | {"stopped early at t": []})
         self._options = options
         self._frames: dict[float, Tensor] = {}
@@ -107,11 +107,11 @@ class Barycenter(Solver):
     """POT's entropic barycenters with weights (1 − t, t): the paper's reference, left as it is.
 
     It calls `ot.bregman.barycenter` in 1D and `ot.bregman.convolutional_barycenter2d` in 2D. Frames
-    are computed when they are asked for, and kept.
+    are computed on demand and cached.
 
-    Entropy blurs its answer, at both ends too. For small `reg` the kernel underflows. An answer
+    Entropy blurs the path, at both ends too. For small `reg` the kernel underflows. A result
     that is not finite raises `ConvergenceError`, but POT may also report convergence to a wrong
-    one; look at the errors of the ends in the report. Where POT stops early, a `ConvergenceWarning`
+    one; look at the errors of the ends in the report. If POT stops early, a `ConvergenceWarning`
     is given and the report lists the times. In 2D it takes square grids only.
 
     Attributes:
@@ -176,8 +176,8 @@ class DebiasedBarycenter(Barycenter):
     """POT's debiased barycenters (Janati, Cuturi and Gramfort 2020), by default in the log domain.
 
     It calls `ot.bregman.barycenter_debiased` in 1D and `convolutional_barycenter2d_debiased` in 2D.
-    Most of the blur is gone, and densities need not be smooth. It is slow. Otherwise it fails where
-    `barycenter` does.
+    Most of the blur is gone, and densities need not be smooth. It is slow and has the
+    other limits of `barycenter`.
 
     Attributes:
         reg: as for `barycenter`, with the same defaults.
@@ -202,7 +202,7 @@ class DebiasedBarycenter(Barycenter):
 
 
 class BarycenterPath(FrameByFrame):
-    """Barycenters with weights (1−t, t), computed when asked for and kept."""
+    """Barycenters with weights (1−t, t), computed on demand and cached."""
 
     kind = "barycenter"
     library = "POT"

@@ -1,4 +1,4 @@
-"""How soon the page of `geonet app` shows a new path after a stroke, and how it bears a crowd.
+"""Latency of the page of `geonet app` after a stroke, and its behaviour under load.
 
     python -m benchmarks.studies.app_latency [STROKES]
 
@@ -131,7 +131,7 @@ def main(strokes: int) -> None:
     print(text)
     statuses, grown = crowd()
     answers = (f"{sum(statuses.values())}", f"{statuses[200]}", f"{statuses[503]}", f"{grown:.0f}")
-    names = ("requests at once", "answered", "refused in words", "memory grew by, MB")
+    names = ("requests at once", "answered", "rejected with a message", "memory grew by, MB")
     together = format_table(names, [answers])
     print(together)
     publish("app-latency", provenance, {"docs/app.md": {"latency": text, "crowd": together}})

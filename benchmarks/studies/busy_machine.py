@@ -1,4 +1,4 @@
-"""How much slower solves and a training get when other programs want every core.
+"""Slowdown of solves and of a training if other programs use every core.
 
     python -m benchmarks.studies.busy_machine
 
@@ -46,7 +46,7 @@ CASES = (
     ("barycenter", 64),
 )
 CONFIG, STEPS = "transport-1d", 20
-REPEATS, ENOUGH = 5, 10.0  # runs of each kind, unless so many seconds have passed
+REPEATS, ENOUGH = 5, 10.0  # runs of each kind, unless 10 seconds have passed
 Job = Callable[[], object]
 Seconds = tuple[list[float], list[float]]  # idle and busy
 

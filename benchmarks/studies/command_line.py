@@ -1,4 +1,4 @@
-"""What the command line costs: the first command, and a thousand pairs.
+"""Cost of the command line: the first command, and a thousand pairs.
 
     python -m benchmarks.studies.command_line
 

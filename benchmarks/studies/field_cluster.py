@@ -53,7 +53,7 @@ def make_rain(frames: int) -> Path:
 
 
 def interpolate_halfway(store: Path, chunk: int, frames: int | None = None) -> xr.DataArray:
-    """Return the images halfway between those of a store, not yet computed."""
+    """Return lazy images halfway between the images of a store."""
     rain = xr.open_zarr(store, chunks={}, consolidated=False)["rain"]
     rain = rain.isel(time=slice(frames)).chunk(time=chunk)
     times = rain.time.values[:-1] + np.timedelta64(5, "m")

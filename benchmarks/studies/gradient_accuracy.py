@@ -1,4 +1,4 @@
-"""How good the gradients of the transport form are, against those of monge-ampere.
+"""Accuracy of gradients of the transport form, relative to monge-ampere.
 
 Writes the table of docs/gradients.md. Run it by `make gradients`.
 """

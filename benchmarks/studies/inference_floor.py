@@ -1,4 +1,4 @@
-"""How close a path of transport-2d is to what this machine's arithmetic and memory allow.
+"""Time of a path of transport-2d, relative to the machine's arithmetic and memory bandwidth.
 
 Counts the floating-point operations and the bytes of a path (64×64, 11 times, in a batch of 64) as
 the code does them, measures the peak of matrix products and of copying, and compares the time they

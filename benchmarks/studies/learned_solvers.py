@@ -30,7 +30,7 @@ from geonet.paths import QUARTERS
 from geonet.solvers.base import Solver
 from geonet.training.problems import make_problem
 
-# What the authors' published weights were measured to reach on other pairs of the same families,
+# Errors of the authors' published weights, measured on other pairs of the same families,
 # against exact truth; quoted, since those weights are not here.
 PUBLISHED = {1: (3.0, 6.5, 7.7, 6.8, 2.9), 2: (4.8, 5.5, 6.2, 5.8, 4.7)}
 TRUST_SEED = 9_500  # of pairs that no calibration saw

@@ -1,4 +1,4 @@
-"""What `midpoint` can do: exact paths, trust, cost against size, large grids.
+"""Accuracy of `midpoint`: exact paths, trust, cost against size, large grids.
 
 Writes the tables of docs/midpoint.md. Run it by `make midpoint`, on an idle machine.
 """
@@ -197,13 +197,13 @@ def main() -> None:
         ),
         exact_rows(),
     )
-    rows, told = trust_rows()
+    rows, text = trust_rows()
     header = ("kind", "W2", "16² blocks", "L1", "L1, estimated", "width of the bounds", "W2 inside")
-    trust = f"{told}\n\n{format_table(header, rows)}"
-    rows, told = scaling_rows()
+    trust = f"{text}\n\n{format_table(header, rows)}"
+    rows, text = scaling_rows()
     header = ("cells", "ms", "smooth pair, ms", "Newton's steps on the last grid")
     header += ("multigrid steps for each of them", "`back-and-forth` over `midpoint`")
-    cost = f"{told}\n\n{format_table(header, rows)}"
+    cost = f"{text}\n\n{format_table(header, rows)}"
     sections = {"exact": exact, "trust": trust, "cost": cost, "large": large}
     publish("midpoint", provenance, {"docs/midpoint.md": sections})
     print("\n\n".join(sections.values()))

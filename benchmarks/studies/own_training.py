@@ -1,4 +1,4 @@
-"""What to begin a training on one's own densities with: nothing, or the weights of universal-2d.
+"""Training on one's own densities, from random weights or from the weights of universal-2d.
 
 Writes a table of docs/training.md. Run it by `make own-training`, on an idle machine.
 """

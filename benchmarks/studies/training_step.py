@@ -1,4 +1,4 @@
-"""What one step of training costs: the paper's algorithm, and Cartesian batches with jets.
+"""Cost of one training step: the paper's algorithm, and Cartesian batches with jets.
 
 Both train the paper's 1D (or 2D) networks on the paper's losses. The paper's algorithm draws 2,000
 triples (pair, point, boundary point) and differentiates by nested autograd; ours draws 64 pairs and

@@ -1,4 +1,4 @@
-"""What each choice in training is worth: the same time for all, the errors on unseen pairs.
+"""Variants of the training with equal time: errors on unseen pairs.
 
 Every variant is the base config of the 1D experiment with one thing changed. Its steps are counted
 out so that all take the same time of one core, schedule included. Prints two tables and writes them
@@ -38,7 +38,7 @@ from geonet.training.config import (
 )
 from geonet.training.loop import MODEL, Processes, Run, train
 
-SEED = 9_000  # of the pairs, which choose between variants and so are not those of any other table
+SEED = 9_000  # of the pairs, used to choose between variants and in no other table
 BASE = replace(
     read_config(ROOT / "experiments" / "configs" / "gaussian-1d.toml"),
     compile=False,
@@ -136,7 +136,7 @@ def steps_within(config: TrainingConfig, seconds: float, folder: Path) -> int:
 
 @dataclass(frozen=True)
 class Measured:
-    """What became of a variant: percentages, means over the pairs."""
+    """Errors of a variant in percent, means over the pairs."""
 
     steps: int
     inside: list[float]

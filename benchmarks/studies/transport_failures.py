@@ -1,4 +1,4 @@
-"""Pairs that the transport form cannot answer, and what its report says about them.
+"""Pairs beyond the transport form, and the reports on them.
 
 Writes a table and a picture into docs/transport.md. Run it by `make transport-failures`.
 """

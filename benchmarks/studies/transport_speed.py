@@ -1,4 +1,4 @@
-"""How fast a transport path is, and how soon its training is ahead of the authors' weights.
+"""Speed of transport paths, and the training time until they beat the authors' weights.
 
 Ratios, taken in one run: a whole path (11 times, 64×64) by transport-2d, alone and in a batch of
 64, against the same without the compiled loops, and against monge-ampere and POT's barycenter from
@@ -29,7 +29,7 @@ from geonet.training.problems import make_problem
 TIMES = tuple(k / 10 for k in range(11))
 PAIRS = 6  # solved from scratch by the classical solvers
 BATCH = 64
-GOAL = 5.0  # percent at t = ½: what the authors' published weights reach, and better
+GOAL = 5.0  # percent at t = ½: reached by the authors' published weights
 SOLVES = 150
 
 

@@ -1,4 +1,4 @@
-"""What `universal-3d` is worth at 32³: alone, and as a start for Newton's method.
+"""Accuracy of `universal-3d` at 32³: alone, and as a start for Newton's method.
 
 Writes a table of docs/universal.md. Run it by `make universal-3d`, on an idle machine. A file of
 another model may follow: it is measured instead, and the page stays as it is.
@@ -51,7 +51,7 @@ def pairs_of(kind: str) -> list[Pair]:
 
 
 class Solved(NamedTuple):
-    """What Newton's method needed."""
+    """Work of Newton's method."""
 
     path: MidpointGeodesic
     seconds: float
@@ -106,17 +106,17 @@ def row_of(kind: str, model: CascadeNet) -> tuple[Cells, float]:
 
 
 def measure_kinds(model: CascadeNet) -> str:
-    """Return a row for every kind, and what they say together."""
+    """Return a summary and a table with a row for every kind."""
     rows, ratios = zip(*(row_of(kind, model) for kind in (*KINDS, PAPER)), strict=True)
     header = ["kind", "W2", "unbalanced", "alone, ms"]
     for start in ("zero", "`transport-3d`", "`universal-3d`"):
         header += [f"from {start}, ms", "steps", "converged"]
     pays = sum(ratio > 1 for ratio in ratios)
-    told = (
+    text = (
         f"The network makes Newton's method {median(ratios):.2f} times as fast at the median kind; "
         f"it pays for {pays} of {len(ratios)} kinds."
     )
-    return f"{told}\n\n{format_table((*header, 'times as fast'), list(rows))}"
+    return f"{text}\n\n{format_table((*header, 'times as fast'), list(rows))}"
 
 
 def main() -> None:

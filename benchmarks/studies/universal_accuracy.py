@@ -1,4 +1,4 @@
-"""What `universal-2d` is worth: alone, with three steps of Newton's method, and as a start.
+"""Accuracy of `universal-2d`: alone, with three steps of Newton's method, and as a start.
 
 Writes the tables of docs/universal.md. Run it by `make universal`, on an idle machine, with MNIST
 in `GEONET_DATA`.
@@ -60,7 +60,7 @@ def pairs_of(kind: str) -> list[Pair]:
 
 
 class Errors(NamedTuple):
-    """How far a path is off: W2, and the frame at ½, there relative to the linear mixture's."""
+    """Errors of a path: W2, and the frame at ½, there relative to the linear mixture's."""
 
     distance: float
     halfway: float
@@ -126,11 +126,11 @@ def corrected_rows(suite: dict[str, list[Pair]]) -> tuple[list[Cells], str]:
             )
         )
         good, count = good + fine, count + len(found)
-    told = (
+    text = (
         f"Of {count} pairs, {good} have W2 within 0.2 % and all frames within 1 % on 16² blocks: "
         f"{format_share(good / count)}."
     )
-    return rows, told
+    return rows, text
 
 
 def together(densities: list[Density]) -> Density:
@@ -165,11 +165,11 @@ def start_rows(cells: int) -> tuple[list[Cells], str]:
             texts += [f"{1e3 * median(times[start]):.3g}", f"{median(steps[start]):.3g}"]
         rows.append((kind, *texts, f"{ratio:.2f}"))
     better = sum(ratio > 1 for ratio in ratios)
-    told = (
+    text = (
         f"At {cells}² the network makes it {median(ratios):.2f} times as fast at the median kind; "
         f"it pays for {better} of {len(ratios)} kinds."
     )
-    return rows, told
+    return rows, text
 
 
 def disc(cells: int, centre: tuple[float, float], radius: float) -> Density:
@@ -229,7 +229,7 @@ def main() -> None:
     provenance = record_provenance()
     starts = []
     for cells in (64, 128):
-        rows, told = start_rows(cells)
+        rows, text = start_rows(cells)
         header = (
             "kind",
             "from zero, ms",
@@ -238,16 +238,16 @@ def main() -> None:
             "steps",
             "times as fast",
         )
-        starts.append(f"{told}\n\n{format_table(header, rows)}")
+        starts.append(f"{text}\n\n{format_table(header, rows)}")
     suite = {kind: pairs_of(kind) for kind in (*KINDS, RAW)}
     header = ("kind", "W2", "W2 at worst", "L1 at ½", "of the linear mixture's", "16² blocks")
     alone = format_table(header, alone_rows(suite))
-    rows, told = corrected_rows(suite)
+    rows, text = corrected_rows(suite)
     header = ("kind", "W2", "16² blocks", "both within", "steps", "one pair, ms", "of 64, ms each")
     sections = {
         "discs": format_table(("radius", *(f"{cells}²" for cells in GRIDS)), disc_rows()),
         "alone": alone,
-        "corrected": f"{told}\n\n{format_table(header, rows)}",
+        "corrected": f"{text}\n\n{format_table(header, rows)}",
         "start": "\n\n".join(starts),
         "families": format_table(
             ("family", "solver", "L1 at ¼", "½", "¾", "of 32, ms each"), family_rows()

@@ -1,4 +1,4 @@
-"""Networks to compare with that of `universal-2d`; all but the cascades see the densities once.
+"""Networks to compare with `universal-2d`; all but the cascades see the densities once.
 
 Those take the equation at u = 0 on 64² cells as `SymmetricUNet` does: the residual, which is
 ρ1 − ρ0 there, the weight, which is the mean of both ends, and Poisson's solution. They answer with
@@ -83,7 +83,7 @@ class ModesMLP(Module):
     def prepare(self, residual: Tensor, weight: Tensor) -> None:
         """Take mean and spread of the modes from typical fields, (B, n, n).
 
-        What is odd, under a reflection or the swap, keeps the mean zero: else the symmetry is lost.
+        Channels that are odd under a reflection or the swap keep mean zero, to keep the symmetry.
         """
         found = self._modes_of(residual, weight)
         even = parity_classes(2, self.modes)[0][0]
@@ -186,7 +186,7 @@ class FourierNet(Module):
         return answer + solve_poisson(answer)
 
 
-# ---- what is compared
+# ---- Variants
 
 
 def modes_once() -> Once:

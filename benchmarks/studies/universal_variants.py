@@ -1,4 +1,4 @@
-"""What networks for any two densities learn in the same time: seeing them once, or in a cascade.
+"""Networks for any two densities, trained for the same time: a single pass, or a cascade.
 
 All have the same time, pairs, loss and optimizer; they are measured on kinds of pairs that none was
 trained on. Prints a table and writes it into docs/universal.md. Run it by `make universal-variants`
@@ -102,7 +102,7 @@ def take_step(
 ) -> float:
     """Take one step on pairs (B, n, n); return the relative dual gap before it.
 
-    Where the gradient is not finite nothing moves, so that one batch does not end a comparison.
+    A step with a gradient that is not finite is skipped: one batch must not end a comparison.
     """
     terms = compute_losses(network(source, target), source, target)
     optimizer.zero_grad()
@@ -149,7 +149,7 @@ class Errors(NamedTuple):
 
     Attributes:
         distance: |W2/its reference − 1|, W2 by the dual value.
-        relative: L1 at t = ½, divided by that of the linear mixture.
+        relative: L1 at t = ½, divided by the error of the linear mixture.
         unbalanced: the share of the mass that is not balanced halfway.
     """
 

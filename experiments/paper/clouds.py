@@ -31,7 +31,7 @@ from geonet.plotting import DENSITY_MAP
 from geonet.samples import sample_particles
 from geonet.solvers.registry import make_solver
 
-PAIRS, FEW_PAIRS = 30, 8  # few for what is trained for every pair, or follows an ODE
+PAIRS, FEW_PAIRS = 30, 8  # few for methods with a training or an ODE for every pair
 QUICK_STEPS = 300
 FLOWS = {"CFM": "flow-matching", "RF": "rectified-flow"}
 
@@ -61,7 +61,7 @@ class CloudPair:
 
 
 def cloud_pairs(count: int, seed: int = SEED) -> list[CloudPair]:
-    """Return clouds that no training saw."""
+    """Return pairs of clouds that are not in any training set."""
     generator = torch.Generator().manual_seed(seed)
     mixtures = cloud_mixtures(2 * count, generator)
     ends = [_particles(mixtures, generator) for _ in range(2)]  # two samples of each
@@ -72,7 +72,7 @@ def cloud_pairs(count: int, seed: int = SEED) -> list[CloudPair]:
 
 
 def table_3(conditions: Conditions) -> Result:
-    """Return L1 errors of both forms and of both flows."""
+    """Measure L1 errors of both forms and both flows."""
     pairs = cloud_pairs(conditions.count(PAIRS, 2))
     some = pairs[: conditions.count(FEW_PAIRS, 1)]
     rows = [[f"paper: {name}", *cells] for name, cells in paper.TABLE_3.items()]
@@ -114,7 +114,7 @@ def table_3(conditions: Conditions) -> Result:
 
 
 def _operators(conditions: Conditions) -> dict[str, Callable[[CloudPair], Density]]:
-    """Return ways to get histograms from the operators."""
+    """Return functions that compute histograms by the operators."""
     network = conditions.solver("geonet-cloud")
     transport = conditions.solver("transport-cloud")
     return {
@@ -143,7 +143,7 @@ def _write_goal_remark(rows: list) -> list[str]:
 
 
 def _against_pot(pairs: list[CloudPair], conditions: Conditions) -> Table:
-    """Return the paper's protocol: POT's barycenters of the histograms are the reference."""
+    """Measure by the paper's protocol: POT's barycenters of histograms are the reference."""
     references = [_frames("barycenter")(p) for p in pairs]
     rows = [["paper: GeONet", *paper.TABLE_3["GeONet"]]]
     for name in ("geonet-cloud", "transport-cloud", "linear"):
@@ -156,7 +156,7 @@ def _against_pot(pairs: list[CloudPair], conditions: Conditions) -> Table:
 
 
 def point_clouds(conditions: Conditions) -> Result:
-    """Return a pair by all methods, as histograms and as particles."""
+    """Draw a pair by all methods, as histograms and as particles."""
     pair = cloud_pairs(1)[0]
     rows: dict[str, Density] = {"truth": pair.truth}
     for name in ("geonet-cloud", "transport-cloud"):
@@ -224,7 +224,7 @@ def _carried_by_flow(pair: CloudPair, solver: FlowSolver) -> Density:
 
 
 def _flow(method: str, conditions: Conditions) -> FlowSolver:
-    """Return a solver that is trained for every pair; with its default budget unless it is quick."""
+    """Return a solver with a training for every pair; fewer steps if quick."""
     options = {"steps": QUICK_STEPS} if conditions.quick else {}
     solver = make_solver(method, **options)
     assert isinstance(solver, FlowSolver)

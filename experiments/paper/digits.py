@@ -35,10 +35,9 @@ class CodePairs:
     truth: Density
 
     def images(self, frames: Density) -> Tensor:
-        """Return densities (pairs, 5, 32) back to codes, at the mass that goes from end to end,
-        decoded.
+        """Decode densities (pairs, 5, 32) to images (pairs, 5, 784).
 
-        (pairs, 5, 784).
+        The mass of the codes is interpolated linearly between the ends.
         """
         t = torch.tensor(QUARTERS, dtype=torch.float64)
         mass = torch.lerp(self.source.mass_tensor[:, None], self.target.mass_tensor[:, None], t)
@@ -47,20 +46,20 @@ class CodePairs:
 
 
 def code_pairs(images: tuple[np.ndarray, np.ndarray], autoencoder: Autoencoder) -> CodePairs:
-    """Return digits (n, 28, 28) to digits, encoded."""
+    """Encode pairs of digits (n, 28, 28) and solve them exactly."""
     source, target = (code_densities(autoencoder.encode(as_rows(end))) for end in images)
     return CodePairs(autoencoder, source, target, reference_frames(source, target, 0.0))
 
 
 def digit_pairs(count: int, seed: int = SEED) -> tuple[np.ndarray, np.ndarray]:
-    """Return pairs of the digits that come with geonet, which are of the test set."""
+    """Return random pairs of the digits that come with geonet (MNIST's test set)."""
     digits = sample_digits().images
     chosen = torch.randperm(len(digits), generator=torch.Generator().manual_seed(seed)).numpy()
     return digits[chosen[:count]], digits[chosen[count : 2 * count]]
 
 
 def mnist(conditions: Conditions) -> Result:
-    """Return errors of codes and of the images decoded from them, beside those of a plain fade."""
+    """Measure errors of codes and of decoded images, beside the linear blend."""
     images = digit_pairs(conditions.count(PAIRS, QUICK_PAIRS))
     autoencoder = load_autoencoder(conditions.file("mnist-autoencoder"))
     tables = []
@@ -82,10 +81,7 @@ def mnist(conditions: Conditions) -> Result:
         tables.append(Table(f"Codes, {kind}, {count} pairs, L1 in %", ("", *TIME_LABELS), codes))
         tables.append(Table(f"Decoded images, {kind}, L1 in %", ("", *TIME_LABELS), pictures))
     tables.append(_image_table(images, conditions))
-    remark = (
-        "The exact truth is that of the splines through the codes, normalised as such; the error "
-        "of `linear` at both ends is what this changes."
-    )
+    remark = "The exact truth is computed between splines through the codes."
     return Result("mnist", "Encoded MNIST", conditions.quick, tables, [remark])
 
 
@@ -95,7 +91,7 @@ def _picture_errors(found: Tensor, truth: Tensor) -> Tensor:
 
 
 def _image_table(images: tuple[np.ndarray, np.ndarray], conditions: Conditions) -> Table:
-    """Return the transport form between the images themselves, in W2 and halfway."""
+    """Measure the transport form between the images themselves: W2 and density."""
     some = conditions.count(20, 2)
     source, target = (as_densities(end[:some], BLUR, FLOOR) for end in images)
     exact = make_solver("linear-program")(source, target)
@@ -121,7 +117,7 @@ def _image_table(images: tuple[np.ndarray, np.ndarray], conditions: Conditions) 
 
 
 def mnist_figure(conditions: Conditions) -> Result:
-    """Return codes of both ends, their geodesic, the decoded images; and images moved themselves."""
+    """Draw codes, their geodesic and decoded images, and geodesics of the images."""
     autoencoder = load_autoencoder(conditions.file("mnist-autoencoder"))
     digits = sample_digits()
     first, second = (int(np.flatnonzero(digits.labels == label)[3]) for label in (2, 6))

@@ -1,4 +1,4 @@
-"""How an experiment is run: in full or quickly, with the shipped models or with new ones."""
+"""List of experiments, their conditions (full or quick) and the training of their models."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What an experiment is told.
+    """Conditions of an experiment.
 
     Attributes:
         quick: few pairs, small budgets: a check, not a measurement.
-        trained: files of models that were trained anew, by the name of the solver.
+        trained: newly trained model files, by the name of the solver.
     """
 
     quick: bool = False
@@ -53,9 +53,9 @@ class Experiment:
     """One of the paper's tables or figures.
 
     Attributes:
-        name: on the command line and of the files.
+        name: on the command line and in file names.
         title: one line.
-        run: does it.
+        run: function that runs it.
         models: shipped models it uses, which `--train` trains, in this order.
     """
 
@@ -72,7 +72,7 @@ class Experiment:
         return replace(self.run(conditions), provenance=provenance)
 
 
-# ---- All experiments by name. Their code is imported when one is run: a list must not wait for it.
+# ---- All experiments by name. Their code is imported when one runs, so that the list is fast.
 
 
 LOGGED = ("geonet-1d", "geonet-2d", "geonet-cloud", "geonet-mnist")  # with a history of the loss
@@ -138,7 +138,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 
 
-# ---- The models of an experiment trained anew, from the configs of the repository.
+# ---- Training of the models from the configs of the repository.
 
 
 QUICK_STEPS = 30  # of a training that only shows that it runs
@@ -146,7 +146,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 
 
 def train_models(conditions: Conditions, models: tuple[str, ...], folder: Path) -> Conditions:
-    """Train the models into folder/NAME, going on where a training was cut, and use them."""
+    """Train the models in folder/NAME, resuming interrupted trainings; return their conditions."""
     trained = {}
     for name in models:
         trained[name] = str(_train_model(name, folder / name, conditions.quick, trained))

@@ -1,4 +1,4 @@
-"""The loss of the trainings by term, as their model files remember it."""
+"""Loss of the trainings by term, from the headers of model files."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ LATE = 0.5  # the share of the steps that counts as late training
 
 
 def loss_curves(conditions: Conditions) -> Result:
-    """Return a row per model: the whole training, and its second half, in the units of the paper's
-    box.
-    """
+    """Draw the loss of each model, whole and second half, in the units of the paper's box."""
     figure = Figure(figsize=(8, 2.3 * len(MODELS)), layout="constrained")
     axes = figure.subplots(len(MODELS), 2)
     rows = []

@@ -20,7 +20,7 @@ FORMS = ("geonet", "transport")
 
 
 def table_2(conditions: Conditions) -> Result:
-    """Return L1 errors of both forms against exact truth, and against POT as in the paper."""
+    """Measure L1 errors of both forms against exact solutions, and against POT as in the paper."""
     tables, remarks = [], []
     for name, case in TEST_SETS.items():
         pairs = sample_pairs(case, conditions.count(PAIRS, QUICK_PAIRS))
@@ -49,13 +49,13 @@ def _errors(name: str, case: TestSet, pairs: ReferencePairs, conditions: Conditi
 
 
 def _under_paper(table: Table) -> bool:
-    """Return a sentence that compares GeONet's means with the paper's."""
+    """Return True if GeONet's means are at most the paper's at every time."""
     paper_row, ours = table.rows[0][1:], table.rows[1][1:]
     return all(a.mean <= b.mean for a, b in zip(ours, paper_row, strict=True))  # pyright: ignore
 
 
 def metrics(conditions: Conditions) -> Result:
-    """Return L2, W1 and sliced W1 on random pairs."""
+    """Measure L2, W1 and sliced W1 on random pairs."""
     tables = []
     for name, metric, case, scale in (
         ("1D L2", l2, TEST_SETS["1D random"], 100.0),
@@ -81,7 +81,7 @@ def metrics(conditions: Conditions) -> Result:
 
 
 def geodesics_1d(conditions: Conditions) -> Result:
-    """Return four pairs in space × time: exact, GeONet, transport, POT."""
+    """Draw four pairs in space × time: exact, GeONet, transport, POT."""
     pairs = sample_pairs(TEST_SETS["1D random"], conditions.count(4, 2))
     paths = _paths(pairs, "quantile", conditions)
     figure = _space_time(paths, len(pairs.source))
@@ -90,7 +90,7 @@ def geodesics_1d(conditions: Conditions) -> Result:
 
 
 def geodesics_2d(conditions: Conditions) -> Result:
-    """Return a pair at the quarters: exact, GeONet, transport, POT."""
+    """Draw a pair at the quarters: exact, GeONet, transport, POT."""
     pairs = sample_pairs(TEST_SETS["2D random"], conditions.count(4, 1))
     paths = _paths(pairs, "monge-ampere", conditions)
     figure = plot_together(_examples(pairs, "monge-ampere", conditions))
@@ -99,7 +99,7 @@ def geodesics_2d(conditions: Conditions) -> Result:
 
 
 def ood(conditions: Conditions) -> Result:
-    """Return pairs with narrower components than any in the training."""
+    """Measure pairs with narrower components than in training."""
     tables, rows = [], {}
     for name, exact in (("1D OOD", "quantile"), ("2D OOD", "monge-ampere")):
         pairs = sample_pairs(TEST_SETS[name], conditions.count(4, 1))
@@ -112,7 +112,7 @@ def ood(conditions: Conditions) -> Result:
 
 
 def super_resolution(conditions: Conditions) -> Result:
-    """Return one coarse pair asked on finer grids, against the truth there."""
+    """Evaluate paths of one coarse pair on finer grids and compare with the exact ones."""
     tables = []
     strips: dict[str, tuple[Geodesic, list[int]]] = {}
     for d, coarse, finer in ((1, 100, (50, 100, 200, 400)), (2, 24, (24, 48, 96, 192))):
@@ -130,7 +130,7 @@ def super_resolution(conditions: Conditions) -> Result:
                 frames = path.density(QUARTERS, fine.source.grid)
                 rows.append([f"{cells} cells, `{form}-{d}d`", *make_means(l1(frames, fine.truth))])
         title = f"{d}D, a pair given on {coarse} cells a side, L1 to exact truth in %"
-        tables.append(Table(title, ("asked on", *TIME_LABELS), rows))
+        tables.append(Table(title, ("evaluated on", *TIME_LABELS), rows))
         strips[f"transport-{d}d"] = paths["transport"], list(counts)
     return Result(
         "super-resolution",
@@ -142,9 +142,7 @@ def super_resolution(conditions: Conditions) -> Result:
 
 
 def potentials(conditions: Conditions) -> Result:
-    """Return the potentials of three pairs in 1D, and in 2D at t = ½: exact, GeONet's H,
-    transport's u.
-    """
+    """Draw potentials of three pairs in 1D, and in 2D at t = ½: exact, GeONet, transport."""
     figure = Figure(figsize=(9, 9), layout="constrained")
     top, bottom = figure.subfigures(2, 1)  # pyright: ignore[reportGeneralTypeIssues]
     count, tables = conditions.count(3, 1), []
@@ -183,7 +181,7 @@ def _potential_errors(path: Geodesic, exact: Geodesic) -> list[float]:
 
 
 def _draw_potential(axis: Axes, path: Geodesic, k: int) -> None:
-    """Return u in space × time, or at t = ½ in the plane, with mean zero."""
+    """Draw u in space × time, or at t = ½ in the plane, with mean zero."""
     if path.grid.dimension == 1:
         times = [i / 50 for i in range(51)]
         values = path.potential(times, path.grid.points())[k]
@@ -196,7 +194,7 @@ def _draw_potential(axis: Axes, path: Geodesic, k: int) -> None:
 
 
 def _methods(exact: str, conditions: Conditions, d: int) -> dict[str, str]:
-    """Return solvers by the names that figures have for them."""
+    """Return solvers by their labels in figures."""
     learned = {f"{form}-{d}d": conditions.solver(f"{form}-{d}d") for form in FORMS}
     return {"exact": exact, **learned, "POT": "barycenter"}
 
@@ -222,7 +220,7 @@ def _example_errors(pairs: ReferencePairs, paths: dict[str, Geodesic], name: str
 
 
 def _space_time(paths: dict[str, Geodesic], count: int) -> Figure:
-    """Return a row per method, a column per pair: time to the right, space upwards."""
+    """Draw a row per method and a column per pair: time to the right, space upwards."""
     figure = Figure(figsize=(2.2 * count, 1.9 * len(paths)), layout="constrained")
     axes = figure.subplots(len(paths), count, squeeze=False)
     times = [i / 60 for i in range(61)]
@@ -237,7 +235,7 @@ def _space_time(paths: dict[str, Geodesic], count: int) -> Figure:
 
 
 def _resolutions(strips: dict[str, tuple[Geodesic, list[int]]]) -> Figure:
-    """Return the path at t = ½ on every grid."""
+    """Draw the path at t = ½ on every grid."""
     count = max(len(cells) for _, cells in strips.values())
     figure = Figure(figsize=(2.3 * count, 4.4), layout="constrained")
     axes = figure.subplots(len(strips), count, squeeze=False)

@@ -39,9 +39,7 @@ RACES = (
 
 
 def runtime(conditions: Conditions) -> Result:
-    """Return milliseconds for a path, one pair at a time, mean and standard deviation over the
-    pairs.
-    """
+    """Measure milliseconds per path, one pair at a time: mean and standard deviation."""
     tables, curves = [], {}
     for race in RACES:
         sizes = race.sizes[:: conditions.count(1, 2)]

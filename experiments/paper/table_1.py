@@ -1,4 +1,4 @@
-"""Table 1: the kinds of method, what each can do, how well, and at what cost."""
+"""Table 1: properties, errors and costs of the kinds of method."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KINDS = {
 
 
 def table_1(conditions: Conditions) -> Result:
-    """Return properties, then accuracy and cost on the random 1D pairs of Table 2."""
+    """Measure errors and costs on the random 1D pairs of Table 2, beside properties."""
     columns = (
         "kind",
         "solver",
@@ -83,7 +83,7 @@ def _measure(name: str, pairs: ReferencePairs, conditions: Conditions) -> list[C
 
 
 def _header(name: str, conditions: Conditions) -> tuple[Cell, Header]:
-    """Return seconds of training, and the header of the model's file; none for others."""
+    """Return seconds of training and the header of the model file; None if there is no file."""
     file = conditions.file(name)
     if not file.is_file():
         return None, {}
