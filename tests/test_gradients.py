@@ -13,7 +13,6 @@ from geonet import Density, GaussianMixture, Grid
 from geonet.errors import UnavailableError
 from geonet.mixture import BOX_1D, BOX_2D, BOX_3D, mixtures_1d, mixtures_2d, mixtures_3d
 from geonet.solvers.neural import model
-from geonet.solvers.neural.transport import compiled
 from geonet.solvers.registry import list_solver_names, load_solver_class
 
 ROOT = Path(__file__).parents[1]
@@ -94,7 +93,6 @@ def relative_difference(found: torch.Tensor, truth: torch.Tensor) -> float:
 @pytest.mark.parametrize(
     "operation",
     [
-        lambda density: density.tensor,
         lambda density: density.mass,
         lambda density: density.resample(density.grid.with_shape(11)).tensor,
         lambda density: density.with_floor(0.1).tensor,
@@ -108,12 +106,6 @@ def test_densities_stay_in_the_graph(operation, generator):
     grid = Grid((5, 4), 0.0, 2.0)
     values = torch.rand(2, *grid.shape, dtype=torch.float64, generator=generator).requires_grad_()
     assert gradcheck(lambda v: operation(Density(v, grid)), (values,))
-
-
-def test_normalisation_removes_constants_from_gradients(generator):
-    values = torch.rand(9, generator=generator).requires_grad_()
-    (gradient,) = torch.autograd.grad(Density(values, Grid(9)).tensor.sum(), values)
-    assert float(gradient.abs().max()) < 1e-6
 
 
 @pytest.mark.parametrize(("solver", "shape"), [("quantile", (40,)), ("midpoint", (16, 16))])
@@ -196,36 +188,6 @@ def random(shape, seed: int) -> torch.Tensor:
     return torch.rand(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("name", ["quantile", "linear", "linear-program"])
-def test_gradcheck_of_single_pairs(name, generator):
-    grid = Grid(12, 0.0, 2.0)
-    ends = [torch.rand(12, dtype=torch.float64, generator=generator) + 0.1 for _ in range(2)]
-    for what in load_solver_class(name).info.differentiable:
-        ask = RESULTS[what]
-        assert gradcheck(lambda a, b, ask=ask: ask(geodesic(a, b, grid, name)), leaves(*ends))
-    finer = grid.with_shape(23)
-    if name != "linear-program":
-        assert gradcheck(
-            lambda a, b: geodesic(a, b, grid, name).density(0.3, finer).tensor, leaves(*ends)
-        )
-
-
-def test_gradcheck_of_sorted_and_coarsened_plans(generator):
-    line = [torch.rand(14, dtype=torch.float64, generator=generator) + 0.1 for _ in range(2)]
-    plane = [torch.rand(6, 6, dtype=torch.float64, generator=generator) + 0.1 for _ in range(2)]
-    for ends, options in (
-        (line, {"method": "emd_1d"}),
-        (plane, {"coarsen": True, "max_cells": 20}),
-    ):
-        grid = Grid(ends[0].shape, 0.0, 2.0)
-        assert gradcheck(
-            lambda a, b, grid=grid, options=options: (
-                geodesic(a, b, grid, "linear-program", **options).distance
-            ),
-            leaves(*ends),
-        )
-
-
 @pytest.mark.parametrize("std", [0.2, [[0.2, 0.3]]])
 def test_bures_in_the_parameters_of_gaussians(std):
     """Include isotropic Gaussians, whose eigenvalues coincide."""
@@ -263,29 +225,6 @@ def test_slope_of_the_distance_in_1d(name, cells, allowed):
         assert relative_difference(found, truth) < allowed
 
 
-@pytest.mark.parametrize("max_iterations", [0, 5])
-def test_slope_of_the_distance_of_a_network_in_2d(max_iterations):
-    grid, source, target = mixture_values(2, (32, 32), count=1)
-    a, b = leaves(source[0], target[0])
-    path = geodesic(a, b, grid, "transport-2d", max_iterations=max_iterations)
-    found = slopes(path.distance**2, a, b)
-    truth = slopes(geodesic(a, b, grid, "monge-ampere").distance ** 2, a, b)
-    assert relative_difference(found, truth) < 0.01
-
-
-@pytest.mark.parametrize("d", [1, 2])
-def test_slope_of_monge_ampere_by_differences(d):
-    """Use smooth perturbations, since the discrete problem is noisy for single cells."""
-    grid, source, target = wave_values(d, (24,) * d)
-    a, b = leaves(source[0], target[0])
-    change = source[1] - target[1]
-    gradient = torch.autograd.grad(geodesic(a, b, grid, "monge-ampere").distance, (a, b))
-    for k, own in enumerate(gradient):
-        ends = [[a + s * change * (k == 0), b + s * change * (k == 1)] for s in (1e-3, -1e-3)]
-        above, below = (geodesic(*pair, grid, "monge-ampere").distance.detach() for pair in ends)
-        assert float((own * change).sum()) == pytest.approx(float(above - below) / 2e-3, rel=2e-3)
-
-
 def test_slope_of_the_bridge_equals_the_linear_program():
     """Compare cells with mass only: elsewhere the dual variables are not unique."""
     grid = Grid((12, 12))
@@ -298,22 +237,6 @@ def test_slope_of_the_bridge_equals_the_linear_program():
     )
     for one, other, value in zip(found, exact, values, strict=True):
         assert relative_difference((one * value)[value > 0], (other * value)[value > 0]) < 0.05
-
-
-def test_auto_has_the_gradient_of_its_solver():
-    grid, source, target = mixture_values(2, (24, 24))
-    square, atoms = torch.zeros(2, 24, 24, dtype=torch.float64)
-    square[:10, 12:] = 1
-    atoms[3::7, 2::5] = 1
-    for ends, name in (
-        ((source[0], target[0]), "midpoint"),
-        ((atoms, atoms.flip(0)), "linear-program"),
-        ((square, target[0]), "midpoint"),
-    ):
-        a, b = leaves(*ends)
-        path = geodesic(a, b, grid, "auto")
-        assert path.solver == name
-        assert float(slopes(path.distance, a, b).abs().max()) > 0
 
 
 def test_gradient_in_empty_cells():
@@ -353,14 +276,6 @@ def test_equal_ends(name):
     assert bool(torch.isfinite(slopes(geodesic(*almost, grid, name).distance.sum(), *almost)).all())
 
 
-def test_equal_gaussians():
-    mean = torch.tensor([[0.9, 1.0]], dtype=torch.float64, requires_grad=True)
-    other = GaussianMixture.isotropic([[0.9, 1.0]], 0.2)
-    path = geonet.geodesic(GaussianMixture.isotropic(mean, 0.2), other, "bures")
-    for answer in (path.distance, path.distance**2):
-        assert float(torch.autograd.grad(answer, mean)[0].abs().max()) < 1e-6
-
-
 def test_second_derivatives_raise():
     grid, source, target = wave_values(1)
     a, b = leaves(source[0], target[0])
@@ -369,28 +284,6 @@ def test_second_derivatives_raise():
 
 
 # ---- Iterative potentials
-
-
-def test_pairs_with_newton_steps():
-    """Compare with `monge-ampere`.
-
-    The Newton solver has densities that are constant in each cell, `monge-ampere` has values at
-    cell centres: on 32 cells the gradients of W2² differ by less than a percent.
-    """
-    grid = Grid((32, 32))
-    first = GaussianMixture.isotropic([[0.5, 0.35], [0.7, 0.6]], [0.09, 0.12])
-    second = GaussianMixture.isotropic([[0.5, 0.5], [0.6, 0.3]], [0.1, 0.13])
-    ends = [mixture.to_density(grid).with_floor(0.05).tensor for mixture in (first, second)]
-    weight = torch.sin(5 * grid.points()[..., 0])
-    a, b = leaves(*ends)
-    path = geodesic(a, b, grid, "transport-2d")
-    assert path.info["corrected"] is True and path.kind == "splines"
-    truth = geodesic(a, b, grid, "monge-ampere")
-    found, exact = ((p.density(0.5).tensor * weight).mean() for p in (path, truth))
-    scale = torch.cat([end.flatten() for end in ends])  # relative perturbations
-    assert relative_difference(scale * slopes(found, a, b), scale * slopes(exact, a, b)) < 0.05
-    found, exact = path.distance**2, truth.distance**2
-    assert relative_difference(scale * slopes(found, a, b), scale * slopes(exact, a, b)) < 0.01
 
 
 def test_scaled_potentials():
@@ -415,19 +308,6 @@ def test_scaled_potentials():
         atol=1e-4,
         fast_mode=True,
     )
-
-
-def test_values_instead_of_the_mixture():
-    """If the values of a mixture require a gradient, the solver uses them, not the formula."""
-    grid = Grid(24, 0.0, 2.0)
-    source, target = (GaussianMixture.isotropic([[c]], 0.5).to_density(grid) for c in (0.9, 1.1))
-    a, b = leaves(source.tensor, target.tensor)
-    source.tensor.requires_grad_()
-    path = geonet.geodesic(source, target, "monge-ampere")
-    found = torch.autograd.grad(path.density(0.5).tensor[7], source.tensor)[0]
-    found = found - (found * source.tensor.detach()).sum() * grid.cell_volume  # as if normalised
-    expected = torch.autograd.grad(geodesic(a, b, grid, "monge-ampere").density(0.5).tensor[7], a)
-    assert torch.allclose(found, expected[0], atol=1e-2 * float(found.abs().max()))
 
 
 # ---- Results without gradients
@@ -466,26 +346,6 @@ def test_results_are_the_same_with_gradients(name):
         assert float((found - expected).abs().max() / expected.abs().max()) < 1e-3, what
 
 
-@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
-def test_kernels_are_used_without_gradients(off, monkeypatch):
-    if not compiled.is_available():
-        pytest.skip("no kernels")
-    calls, loop = [], compiled.write_frames
-    monkeypatch.setattr(compiled, "write_frames", lambda *a: (calls.append(1), loop(*a))[1])
-    grid, source, target = mixture_values(2, (16, 16))
-    expected = geodesic(source, target, grid, "transport-2d").density(0.4).tensor
-    assert len(calls) == 1
-    ends = leaves(source, target)
-    path = geodesic(*ends, grid, "transport-2d")
-    found = path.density(0.4).tensor
-    assert len(calls) == 1 and found.requires_grad
-    assert torch.allclose(found, expected, atol=1e-3 * float(expected.max()))
-    with off():
-        assert torch.equal(path.density(0.4).tensor, expected)
-        assert torch.equal(geodesic(*ends, grid, "transport-2d").density(0.4).tensor, expected)
-    assert len(calls) == 3
-
-
 @pytest.mark.parametrize("name", ["transport-1d", "geonet-1d", "monge-ampere", "midpoint"])
 def test_gradients_after_inference_mode(name):
     model._load_frozen.cache_clear()
@@ -499,14 +359,6 @@ def test_gradients_after_inference_mode(name):
         assert bool(torch.isfinite(slopes(path.density(0.35).tensor[3], *ends)).all())
 
 
-def test_the_documentation_lists_differentiable_solvers():
-    page = (ROOT / "docs" / "gradients.md").read_text(encoding="utf-8")
-    rows = [line for line in page.splitlines() if line.startswith("| `")]
-    for name in list_solver_names():
-        able = bool(load_solver_class(name).info.differentiable)
-        assert any(f"`{name}`" in row.split("|")[1] for row in rows) == able, name
-
-
 def test_the_example_converges():
     example = [sys.executable, "-W", "error", ROOT / "examples" / "distance_as_loss.py"]
     lines = subprocess.run(example, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -516,27 +368,3 @@ def test_the_example_converges():
 
 
 # ---- Reports, files and figures
-
-
-@pytest.mark.parametrize("name", ["monge-ampere", "midpoint", "transport-1d", "geonet-1d"])
-def test_reports_files_and_figures(name, tmp_path):
-    grid, source, target = wave_values(1, 20)
-    ends = leaves(source, target)
-    path, plain = geodesic(*ends, grid, name), geodesic(source, target, grid, name)
-    # double precision with gradients, single precision without
-    assert path.report.source_error == pytest.approx(plain.report.source_error, abs=2e-4)
-    loaded = geonet.load(path.save(tmp_path / "path.npz", times=[0.5]))
-    assert torch.allclose(loaded.density(0.3).tensor, plain.density(0.3).tensor, atol=2e-4)
-    assert geodesic(ends[0][0], ends[1][0], grid, name).plot() is not None
-
-
-def test_gradients_have_the_type_of_the_values():
-    grid, source, target = mixture_values(2, (16, 16))
-    a, b = leaves(source.float(), target)
-    path = geodesic(a, b, grid, "transport-2d")
-    for answer in (path.distance.sum(), path.density(0.5).tensor.square().sum()):
-        first, second = torch.autograd.grad(answer, (a, b), retain_graph=True)
-        assert (first.dtype, second.dtype) == (torch.float32, torch.float64)
-    single = Density(b, grid)  # one end alone
-    path = geonet.geodesic(Density(source, grid), single, "transport-2d")
-    assert float(torch.autograd.grad(path.distance.sum(), b)[0].abs().max()) > 0

@@ -124,24 +124,6 @@ def test_1d_mixtures_are_as_documented():
         assert fills(mixture.means, 2.0, 8.0)
 
 
-@pytest.mark.parametrize("d", FAMILIES)
-def test_families_follow_the_generator(d):
-    family, generator = FAMILIES[d][0], seeded()
-    first, second = family(3, generator), family(3, generator)
-    again = family(3, seeded())
-    assert torch.equal(first.means, again.means)
-    assert torch.equal(first.covariances, again.covariances)
-    assert not torch.equal(first.means, second.means)
-
-
-@pytest.mark.parametrize("d", FAMILIES)
-def test_most_mass_lies_in_the_box(d):
-    family, box = FAMILIES[d]
-    mass = family(20, seeded()).to_density(box.with_shape(20)).mass
-    assert float(mass.min()) > (0.99 if d == 1 else 0.6)
-    assert float(mass.max()) < 1 + 1e-6
-
-
 # ---- Point clouds
 
 
@@ -163,27 +145,12 @@ def test_cloud_mixtures_are_as_documented():
     assert torch.allclose(mixture.weights, torch.full((400, 3), 1 / 3, dtype=torch.float64))
 
 
-def lopsided(count):
-    """Return mixtures of unequal weights with means off the diagonal."""
-    generator = seeded(8)
-    means = 3 * torch.rand(count, 2, 2, dtype=torch.float64, generator=generator)
-    spread = 0.5 + torch.rand(count, 2, dtype=torch.float64, generator=generator)
-    return GaussianMixture.isotropic(means, spread, torch.tensor([0.2, 0.8]).expand(count, 2))
-
-
-@pytest.mark.parametrize(
-    ("mixture", "grid"),
-    [
-        (cloud_mixtures(3, seeded()), BOX_CLOUDS),
-        (lopsided(3), Grid((4, 7), (-1.0, 0.0), (2.0, 5.0))),
-    ],
-)
-def test_cell_masses_are_integrals_over_the_cells(mixture, grid):
+def test_cell_masses_are_integrals_over_the_cells():
     """Compare with midpoint sums on 12×12 finer cells, of second order."""
-    cut = 12
-    fine = grid.with_shape([cut * n for n in grid.shape])
+    mixture, cut = cloud_mixtures(3, seeded()), 12
+    fine = BOX_CLOUDS.with_shape([cut * n for n in BOX_CLOUDS.shape])
     values = mixture.pdf(fine.points()) * fine.cell_volume
     expected = values.unflatten(-1, (-1, cut)).sum(-1).unflatten(-2, (-1, cut)).sum(-2)
-    computed = cell_masses(mixture, grid)
-    assert computed.shape == (3, *grid.shape) and computed.dtype == torch.float64
+    computed = cell_masses(mixture, BOX_CLOUDS)
     assert torch.allclose(computed, expected, rtol=5e-3, atol=1e-8)
+    assert 0.997 < float(computed.sum((-2, -1)).min()) < 1

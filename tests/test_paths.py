@@ -46,6 +46,8 @@ def test_invalid_grids_and_points_raise(pair_2d):
         path.velocity(0.5, [-1.0, 2.0])
     with pytest.raises(InputError, match="'one' or 'given'"):
         path.save("a.npz", mass="two")
+    with pytest.raises(InputError, match="at least"):
+        path.explore("a.html", 0)
 
 
 @pytest.mark.parametrize("quantity", ["distance", "velocity", "potential", "trajectories"])
@@ -65,12 +67,6 @@ def test_the_mass_changes_linearly(pair_1d):
     cell = frames.grid.cell_volume
     assert (frames.numpy().sum(-1) * cell).tolist() == pytest.approx([1, 1, 1])
     assert (frames.numpy(mass="given").sum(-1) * cell).tolist() == pytest.approx([5, 3, 1])
-
-
-def test_gaussians_without_a_grid_have_mass_one():
-    ends = [geonet.GaussianMixture.isotropic([[c]], 0.1) for c in (0.4, 0.6)]
-    frames = geonet.geodesic(*ends, "bures").density([0.0, 0.5], Grid(20))
-    assert frames.mass.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("solver", ["quantile", "linear-program", "transport-1d"])

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import geonet
-from benchmarks.pairs import draw
 from geonet import Density, GaussianMixture, Grid
 from geonet.report import Report, measure_discontinuity
 from geonet.solvers.bures import moment_bounds
@@ -64,20 +63,6 @@ def test_diagnostics_of_the_path_are_entries_and_rows(pair_1d, batch_1d, name):
     assert dict(many.rows())[DIAGNOSTICS[name]].endswith(", …")
     for report in (single, many):
         assert json.loads(json.dumps(report.to_dict())) == report.to_dict()
-
-
-def test_diagnostics_of_some_pairs(batch_1d):
-    nan = float("nan")
-    plain = geonet.geodesic(*batch_1d).report
-    report = report_with(
-        batch_1d,
-        in_distribution=[1.0, nan, 0.0] + [nan] * 4,
-        distance_lower_bound=[nan] * 7,
-        distance_upper_bound=[nan] * 7,
-    )
-    assert report.in_distribution == [True, None, False] + [None] * 4
-    assert report.distance_lower_bound == plain.distance_lower_bound
-    assert dict(report.rows())[DIAGNOSTICS["in_distribution"]] == "True, –, False, –, –, …"
 
 
 def test_blur_of_noise_and_of_coarse_cells(pair_2d):
@@ -286,17 +271,3 @@ def test_a_batch_is_summarised_by_its_worst_pair():
     entries = {name: [0.0] * 3 for name in names} | {"error_estimate": [0.01, 0.31, None]}
     summary = report(**entries).summary()
     assert summary.headline == "Worst of 3 pairs is path[1]: expect errors of about 31 %"
-
-
-def test_a_batch_with_several_solvers():
-    """An isolated cell is solved by the linear program, spots by midpoint."""
-    spots = draw("spots", 24)
-    cells = torch.zeros(2, 24, 24, dtype=torch.float64)
-    cells[0, 3, 4] = cells[1, 20, 11] = 1
-    ends = [
-        Density(torch.stack([cell, spot.tensor]), spot.grid)
-        for cell, spot in zip(cells, spots, strict=True)
-    ]
-    path = geonet.geodesic(*ends, learned=False)
-    assert path.report.solvers == ["linear-program", "midpoint"]
-    assert path.report.summary().sentences == path[1].report.summary().sentences

@@ -98,16 +98,6 @@ def test_the_linear_kernel_keeps_weights_and_mean(d):
     assert density.mean() == pytest.approx(mean, rel=1e-9, abs=1e-12)
 
 
-def test_the_linear_kernel_by_hand():
-    density = geonet.from_samples([[1.75, 0.6]], Grid((4, 2), 0, (4, 2)), [8.0], kernel="linear")
-    expected = np.zeros((4, 2))
-    expected[1:3] = 8 * np.outer([0.75, 0.25], [0.9, 0.1])
-    assert density.numpy(mass="given") == pytest.approx(expected)
-    for x, cell in ((0.0, 0), (0.1, 0), (0.125, 0), (0.875, 3), (0.95, 3), (1.0, 3)):  # walls
-        counts = geonet.from_samples([x], Grid(4), kernel="linear").numpy(mass="given")
-        assert counts == pytest.approx(np.eye(4)[cell])
-
-
 @pytest.mark.parametrize("d", GRIDS)
 def test_the_linear_kernel_is_differentiable(d):
     """The points are at least a tenth of a cell away from the kinks at the centres."""
@@ -212,19 +202,3 @@ def test_samples_follow_the_density(d):
     expected = shares(density)
     noise = (expected * (1 - expected) / count).sqrt()
     assert bool(((shares(histogram(samples, density.grid)) - expected).abs() < 5 * noise).all())
-
-
-@pytest.mark.parametrize("d", GRIDS)
-def test_samples_are_uniform_in_their_cell(d):
-    grid = GRIDS[d]
-    values = torch.zeros(grid.shape, dtype=torch.float64)
-    values[(1,) * d] = 3.0
-    samples = sample_particles(Density(values, grid), 4_000, seeded())
-    spacing = torch.tensor(grid.spacing, dtype=torch.float64)
-    inside = (samples - grid.lower_tensor) / spacing - 1  # from 0 to 1 in each direction
-    assert float(inside.min()) >= 0 and float(inside.max()) <= 1
-    deciles = (10 * inside).long().clamp(max=9)
-    for along in deciles.T:
-        assert bool((along.bincount(minlength=10) / 4_000 - 0.1).abs().max() < 0.025)
-    if d > 1:  # directions are independent
-        assert float(torch.corrcoef(inside.T)[0, 1].abs()) < 0.08

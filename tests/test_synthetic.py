@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from geonet import Grid
 from geonet.synthetic import (
     CUBE,
     KINDS,
@@ -15,11 +14,9 @@ from geonet.synthetic import (
     box_distance,
     cell_centres,
     fill,
-    filter_noise,
     gaussian_fields,
     log_uniform,
-    mixtures,
-    normalize_mean,
+    normalise_mean,
     random_blur,
     segment_distance,
     star_distance,
@@ -62,7 +59,7 @@ def test_densities_are_finite_non_negative_and_different(samples, config, name):
     assert bool(torch.isfinite(values).all()) and float(values.min()) >= 0
     has_mass = values.mean(space(values)) > 1e-5
     assert float(has_mass.float().mean()) > 0.9
-    flat = normalize_mean(values[has_mass], config.dimension).flatten(1)
+    flat = normalise_mean(values[has_mass], config.dimension).flatten(1)
     assert float((flat.double().mean(1) - 1).abs().max()) < 1e-6
     assert float(torch.cdist(flat, flat).fill_diagonal_(torch.inf).min()) > 1e-2
 
@@ -81,13 +78,6 @@ def test_any_number_of_cells_and_reproducible_by_seed(config, name):
     assert not any(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-@pytest.mark.parametrize("name", ["fields", "textures", "spots", "noise"])
-def test_kinds_in_1d(name):
-    values = KINDS[name][0](seeded(), 5, replace(SQUARE, dimension=1, cells=100))
-    assert values.shape == (5, 100)
-    assert bool(torch.isfinite(values).all()) and float(values.min()) >= 0
-
-
 @CONFIGS
 @pytest.mark.parametrize("name", ["shapes", "strokes"])
 def test_shapes_and_strokes_have_edges_and_empty_space(samples, config, name):
@@ -97,30 +87,6 @@ def test_shapes_and_strokes_have_edges_and_empty_space(samples, config, name):
     dark = (values < 1e-3).float().mean(space(values))
     assert float((dark > 0.5).float().mean()) > 0.8
     assert float(values.diff(dim=1).abs().amax(space(values)).min()) > 0.1
-
-
-def test_cells_of_noise_are_independent(samples):
-    values = samples["noise", 2]
-    centred = (values - values.mean((1, 2), keepdim=True)) / values.std((1, 2), keepdim=True)
-    correlation = (centred[:, 1:] * centred[:, :-1]).mean((1, 2))
-    assert float(correlation.abs().max()) < 5 / 64  # five deviations of a mean over 64² products
-
-
-def test_bumps_are_gaussian_or_have_heavy_tails():
-    """The logarithm of one bump is a polynomial of degree 2 for half of them."""
-    x, y = Grid((64, 64)).points().reshape(-1, 2).unbind(1)
-    terms = torch.stack([torch.ones_like(x), x, y, x * x, x * y, y * y], 1)
-    residuals = []
-    for values in mixtures(seeded(), 100, replace(SQUARE, bumps=1)).flatten(1).double():
-        visible = values > 1e-4
-        if int(visible.sum()) > 100:  # fewer points are fitted by any six terms
-            logs = values[visible].log()[:, None]
-            fit = torch.linalg.lstsq(terms[visible], logs).solution
-            residuals.append(float((terms[visible] @ fit - logs).abs().max()))
-    assert len(residuals) > 60
-    gaussian = sum(value < 2e-3 for value in residuals) / len(residuals)  # single precision
-    assert gaussian == pytest.approx(0.5, abs=5 * (0.25 / len(residuals)) ** 0.5)
-    assert sum(value > 1e-2 for value in residuals) / len(residuals) > 0.9 * (1 - gaussian)
 
 
 # ---- geometry
@@ -165,14 +131,6 @@ def test_fields_have_mean_zero_and_variance_one(dimension, cells):
     assert float(fields.mean(space(fields)).abs().max()) < 1e-4
     assert torch.allclose(fields.std(space(fields), correction=0), torch.ones(20), atol=1e-4)
     assert gaussian_fields(seeded(), 0, cells, dimension).shape == (0, *(cells,) * dimension)
-
-
-def test_one_coefficient_gives_one_cosine():
-    noise = torch.zeros(1, 16, 16)
-    noise[0, 1, 2] = 3
-    x, y = cell_centres(16, 2)
-    expected = 2 * torch.cos(math.pi * x) * torch.cos(2 * math.pi * y)
-    assert torch.allclose(filter_noise(noise, 0.1, 2.0).flatten(), expected, atol=1e-5)
 
 
 def test_a_blur_is_a_gaussian_of_its_width():

@@ -41,16 +41,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Frame:
-    """A class with the kinds in another order."""
-
-    @classmethod
-    def classes_by_kind(cls):
-        return {"square": Square, "round": Round}
-
-
-@dataclass(frozen=True)
-class Round(Shape, Frame):
+class Round(Shape):
     kind: Literal["round"] = "round"
     radius: float = 1.0
 
@@ -59,17 +50,16 @@ class Round(Shape, Frame):
 
 
 @dataclass(frozen=True)
-class Square(Shape, Frame):
+class Square(Shape):
     kind: Literal["square"] = "square"
     side: int = 2
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Fields with a choice of two classes."""
+    """A field with a choice of two classes."""
 
     shape: Shape = field(default_factory=Round)
-    frame: Frame | None = None
 
 
 EVERYTHING = Network("n", "large", True, (-1.5, 2.0), (3, 4, 5), "why", Layer(7, 1e-5))
@@ -133,25 +123,11 @@ def test_invalid_tables_raise(table, message):
         ({}, Drawing(Round())),
         ({"shape": {"radius": 3}}, Drawing(Round(radius=3.0))),
         ({"shape": {"kind": "square", "side": 5}}, Drawing(Square(side=5))),
-        ({"frame": {"side": 5}}, Drawing(frame=Square(side=5))),
     ],
 )
 def test_the_kind_selects_the_class(table, expected):
     assert from_table(Drawing, table) == expected
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        Drawing(Square(side=5)),
-        Drawing(Square(), Round(radius=2.0)),
-    ],
-)
-def test_round_trip_of_kinds(settings):
-    table = to_table(settings)
-    assert table["shape"]["kind"] == settings.shape.kind
-    assert from_table(Drawing, table) == settings
-    assert from_table(Drawing, tomllib.loads(to_toml(table))) == settings
+    assert from_table(Drawing, tomllib.loads(to_toml(to_table(expected)))) == expected
 
 
 @pytest.mark.parametrize(

