@@ -11,7 +11,6 @@ from geonet.numerics import c_transform
 from geonet.numerics.c_transform import (
     Lattice,
     cell_centres,
-    cell_faces,
     push_cells,
     transform,
     transform_with_minimisers,
@@ -102,19 +101,6 @@ def test_transform_of_a_parabola(either_way):
     assert torch.allclose(result, 6 / 5 * coarse.points() ** 2, atol=5e-6)
 
 
-def test_strided_values(either_way):
-    values, at = noise(14, 9).T, [Lattice(0.0, 0.1, 9), Lattice(0.0, 0.1, 14)]
-    assert torch.equal(transform(values, at), transform(values.contiguous(), at))
-
-
-def test_lattices_of_a_grid():
-    grid = Grid((4, 2), (0.0, 1.0), (2.0, 2.0))
-    assert cell_centres(grid) == (Lattice(0.25, 0.5, 4), Lattice(1.25, 0.5, 2))
-    assert cell_centres(grid, beyond=1)[0] == Lattice(-0.25, 0.5, 6)
-    assert cell_faces(grid, parts=2)[1] == Lattice(1.0, 0.25, 5)
-    assert torch.equal(cell_centres(grid)[1].points(), grid.axes()[1])
-
-
 def test_invalid_transforms():
     at = [Lattice(0.0, 0.1, 3)]
     with pytest.raises(InputError, match=r"shape \(4,\) do not match"):
@@ -152,11 +138,6 @@ def test_compiled_and_numpy_pushes_agree_and_keep_mass(shape, both_ways):
     assert torch.allclose(first, second, atol=1e-12)
     assert float(first.sum()) == pytest.approx(float(mass.sum()))
     assert float(first.min()) >= 0
-
-
-def test_shift_by_half_a_cell(either_way):
-    pushed = push_cells(torch.tensor([0.0, 1.0, 0.0]), corners((3,)) + 0.5, (3,))
-    assert pushed.tolist() == [0.0, 0.5, 0.5]
 
 
 def test_stretched_cells_fill_their_image(either_way):

@@ -6,8 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from geonet import Density, Grid
-from geonet.errors import GridError
+from geonet import Grid
 from geonet.numerics.interpolation import CubicSpline, gaussian_blur, resample
 
 
@@ -26,14 +25,6 @@ def test_spline_is_of_fourth_order_everywhere_in_the_box(d, generator):
     errors = [float((spline(points) - smooth(points)).abs().max()) for spline in splines]
     orders = [math.log2(a / b) for a, b in pairwise(errors)]
     assert min(orders) > 3.5, (errors, orders)
-
-
-@pytest.mark.parametrize("d", [1, 2, 3])
-def test_spline_interpolates_the_values_at_the_centres(d, generator):
-    grid = Grid((5, 6, 7)[:d], -1.0, 2.0)
-    values = torch.rand(2, *grid.shape, dtype=torch.float64, generator=generator)
-    at_centres = CubicSpline(values, grid)(grid.points().reshape(-1, d))
-    assert torch.allclose(at_centres, values.reshape(2, -1), atol=1e-12)
 
 
 def test_spline_reproduces_cubics_exactly(generator):
@@ -61,15 +52,6 @@ def test_spline_is_differentiable_in_points_and_values(d, generator):
     for x in (points, separate):
         inputs = (values.requires_grad_(), x.requires_grad_())
         assert torch.autograd.gradcheck(lambda v, p: CubicSpline(v, grid)(p), inputs)
-
-
-def test_each_function_can_have_separate_points(generator):
-    grid = Grid((8, 6), 0.0, 1.0)
-    values = torch.rand(3, 8, 6, dtype=torch.float64, generator=generator)
-    points = torch.rand(3, 10, 2, dtype=torch.float64, generator=generator)
-    together = CubicSpline(values, grid)(points)
-    one_by_one = [CubicSpline(v, grid)(p) for v, p in zip(values, points, strict=True)]
-    assert torch.allclose(together, torch.stack(one_by_one))
 
 
 def test_points_outside_are_moved_to_the_nearest_face():
@@ -103,12 +85,6 @@ def test_resampling_to_halves_and_back_is_the_identity(generator):
     fine = resample(values, Grid((6, 6)), Grid((12, 12)))
     assert torch.allclose(fine[::2, ::2], fine[1::2, 1::2])
     assert torch.allclose(resample(fine, Grid((12, 12)), Grid((6, 6))), values)
-
-
-def test_resampling_to_another_box_is_an_error():
-    density = Density(torch.ones(4), Grid(4, 0, 1))
-    with pytest.raises(GridError, match="the boxes differ"):
-        density.resample(Grid(4, 0, 2))
 
 
 def test_blur_has_the_variance_of_the_kernel_and_reflects_at_the_walls():

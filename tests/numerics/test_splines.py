@@ -22,9 +22,7 @@ from geonet.numerics.splines import (
 )
 
 SINGLE = 1e-6  # matrices are in single precision
-SHAPES = pytest.mark.parametrize(
-    "shape", [(1,), (2,), (9,), (1, 1), (5, 8), (4, 3, 6), (2, 1, 3)], ids=str
-)
+SHAPES = pytest.mark.parametrize("shape", [(1,), (9,), (5, 8), (2, 1, 3)], ids=str)
 
 
 def noise(*shape, seed=7):
@@ -90,12 +88,6 @@ def test_splines_sum_to_one_and_are_flat_at_the_faces():
     assert torch.allclose(normal, torch.zeros(4).double(), atol=1e-12)
 
 
-def test_constant_extension_beyond_the_box():
-    c, x = noise(5), torch.tensor([[0.0], [1.0], [-3.0], [7.0]]).double()
-    value = evaluate_at_points(c, [0.2], x).value
-    assert torch.equal(value[:2], value[2:])
-
-
 def test_interpolation_at_the_centres():
     """Exact for quadratics, of fourth order in h for cosines."""
     x = (torch.arange(30).double() + 0.5) / 30
@@ -156,11 +148,6 @@ def test_level_shapes(shape, sides):
             assert m == n or (n > 4 and m == (n + 1) // 2)
 
 
-def test_fine_spacings_are_coarsened_first():
-    assert level_shapes((64, 8), (1.0, 1.0))[:4] == [(64, 8), (32, 8), (16, 8), (8, 8)]
-    assert level_shapes((64, 32), (1.0, 0.5))[1] == (32, 16)
-
-
 @pytest.mark.parametrize(
     ("shape", "fine"),
     [((1,), (2,)), ((6, 5), (12, 10)), ((4, 6), (4, 12)), ((3, 4, 5), (6, 8, 10))],
@@ -190,18 +177,8 @@ def test_prolongation_to_other_cells_is_of_third_order(coarse, fine):
     assert float((before.gradient - after.gradient).abs().max()) < torch.pi * (torch.pi * h) ** 2
 
 
-def test_prolongation_of_a_quadratic_is_exact():
-    """Except at the faces, at which it is reflected."""
-    coarse = ((torch.arange(20).double() + 0.5) / 20 - 0.3) ** 2
-    points = 0.2 + 0.6 * noise(50, 1)
-    before = evaluate_at_points(coarse, [1 / 20], points)
-    after = evaluate_at_points(prolong_spline(coarse, (27,)), [1 / 27], points)
-    assert torch.allclose(before.value, after.value, atol=SINGLE)
-    assert torch.allclose(after.hessian, torch.full((50, 1, 1), 2.0).double(), atol=1e-3)
-
-
 @pytest.mark.parametrize("make", [prolongation_matrix, lambda m, n: averaging_matrix(n, m)])
-@pytest.mark.parametrize(("coarse", "fine"), [(1, 2), (2, 3), (5, 9), (8, 16), (7, 7)])
+@pytest.mark.parametrize(("coarse", "fine"), [(1, 2), (5, 9), (8, 16)])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_transposed_matrices(make, coarse, fine, axis):
     matrix, shape = make(coarse, fine), [3, 3]
@@ -224,10 +201,3 @@ def test_averaging_matrix(fine, coarse):
     own = (at * 2 * coarse).long()
     sums = torch.zeros(2 * coarse).double().index_add(0, own, values[(at * 2 * fine).long()])
     assert torch.allclose(averages, sums / torch.bincount(own), atol=2e-2)
-
-
-def test_matrices_are_cached_outside_of_inference_mode():
-    assert prolongation_matrix(8, 16) is prolongation_matrix(8, 16)
-    with torch.inference_mode():
-        matrix = prolongation_matrix(1234, 2468)
-    assert not matrix.taps.is_inference()

@@ -28,6 +28,7 @@ def test_all_fifty_pairs_of_the_paper_converge(generator):
     assert max(path.info["residual"]) <= 1e-3
 
 
+@pytest.mark.slow
 def test_solutions_on_64_and_96_cells_agree(generator):
     source, target = mixtures_2d(5, generator), mixtures_2d(5, generator)
     paths = [
@@ -39,7 +40,9 @@ def test_solutions_on_64_and_96_cells_agree(generator):
     assert torch.allclose(paths[0].distance, paths[1].distance, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("d", "n"), [(1, 100), (2, 64), (3, 20)])
+@pytest.mark.parametrize(
+    ("d", "n"), [(1, 100), (2, 64), pytest.param(3, 20, marks=pytest.mark.slow)]
+)
 def test_prescribed_maps_are_found(d, n, generator):
     grid = Grid((n,) * d, 0.0, 2.0)
     means = 0.4 + 1.2 * torch.rand(3, d, dtype=torch.float64, generator=generator)

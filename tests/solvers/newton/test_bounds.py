@@ -49,7 +49,7 @@ def lines(kind, n):
 
 
 @pytest.mark.parametrize("kind", ["positive", "steep", "gaps", "islands"])
-@pytest.mark.parametrize("n", [2, 3, 8, 48])
+@pytest.mark.parametrize("n", [2, 8, 48])
 def test_bounds_on_lines(kind, n):
     source, target = lines(kind, n)
     truth = float(geonet.geodesic(source, target, "quantile").distance)
@@ -89,20 +89,6 @@ def test_bounds_are_tighter_on_finer_grids(name, cells):
     lower, upper = geonet.geodesic(pair.source, pair.target, "midpoint").bounds
     assert is_between(lower, pair.distance, upper, cells)
     assert lower > 0.99 * pair.distance and upper < 1.02 * pair.distance
-
-
-def test_bounds_of_smooth_and_equal_densities():
-    grid = Grid((64, 64))
-    x, y = grid.points().unbind(-1)
-    source = Density(1 + 0.5 * torch.cos(torch.pi * x) * torch.cos(torch.pi * y), grid)
-    target = Density(1.5 - torch.cos(torch.pi * y), grid)
-    path = geonet.geodesic(source, target, "midpoint")
-    lower, upper = path.bounds
-    distance = float(path.distance)
-    assert 0.99 * distance < lower <= distance * (1 + 1e-4) and distance <= upper < 1.02 * distance
-    density = Density(noise(12, 9) + 0.1, Grid((12, 9)))
-    lower, upper = geonet.geodesic(density, density, "midpoint").bounds
-    assert lower == 0 and 0 <= upper < 0.02
 
 
 @pytest.mark.parametrize("shape", [(6,), (5, 8), (3, 4, 5)], ids=str)
@@ -159,12 +145,3 @@ def test_repaired_marginals_have_the_right_moments(shape, sides, blocks):
     expected = float(share @ (centres**2).sum(-1)) + variance
     assert float(held.flatten() @ square) == pytest.approx(expected, abs=1e-6)
     assert bool((square >= (mean**2).sum(-1) - 1e-9).all())  # no negative variance
-
-
-def test_right_marginals_are_not_changed():
-    density, sides = noise(6, 5), (1.0, 0.7)
-    moments = bounds._block_moments(density, (6, 5), sides)
-    mean, square = bounds._repair_marginal(density / density.sum(), moments, sides)
-    centres, variance = cell_moments((6, 5), sides)
-    assert torch.allclose(mean, centres, atol=1e-6)
-    assert torch.allclose(square, (centres**2).sum(-1) + variance, atol=1e-6)

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from benchmarks.pairs import KINDS, draw, exact_pair
-from geonet.numerics.splines import evaluate_at_points, prolong_spline
+from benchmarks.pairs import draw, exact_pair
+from geonet.numerics.splines import evaluate_at_points
 from geonet.solvers.newton import compiled
 from geonet.solvers.newton.iteration import DEFAULT_CONFIG, InitialGuess, MultilevelNewton
 
@@ -39,18 +39,6 @@ def assert_converged(result):
 
 def level_names(result):
     return [name for name, _, _ in result.steps]
-
-
-@needs_kernels
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_pair(kind):
-    """On 64 × 64 cells. Spots are the hardest: they may end just above the tolerance."""
-    source, target = draw(kind, 64)
-    result = NEWTON.solve(source.tensor, target.tensor, SQUARE)
-    assert result.converged == (result.residual <= 2 * TOLERANCE)
-    assert result.converged or (kind == "spots" and result.residual < 0.02)
-    assert result.integrals.source_mass == pytest.approx(1, abs=0.05)
-    assert result.integrals.target_mass == pytest.approx(1, abs=0.05)
 
 
 def test_shift():
@@ -109,15 +97,6 @@ def test_good_guesses_save_levels_and_bad_ones_are_ignored():
         assert result.integrals.distance == pytest.approx(distance, rel=2e-3)
 
 
-@pytest.mark.parametrize("shape", [(5, 7), (33, 32), (200, 100)], ids=str)
-def test_guesses_of_any_shape(shape):
-    sides = (1.0, 0.6)
-    ends = bump((24, 16), sides, (0.4, 0.3)), bump((24, 16), sides, (0.5, 0.3))
-    result = NEWTON.solve(*ends, sides, torch.zeros(shape))
-    assert_converged(result)
-    assert result.coefficients.shape == (24, 16)
-
-
 class Chain(InitialGuess):
     """Guesses on ever smaller cells."""
 
@@ -148,25 +127,6 @@ def test_guesses_are_refined_if_cells_are_too_large(noisy):
     newton = MultilevelNewton(TOLERANCE, max_iterations=1)
     polished = newton.polish(source, target, SQUARE, Chain(*chain))
     assert polished.coefficients.shape == (128, 128) and polished.converged
-
-
-@needs_kernels
-def test_refined_guesses_with_a_lower_dual_value_are_ignored(noisy):
-    source, target, chain = noisy
-    newton = MultilevelNewton(TOLERANCE, max_iterations=3)
-    result = newton.polish(source, target, SQUARE, Chain(chain[0], torch.zeros(64, 64)))
-    assert result.coefficients.shape == (32, 32)
-    alone = newton.polish(source, target, SQUARE, InitialGuess(chain[0]))
-    assert torch.equal(result.coefficients, alone.coefficients)
-
-
-@needs_kernels
-def test_guesses_of_smooth_pairs_are_not_refined():
-    source, target = (bump((32, 32), SQUARE, centre) for centre in ((0.4, 0.4), (0.6, 0.5)))
-    solution = NEWTON.solve(source, target, SQUARE).coefficients
-    chain = Chain(solution, prolong_spline(solution, (64, 64)))
-    result = NEWTON.solve(source, target, SQUARE, chain)
-    assert result.steps == (("32×32", 0, 0),)
 
 
 @needs_kernels
