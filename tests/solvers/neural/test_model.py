@@ -19,7 +19,7 @@ import geonet
 from geonet._toml import to_table
 from geonet.cli import main
 from geonet.errors import ConfigError, FileError, SolverError
-from geonet.solvers.neural import model as opening
+from geonet.solvers.neural import model as model_module
 from geonet.solvers.neural.deeponet import DeepONetSettings, DensityNet
 from geonet.solvers.neural.geonet import GeONet, GeONetSettings
 from geonet.solvers.neural.model import (
@@ -36,32 +36,23 @@ from geonet.solvers.neural.transport.network import TransportNet, TransportSetti
 
 
 @pytest.mark.parametrize(
-    ("settings", "word"),
+    ("kind", "settings", "word"),
     [
-        ({"dimension": 0}, "dimension"),
-        ({"dimension": 4}, "dimension"),
-        ({"sensors": 1}, "sensors"),
-        ({"sensors": 4097}, "sensors"),
-        ({"seen": 0}, "seen"),
-        ({"seen": 31}, "even"),
-        ({"dimension": 3, "sensors": 200, "seen": 102}, "seen"),
-        ({"modes": -2}, "modes"),
-        ({"dimension": 2, "modes": 1026}, "modes"),
-        ({"sensors": 30}, "30 sensors"),
-        ({"width": 0}, "width"),
-        ({"width": MAX_SIZE + 1}, "width"),
-        ({"depth": 101}, "depth"),
+        (TransportSettings, {"dimension": 4}, "dimension"),
+        (TransportSettings, {"sensors": 1}, "sensors"),
+        (TransportSettings, {"seen": 31}, "even"),
+        (TransportSettings, {"dimension": 3, "sensors": 200, "seen": 102}, "seen"),
+        (TransportSettings, {"dimension": 2, "modes": 1026}, "modes"),
+        (TransportSettings, {"sensors": 30}, "30 sensors"),
+        (TransportSettings, {"width": MAX_SIZE + 1}, "width"),
+        (TransportSettings, {"depth": 101}, "depth"),
+        (GeONetSettings, {"dimension": 4}, "dimension"),
+        (GeONetSettings, {"rank": 0}, "rank"),
+        (DeepONetSettings, {"rank": MAX_SIZE + 1}, "rank"),
     ],
 )
-def test_invalid_transport_settings(settings, word):
+def test_invalid_settings(kind, settings, word):
     with pytest.raises(ConfigError, match=word):
-        TransportSettings(**settings)
-
-
-@pytest.mark.parametrize("kind", [GeONetSettings, DeepONetSettings])
-@pytest.mark.parametrize("settings", [{"dimension": 4}, {"rank": 0}, {"rank": MAX_SIZE + 1}])
-def test_invalid_operator_settings(kind, settings):
-    with pytest.raises(ConfigError, match=next(iter(settings))):
         kind(**settings)
 
 
@@ -75,20 +66,13 @@ SMALL = {
 
 
 @pytest.mark.parametrize("kind", SMALL)
-def test_settings_select_the_model_class(kind):
-    for model in (build_model(SMALL[kind], 0), build_model(SMALL[kind])):
-        assert type(model) is kind
-        assert model.settings == SMALL[kind]
-
-
-@pytest.mark.parametrize("kind", SMALL)
-def test_weights_depend_only_on_the_seed(kind):
-    first = build_model(SMALL[kind], 7).state_dict()
+def test_models_depend_on_settings_and_seed(kind):
+    model = build_model(SMALL[kind], 7)
+    assert type(model) is type(build_model(SMALL[kind])) is kind
+    assert model.settings == SMALL[kind]
+    first = model.state_dict()
     torch.rand(3)  # moves torch's own stream
-    again, other = (
-        build_model(SMALL[kind], 7).state_dict(),
-        build_model(SMALL[kind], 8).state_dict(),
-    )
+    again, other = (build_model(SMALL[kind], seed).state_dict() for seed in (7, 8))
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not all(torch.equal(first[name], other[name]) for name in first)
 
@@ -96,25 +80,16 @@ def test_weights_depend_only_on_the_seed(kind):
 TINY = GeONetSettings(
     sensors=12, rank=6, branch=Branch(width=8, depth=3), trunk=Trunk(width=8, depth=3)
 )
-
-
 ARCHITECTURES = {
-    "plain": TINY,
-    "symmetric": dataclasses.replace(TINY, swap_symmetry="both"),
-    "perceptrons": dataclasses.replace(
-        TINY, branch=Branch("mlp", width=8, depth=2), trunk=Trunk("mlp", width=8, depth=2)
-    ),
-    "2D, separable": dataclasses.replace(
+    "perceptrons": dataclasses.replace(TINY, branch=Branch("mlp", 8, 2), trunk=Trunk("mlp", 8, 2)),
+    "3D, separable, ends given": dataclasses.replace(
         TINY,
-        dimension=2,
+        dimension=3,
+        sensors=5,
         swap_symmetry="density",
-        trunk=Trunk("separable", width=8, depth=3, features="fourier", modes=4),
-    ),
-    "3D, cosines": dataclasses.replace(
-        TINY, dimension=3, sensors=3, trunk=Trunk(width=8, depth=3, features="cosines", modes=3)
-    ),
-    "2D, ends given": dataclasses.replace(
-        TINY, dimension=2, sensors=5, ends="given", branch=Branch(width=8, depth=3, modes=4)
+        ends="given",
+        branch=Branch(width=8, depth=3, modes=4),
+        trunk=Trunk("separable", width=8, depth=3, features="fourier", modes=3),
     ),
 }
 
@@ -136,17 +111,15 @@ def line_pair(tmp_path):
 
 @pytest.fixture
 def assert_rejected(line_pair, capsys):
-    """A file is assert_rejected by `load_model`, and with exit code 2 and one line by `geonet`."""
+    """Check that `load_model` raises FileError and `geonet` exits with code 2 and one line."""
 
     def check(file: Path, message: str) -> None:
         with pytest.raises(FileError) as caught:
             load_model(file)
         assert message in str(caught.value)
-        assert str(caught.value)[-1] in ".?"
         assert main(["geodesic", *map(str, line_pair), "--solver", str(file)]) == 2
         out, err = capsys.readouterr()
-        assert out == ""
-        assert err == f"error: {' '.join(str(caught.value).split())}\n"
+        assert (out, err) == ("", f"error: {' '.join(str(caught.value).split())}\n")
 
     return check
 
@@ -164,35 +137,37 @@ def _header(file: Path) -> dict:
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_round_trip(tmp_path, generator, name):
+    """Loaded models are frozen and independent of the file from then on."""
     settings = ARCHITECTURES[name]
     model = build_model(settings, 3)
+    sensors, d = settings.sensors**settings.dimension, settings.dimension
+    model.prepare(torch.rand(100, sensors, generator=generator))
     file = save_model(tmp_path / "model.safetensors", model, {"name": name, "epsilon": 0.25})
     loaded, header = load_model(file)
+    file.write_bytes(bytes(len(file.read_bytes())))  # weights are read, not mapped
     assert loaded.settings == settings
     assert (header["name"], header["epsilon"]) == (name, 0.25)
     assert header["architecture"] == to_table(settings)
-    ends = torch.rand(2, 3, settings.sensors**settings.dimension, generator=generator)
-    z = torch.rand(7, settings.dimension + 1, generator=generator)
-    for ours, theirs in zip(model.coefficients(*ends), loaded.coefficients(*ends), strict=True):
-        assert torch.equal(ours, theirs)
-    for part in ("density", "potential"):
-        assert torch.equal(getattr(model, part).basis(z), getattr(loaded, part).basis(z))
-
-
-def test_input_distribution_round_trip(tmp_path, generator):
-    model = build_model(TINY, 3)
-    model.prepare(torch.rand(100, 12, generator=generator))
-    loaded, _ = load_model(save_model(tmp_path / "model.safetensors", model, {}))
-    asked = 2 * torch.rand(20, 12, generator=generator)
-    assert loaded.usual.is_fitted
-    assert torch.equal(loaded.usual.distance(asked), model.usual.distance(asked))
-    assert torch.equal(loaded.usual(asked), model.usual(asked))
+    assert not loaded.training and loaded.usual.is_fitted
+    assert not any(p.requires_grad for p in loaded.parameters())
+    ends = 2 * torch.rand(2, 3, sensors, generator=generator)
+    z = torch.rand(7, d + 1, generator=generator)
+    results = [
+        [
+            *m.coefficients(*ends),
+            m.density.basis(z),
+            m.potential.basis(z),
+            m.usual.distance(ends[0]),
+        ]
+        for m in (model, loaded)
+    ]
+    assert all(torch.equal(*both) for both in zip(*results, strict=True))
 
 
 def test_older_files_load(file, line_pair):
     """Without input distribution and newer settings; then the errors of the ends are decisive."""
     ends = [geonet.read(end) for end in line_pair]
-    now = geonet.geodesic(*ends, solver=str(file))
+    frames = geonet.geodesic(*ends, solver=str(file)).density([0.0, 0.4]).tensor
     header = _header(file)
     del header["architecture"]["ends"], header["architecture"]["branch"]["modes"]
     old = {k: v for k, v in load_file(file).items() if not k.startswith("usual.")}
@@ -201,34 +176,23 @@ def test_older_files_load(file, line_pair):
     for tested, expected in (({}, None), (good, True), (bad, False)):
         write_tensors(file, old, header | tested)
         model, _ = load_model(file)
-        assert model.settings == TINY
-        assert not model.usual.is_fitted
+        assert model.settings == TINY and not model.usual.is_fitted
         path = geonet.geodesic(*ends, solver=str(file))
         assert path.report.in_distribution is expected
-        assert torch.equal(path.density([0.0, 0.4]).tensor, now.density([0.0, 0.4]).tensor)
+        assert torch.equal(path.density([0.0, 0.4]).tensor, frames)
 
 
-def test_loaded_models_are_frozen(file):
-    model, _ = load_model(file)
-    assert not model.training
-    for parameter in model.parameters():
-        assert not parameter.requires_grad
-        assert (parameter.device.type, parameter.dtype) == ("cpu", torch.float32)
-
-
-def test_missing_empty_and_folder(assert_rejected, tmp_path):
+def test_missing_empty_truncated_and_foreign_files(assert_rejected, file, tmp_path):
     assert_rejected(tmp_path / "nowhere.safetensors", "There is no file")
     (tmp_path / "folder.safetensors").mkdir()
-    assert_rejected(tmp_path / "folder.safetensors", "is a folder; give a file.")
-    (tmp_path / "empty.safetensors").write_bytes(b"")
-    assert_rejected(tmp_path / "empty.safetensors", "is empty; write it again.")
-
-
-@pytest.mark.parametrize("kept", [1, 8, 9, 200, 0.5, 0.9, -1])
-def test_truncated_files(assert_rejected, file, kept):
+    assert_rejected(tmp_path / "folder.safetensors", "is a folder")
     whole = file.read_bytes()
-    file.write_bytes(whole[: kept if isinstance(kept, int) else int(kept * len(whole))])
-    assert_rejected(file, f"Cannot read {file} as a geonet model")
+    for kept in (0, 1, 8, 9, 200, len(whole) // 2, -1):
+        file.write_bytes(whole[:kept])
+        assert_rejected(file, "is empty" if kept == 0 else f"Cannot read {file}")
+    for metadata in (None, {"format": "pt"}, {"geonet": "{}"}):
+        save_file({"weight": torch.zeros(3)}, file, metadata)
+        assert_rejected(file, "is not a geonet model")
 
 
 def test_flipped_bits_are_detected(file):
@@ -236,8 +200,8 @@ def test_flipped_bits_are_detected(file):
     whole = file.read_bytes()
     (length,) = struct.unpack("<Q", whole[:8])
     random = np.random.default_rng(0)
-    header = 8 + random.permutation(length)[:150]
-    weights = 8 + length + random.permutation(len(whole) - 8 - length)[:50]
+    header = 8 + random.permutation(length)[:60]
+    weights = 8 + length + random.permutation(len(whole) - 8 - length)[:30]
     for place in [*range(8), *header, *weights]:
         flipped = bytearray(whole)
         flipped[place] ^= 1 << int(random.integers(8))
@@ -261,32 +225,16 @@ def test_pickles_are_not_executed(assert_rejected, tmp_path):
         pickle.loads(pickle.dumps(Trap()))
 
 
-def test_foreign_safetensors(assert_rejected, tmp_path):
-    file = tmp_path / "model.safetensors"
-    for metadata in (None, {"format": "pt"}, {"geonet": "{}"}):
-        save_file({"weight": torch.zeros(3)}, file, metadata)
-        assert_rejected(file, "holds tensors but is not a geonet model; `geonet train` writes one.")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "has format 2 and kind 'geonet', which this version does not support"),
-        ({"format": None}, "has format None"),
+        ({"format": 2}, "has format 2 and kind 'geonet'"),
         ({"kind": "checkpoint"}, "has format 1 and kind 'checkpoint'"),
-        ({"architecture": None}, "has an invalid architecture"),
         ({"architecture": [1]}, "has an invalid architecture"),
-        ({"architecture": {"ranks": 3}}, "architecture: Unknown key ranks; did you mean 'rank'?"),
-        (
-            {"architecture": {"rank": "6"}},
-            "rank is '6'",
-        ),
-        (
-            {"architecture": {"rank": -6}},
-            "rank is -6",
-        ),
+        ({"architecture": {"ranks": 3}}, "did you mean 'rank'?"),
+        ({"architecture": {"rank": "6"}}, "rank is '6'"),
+        ({"architecture": {"rank": -6}}, "rank is -6"),
         ({"architecture": to_table(dataclasses.replace(TINY, rank=7))}, "do not fit its arch"),
-        ({"architecture": to_table(dataclasses.replace(TINY, dimension=2))}, "do not fit its arch"),
         ({"architecture": to_table(ARCHITECTURES["perceptrons"])}, "do not fit its architecture"),
     ],
 )
@@ -294,28 +242,23 @@ def test_invalid_headers(assert_rejected, file, changes, message):
     assert_rejected(_rewrite(file, _header(file) | changes), message)
 
 
+def test_invalid_weights(assert_rejected, file):
+    """Not finite, additional and missing ones."""
+    name = "density.branches.0.first.bias"
+    tensors = load_file(file)
+    for value in (torch.nan, torch.inf):
+        assert_rejected(_rewrite(file, **{name: torch.full((8,), value)}), f"{name} in {file} are")
+    missing = {k: v for k, v in tensors.items() if k != name}
+    for wrong in (tensors | {"more": torch.zeros(3)}, missing):
+        write_tensors(file, wrong, _header(file))
+        assert_rejected(file, "do not fit its architecture")
+
+
 @pytest.mark.parametrize("epsilon", ["much", [0.1], -1.0, float("nan"), 10**400])
 def test_invalid_epsilon(file, line_pair, epsilon):
-    """Read by the solver, so it has to be sound."""
     _rewrite(file, _header(file) | {"epsilon": epsilon})
     with pytest.raises(FileError, match="epsilon"):
         geonet.geodesic(*map(geonet.read, line_pair), solver=str(file))
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_non_finite_weights(assert_rejected, file, value):
-    name = "density.branches.0.first.bias"
-    _rewrite(file, **{name: torch.full((8,), value)})
-    assert_rejected(file, f"The weights {name} in {file} are not finite")
-
-
-def test_missing_and_additional_weights(assert_rejected, file):
-    _rewrite(file, more=torch.zeros(3))
-    assert_rejected(file, "do not fit its architecture")
-    tensors = load_file(file)
-    del tensors["more"], tensors["density.branches.0.first.bias"]
-    write_tensors(file, tensors, _header(file))
-    assert_rejected(file, "do not fit its architecture")
 
 
 def test_huge_architecture_allocates_nothing(assert_rejected, file):
@@ -328,64 +271,24 @@ def test_huge_architecture_allocates_nothing(assert_rejected, file):
         trunk=Trunk(width=1 << 20, depth=100, features="cosines", modes=1 << 16),
     )
     _rewrite(file, _header(file) | {"architecture": to_table(huge)})
-    before = _resident()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert_rejected(file, "do not fit its architecture")
-    assert _resident() - before < 200e6
+    assert 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < 200e6
 
 
-def _resident() -> int:
-    """Bytes of memory this process has ever held, at most."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def test_weights_are_copied_from_the_file(file):
-    """The weights are read, not mapped: `cp` over the file would change them, or crash."""
-    model, _ = load_model(file)
-    before = [parameter.clone() for parameter in model.parameters()]
-    file.write_bytes(bytes(len(file.read_bytes())))
-    for parameter, value in zip(model.parameters(), before, strict=True):
-        assert torch.equal(parameter, value)
-
-
-LINE = TransportSettings(sensors=8, seen=4, modes=4, width=3, depth=1)
-OTHER = GeONetSettings(
-    sensors=8, rank=4, branch=Branch(width=4, depth=3), trunk=Trunk(width=4, depth=3)
-)
-
-
-@pytest.fixture
-def line_file(tmp_path):
-    return save_model(tmp_path / "model.safetensors", build_model(LINE, 0), {"name": "tiny"})
-
-
-def test_load_cached_returns_model_and_header(line_file):
-    model, header = load_cached(line_file, 1)
-    assert isinstance(model, TransportNet)
-    assert (model.settings, header["name"], header["kind"]) == (LINE, "tiny", "transport")
-
-
-def test_files_are_read_once(line_file, monkeypatch):
-    first, _ = load_cached(line_file, 1)
-    monkeypatch.setattr(opening, "load_model", lambda *_: pytest.fail("read again"))
-    assert load_cached(line_file, 1)[0] is first
-
-
-@pytest.mark.parametrize("how", ["time", "size"])
-def test_changed_files_are_read_again(line_file, how):
-    first, _ = load_cached(line_file, 1)
-    before = line_file.stat().st_mtime_ns
-    save_model(
-        line_file, build_model(LINE, 1), {"name": "tiny" if how == "time" else "another name"}
-    )
-    os.utime(line_file, ns=(before, before + 1 if how == "time" else before))
-    second, _ = load_cached(line_file, 1)
-    assert second is not first
-
-
-def test_other_forms_are_rejected(line_file, tmp_path):
-    other = save_model(tmp_path / "other.safetensors", build_model(OTHER, 0), {})
-    for wrong, kind, named in ((line_file, "geonet", "transport"), (other, "transport", "geonet")):
-        with pytest.raises(SolverError) as caught:
-            load_cached(wrong, 1, kind)
-        assert f"is of the kind '{named}', which this solver does not support" in str(caught.value)
-        assert f"solver={str(wrong)!r}." in str(caught.value)
+def test_cache_of_models(file, monkeypatch):
+    """Files are read once, and again if their time or size changed; other forms are rejected."""
+    first, header = load_cached(file, 1)
+    assert isinstance(first, GeONet) and header["name"] == "tiny"
+    with monkeypatch.context() as patch:
+        patch.setattr(model_module, "load_model", lambda *_: pytest.fail("read again"))
+        assert load_cached(file, 1)[0] is first
+    with pytest.raises(SolverError, match="is of the kind 'geonet'"):
+        load_cached(file, 1, "transport")
+    time = file.stat().st_mtime_ns
+    for name, change in (("tiny", 1), ("another name", 0)):
+        save_model(file, build_model(TINY, 1), {"name": name})
+        os.utime(file, ns=(time, time + change))
+        again, _ = load_cached(file, 1)
+        assert again is not first
+        first, time = again, time + change

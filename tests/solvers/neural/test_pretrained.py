@@ -6,29 +6,20 @@ import pytest
 import torch
 
 import geonet
-from experiments.mnist import as_densities, sample_digits
 from geonet.evaluation import TEST_SETS, sample_pairs
 from geonet.metrics import l1
 from geonet.paths import QUARTERS
+from geonet.solvers.neural.layers import read_sensors
 from geonet.solvers.neural.model import load_model
 from geonet.solvers.neural.pretrained import pretrained_file
 from geonet.training.problems import make_problem
 
 TIMES = [0.0, 0.25, 0.5, 0.75, 1.0]
 
-
 # What the authors' published weights reach on the same families, L1 in percent.
 PUBLISHED = {1: [3.0, 6.5, 7.7, 6.8, 2.9], 2: [4.8, 5.5, 6.2, 5.8, 4.7]}
-NAMES = (
-    "geonet-1d",
-    "geonet-2d",
-    "er-geonet-1d",
-    "er-geonet-2d",
-    "deeponet-1d",
-    "transport-1d",
-    "transport-2d",
-    "transport-3d",
-)
+NAMES = [f"{form}-{d}d" for form in ("geonet", "er-geonet", "transport") for d in (1, 2)]
+NAMES += ["deeponet-1d", "transport-3d"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -43,33 +34,25 @@ def test_files_and_model_cards(name):
     assert all(str(error) in card for error in header["measured"]["test"]["mean"])
 
 
-@pytest.mark.parametrize(("d", "pairs", "truth"), [(1, 50, "quantile"), (2, 4, "monge-ampere")])
-def test_more_accurate_than_the_published_weights(d, pairs, truth):
-    source, target = make_problem(f"mixtures-{d}d").draw_densities(
-        pairs, torch.Generator().manual_seed(31 + d)
-    )
-    exact = geonet.geodesic(source, target, truth).density(TIMES)
-    answer = geonet.geodesic(source, target, f"geonet-{d}d").density(TIMES)
-    errors = 100 * l1(answer, exact).mean(0)
-    assert bool((errors <= torch.tensor(PUBLISHED[d])).all()), errors
-
-
-@pytest.mark.parametrize("name", ["deeponet-1d", "geonet-1d"])
-def test_training_on_equations_equals_training_on_exact_paths(name):
-    """On the paper's family; the authors' weights are off by 3 % at the ends, and 7 between."""
-    ends = make_problem("mixtures-1d").draw_densities(50, torch.Generator().manual_seed(33))
-    exact = geonet.geodesic(*ends, "quantile").density(TIMES)
-    errors = 100 * l1(geonet.geodesic(*ends, name).density(TIMES), exact).mean(0)
-    assert bool((errors < 3).all()), errors
-
-
-@pytest.mark.parametrize(("d", "pairs", "truth"), [(1, 20, "quantile"), (2, 4, "monge-ampere")])
-def test_distance_is_accurate(d, pairs, truth):
-    """An error of H counts squared; docs/models.md has how near it is."""
-    ends = make_problem(f"mixtures-{d}d").draw_densities(pairs, torch.Generator().manual_seed(8))
-    exact = geonet.geodesic(*ends, truth).distance
-    learned = geonet.geodesic(*ends, f"geonet-{d}d").distance
-    assert float((learned / exact - 1).abs().mean()) < 0.03
+@pytest.mark.parametrize(
+    ("name", "pairs", "truth"),
+    [
+        ("geonet-1d", 50, "quantile"),
+        ("deeponet-1d", 50, "quantile"),
+        ("geonet-2d", 4, "monge-ampere"),
+    ],
+)
+def test_more_accurate_than_the_published_weights(name, pairs, truth):
+    """In 1D within 3 %, trained on the equations or on exact paths; so is the distance."""
+    d = int(name[-2])
+    generator = torch.Generator().manual_seed(31 + d)
+    ends = make_problem(f"mixtures-{d}d").draw_densities(pairs, generator)
+    exact, path = geonet.geodesic(*ends, truth), geonet.geodesic(*ends, name)
+    errors = 100 * l1(path.density(TIMES), exact.density(TIMES)).mean(0)
+    limits = torch.tensor(PUBLISHED[d]).clamp(max=3 if d == 1 else 100)
+    assert bool((errors <= limits).all()), errors
+    if name != "deeponet-1d":
+        assert float((path.distance / exact.distance - 1).abs().mean()) < 0.03
 
 
 @pytest.mark.parametrize(("d", "pairs", "truth"), [(1, 10, "quantile"), (2, 3, "monge-ampere")])
@@ -87,18 +70,16 @@ def test_entropic_models_return_a_bridge(d, pairs, truth):
 
 @pytest.mark.parametrize("d", [1, 2])
 def test_narrower_densities_are_out_of_distribution(d):
-    """All of the paper's pairs out of distribution, and hardly any of its own; 95 % are asked."""
-    for name, count in ((f"{d}D random", 20), (f"{d}D OOD", 20)):
+    """At least 95 % of the paper's densities out of distribution, and hardly any of its own."""
+    model, _ = load_model(pretrained_file(f"geonet-{d}d"))
+    for name, least, most in ((f"{d}D random", 0.95, 1.0), (f"{d}D OOD", 0.0, 0.05)):
         case = TEST_SETS[name]
-        mixture = case.family(2 * count, torch.Generator().manual_seed(10))
-        values = mixture.to_density(case.grid).tensor
-        ends = (geonet.Density(part, case.grid) for part in values.chunk(2))
-        foreign = [
-            not usual for usual in geonet.geodesic(*ends, f"geonet-{d}d").report.in_distribution
-        ]
-        assert sum(foreign) <= 1 if "random" in name else sum(foreign) >= 19
+        density = case.family(40, torch.Generator().manual_seed(10)).to_density(case.grid)
+        usual = model.usual(read_sensors([density], model.settings.sensors)[0])
+        assert least <= float(usual.double().mean()) <= most
 
 
+@pytest.mark.slow
 def test_error_estimate_is_calibrated():
     """On average, in and out of distribution; for a single pair up to a factor of two."""
     for name in ("1D random", "1D OOD"):
@@ -108,15 +89,3 @@ def test_error_estimate_is_calibrated():
         ratio = torch.tensor(path.report.error_estimate) / error
         assert 0.7 < float(ratio.median()) < 1.4
         assert float(((ratio > 0.5) & (ratio < 2)).double().mean()) >= 0.9
-
-
-def test_digits_are_oriented_as_in_training():
-    """With rows from the top: lying on their side they fit the network less well."""
-    images = sample_digits().images[::50]
-    solver = geonet.solver("transport-mnist", max_iterations=0)
-    upright, lying = (
-        solver(*(as_densities(end, 1.0, 0.05) for end in (some[:10], some[10:])))
-        for some in (images, images.swapaxes(1, 2))
-    )
-    mismatch = [path.report.mismatch for path in (upright, lying)]
-    assert sum(mismatch[0]) < 0.7 * sum(mismatch[1])

@@ -28,13 +28,51 @@ from geonet.solvers.neural.transport.network import (
 )
 from geonet.training.problems import cartesian_batch, make_problem, sensor_points
 
+DIMENSIONS = [1, 2, 3]
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_symmetric_layers(k, randomised, generator):
+    """One matrix per class, GELU of images; the network commutes with every symmetry."""
+    matrix = hadamard_matrix(2**k)
+    assert torch.equal(matrix, matrix.T)
+    assert torch.allclose(matrix @ matrix, torch.eye(2**k), atol=1e-15)
+    layer, activation = ClassLinear(2**k, 3, 2), ImageGELU(3)
+    images = torch.randn(2**k, 5, 3, generator=generator)
+    products = [part @ weight for part, weight in zip(images, layer.weights, strict=True)]
+    assert torch.allclose(layer(images), torch.stack(products), atol=1e-15)
+    activation.bias.data = torch.randn(3, generator=generator)
+    z = torch.einsum("ij, jbw -> ibw", matrix, images)
+    result = torch.einsum("ij, jbw -> ibw", matrix, activation(z))
+    expected = torch.nn.functional.gelu(images + activation.bias)
+    assert torch.allclose(result, expected, atol=1e-14)
+    mlp = SymmetricMLP(k, inputs=3, width=5, depth=2, outputs=4, output_classes=slice(None))
+    result = randomised(mlp)(images)
+    for symmetry in range(k):
+        flipped = flip_classes(result, symmetry)
+        assert torch.allclose(mlp(flip_classes(images, symmetry)), flipped, atol=1e-13)
+        assert not torch.allclose(result, flipped, atol=1e-2)
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_potential_follows_swap_and_reflections(d, net, densities):
+    """Odd under the swap of the ends; modes change their signs under reflections."""
+    a, b = densities(net), densities(net)
+    there = net.predict(a, b)
+    assert there.shape == (4, 4**d) and there.abs().max() > 1e-3
+    assert torch.allclose(net.predict(b, a), -there, rtol=0, atol=1e-14)
+    for axis in range(d):
+        flipped = (v.reshape(4, *(7,) * d).flip(axis + 1).flatten(1) for v in (a, b))
+        mirrored = net.predict(*flipped)
+        signs = (-1.0) ** frequencies(d, 4)[:, axis]
+        assert torch.allclose(mirrored, signs * there, rtol=0, atol=1e-14)
+        assert not torch.allclose(mirrored, there, rtol=0, atol=1e-3)
+
+
 pytestmark = [
     pytest.mark.usefixtures("double_precision"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),
 ]
-
-
-SYMMETRIES = [1, 2, 3, 4]
 
 
 def flip_classes(z, symmetry):
@@ -43,52 +81,6 @@ def flip_classes(z, symmetry):
     return torch.where(odd.reshape(-1, *(1,) * (z.ndim - 1)), -z, z)
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
-def test_hadamard_matrices(size):
-    matrix = hadamard_matrix(size)
-    assert matrix.shape == (size, size)
-    assert torch.equal(matrix, matrix.T)
-    assert torch.allclose(matrix @ matrix, torch.eye(size), atol=1e-15)
-    assert torch.allclose(matrix.abs(), torch.full((size, size), size**-0.5))
-
-
-def test_one_matrix_per_class(generator):
-    layer = ClassLinear(4, 3, 2)
-    z = torch.randn(4, 5, 3, generator=generator)
-    expected = [part @ weight for part, weight in zip(z, layer.weights, strict=True)]
-    assert torch.allclose(layer(z), torch.stack(expected), atol=1e-15)
-    assert len({tuple(weight.flatten().tolist()) for weight in layer.weights}) == 4
-
-
-@pytest.mark.parametrize("k", SYMMETRIES)
-def test_activation_acts_on_images(k, generator):
-    """A feature whose images are known: every one goes through GELU by itself."""
-    activation = ImageGELU(3)
-    activation.bias.data = torch.randn(3, generator=generator)
-    images = torch.randn(2**k, 5, 3, generator=generator)
-    z = torch.einsum("ij, jbw -> ibw", hadamard_matrix(2**k), images)
-    expected = torch.nn.functional.gelu(images + activation.bias)
-    found = torch.einsum("ij, jbw -> ibw", hadamard_matrix(2**k), activation(z))
-    assert torch.allclose(found, expected, atol=1e-14)
-
-
-def random_mlp(k, randomised, kept=slice(None)):
-    return randomised(SymmetricMLP(k, inputs=3, width=5, depth=2, outputs=4, output_classes=kept))
-
-
-@pytest.mark.parametrize("k", SYMMETRIES)
-def test_network_commutes_with_every_symmetry(k, randomised, generator):
-    mlp = random_mlp(k, randomised)
-    x = torch.randn(2**k, 6, 3, generator=generator)
-    answer = mlp(x)
-    for symmetry in range(k):
-        assert torch.allclose(
-            mlp(flip_classes(x, symmetry)), flip_classes(answer, symmetry), atol=1e-13
-        )
-        assert not torch.allclose(answer, flip_classes(answer, symmetry), atol=1e-2)
-
-
-DIMENSIONS = [1, 2, 3]
 CACHED = (hadamard_matrix, analysis_matrix, parity_classes, coefficient_scale)
 
 
@@ -133,43 +125,12 @@ def frequencies(d, modes):
     return torch.tensor(list(itertools.product(range(modes), repeat=d)))
 
 
-def centres(sensors, d):
-    """Return the positions of the sensors, (m, d)."""
-    return Grid((sensors,) * d).points().reshape(-1, d)
-
-
-def reflected(values, d, axis):
-    """Sensor values (B, m) of the box reflected along an axis."""
-    side = round(values.shape[1] ** (1 / d))
-    return values.reshape(-1, *(side,) * d).flip(axis + 1).flatten(1)
-
-
 @pytest.fixture(params=[False, True], ids=["new", "standardised"])
 def net(request, d, network, densities):
     made = network(d)
     if request.param:
         made.prepare(densities(made, 50))
     return made
-
-
-@pytest.mark.parametrize("d", DIMENSIONS)
-def test_potential_is_odd_under_the_swap(d, net, densities):
-    a, b = densities(net), densities(net)
-    there, back = net.predict(a, b), net.predict(b, a)
-    assert there.shape == (4, 4**d)
-    assert there.abs().max() > 1e-3
-    assert torch.allclose(back, -there, rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("d", DIMENSIONS)
-def test_commutes_with_reflections(d, net, densities):
-    a, b = densities(net), densities(net)
-    straight = net.predict(a, b)
-    for axis in range(d):
-        mirrored = net.predict(reflected(a, d, axis), reflected(b, d, axis))
-        signs = (-1.0) ** frequencies(d, 4)[:, axis]
-        assert torch.allclose(mirrored, signs * straight, rtol=0, atol=1e-14)
-        assert not torch.allclose(mirrored, straight, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
@@ -188,30 +149,21 @@ def test_prepare_standardises_the_modes(d, network, densities):
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
-def test_jets_of_the_basis(d, network, check_jets):
-    net = network(d)
+def test_basis_and_modes(d, network, generator, check_jets):
+    """Cosines and their jets; modes of a series, ∫cos² being ½ along each axis with k > 0."""
+    net, k = network(d), frequencies(d, 4)
 
     def basis(z):
         if not isinstance(z, Tensor):
             return net.basis(z)
-        return torch.cos(math.pi * frequencies(d, 4) * z[..., None, :d]).prod(-1)
+        return torch.cos(math.pi * k * z[..., None, :d]).prod(-1)
 
     check_jets(basis, d)
-
-
-@pytest.mark.parametrize("d", DIMENSIONS)
-def test_analysis_matrix_returns_coefficients(d, generator):
-    """∫cos² is ½ along each axis where k > 0."""
-    k = frequencies(d, 4)
     series = torch.randn(3, len(k), generator=generator)
-    x = centres(6, d)
+    x = Grid((6,) * d).points().reshape(-1, d)
     values = series @ torch.cos(math.pi * k[:, None] * x).prod(-1)
     expected = series * 0.5 ** (k > 0).sum(1)
     assert torch.allclose(values @ analysis_matrix(d, 6, 4, torch.float64), expected, atol=1e-14)
-
-
-@pytest.mark.parametrize("d", DIMENSIONS)
-def test_parity_classes(d):
     order, back = parity_classes(d, 6)
     k = frequencies(d, 6)
     assert order.shape == (2**d, 3**d)
@@ -219,35 +171,6 @@ def test_parity_classes(d):
         for axis in range(d):
             assert (k[members, axis] % 2 == (c >> axis & 1)).all()
     assert torch.equal(order.flatten()[back], torch.arange(6**d))
-
-
-@pytest.mark.parametrize("d", DIMENSIONS)
-def test_skip_connection_keeps_the_modes(d, densities):
-    """With the identity for every class, and nothing else, nothing is out of its place."""
-    net = build_model(settings_of(d, seen=4, modes=4), 0).requires_grad_(False)
-    net.prepare(densities(net, 50))
-    for parameter in net.parameters():
-        parameter.zero_()
-    for weight in net.network.direct.weights:
-        weight.copy_(torch.eye(2**d))
-    a, b = densities(net), densities(net)
-    difference = (a - b) @ analysis_matrix(d, 7, 4, torch.float64) / 2
-    size = 0.1 / (1 + (frequencies(d, 4) ** 2).sum(1)) ** 1.5
-    assert torch.allclose(net.predict(a, b), net.gain * difference * size, atol=1e-15)
-
-
-def test_matrices_of_inference_mode_can_be_trained(densities):
-    net = build_model(settings_of(2), 0)
-    a, b = densities(net), densities(net)
-    with torch.inference_mode():
-        expected = net.predict(a, b)
-    with torch.no_grad():
-        assert torch.equal(net.predict(a, b), expected)
-    found = net.predict(a, b)
-    found.square().sum().backward()
-    # With gradients GELU is torch's own, another formula that rounds otherwise (6e-8).
-    assert torch.allclose(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
-    assert all(p.grad is not None for p in net.parameters())
 
 
 # ---- loss
