@@ -12,7 +12,7 @@ import torch
 import geonet
 from benchmarks.pairs import KINDS, draw
 from geonet import Density, Grid
-from geonet.errors import ConfigError
+from geonet.errors import ConfigError, SolverError
 from geonet.grid import unit_box
 from geonet.metrics import l1
 from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
@@ -210,6 +210,8 @@ def test_model_files_are_solvers(model, d, tmp_path):
 def test_invalid_settings(settings, word):
     with pytest.raises(ConfigError, match=word):
         CascadeSettings(**settings)
+    with pytest.raises(SolverError, match="max_iterations"):
+        geonet.solver("universal-2d", max_iterations=-1)
 
 
 N = 24

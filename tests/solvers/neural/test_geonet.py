@@ -15,7 +15,7 @@ from geonet.grid import unit_box
 from geonet.metrics import l1
 from geonet.mixture import BOX_1D, mixtures_1d
 from geonet.solvers.neural.deeponet import BasisCache
-from geonet.solvers.neural.geonet import GeONetSettings, InputDistribution
+from geonet.solvers.neural.geonet import GeONetPath, GeONetSettings, InputDistribution
 from geonet.solvers.neural.jets import Jet
 from geonet.solvers.neural.layers import combine_cartesian
 from geonet.solvers.neural.model import Branch, Trunk, build_model, save_model
@@ -228,13 +228,15 @@ MOMENTS = [0.0, 0.3, 1.0]
 
 
 @pytest.mark.parametrize("d", [1, 2])
-def test_velocity_is_the_gradient_of_the_potential(d, generator):
-    """By central differences."""
+def test_velocity_is_the_gradient_of_the_potential(d, generator, monkeypatch):
+    """By central differences; chunks of points change nothing."""
     source, target = make_problem(f"mixtures-{d}d").draw_densities(2, generator)
     path = model_of(d).build_path(source, target, "geonet", {})
     length = max(source.grid.lengths)
     points = length * (0.1 + 0.8 * torch.rand(20, d, generator=generator).double())
     velocity, step = path.velocity(MOMENTS, points), 5e-3 * length
+    monkeypatch.setattr(GeONetPath, "chunk_points", 7)
+    assert torch.allclose(path.velocity(MOMENTS, points), velocity, rtol=1e-4, atol=1e-4)
     for i in range(d):
         shift = step * torch.eye(d, dtype=torch.float64)[i]
         above, below = (path.potential(MOMENTS, points + s * shift) for s in (1, -1))

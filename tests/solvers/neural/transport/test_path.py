@@ -171,6 +171,7 @@ def test_save_and_load(potentials, tmp_path, whole):
         options["in_distribution"] = torch.tensor([True, False])
         options["calibration"] = Calibration(0.25, 0.1)
     batch = path_of(mixtures(2, 2, 16), potentials(2, count=2), **options)
+    assert bool(batch.estimate_error().isinf().all()) != whole  # unknown without calibration
     for path in (batch, batch[0]):
         loaded = geonet.load(path.save(tmp_path / "path.npz", times=[0.5]))
         assert isinstance(loaded, CosineGeodesic)
