@@ -93,6 +93,7 @@ def test_values_beyond_floating_point_raise(values, upper):
         (lambda d: Density(d.values, 100), GridError, "grid is 100"),
         (lambda d: Density(d.values, GRID, "drop"), InputError, "missing is 'drop'"),
         (lambda d: Density(d.values, GRID, -1), DensityError, "missing is -1"),
+        (lambda d: Density(d.values, GRID, nodata="0"), InputError, "nodata is"),
         (lambda d: d.resample(Grid((4, 5))), GridError, "box"),
         (lambda d: d.numpy(mass="two"), InputError, "'one' or 'given'"),
         (lambda d: d.plot(cmap="virids"), InputError, "viridis"),

@@ -317,6 +317,9 @@ def test_points_in_one_column(tmp_path, write):
         assert geonet.read(file).grid == Grid(3)
         counts = geonet.read(file, Grid(5), kind="points").numpy(mass="given")
         assert counts.tolist() == [1, 1, 1, 0, 0]
+    np.save(tmp_path / "none.npy", np.ones((0, 2)))
+    with pytest.raises(FileError, match="no rows"):
+        geonet.read(tmp_path / "none.npy", Grid((2, 2)), kind="points")
 
 
 def test_kinds_that_contradict_the_file_raise(write, save_image):

@@ -5,7 +5,7 @@ import torch
 
 import geonet
 from geonet import Density, Grid
-from geonet.errors import GridError, InputError, UnavailableError
+from geonet.errors import FileError, GridError, InputError, UnavailableError
 
 
 @pytest.fixture
@@ -48,6 +48,8 @@ def test_invalid_grids_and_points_raise(pair_2d):
         path.save("a.npz", mass="two")
     with pytest.raises(InputError, match="at least"):
         path.explore("a.html", 0)
+    with pytest.raises(FileError, match="the name of a file"):
+        path.save(3)
 
 
 @pytest.mark.parametrize("quantity", ["distance", "velocity", "potential", "trajectories"])
