@@ -28,7 +28,7 @@ def run_in_process(function: Callable[[Given], Found], given: Given) -> Found:
     try:
         answer, failure = receiver.recv()
     except EOFError:
-        failure = "Its process was killed, for lack of memory perhaps; close other programs."
+        failure = "The process was killed, possibly for lack of memory; free memory and retry."
         raise SolverError(failure) from None
     finally:
         process.kill()  # if this one was interrupted, the other would go on

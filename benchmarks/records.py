@@ -20,7 +20,7 @@ FILE = "benchmark.json"
 
 @dataclass(frozen=True)
 class Seconds:
-    """Over the repeats."""
+    """Statistics of the time in seconds over the repeats."""
 
     median: float
     low_quartile: float

@@ -5,8 +5,8 @@
 Draws on both pads in a headless chromium on this machine, one stroke after the other. A stroke's
 time runs from the event of its pointer to the first picture of the screen that has the new path.
 Then 200 drawings are sent at once, each from a page of its own, to a server in another process.
-Prints the tables and writes them into docs/app.md. Run it by `make app-latency` on an otherwise
-idle machine; it needs Debian's chromium.
+Prints the tables and writes them into docs/app.md. Run it by `make benchmark NAME=app-latency` on
+an otherwise idle machine; it needs Debian's chromium.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Makes 1,000 images of 256² cells as a Zarr store in runs/field-cluster, puts an image between each
 two and writes them to another store: by one process of one thread, and by a `LocalCluster` of two
 such workers. Then it does so again and kills a worker in the middle. Prints the table and writes it
-into docs/fields.md. Run it by `make field-cluster` on an otherwise idle machine.
+into docs/fields.md. Run it by `make benchmark NAME=field-cluster` on an otherwise idle machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Accuracy of gradients of the transport form, relative to monge-ampere.
 
-Writes the table of docs/gradients.md. Run it by `make gradients`.
+Writes the table of docs/gradients.md. Run it by `make benchmark NAME=gradients`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Accuracy of `midpoint`: exact paths, trust, cost against size, large grids.
 
-Writes the tables of docs/midpoint.md. Run it by `make midpoint`, on an idle machine.
+Writes the tables of docs/midpoint.md. Run it by `make benchmark NAME=midpoint`, on an idle machine.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Every variant is the base config of the 1D experiment with one thing changed. Its steps are counted
 out so that all take the same time of one core, schedule included. Prints two tables and writes them
 into docs/training.md: errors in and out of distribution, and how well both equations are solved.
-Run it by `make variants`:
+Run it by `make benchmark NAME=variants`:
 
     python -m benchmarks.studies.training_variants [SECONDS]
 """

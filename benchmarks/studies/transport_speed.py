@@ -3,8 +3,8 @@
 Ratios, taken in one run: a whole path (11 times, 64×64) by transport-2d, alone and in a batch of
 64, against the same without the compiled loops, and against monge-ampere and POT's barycenter from
 scratch; and a training of transport-2d until its validation error at t = ½ is below 5 %, against
-150 cold monge-ampere solves. Writes the tables into docs/transport.md. Run it by `make
-transport-speed` on an otherwise idle machine.
+150 cold monge-ampere solves. Writes the tables into docs/transport.md. Run it by `make benchmark
+NAME=transport-speed` on an otherwise idle machine.
 """
 
 from __future__ import annotations

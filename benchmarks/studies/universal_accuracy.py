@@ -1,7 +1,7 @@
 """Accuracy of `universal-2d`: alone, with three steps of Newton's method, and as a start.
 
-Writes the tables of docs/universal.md. Run it by `make universal`, on an idle machine, with MNIST
-in `GEONET_DATA`.
+Writes the tables of docs/universal.md. Run it by `make benchmark NAME=universal`, on an idle
+machine, with MNIST in `GEONET_DATA`.
 """
 
 from __future__ import annotations
