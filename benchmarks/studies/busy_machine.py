@@ -5,7 +5,8 @@
 Beside each run stand as many endless loops as there are cores, stopped for the idle runs and woken
 for the others, in turn. Everything runs twice, one after the other: with those threads of torch and
 NumPy that come by default, which is what geonet did before, and with those that geonet chooses.
-Writes the table of docs/threads.md. Run it by `make benchmark NAME=busy` on an otherwise idle machine.
+Writes the table of docs/threads.md. Run it by `make benchmark NAME=busy` on an otherwise idle
+machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Accuracy and cost of the exact and entropic solvers, on seeds that no test uses.
 
-Prints the tables and writes them into docs/accuracy.md between their markers. Run it by `make benchmark
-NAME=accuracy` on an otherwise idle machine; it takes some ten minutes, nearly all of them spent in POT's
-debiased barycenter.
+Prints the tables and writes them into docs/accuracy.md between their markers. Run it by `make
+benchmark NAME=accuracy` on an otherwise idle machine; it takes some ten minutes, nearly all of them
+spent in POT's debiased barycenter.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Errors of the shipped models on pairs that no training saw, and the entropic one's against ε.
 
 Prints the tables and writes them into docs/models.md between their markers, with the pictures
-beside them. Run it by `make benchmark NAME=models`; it takes some minutes, most of them for the exact 2D paths.
+beside them. Run it by `make benchmark NAME=models`; it takes some minutes, most of them for the
+exact 2D paths.
 """
 
 from __future__ import annotations

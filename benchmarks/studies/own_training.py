@@ -1,6 +1,7 @@
 """Training on one's own densities, from random weights or from the weights of universal-2d.
 
-Writes a table of docs/training.md. Run it by `make benchmark NAME=own-training`, on an idle machine.
+Writes a table of docs/training.md. Run it by `make benchmark NAME=own-training`, on an idle
+machine.
 """
 
 from __future__ import annotations

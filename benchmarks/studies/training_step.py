@@ -3,8 +3,8 @@
 Both train the paper's 1D (or 2D) networks on the paper's losses. The paper's algorithm draws 2,000
 triples (pair, point, boundary point) and differentiates by nested autograd; ours draws 64 pairs and
 512 points and meets them all. Prints the time per step and per residual, medians of interleaved
-repetitions, and writes them into docs/training.md. Run it by `make benchmark NAME=training-step` on an otherwise
-idle machine.
+repetitions, and writes them into docs/training.md. Run it by `make benchmark NAME=training-step` on
+an otherwise idle machine.
 """
 
 from __future__ import annotations

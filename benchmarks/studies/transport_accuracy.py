@@ -1,8 +1,8 @@
 """Errors of the transport models on pairs that no training saw, and whether their report is right.
 
 Prints the tables and writes them into docs/transport.md between their markers, with the picture of
-estimated against true errors. Run it by `make benchmark NAME=transport`; most of its minutes go into the exact
-paths.
+estimated against true errors. Run it by `make benchmark NAME=transport`; most of its minutes go
+into the exact paths.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Pairs beyond the transport form, and the reports on them.
 
-Writes a table and a picture into docs/transport.md. Run it by `make benchmark NAME=transport-failures`.
+Writes a table and a picture into docs/transport.md. Run it by `make benchmark
+NAME=transport-failures`.
 """
 
 from __future__ import annotations

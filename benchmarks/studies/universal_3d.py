@@ -1,7 +1,7 @@
 """Accuracy of `universal-3d` at 32³: alone, and as a start for Newton's method.
 
-Writes a table of docs/universal.md. Run it by `make benchmark NAME=universal-3d`, on an idle machine. A file of
-another model may follow: it is measured instead, and the page stays as it is.
+Writes a table of docs/universal.md. Run it by `make benchmark NAME=universal-3d`, on an idle
+machine. A file of another model may follow: it is measured instead, and the page stays as it is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The densities of the family anything-2d: a row for each kind, and some pairs.
 
-Writes docs/images/anything-2d.png, which docs/anything.md shows. Run it by `make benchmark NAME=anything`.
+Writes docs/images/anything-2d.png, which docs/anything.md shows. Run it by `make benchmark
+NAME=anything`.
 """
 
 from __future__ import annotations

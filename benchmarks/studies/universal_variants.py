@@ -1,8 +1,8 @@
 """Networks for any two densities, trained for the same time: a single pass, or a cascade.
 
 All have the same time, pairs, loss and optimizer; they are measured on kinds of pairs that none was
-trained on. Prints a table and writes it into docs/universal.md. Run it by `make benchmark NAME=universal-variants`
-on an otherwise idle machine.
+trained on. Prints a table and writes it into docs/universal.md. Run it by `make benchmark
+NAME=universal-variants` on an otherwise idle machine.
 """
 
 from __future__ import annotations

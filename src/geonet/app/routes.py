@@ -301,7 +301,7 @@ async def _handle_bug(_request: Request, _error: Exception) -> Response:
 
 
 # Protection against other web sites that are open in the same browser: they can send requests to
-# this machine, but cannot choose the headers Host and Origin. TrustedHostMiddleware checks the first.
+# this machine, but cannot choose the headers Host and Origin. TrustedHostMiddleware checks Host.
 
 
 class SameOriginMiddleware:
