@@ -18,7 +18,7 @@ def test_normalises_a_copy_and_keeps_the_given_mass(size):
     assert density.values.sum() * GRID.cell_volume == pytest.approx(1, abs=1e-14)
     assert density.mass == pytest.approx(mass)
     assert np.array_equal(np.asarray(density), density.values)
-    assert np.asarray(density, dtype=np.float32).dtype == np.float32
+    assert np.array(density, dtype=np.float32, copy=True).dtype == np.float32
     assert np.allclose(density.numpy(mass="given") / size, expected / size)
 
 

@@ -364,7 +364,7 @@ def test_the_example_converges():
     lines = subprocess.run(example, capture_output=True, text=True, check=True).stdout.splitlines()
     losses = [float(line.split(":")[1]) for line in lines if line.startswith(" transport, step")]
     assert losses == sorted(losses, reverse=True) and losses[-1] < 1e-3
-    assert " transport: the lumps are within 0.00 of the goal" in lines
+    assert " transport: the components are within 0.00 of the goal" in lines
 
 
 # ---- Reports, files and figures

@@ -209,6 +209,7 @@ UNCONVERGED = {"converged": False}
     [
         ({}, "Distance certified within 0.5 %"),
         ({"error_estimate": 0.3}, "Expect errors of about 30 %"),
+        ({"error_estimate": 2.0}, "Not reliable: expect errors of about 200 %"),
         (WIDE, "The error between the ends is unknown"),
         ({"solver": "quantile"}, "The path is exact for densities"),
         ({"distance": 0.0, "distance_lower_bound": 0.0, "error_estimate": 0.0}, "Nothing moves"),
@@ -249,6 +250,7 @@ def test_sentences(entries, sentence):
         ({"error_estimate": 0.31}, "gaussian_blur"),
         ({"info": UNCONVERGED | {"stopped after": "3 s"}}, "a larger time_limit"),
         ({"info": UNCONVERGED, "dimension": 1}, "'quantile'"),
+        ({"solver": "back-and-forth", "info": UNCONVERGED}, "a larger max_iterations"),
         ({"solver": "back-and-forth", "mismatch": 0.35}, "Compare with solver='midpoint'"),
         ({"solver": "transport-2d", "error_estimate": 0.47}, "Choose solver='midpoint'"),
         ({"solver": "schrodinger", "blur": 20.0}, "a smaller epsilon"),

@@ -109,6 +109,8 @@ def test_bad_files(run_failing, write, image_pair):
         (("--missing", "zero"), "--missing is 'zero'"),
         (("--invert",), "--invert is for images and"),
         (("--resolution", "100000000", "-o", "x.npz"), "give a smaller --resolution"),
+        (("-o", "nowhere/x.png"), "folder nowhere does not exist; create it first"),
+        (("-o", 300 * "x" + ".png"), "give another name"),
         (("-o", "x.jpeg"), "Cannot write x.jpeg: give a name that ends in .png, .npz, .gif"),
     ],
 )

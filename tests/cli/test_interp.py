@@ -183,6 +183,7 @@ def test_other_calendars_and_unsorted_frames(run, rain):
         (("words.nc", "--every", "2min", "-o", "a.nc"), "Cannot read words.nc as NetCDF or Zarr"),
         (("rain.nc", "--every", "2min", "-o", "a.png"), "give a name that ends in .nc or .zarr"),
         (("rain.nc", "--every", "2min", "-o", "rain.nc"), "rain.nc exists; remove it"),
+        (("rain.nc", "--every", "2min", "-o", "no/a.nc"), "The folder no does not exist"),
         (("rain.nc", "--every", "soon", "-o", "a.nc"), "--every is 'soon'; give a duration"),
         (("rain.nc", "--every", "1ns", "-o", "a.nc"), "--every 1ns gives 2.4e+12 frames"),
         (("no times.nc", "--every", "5", "-o", "a.nc"), "times hold 1 without a value"),

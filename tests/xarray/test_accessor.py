@@ -107,7 +107,7 @@ def test_one_to_three_spatial_dimensions(spots, cells):
 
 
 def test_totals_are_interpolated_linearly(rain):
-    shares = np.array([0.2, 0.5, 0.9])
+    shares = np.array([0.0, 0.2, 0.5, 0.9])
     times = START + (600 * shares).astype(int) * np.timedelta64(1, "s")
     totals = rain.geonet.interp(time=times).sum(("y", "x"))
     first, last = rain.sum(("y", "x")).values[:2]
