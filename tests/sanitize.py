@@ -23,7 +23,6 @@ SOURCES = ROOT / "src/geonet/numerics/kernels"
 TESTS = (
     "tests/numerics/test_c_transform.py",
     "tests/solvers/newton/test_compiled.py",
-    "tests/solvers/neural/test_compiled_unet.py",
     "tests/solvers/neural/test_unet.py",
     "tests/solvers/neural/transport/test_compiled.py",
 )

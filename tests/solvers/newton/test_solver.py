@@ -11,7 +11,8 @@ from benchmarks.pairs import KINDS, draw, exact_pair
 from geonet import Density, Grid
 from geonet.errors import ConvergenceWarning, SolverError
 from geonet.metrics import l1, mass_error
-from geonet.solvers.newton import Midpoint, compiled, iteration
+from geonet.solvers.newton import compiled, iteration
+from geonet.solvers.newton.solver import Midpoint
 
 QUARTERS = (0.25, 0.5, 0.75)
 # L1 at 64², in percent, at the quarters: cells along a rim or along a kink of the potential.

@@ -17,7 +17,3 @@ the order of a call:
 - `path`: densities, velocities and distance from u, and their gradients;
 - `bounds`: lower and upper bounds of W2 that hold for any u (`BoundsConfig`).
 """
-
-from geonet.solvers.newton.solver import Midpoint
-
-__all__ = ["Midpoint"]
