@@ -35,7 +35,9 @@ def seeded(seed=3):
 # ---- registry
 
 
-@pytest.mark.parametrize("name", list_problems())
+@pytest.mark.parametrize(
+    "name", [name for name in list_problems() if name not in ("clouds", "digits", "digit-codes")]
+)
 def test_every_registered_problem_draws_pairs_on_a_cube(name):
     problem = make_problem(name)
     d = int(name[-2])

@@ -109,10 +109,10 @@ export class Pad {
     const { canvas } = this;
     canvas.addEventListener("pointerdown", (event) => {
       canvas.setPointerCapture(event.pointerId);
-      this.startStroke(this.positionOf(event));
+      this.startStroke(this.findPosition(event));
     });
     canvas.addEventListener("pointermove", (event) => {
-      if (this.last) for (const move of listMoves(event)) this.continueStroke(this.positionOf(move));
+      if (this.last) for (const move of listMoves(event)) this.continueStroke(this.findPosition(move));
     });
     for (const end of ["pointerup", "pointercancel"]) {
       canvas.addEventListener(end, () => {
@@ -155,7 +155,7 @@ export class Pad {
     this.draw();
   }
 
-  positionOf(event) {
+  findPosition(event) {
     const box = this.canvas.getBoundingClientRect();
     return [(event.clientY - box.top) / box.height, (event.clientX - box.left) / box.width];
   }
