@@ -126,7 +126,7 @@ def test_frames_and_particles_move_along_straight_lines():
 
 def test_results_without_compiled_loops_are_the_same(monkeypatch):
     if not transforms.is_available():
-        pytest.skip("the loops were not compiled here")
+        pytest.skip("needs compiled kernels")
     grid = Grid((20, 24))
     ends = disc(grid), disc(grid, apart=0.15)
     first = solve(*ends)
