@@ -115,20 +115,24 @@ def count_in_cells(points: Tensor, weights: Tensor, grid: Grid) -> Tensor:
     return torch.zeros(grid.size, dtype=torch.float64).index_add(0, index, weights).view(grid.shape)
 
 
-def deposit(centres: Tensor, mass: Tensor, size: tuple[float, ...], grid: Grid) -> Tensor:
+def deposit(centres: Tensor, mass: Tensor, size: Tensor | tuple[float, ...], grid: Grid) -> Tensor:
     """Return the density (*grid.shape) of boxes with centres (P, d), masses (P,) and side lengths.
+
+    The side lengths are (d,), or (P, d) if they differ between the boxes.
 
     Every cell takes the share of each box that overlaps it, so mass is exact; the part beyond a
     face stays in the outermost cell. Differentiable in the centres and the masses.
     """
-    indices, shares = [], []
+    sizes, indices, shares = torch.as_tensor(size, dtype=torch.float64), [], []
     for i, (n, h) in enumerate(zip(grid.shape, grid.spacing, strict=True)):
-        low = (centres[:, i] - size[i] / 2 - grid.lower[i]) / h  # in cells
-        offsets = torch.arange(math.ceil(size[i] / h) + 1, dtype=torch.float64)
+        width = (sizes[..., i] / h).clamp(min=1e-9)  # in cells
+        low = (centres[:, i] - grid.lower[i]) / h - width / 2
+        offsets = torch.arange(math.ceil(float(width.max())) + 1, dtype=torch.float64)
         cell = low.floor()[:, None] + offsets
-        high = low + size[i] / h
+        high = low + width
         overlap = torch.minimum(high[:, None], cell + 1) - torch.maximum(low[:, None], cell)
-        shares.append(overlap.clamp(min=0) * (h / size[i]))
+        overlap = overlap.clamp(min=0)
+        shares.append(overlap / overlap.sum(1, keepdim=True))
         indices.append(cell.long().clamp(0, n - 1))
     total = torch.zeros(grid.size, dtype=torch.float64)
     for offsets in product(*(range(share.shape[1]) for share in shares)):
