@@ -56,12 +56,12 @@ def main(arguments: list[str]) -> int:
 def compile_kernels(directory: Path) -> None:
     """Compile the default build and the one for this processor with both sanitizers."""
     native = torch.backends.cpu.get_cpu_capability().lower()
-    kernels = ["cosine_paths.c", "multigrid.c", "newton_residual.c", "unet.c"]
+    kernels = ["bounds.c", "cosine_paths.c", "multigrid.c", "newton_residual.c", "unet.c"]
     # As in pyproject.toml: with -ffast-math, and with the OpenMP of torch.
     fast = ["-fopenmp", "-ffast-math", "-fno-finite-math-only"]
     machines = {"default": (), native: MACHINES.get(native, ())}
     builds = {f"_kernels_{name}": (kernels, [*fast, *own]) for name, own in machines.items()}
-    builds["_c_transform"] = (["c_transform.c"], [])
+    builds["_c_transform"] = (["c_transform.c"], ["-fopenmp"])
     running = [
         subprocess.Popen(
             ["gcc", *FLAGS, *flags, "-o", str(directory / f"{name}.so"), *sources], cwd=SOURCES

@@ -23,11 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from geonet._threads import threads_for
 from geonet.errors import InputError
 from geonet.grid import Grid
 from geonet.numerics.kernels import load_extension
 
-VERSION = 2  # interface of c_transform.c
+VERSION = 3  # interface of c_transform.c
+POINTS_PER_THREAD = 8192  # work that makes up for waking one more thread
 
 
 @dataclass(frozen=True)
@@ -159,8 +161,10 @@ def _transform_axis_c(
     result = torch.empty(shape, dtype=torch.float64)
     indices = torch.empty(shape if with_indices else [0], dtype=torch.int64)
     index_address = indices.data_ptr() if with_indices else None
+    threads = max(1, min(threads_for(values.numel()), values.numel() // POINTS_PER_THREAD))
+    arrays = values.data_ptr(), result.data_ptr(), index_address
     transform_c = _available_library().geonet_c_transform
-    if transform_c(values.data_ptr(), result.data_ptr(), index_address, outer, inner, cells, *to):
+    if transform_c(*arrays, outer, inner, cells, *to, threads):
         raise MemoryError(f"Not enough memory for a c-transform of {cells} to {to.points} points.")
     return result, indices
 
@@ -300,7 +304,9 @@ def _library() -> ctypes.CDLL | None:
     if version != VERSION:
         return None
     pointer, int64, double = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-    library.geonet_c_transform.argtypes = [*[pointer] * 3, *[int64] * 4, *[double] * 3]
+    library.geonet_c_transform.argtypes = [
+        *[pointer] * 3, *[int64] * 4, *[double] * 3, ctypes.c_int32,
+    ]  # fmt: skip
     library.geonet_c_transform.restype = ctypes.c_int32
     library.geonet_push_cells.argtypes = [*[pointer] * 5, ctypes.c_int32]
     library.geonet_push_cells.restype = None

@@ -1,7 +1,7 @@
 /* c-transforms with the squared distance, and push-forward of cell masses.
 
    c_transform.py has the same in torch and NumPy, documents the functions and checks their
-   arguments. Compiled without -ffast-math, because values may be infinite, and without threads. */
+   arguments. Compiled without -ffast-math, because values may be infinite. */
 
 #include <math.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@
 #define NEXT_SAMPLE 0.53
 #define INLINE static inline __attribute__((always_inline))
 
-int32_t geonet_c_transform_version = 2;
+int32_t geonet_c_transform_version = 3;
 
 /* ---- min_j f_j + a(p − j)² at positions p = first + i·step, all in units of the spacing of
    j */
@@ -59,38 +59,50 @@ static void transform_row(const double *f, const Axis *axis, int64_t *active, do
     }
 }
 
+/* The columns c … c + COLUMNS of one block (from, inner) of values. */
+static void transform_columns(const double *values, double *answer, int64_t *index, int64_t inner,
+                              int64_t c, const Axis *axis, double *reals, int64_t *indices) {
+    const int64_t from = axis->from, to = axis->to;
+    const int64_t wide = inner - c < COLUMNS ? inner - c : COLUMNS;
+    double *starts = reals, *in = starts + from, *out = in + COLUMNS * from;
+    int64_t *active = indices, *minimisers = active + from;
+    for (int64_t j = 0; j < from; j++)
+        for (int64_t b = 0; b < wide; b++) in[b * from + j] = values[j * inner + c + b];
+    for (int64_t b = 0; b < wide; b++)
+        transform_row(in + b * from, axis, active, starts, out + b * to,
+                      index ? minimisers + b * to : NULL);
+    for (int64_t i = 0; i < to; i++)
+        for (int64_t b = 0; b < wide; b++) {
+            answer[i * inner + c + b] = out[b * to + i];
+            if (index) index[i * inner + c + b] = minimisers[b * to + i];
+        }
+}
+
 /* Along the middle axis of values (outer, from, inner): minima, and minimisers, (outer, to,
    inner). Returns 1 if memory runs out. */
 int32_t geonet_c_transform(const double *values, double *answer, int64_t *index, int64_t outer,
                            int64_t inner, int64_t from, int64_t to, double first, double step,
-                           double weight) {
+                           double weight, int32_t threads) {
     const Axis axis = {from, to, first, step, weight};
-    double *reals = malloc(sizeof(double) * (size_t)(COLUMNS * (from + to) + from));
-    int64_t *indices = malloc(sizeof(int64_t) * (size_t)(COLUMNS * to + from));
-    if (!reals || !indices) {
+    const int64_t blocks = (inner + COLUMNS - 1) / COLUMNS, all = outer * blocks;
+    int32_t failed = 0;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int32_t part = 0; part < threads; part++) {
+        double *reals = malloc(sizeof(double) * (size_t)(COLUMNS * (from + to) + from));
+        int64_t *indices = malloc(sizeof(int64_t) * (size_t)(COLUMNS * to + from));
+        if (!reals || !indices)
+#pragma omp atomic write
+            failed = 1;
+        else
+            for (int64_t k = all * part / threads; k < all * (part + 1) / threads; k++) {
+                const int64_t o = k / blocks, c = k % blocks * COLUMNS;
+                transform_columns(values + o * from * inner, answer + o * to * inner,
+                                  index ? index + o * to * inner : NULL, inner, c, &axis, reals,
+                                  indices);
+            }
         free(reals), free(indices);
-        return 1;
     }
-    double *starts = reals, *in = starts + from, *out = in + COLUMNS * from;
-    int64_t *active = indices, *minimisers = active + from;
-    for (int64_t o = 0; o < outer; o++) {
-        for (int64_t c = 0; c < inner; c += COLUMNS) {
-            const int64_t wide = inner - c < COLUMNS ? inner - c : COLUMNS;
-            for (int64_t j = 0; j < from; j++)
-                for (int64_t b = 0; b < wide; b++)
-                    in[b * from + j] = values[(o * from + j) * inner + c + b];
-            for (int64_t b = 0; b < wide; b++)
-                transform_row(in + b * from, &axis, active, starts, out + b * to,
-                              index ? minimisers + b * to : NULL);
-            for (int64_t i = 0; i < to; i++)
-                for (int64_t b = 0; b < wide; b++) {
-                    answer[(o * to + i) * inner + c + b] = out[b * to + i];
-                    if (index) index[(o * to + i) * inner + c + b] = minimisers[b * to + i];
-                }
-        }
-    }
-    free(reals), free(indices);
-    return 0;
+    return failed;
 }
 
 /* ---- mass of cells, pushed by a map that is multilinear in each cell */
