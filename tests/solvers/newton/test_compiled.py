@@ -76,7 +76,8 @@ def evaluate(hierarchy, shape, curvature, min_width=0.0):
 
 def compute_step(system):
     right = noise(*system.shape, seed=3) - 0.5
-    step = system.compute_step(right, 0.03 / math.prod(SIDES[system.shape]), 1e-5, 60)
+    damping = 0.03 / math.prod(SIDES[system.shape])
+    step = system.compute_step(right, damping, 1e-5, 60, local_damping=0.01)
     return step - step.mean()
 
 

@@ -67,7 +67,7 @@ def test_folds_have_negative_determinants():
     det, cofactor, folds = signed_det_and_cofactor(matrix)
     assert bool(folds.all())
     assert det.tolist() == [-6.0, -6.0, 0.0]
-    expected = torch.diag_embed(torch.tensor([[3.0, 0.0], [0.0, 0.0], [1.0, 0.0]]).double())
+    expected = torch.diag_embed(torch.tensor([[3.0, 2.0], [3.0, 2.0], [1.0, 0.0]]).double())
     assert torch.allclose(cofactor, expected)
     line, one, _ = signed_det_and_cofactor(torch.tensor([[[-0.5]]]).double())
     assert line.tolist() == [-0.5] and one.tolist() == [[[1.0]]]

@@ -551,19 +551,55 @@ static void cycle(Hierarchy *h, int l, const float *b, float *x) {
     smooth(h, level, b, x, 0);
 }
 
-/* Prepare all levels, after adding `damping` to A on the finest one. */
-void geonet_multigrid_prepare(Hierarchy *h, const double *step, double damping) {
+/* out = maximum of a field over each cell and its neighbours along one axis. */
+static void neighbour_maximum(const Grid *grid, int axis, const float *in, float *out) {
+    int64_t inner = 1;
+    const int32_t n = grid->shape[axis];
+    for (int a = axis + 1; a < 3; a++) inner *= grid->shape[a];
+    for (int64_t row = 0; row < grid->cells / inner; row++) {
+        const int64_t before = row % n > 0 ? inner : 0, after = row % n < n - 1 ? inner : 0;
+        const float *from = in + row * inner;
+        float *to = out + row * inner;
+#pragma omp simd
+        for (int64_t j = 0; j < inner; j++) {
+            const float side = from[j - before] > from[j + after] ? from[j - before] : from[j + after];
+            to[j] = from[j] > side ? from[j] : side;
+        }
+    }
+}
+
+/* Add to A on the finest level: damping + local_damping times the largest |residual| per volume of
+   a cell and its neighbours. */
+static void add_damping(Hierarchy *h, const double *step, double damping, double local_damping,
+                        const float *residual) {
     Level *finest = &h->level[0];
     const int64_t cells = finest->grid.cells;
     const int d = h->d, m = entries(d);
-    double share = 1.0 / (1 << d);
-    for (int a = 0; a < d; a++) share *= step[a];
+    double volume = 1;
+    for (int a = 0; a < d; a++) volume *= step[a];
+    float *field = finest->scratch, *spare = field + cells;
+    for (int64_t i = 0; i < cells; i++)
+        field[i] = (float)(damping + local_damping / volume * fabsf(residual[i]));
+    for (int axis = 3 - d; axis < 3; axis++) {
+        neighbour_maximum(&finest->grid, axis, field, spare);
+        float *swap = field;
+        field = spare;
+        spare = swap;
+    }
     for (int point = 0; point < 1 << d; point++)
         for (int a = 0; a < d; a++) {
-            const float added = (float)(damping * share / (step[a] * step[a]));
+            const float share = (float)(volume / (1 << d) / (step[a] * step[a]));
             float *plane = finest->weights + (int64_t)(point * m + diagonal_entry(d, a)) * cells;
-            for (int64_t i = 0; i < cells; i++) plane[i] += added;
+#pragma omp simd
+            for (int64_t i = 0; i < cells; i++) plane[i] += share * field[i];
         }
+}
+
+/* Prepare all levels, after adding the damping to A on the finest one. */
+void geonet_multigrid_prepare(Hierarchy *h, const double *step, double damping,
+                              double local_damping, const float *residual) {
+    const int d = h->d;
+    add_damping(h, step, damping, local_damping, residual);
     for (int l = 0; l < h->levels; l++) {
         Level *level = &h->level[l];
         if (l > 0) coarsen(d, level - 1, level, h->coarsening);

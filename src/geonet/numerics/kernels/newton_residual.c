@@ -10,7 +10,7 @@
 
 #include "quadratic.h"
 
-#define VERSION 4 /* increment with every change of the interface to compiled.py */
+#define VERSION 5 /* increment with every change of the interface to compiled.py */
 
 #define MIN_WIDTH 1e-3f /* of deposited boxes, in cells of a frame */
 
@@ -23,7 +23,7 @@ typedef struct {
 } Problem;
 
 /* Minus the product of |eigenvalues| of a packed symmetric matrix that is not positive
-   definite, and its cofactors with negative eigenvalues set to zero, by Jacobi rotations. */
+   definite, and the cofactors of the matrix with |eigenvalues|, by Jacobi rotations. */
 static double folded_determinant(const int d, const double *m, double *cof) {
     double a[3][3], v[3][3] = {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}, w[3] = {1, 1, 1};
     if (d == 1) {
@@ -58,7 +58,7 @@ static double folded_determinant(const int d, const double *m, double *cof) {
             }
     double det = -1;
     for (int i = 0; i < d; i++) {
-        w[i] = a[i][i] > 0 ? a[i][i] : 0;
+        w[i] = fabs(a[i][i]);
         det *= fabs(a[i][i]);
     }
     e = 0;

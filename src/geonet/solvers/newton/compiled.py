@@ -200,10 +200,19 @@ class CompiledNewtonSystem:
         return residual, list(integrals)
 
     def compute_step(
-        self, residual: Tensor, damping: float, tolerance: float, max_iterations: int
+        self,
+        residual: Tensor,
+        damping: float,
+        tolerance: float,
+        max_iterations: int,
+        local_damping: float = 0.0,
     ) -> Tensor:
-        self.owner.library.geonet_multigrid_prepare(self._hierarchy, self._steps, damping)
-        return self.solve(residual, tolerance, max_iterations)
+        r = residual.to(torch.float32).contiguous()
+        assert r.shape == self.shape
+        self.owner.library.geonet_multigrid_prepare(
+            self._hierarchy, self._steps, damping, local_damping, r.data_ptr()
+        )
+        return self.solve(r, tolerance, max_iterations)
 
     def solve(self, right: Tensor, tolerance: float, max_iterations: int) -> Tensor:
         b = right.to(torch.float32).contiguous()
@@ -310,7 +319,7 @@ def _set_densities(
 def _declare(library: ctypes.CDLL) -> bool:
     """Declare the functions of a library; return whether it was built for these structures."""
     multigrid = [MAX_LEVELS, ctypes.sizeof(_Level), ctypes.sizeof(_Hierarchy)]
-    version, block = 4, 32
+    version, block = 5, 32
     residual = [version, block, ctypes.sizeof(_Grid), ctypes.sizeof(_Problem)]
     try:
         for name, numbers in (
@@ -322,7 +331,7 @@ def _declare(library: ctypes.CDLL) -> bool:
     except ValueError:
         return False
     hierarchy, problem = ctypes.POINTER(_Hierarchy), ctypes.POINTER(_Problem)
-    library.geonet_multigrid_prepare.argtypes = [hierarchy, _pointer, _double]
+    library.geonet_multigrid_prepare.argtypes = [hierarchy, _pointer, _double, _double, _pointer]
     library.geonet_multigrid_prepare.restype = None
     library.geonet_multigrid_solve.argtypes = [hierarchy, *[_pointer] * 3, _double, _int32]
     library.geonet_multigrid_solve.restype = _int32

@@ -36,6 +36,7 @@ class NewtonConfig:
     """Tuning parameters of the iteration; residuals are shares of the mass."""
 
     damping: float = 0.1  # first and smallest damping λ, relative to the uniform density
+    local_damping: float = 10.0  # ratio of damping by the residual nearby to λ
     max_damping: float = 30.0  # damping above which the iteration stops
     fine_residual: float = 0.002  # residual below which the damping may be smaller
     fine_damping: float = 0.03  # smallest damping below this residual
@@ -397,7 +398,11 @@ class NewtonIteration:
                 break
             self._report(size)
             step = system.compute_step(
-                residual, damping * self.uniform, config.linear_tolerance, config.linear_iterations
+                residual,
+                damping * self.uniform,
+                config.linear_tolerance,
+                config.linear_iterations,
+                damping * config.local_damping,
             )
             trial, trial_integrals = system.evaluate(c + step)
             trial_size = unbalanced_mass(trial, trial_integrals)

@@ -10,8 +10,9 @@ Newton step solves K δ = r with
 
     K_ij = ∫∇B_i·A∇B_j    A = ½[μ0·cof(I − ½D²u) + μ1·cof(I + ½D²u)] + λI.
 
-λ is a Levenberg–Marquardt damping. If a map folds, its determinant counts as negative, which keeps
-the mass of ρ at one and pushes the fold apart; negative eigenvalues of cofactors are set to zero.
+λ is a Levenberg–Marquardt damping, larger if the residual nearby is large: if A is small, D²δ is
+about r/λ, and a step with |D²δ| above one folds the maps. If a map folds, its determinant counts as negative, which keeps
+the mass of ρ at one and pushes the fold apart; cofactors are those of |eigenvalues|.
 
 Densities are relative to the Lebesgue measure on a box with corner zero, and have mass one.
 `TorchNewtonSystem` is the reference implementation, `compiled.CompiledNewtonSystem` the fast one.
@@ -62,11 +63,18 @@ class NewtonSystem(Protocol):
         ...
 
     def compute_step(
-        self, residual: Tensor, damping: float, tolerance: float, max_iterations: int
+        self,
+        residual: Tensor,
+        damping: float,
+        tolerance: float,
+        max_iterations: int,
+        local_damping: float = 0.0,
     ) -> Tensor:
         """Return the Newton step δ, (*shape), at the potential of the last `evaluate`.
 
-        The damping is added to the stored weights: call `evaluate` again before the next step.
+        λ is `damping` plus `local_damping` times the largest |residual| per volume in a cell and
+        its neighbours. It is added to the stored weights: call `evaluate` again before the next
+        step.
         """
         ...
 
@@ -253,11 +261,18 @@ class TorchNewtonSystem:
         return own.sum(tuple(range(d))) / (d * 2**d * self.half_cell_volume)  # pyright: ignore
 
     def compute_step(
-        self, residual: Tensor, damping: float, tolerance: float, max_iterations: int
+        self,
+        residual: Tensor,
+        damping: float,
+        tolerance: float,
+        max_iterations: int,
+        local_damping: float = 0.0,
     ) -> Tensor:
         steps = torch.tensor(self.step, dtype=torch.float64)
-        diagonal = torch.diag(damping * self.half_cell_volume / steps**2)
-        self.levels = _build_levels(self.weights + diagonal, self.shapes)
+        densities = residual.double().abs() / math.prod(self.step)
+        field = damping + local_damping * _neighbour_maximum(densities)
+        diagonal = torch.diag(self.half_cell_volume / steps**2)
+        self.levels = _build_levels(self.weights + field[..., None, None] * diagonal, self.shapes)
         return self.solve(residual, tolerance, max_iterations)
 
     def solve(self, right: Tensor, tolerance: float, max_iterations: int) -> Tensor:
@@ -277,6 +292,15 @@ class TorchNewtonSystem:
             x, g = x + gz / curvature * p, g - gz / curvature * q
             self.iterations += 1
         return x
+
+
+def _neighbour_maximum(values: Tensor) -> Tensor:
+    """Return the maximum over each cell and its neighbours, corners included, (*shape)."""
+    for axis in range(values.ndim):
+        lines = values.movedim(axis, -1).reshape(1, -1, values.shape[axis])
+        largest = torch.nn.functional.max_pool1d(lines, 3, stride=1, padding=1)
+        values = largest.view(values.movedim(axis, -1).shape).movedim(-1, axis)
+    return values
 
 
 def pull_back_density(
@@ -315,7 +339,7 @@ def signed_det_and_cofactor(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return determinants, cofactors and folds of symmetric matrices (..., d, d).
 
     A matrix that is not positive definite is a fold: its determinant is minus the product of
-    |eigenvalues|, and its cofactor has negative eigenvalues set to zero.
+    |eigenvalues|, and its cofactor is that of the matrix with |eigenvalues|.
     """
     d = matrix.shape[-1]
     eye = torch.eye(d, dtype=matrix.dtype)
@@ -329,7 +353,7 @@ def signed_det_and_cofactor(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         values, vectors = torch.linalg.eigh(matrix[folds])
         det, cofactor = det.clone(), cofactor.clone()
         det[folds] = -values.abs().prod(-1)
-        kept = values.clamp(min=0)
+        kept = values.abs()
         others = [kept[..., [j for j in range(d) if j != k]].prod(-1) for k in range(d)]
         cofactor[folds] = (vectors * torch.stack(others, -1)[..., None, :]) @ vectors.mT
     if d == 1:
