@@ -1,68 +1,113 @@
 """Bounds of W2 from a potential u at t = ½, valid for any u: wrong, folded or not converged.
 
-Below: the Kantorovich dual value of the admissible pair that u defines,
+Both bounds are theorems for densities that are constant in their cells, up to rounding. They use
+cells that are divided into `parts` per axis, with sides δ; the error of either is a share of δ².
 
-    ½W2² ≥ ∫u_1 dμ1 − ∫u_0 dμ0,
-    u_1(x) = min_y u(y) + |x − y|²,        u_0(x) = max_y u(y) − |x − y|².
+Below: functions φ on a lattice P and ψ on a lattice Q with φ(p) + ψ(q) ≤ ½|p − q|² are admissible
+for the Kantorovich dual between measures on these lattices. A density is distributed linearly to
+the lattice points around each of its points. That is a dilation: the mean of every convex function
+grows, so that the largest E x·z over all plans grows, too. Since W2² = E|x|² + E|z|² − 2 max E x·z,
 
-The minimum is taken over a lattice and then improved by Newton's method.
+    W2² ≥ 2 Σ w_P φ + 2 Σ w_Q ψ − Σ_a δ_a²/3,
 
-Above: the cost of a plan with the right marginals. The half-cells y of a measure ν go from y − ½∇u
-to y + ½∇u, and the mass that arrives in a cell is spread evenly over it. Cells then hold too much
-or too little mass, which is repaired in two stages: by a few rounds of a flow between neighbours
-along the gradient of a Poisson problem, limited by the mass of the cells; then scale by scale, in
-blocks of 2, 4, 8, … cells per axis, within which surplus goes to deficits in proportion. The cost
-of the composed plan is computed exactly, not by the triangle inequality, so that repairs over short
-distances cost little.
+where the last term is the growth of E|x|² + E|z|². P are the vertices of the parts and Q their
+centres: for mass that hardly moves, the dilations of both sides then cancel best. The potentials
+are c-transforms of u.
+
+Above: the cost of a plan between the parts. A part moves to another one as a whole, by the
+difference of their centres. The cell y of the same lattice at t = ½ sends mass from y − ½∇u to
+y + ½∇u, split linearly between the centres around either position. This gives the marginals only
+approximately. Three repairs follow: scaling of the shares of each cell (a few rounds of iterative
+proportional fitting), flows between neighbours along the gradient of a Poisson problem, and blocks
+of 2, 4, 8, … cells, in which surplus goes to deficits. The cost of the composed plan is computed
+exactly, so that repairs over short distances cost little.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
+from typing import Protocol
 
 import numpy as np
 import torch
 from scipy.fft import dctn, idctn
 from torch import Tensor
-from torch.nn.functional import pad
 
-from geonet.numerics import symmetric_matrices as symmetric
-from geonet.numerics.c_transform import Lattice, transform_with_minimisers
-from geonet.numerics.splines import (
-    evaluate_at_half_cells,
-    evaluate_at_points,
-    half_cell_centres,
-    overlap_fractions,
-    prolong_spline,
-    spline_stencil,
-)
-from geonet.solvers.newton.system import displaced_boxes, signed_det_and_cofactor
+from geonet._threads import threads_for
+from geonet.numerics.c_transform import Lattice, transform
+from geonet.numerics.kernels import compatible_library
+from geonet.numerics.kernels import library as kernel_library
+from geonet.numerics.splines import evaluate_at_points, repeat_cells, spline_stencil
+from geonet.solvers.newton.system import signed_det_and_cofactor
 
 
 @dataclass(frozen=True)
 class BoundsConfig:
     """Tuning parameters of the bounds."""
 
-    slack: float = 1e-3  # relative safety margin of the lower bound, for its quadrature
-    lattice_parts: int = 2  # lattice intervals per cell for the search of minima
-    newton_steps: int = 2  # Newton steps from the best lattice point
-    quadrature_points: int = 2**15  # number of points to which coarse grids are subdivided
-    max_axis_points: int = 2**11  # largest number of points along an axis
-    small_grid: int = 2**14  # cells up to which cells have several quadrature points
-    far_distance: float = 8.0  # W2 in cells above which large grids have one point per cell
-    max_spreading: float = 0.01  # share of W2² that spreading over cells may add to the upper bound
-    negligible_spreading: float = 0.001  # share of W2² below which cells of a plan are merged
-    min_plan_cells: int = 2**12  # cells below which cells of a plan are not merged
-    max_plan_cells: int = 2**18  # largest number of cells of a plan
-    max_subdivision: int = 16  # largest number of parts of a cell along an axis
-    flow_rounds: int = 3  # rounds of the flow between neighbours
-    chunk: int = 2**18  # points or half-cells that are processed together
+    resolution: float = 7.0  # parts of a cell per W2: the gap is a share of 1/resolution²
+    max_gap: float = 0.015  # relative gap above which parts are halved
+    min_progress: float = 0.7  # ratio of gaps above which halving is given up
+    max_points: int = 2**18  # largest number of parts, unless the potential has more cells
+    scaling_rounds: int = 3  # largest number of rounds of proportional fitting
+    scaled_error: float = 0.16  # error of a marginal, a share of the mass, up to which it suffices
+    flow_rounds: int = 3  # largest number of rounds of flow between neighbours
+    flow_error: float = 1e-3  # error of a marginal up to which blocks suffice
+    points_per_thread: int = 4096  # work that makes up for waking one more thread
+    rounding: float = 1e-13  # rounding error of W2², relative to the squared diagonal of the box
 
 
 DEFAULT_BOUNDS = BoundsConfig()
+
+
+def bound_distance(
+    coefficients: Tensor,
+    source: Tensor,
+    target: Tensor,
+    sides: Sequence[float],
+    distance: float,
+    config: BoundsConfig = DEFAULT_BOUNDS,
+) -> tuple[float, float]:
+    """Return a lower and an upper bound of W2.
+
+    Args:
+        coefficients: potential, (*cells).
+        source: density, (*own cells), on a box with corner zero.
+        target: likewise.
+        sides: side lengths of the box.
+        distance: estimate of W2.
+        config: tuning parameters.
+    """
+    masses = [values.double() / values.double().sum() for values in (source, target)]
+    lower, upper, gap = 0.0, math.inf, math.inf
+    parts = _choose_parts(source.shape, sides, distance, config)
+    while True:
+        lower = max(lower, lower_bound(coefficients, *masses, sides, parts, config))
+        upper = min(upper, upper_bound(coefficients, *masses, sides, parts, config))
+        previous, gap = gap, upper - lower
+        is_stuck = gap > config.min_progress * previous
+        points = math.prod(source.shape) * (2 * parts) ** source.ndim
+        if gap <= config.max_gap * upper or is_stuck or points > config.max_points:
+            return min(lower, upper), upper
+        parts *= 2
+
+
+def _choose_parts(
+    shape: Sequence[int], sides: Sequence[float], distance: float, config: BoundsConfig
+) -> int:
+    """Return the number of parts of a cell along each axis."""
+    spacing = max(side / n for side, n in zip(sides, shape, strict=True))
+    affordable = (config.max_points / math.prod(shape)) ** (1 / len(shape))
+    wanted = config.resolution * spacing / distance if distance > 0 else 1.0
+    return max(1, math.ceil(min(wanted, math.floor(affordable))))
+
+
+# ---- Lower bound
 
 
 def lower_bound(
@@ -70,112 +115,50 @@ def lower_bound(
     source: Tensor,
     target: Tensor,
     sides: Sequence[float],
-    distance: float = 0.0,
+    parts: int,
     config: BoundsConfig = DEFAULT_BOUNDS,
 ) -> float:
-    """Return a lower bound of W2.
-
-    Args:
-        coefficients: potential, (*cells).
-        source: density, (*own cells), on a box with corner zero.
-        target: likewise.
-        sides: side lengths of the box.
-        distance: estimate of W2, if there is one.
-        config: tuning parameters.
-    """
-    cell = max(side / n for side, n in zip(sides, source.shape, strict=True))
-    is_far = distance > config.far_distance * cell
-    first = _dual_integral(-1.0 * coefficients, source, sides, is_far, config)
-    second = _dual_integral(1.0 * coefficients, target, sides, is_far, config)
-    return (1 - config.slack) * math.sqrt(max(0.0, 2 * (first + second)))
-
-
-def _dual_integral(
-    coefficients: Tensor,
-    density: Tensor,
-    sides: Sequence[float],
-    is_far: bool,
-    config: BoundsConfig,
-) -> float:
-    """Return ∫(min_y u(y) + |x − y|²) dμ(x), by two Gauss points per axis and cell of μ.
-
-    On large grids with distant mass one point per cell suffices: u_1 − |x|² is concave, so that
-    the error is some hundredths of a squared cell.
-    """
-    while (
-        int((density > 0).sum()) * 4**density.ndim <= config.quadrature_points
-        and density.numel() * 2**density.ndim <= config.small_grid
-        and 2 * max(density.shape) <= config.max_axis_points
-    ):
-        for axis in range(density.ndim):  # few points would miss variations of u_1 within a cell
-            density = density.repeat_interleave(2, axis)
-    has_gauss_points = density.numel() <= config.small_grid or not is_far
-    step = [side / n for side, n in zip(sides, coefficients.shape, strict=True)]
-    parts = config.lattice_parts if has_gauss_points else 1
-    while (
-        coefficients.numel() * (2 * parts) ** density.ndim <= config.quadrature_points
-        and 2 * parts * max(coefficients.shape) <= config.max_axis_points
-    ):
-        parts *= 2
-    lattices = [
-        Lattice(0.0, h / parts, parts * n + 1)
-        for h, n in zip(step, coefficients.shape, strict=True)
-    ]
-    values = _evaluate_on_lattice(coefficients, step, lattices)
-    cell = [side / n for side, n in zip(sides, density.shape, strict=True)]
-    has_mass = density.flatten() > 0
-    mass = density.double().flatten()[has_mass] * math.prod(cell)
-    gauss = 0.5 / math.sqrt(3)
-    nodes = list(product((-gauss, gauss) if has_gauss_points else (0.0,), repeat=density.ndim))
-    total = 0.0
-    for offsets in nodes:
-        points = [
-            Lattice((0.5 + o) * h, h, n)
-            for o, h, n in zip(offsets, cell, density.shape, strict=True)
-        ]
-        _, index = transform_with_minimisers(values, lattices, points)
-        y = torch.stack([lat.points()[index[a]] for a, lat in enumerate(lattices)], -1)
-        x = torch.stack(torch.meshgrid(*(lat.points() for lat in points), indexing="ij"), -1)
-        y, x = (part.reshape(-1, density.ndim)[has_mass] for part in (y, x))
-        minimum = _minimise_locally(coefficients, step, y, x, sides, config)
-        total += float((mass * minimum).sum()) / len(nodes)
-    return total
+    """Return a lower bound of W2 for masses of cells that are divided into parts."""
+    steps = [side / (parts * n) for side, n in zip(sides, source.shape, strict=True)]
+    vertices = [Lattice(0.0, h, parts * n + 1) for h, n in zip(steps, source.shape, strict=True)]
+    centres = [Lattice(-h / 2, h, parts * n + 2) for h, n in zip(steps, source.shape, strict=True)]
+    u = _evaluate_on_lattice(coefficients, sides, vertices)
+    psi = transform(u, vertices, centres)
+    phi = transform(-psi, centres, vertices, 0.5)
+    psi = transform(-phi, vertices, centres, 0.5)
+    dual = _integrate(phi, source, parts, (0.5, 0.5)) + _integrate(
+        psi, target, parts, (0.125, 0.75, 0.125)
+    )
+    rounding = config.rounding * sum(side**2 for side in sides)
+    return math.sqrt(max(0.0, 2 * dual - sum(h**2 for h in steps) / 3 - rounding))
 
 
 def _evaluate_on_lattice(
-    coefficients: Tensor, step: Sequence[float], lattices: Sequence[Lattice]
+    coefficients: Tensor, sides: Sequence[float], lattices: Sequence[Lattice]
 ) -> Tensor:
     """Return the spline at the points of a lattice."""
     values = coefficients.double()
-    for axis, (h, lattice) in enumerate(zip(step, lattices, strict=True)):
-        taps, weights = spline_stencil(lattice.points(), h, values.shape[axis])
-        values = (values.movedim(axis, -1)[..., taps] * weights[0]).sum(-1).movedim(-1, axis)
-    return values
+    for axis, (side, lattice) in enumerate(zip(sides, lattices, strict=True)):
+        n = values.shape[axis]
+        taps, weights = spline_stencil(lattice.points(), side / n, n)
+        view = [-1 if k == axis else 1 for k in range(values.ndim)]
+        values = sum(
+            weights[0][:, k].reshape(view) * values.index_select(axis, taps[:, k])
+            for k in range(3)
+        )
+    return values  # pyright: ignore[reportReturnType]
 
 
-def _minimise_locally(
-    coefficients: Tensor,
-    step: Sequence[float],
-    y: Tensor,
-    x: Tensor,
-    sides: Sequence[float],
-    config: BoundsConfig,
-) -> Tensor:
-    """Return the minimum, (N,), of u(y) + |x − y|² over Newton iterates from y (N, d)."""
-    upper = torch.tensor(sides, dtype=torch.float64)
-    minima = []
-    for here, there in zip(y.split(config.chunk), x.split(config.chunk), strict=True):
-        minimum = torch.full((len(here),), torch.inf, dtype=torch.float64)
-        for _ in range(config.newton_steps + 1):
-            jet = evaluate_at_points(coefficients, step, here)
-            minimum = torch.minimum(minimum, jet.value + ((there - here) ** 2).sum(-1))
-            slope = (jet.gradient - 2 * (there - here)).unbind(-1)
-            # The Hessian is 2I + D²u = 2(I + ½D²u).
-            newton = torch.stack(symmetric.solve(symmetric.pack(jet.hessian), 0.5, slope), -1)
-            moved = here - 0.5 * newton.nan_to_num(0.0, 0.0, 0.0)
-            here = torch.minimum(moved.clamp(min=0), upper)
-        minima.append(minimum)
-    return torch.cat(minima)
+def _integrate(values: Tensor, masses: Tensor, parts: int, stencil: Sequence[float]) -> float:
+    """Return Σ masses·(mean over the parts of a cell of the stencil applied to values)."""
+    for axis, n in enumerate(masses.shape):
+        size = parts * n
+        part = sum(w * values.narrow(axis, k, size) for k, w in enumerate(stencil))
+        values = part.unflatten(axis, (n, parts)).mean(axis + 1)  # pyright: ignore
+    return float((masses * values).sum())
+
+
+# ---- Upper bound
 
 
 def upper_bound(
@@ -183,237 +166,390 @@ def upper_bound(
     source: Tensor,
     target: Tensor,
     sides: Sequence[float],
-    distance: float,
+    parts: int,
     config: BoundsConfig = DEFAULT_BOUNDS,
 ) -> float:
-    """Return an upper bound of W2.
-
-    Args:
-        coefficients: potential, (*cells).
-        source: density on the same cells.
-        target: likewise.
-        sides: side lengths of the box.
-        distance: estimate of W2.
-        config: tuning parameters.
-    """
-    shape = _plan_shape(coefficients.shape, sides, distance, config)
-    c = prolong_spline(coefficients, shape)
-    moments = [_block_moments(values.double(), shape, sides) for values in (source, target)]
-    densities = [values[..., 0] for values in moments]
-    total, held = 0.0, [torch.zeros(math.prod(shape), dtype=torch.float64) for _ in moments]
-    for mass, boxes in _iterate_half_cells(c, densities, sides, config):
-        total += float(mass.sum())
-        for own, side in zip(held, boxes, strict=True):
-            for cell, share in side:
-                own.index_add_(0, cell, mass * share)
-    repaired = [
-        _repair_marginal(own.reshape(shape) / total, values, sides, config)
-        for own, values in zip(held, moments, strict=True)
+    """Return an upper bound of W2 for masses of cells that are divided into parts."""
+    shape = [parts * n for n in source.shape]
+    masses = [repeat_cells(mass, shape) / parts**source.ndim for mass in (source, target)]
+    plan = build_plan(coefficients, masses[0], masses[1], sides, config)
+    scales = _fit_proportionally(plan, config)
+    held = [plan.marginal(side, scales) for side in (0, 1)]
+    total = float(held[0].sum())
+    if not total > 0:  # every cell is folded
+        return math.inf
+    moments = [
+        _repair_marginal(plan, mass / total, required, config)
+        for mass, required in zip(held, masses, strict=True)
     ]
-    cost = 0.0
-    for mass, boxes in _iterate_half_cells(c, densities, sides, config):
-        means, variance = [], torch.zeros_like(mass)
-        for (mean, second), side in zip(repaired, boxes, strict=True):
-            positions = sum(share[:, None] * mean[cell] for cell, share in side)
-            squares = sum(share * second[cell] for cell, share in side)
-            means.append(positions)
-            variance += squares - (positions**2).sum(-1)  # pyright: ignore
-        cost += float((mass * (variance + ((means[1] - means[0]) ** 2).sum(-1))).sum()) / total
-    return math.sqrt(cost)
+    cost = plan.cost(moments, scales) / total
+    return math.sqrt(max(0.0, cost) + config.rounding * sum(side**2 for side in sides))
 
 
-def _plan_shape(
-    shape: tuple[int, ...], sides: Sequence[float], distance: float, config: BoundsConfig
-) -> tuple[int, ...]:
-    """Return the cells of a plan: as coarse as spreading over them permits."""
-    d, parts = len(shape), 1
-    max_spreading = config.max_spreading * distance**2
-    while _spreading_cost(shape, sides) > max_spreading and 2 * parts <= config.max_subdivision:
-        if math.prod(shape) * 2**d > config.max_plan_cells:
-            break
-        shape, parts = tuple(2 * n for n in shape), 2 * parts
-    can_merge = parts == 1
-    while can_merge and all(n % 2 == 0 for n in shape) and math.prod(shape) > config.min_plan_cells:
-        half = tuple(n // 2 for n in shape)
-        negligible = config.negligible_spreading * distance**2
-        if math.prod(shape) <= config.max_plan_cells and _spreading_cost(half, sides) > negligible:
-            break
-        shape = half
-    return shape
+Scales = list[Tensor | None]  # factors of the shares of each cell, for source and target
 
 
-def _spreading_cost(shape: Sequence[int], sides: Sequence[float]) -> float:
-    """Return the cost that spreading over the cells of both densities adds."""
-    return sum((side / n) ** 2 for side, n in zip(sides, shape, strict=True)) / 6
-
-
-def _block_moments(density: Tensor, shape: Sequence[int], sides: Sequence[float]) -> Tensor:
-    """Return density, E x and E|x|² in the cells (*shape) of a plan, (*shape, d + 2).
-
-    These cells are parts or blocks of the density's own, in which it is constant.
-    """
-    for axis, n in enumerate(shape):
-        density = density.repeat_interleave(max(1, n // density.shape[axis]), axis)
-    step = torch.tensor([s / n for s, n in zip(sides, density.shape, strict=True)]).double()
-    axes = [torch.arange(n, dtype=torch.float64) + 0.5 for n in density.shape]
-    centre = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1) * step
-    square = (centre**2).sum(-1, keepdim=True) + float((step**2).sum()) / 12
-    moments = torch.cat([torch.ones_like(square), centre, square], -1)
-    size = density.shape[0] // shape[0]
-    offsets = (0,) * density.ndim
-    weighted = _block_sums(density[..., None] * moments, size, offsets)
-    unweighted = _block_sums(moments, size, offsets)
-    means = torch.where(
-        weighted[..., :1] > 0, weighted / weighted[..., :1], unweighted / unweighted[..., :1]
-    )
-    return torch.cat([weighted[..., :1] / size**density.ndim, means[..., 1:]], -1)
-
-
-Boxes = list[tuple[Tensor, Tensor]]  # cells (N,) and fractions (N,) of boxes in them
-
-
-def _iterate_half_cells(
-    c: Tensor, densities: Sequence[Tensor], sides: Sequence[float], config: BoundsConfig
-) -> Iterator[tuple[Tensor, tuple[Boxes, Boxes]]]:
-    """Yield masses (N,) of half-cells, and their overlaps with cells of source and target."""
-    shape, d = c.shape, c.ndim
-    step = [side / n for side, n in zip(sides, shape, strict=True)]
-    rows = max(1, config.chunk // (2**d * math.prod(shape[1:])))
-    for first in range(0, shape[0], rows):
-        last = min(first + rows, shape[0])
-        low, high = max(first - 1, 0), min(last + 1, shape[0])
-        jet = evaluate_at_half_cells(c[low:high], step)
-        own = (slice(None),) * d + (slice(first - low, last - low),)
-        gradient, hessian = jet.gradient[own], jet.hessian[own]
-        centres = half_cell_centres((last - first, *shape[1:]))
-        centres[..., 0] += first
-        total, confidence, boxes = 0.0, 0.0, []
-        for values, s in zip(densities, (-0.5, 0.5), strict=True):
-            box, width, jacobian = displaced_boxes(centres, gradient, hessian, s, step)
-            overlaps = [
-                (cell.flatten(), part) for cell, part in overlap_fractions(box, width, shape)
-            ]
-            flat = values.flatten()
-            density = sum(part * flat[cell].reshape(part.shape) for cell, part in overlaps)
-            det = signed_det_and_cofactor(jacobian)[0].clamp(min=0)
-            total, confidence = total + det**2 * density * det, confidence + det**2
-            boxes.append([(cell, part.flatten()) for cell, part in overlaps])
-        mass = torch.as_tensor(total / confidence).nan_to_num(0.0).flatten()
-        has_mass = mass > 0
-        source, target = (
-            [(cell[has_mass], part[has_mass]) for cell, part in side] for side in boxes
-        )
-        yield mass[has_mass], (source, target)
+def _fit_proportionally(plan: TransportPlan, config: BoundsConfig) -> Scales:
+    """Scale the shares of cells until the marginals are nearly right."""
+    scales: Scales = [None, None]
+    for k in range(2 * config.scaling_rounds):
+        side = k % 2
+        held, required = plan.marginal(side, scales), plan.masses[side]
+        total = held.sum()
+        error = float((held / total - required).abs().sum()) if float(total) > 0 else 0.0
+        if error <= config.scaled_error:
+            if k:
+                break
+            continue
+        scale = torch.where(held > 0, required / held, 0.0)
+        before = scales[side]
+        scales[side] = scale if before is None else before * scale
+    return scales
 
 
 def _repair_marginal(
-    held: Tensor,
-    moments: Tensor,
+    plan: TransportPlan, held: Tensor, required: Tensor, config: BoundsConfig
+) -> Tensor:
+    """Return E x and E|x|² of the final position of each cell's mass, (d + 1, *shape)."""
+    rounds: list[tuple[Tensor, Tensor]] = []
+    for _ in range(config.flow_rounds):
+        if float((held - required).abs().sum()) <= config.flow_error:
+            break
+        potential = _solve_poisson(held - required, plan.step)
+        rounds.append((potential, held))
+        held = plan.push(potential, held)
+    moments = plan.repair_blocks(held, required)
+    for potential, before in reversed(rounds):
+        moments = plan.pull(potential, before, moments)
+    return moments
+
+
+def _solve_poisson(excess: Tensor, step: Sequence[float]) -> Tensor:
+    """Return p with −Δp = excess, (*shape), in single precision: any p gives a valid plan."""
+    series = dctn(excess.numpy().astype(np.float32), norm="ortho")
+    series *= _inverse_laplacian(tuple(excess.shape), tuple(step))
+    return torch.from_numpy(np.ascontiguousarray(idctn(series, norm="ortho")))
+
+
+@lru_cache(maxsize=4)
+def _inverse_laplacian(shape: tuple[int, ...], step: tuple[float, ...]) -> np.ndarray:
+    """Return 1/eigenvalues of the Laplacian in the cosine series; 0 for the constant."""
+    eigenvalues = np.zeros(shape)
+    for axis, (n, h) in enumerate(zip(shape, step, strict=True)):
+        view = [-1 if k == axis else 1 for k in range(len(shape))]
+        eigenvalues += (2 - 2 * np.cos(np.pi * np.arange(n) / n)).reshape(view) / h**2
+    eigenvalues.flat[0] = np.inf  # the excess has mean zero
+    return (1 / eigenvalues).astype(np.float32)
+
+
+class TransportPlan(Protocol):
+    """A plan between source and target on the cells of one lattice.
+
+    Attributes:
+        masses: required masses of source and target, (*shape) each.
+        step: side lengths of a cell.
+    """
+
+    masses: tuple[Tensor, Tensor]
+    step: tuple[float, ...]
+
+    def marginal(self, side: int, scales: Scales) -> Tensor:
+        """Return the masses that the plan has in the cells of one side, (*shape)."""
+        ...
+
+    def push(self, potential: Tensor, held: Tensor) -> Tensor:
+        """Return masses after a flow between neighbours along the descent of a potential."""
+        ...
+
+    def pull(self, potential: Tensor, held: Tensor, moments: Tensor) -> Tensor:
+        """Return moments of final positions before that flow, (d + 1, *shape)."""
+        ...
+
+    def repair_blocks(self, held: Tensor, required: Tensor) -> Tensor:
+        """Return moments of final positions if surplus goes to deficits of the same block."""
+        ...
+
+    def cost(self, moments: Sequence[Tensor], scales: Scales) -> float:
+        """Return the cost of the plan with final positions of these moments."""
+        ...
+
+
+def build_plan(
+    coefficients: Tensor,
+    source: Tensor,
+    target: Tensor,
     sides: Sequence[float],
     config: BoundsConfig = DEFAULT_BOUNDS,
-) -> tuple[Tensor, Tensor]:
-    """Return E x, (cells, d), and E|x|², (cells,), of the final positions of each cell's mass.
+) -> TransportPlan:
+    """Return the plan of a potential between masses on one lattice, compiled if possible."""
+    if compatible_library(_declare) is not None:
+        return CompiledPlan(coefficients, source, target, sides, config.points_per_thread)
+    return TorchPlan(coefficients, source, target, sides)
+
+
+# ---- Reference implementation in torch
+
+
+class TorchPlan:
+    """`TransportPlan` in torch."""
+
+    def __init__(
+        self, coefficients: Tensor, source: Tensor, target: Tensor, sides: Sequence[float]
+    ):
+        self.shape, self.masses = tuple(source.shape), (source, target)
+        self.step = tuple(side / n for side, n in zip(sides, self.shape, strict=True))
+        step = torch.tensor(self.step, dtype=torch.float64)
+        axes = [torch.arange(n, dtype=torch.float64) for n in self.shape]
+        index = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(axes))
+        pitch = [side / n for side, n in zip(sides, coefficients.shape, strict=True)]
+        jet = evaluate_at_points(coefficients.double(), pitch, (index + 0.5) * step)
+        self.centres, self.ends = (index + 0.5) * step, []
+        total = confidence = torch.zeros(len(index), dtype=torch.float64)
+        for mass, s in zip(self.masses, (-0.5, 0.5), strict=True):
+            self.ends.append(self._split(index + s * jet.gradient / step))
+            jacobian = torch.eye(len(axes), dtype=torch.float64) + s * jet.hessian
+            det = signed_det_and_cofactor(jacobian)[0].clamp(min=0)
+            total = total + det**2 * det * self._gather(len(self.ends) - 1, mass.flatten())
+            confidence = confidence + det**2
+        self.mass = torch.where(confidence > 0, total / confidence, 0.0)
+
+    def marginal(self, side: int, scales: Scales) -> Tensor:
+        scale, other = scales[side], scales[1 - side]
+        mass = self.mass
+        if other is not None:
+            mass = mass * self._gather(1 - side, other.flatten())
+        held = torch.zeros(math.prod(self.shape), dtype=torch.float64)
+        for cell, share in self.ends[side]:
+            held.index_add_(0, cell, mass * share)
+        held = held.reshape(self.shape)
+        return held if scale is None else held * scale
+
+    def push(self, potential: Tensor, held: Tensor) -> Tensor:
+        flows = [(axis, way, held * share) for axis, way, share in self._shares(potential, held)]
+        return held + sum(flow.roll(way, axis) - flow for axis, way, flow in flows)
+
+    def pull(self, potential: Tensor, held: Tensor, moments: Tensor) -> Tensor:
+        return moments + sum(
+            share * (moments.roll(-way, axis + 1) - moments)
+            for axis, way, share in self._shares(potential, held)
+        )
+
+    def repair_blocks(self, held: Tensor, required: Tensor) -> Tensor:
+        d = len(self.shape)
+        square = (self.centres**2).sum(-1, keepdim=True)
+        moments = torch.cat([self.centres, square], -1).T.reshape(d + 1, *self.shape)
+        surplus, deficit = (held - required).clamp(min=0), (required - held).clamp(min=0)
+        share = torch.where(held > 0, surplus / held, 0.0)
+        goal = _match_blocks(surplus, torch.cat([deficit[None], deficit * moments]))
+        return moments + share * (goal - moments)
+
+    def cost(self, moments: Sequence[Tensor], scales: Scales) -> float:
+        means, factors = [], []
+        for side, (own, scale) in enumerate(zip(moments, scales, strict=True)):
+            weighted = own if scale is None else own * scale
+            means.append(torch.stack([self._gather(side, entry.flatten()) for entry in weighted]))
+            one = torch.ones(()) if scale is None else self._gather(side, scale.flatten())
+            factors.append(one)
+        cross = (means[0][:-1] * means[1][:-1]).sum(0)
+        cost = means[0][-1] * factors[1] + means[1][-1] * factors[0] - 2 * cross
+        return float((self.mass * cost).sum())
+
+    def _split(self, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return the 2^d cells around positions (N, d) in cells, with their linear shares."""
+        low, fraction = [], []
+        for axis, n in enumerate(self.shape):
+            x = positions[:, axis].clamp(0, n - 1)
+            cell = x.floor().clamp(max=max(n - 2, 0))
+            low.append(cell.long())
+            fraction.append((x - cell).float().double())  # C stores single precision
+        ends = []
+        for corner in product((0, 1), repeat=len(self.shape)):
+            index, share = torch.zeros_like(low[0]), torch.ones_like(fraction[0])
+            for axis, (up, n) in enumerate(zip(corner, self.shape, strict=True)):
+                index = index * n + (low[axis] + up).clamp(max=n - 1)
+                share = share * (fraction[axis] if up else 1 - fraction[axis])
+            ends.append((index, share))
+        return ends
+
+    def _gather(self, side: int, values: Tensor) -> Tensor:
+        return sum(share * values[cell] for cell, share in self.ends[side])  # pyright: ignore
+
+    def _shares(self, potential: Tensor, held: Tensor) -> list[tuple[int, int, Tensor]]:
+        """Return axis, direction ±1, and the share of each cell's mass that flows there."""
+        flows = []
+        for axis, h in enumerate(self.step):
+            descent = -potential.double().diff(dim=axis) / h**2  # across the face to the next cell
+            zero = torch.zeros_like(held.narrow(axis, 0, 1))
+            flows.append((axis, 1, torch.cat([descent.clamp(min=0), zero], axis)))
+            flows.append((axis, -1, torch.cat([zero, (-descent).clamp(min=0)], axis)))
+        outflow = torch.as_tensor(sum(flow for _, _, flow in flows))
+        scale = torch.where(held > 0, 1 / torch.maximum(outflow, held), 0.0)
+        return [(axis, way, flow * scale) for axis, way, flow in flows]
+
+
+def _match_blocks(surplus: Tensor, deficit: Tensor) -> Tensor:
+    """Return moments of the deficits to which the surplus of each cell goes, (d + 1, *shape).
 
     Args:
-        held: masses of cells, (*shape).
-        moments: required masses, E x and E|x|² by cell, as `_block_moments` returns them.
-        sides: side lengths of the box.
-        config: tuning parameters.
+        surplus: mass that is too much, (*shape).
+        deficit: missing mass and its moments E x and E|x|², (d + 2, *shape).
     """
-    d, rounds = held.ndim, []
-    required = moments[..., 0] / moments[..., 0].sum()
-    for _ in range(config.flow_rounds):
-        shares = _neighbour_flow(held, required, sides)
-        flows = ((held * share, axis, way) for axis, way, share in shares)
-        held = held + sum(flow.roll(way, axis) - flow for flow, axis, way in flows)
-        rounds.append(shares)
-    final = _repair_blockwise(held, required, moments[..., 1:])
-    for shares in reversed(rounds):
-        final = final + sum(
-            share[..., None] * (final.roll(-way, axis) - final) for axis, way, share in shares
-        )
-    return final[..., :d].flatten(0, -2), final[..., d].flatten()
-
-
-Shares = list[tuple[int, int, Tensor]]  # axis, direction ±1, and the share of each cell that moves
-
-
-def _neighbour_flow(held: Tensor, required: Tensor, sides: Sequence[float]) -> Shares:
-    """Return the flow −∇Δ⁻¹ of the excess between neighbours, as shares of the cells' masses."""
-    shape = held.shape
-    eigenvalues = sum(
-        (n / side) ** 2
-        * (2 - 2 * torch.cos(math.pi * torch.arange(n).double() / n)).reshape(
-            [-1 if k == a else 1 for k in range(held.ndim)]
-        )
-        for a, (n, side) in enumerate(zip(shape, sides, strict=True))
+    room = deficit[0]
+    moved = torch.minimum(surplus, room)
+    goal = torch.where(room > 0, deficit[1:] / room, 0.0)
+    if surplus.numel() == 1:
+        return goal
+    share = torch.where(surplus > 0, moved / surplus, 0.0)
+    rest = torch.where(room > 0, 1 - moved / room, 0.0)
+    coarse = _match_blocks(
+        _sum_blocks(surplus - moved, surplus.ndim), _sum_blocks(deficit * rest, surplus.ndim)
     )
-    eigenvalues = torch.as_tensor(eigenvalues)
-    eigenvalues.view(-1)[0] = torch.inf  # the excess has mean zero
-    series = torch.from_numpy(np.asarray(dctn((held - required).numpy(), norm="ortho")))
-    series = series / eigenvalues
-    potential = torch.from_numpy(np.asarray(idctn(series.numpy(), norm="ortho")))
-    flows = []
-    for a, (n, side) in enumerate(zip(shape, sides, strict=True)):
-        descent = -potential.diff(dim=a) * (n / side) ** 2  # across the face to the next cell
-        zero = torch.zeros_like(potential.narrow(a, 0, 1))
-        flows.append((a, 1, torch.cat([descent.clamp(min=0), zero], a)))
-        flows.append((a, -1, torch.cat([zero, (-descent).clamp(min=0)], a)))
-    outflow = torch.as_tensor(sum(flow for _, _, flow in flows))
-    scale = 1 / torch.maximum(outflow, held).clamp(min=torch.finfo(held.dtype).tiny)
-    return [(a, way, torch.where(held > 0, flow * scale, 0.0)) for a, way, flow in flows]
+    for axis, n in enumerate(surplus.shape, start=1):
+        coarse = coarse.repeat_interleave(2, axis).narrow(axis, 0, n)
+    return share * goal + (1 - share) * coarse
 
 
-def _repair_blockwise(held: Tensor, required: Tensor, moments: Tensor) -> Tensor:
-    """Return E x and E|x|² of the final positions of each cell's mass, (*shape, d + 1).
-
-    Surplus goes to deficits in the smallest block of 2^k cells per axis that has room for it.
-    `moments` are E x and E|x|² within each cell.
-    """
-    shape = held.shape
-    surplus, deficit = (held - required).clamp(min=0), (required - held).clamp(min=0)
-    share = torch.where(held > 0, surplus / held, 0.0)
-    weights = torch.cat([torch.ones_like(moments[..., :1]), moments], -1)
-    left, sent = torch.ones_like(held), torch.zeros_like(moments)
-    for size, offsets in _block_offsets(shape):
-        excess = _block_sums(surplus[..., None], size, offsets)[..., 0]
-        goals = _block_sums(deficit[..., None] * weights, size, offsets)
-        room = goals[..., 0]
-        moved = torch.minimum(excess, room)
-        part = _spread_blocks(torch.where(excess > 0, moved / excess, 0.0), size, offsets, shape)
-        goal = torch.where(room[..., None] > 0, goals[..., 1:] / room[..., None], 0.0)
-        sent += (left * part)[..., None] * _spread_blocks(goal, size, offsets, shape)
-        filled = _spread_blocks(torch.where(room > 0, moved / room, 0.0), size, offsets, shape)
-        left, surplus, deficit = left * (1 - part), surplus * (1 - part), deficit * (1 - filled)
-    return (1 - share)[..., None] * moments + share[..., None] * (sent + left[..., None] * moments)
-
-
-def _block_offsets(shape: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield block sizes 2^k with offsets of zero or half a block per axis, from small to large."""
-    size = 2
-    while size < 2 * max(shape):
-        is_whole = size >= max(shape)
-        for offsets in product((0, size // 2), repeat=len(shape)):
-            if not (is_whole and any(offsets)):
-                yield size, offsets
-        size *= 2
-
-
-def _block_sums(values: Tensor, size: int, offsets: Sequence[int]) -> Tensor:
-    """Sum values (*shape, k) over blocks: (*blocks, k)."""
-    for axis, offset in enumerate(offsets):
-        n = values.shape[axis]
-        behind = -(n + offset) % size
-        if offset or behind:
-            values = pad(values, [0, 0] * (values.ndim - 1 - axis) + [offset, behind])
-        values = values.unflatten(axis, (-1, size)).sum(axis + 1)
+def _sum_blocks(values: Tensor, d: int) -> Tensor:
+    """Sum over blocks of two cells along each of the last d axes."""
+    for axis in range(values.ndim - d, values.ndim):
+        if values.shape[axis] % 2:
+            values = torch.cat([values, torch.zeros_like(values.narrow(axis, 0, 1))], axis)
+        values = values.unflatten(axis, (-1, 2)).sum(axis + 1)
     return values
 
 
-def _spread_blocks(
-    values: Tensor, size: int, offsets: Sequence[int], shape: Sequence[int]
-) -> Tensor:
-    """Repeat values of blocks (*blocks, ...) in all of their cells, (*shape, ...)."""
-    for axis, (offset, n) in enumerate(zip(offsets, shape, strict=True)):
-        values = values.repeat_interleave(size, axis).narrow(axis, offset, n)
-    return values
+# ---- Compiled implementation
+
+
+class _Grid(ctypes.Structure):
+    _fields_ = (("shape", ctypes.c_int32 * 3), ("cells", ctypes.c_int64))
+
+
+class _Plan(ctypes.Structure):
+    _fields_ = (
+        ("d", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("potential", _Grid),
+        ("lattice", _Grid),
+        ("step", ctypes.c_double * 3),
+        ("masses", ctypes.c_void_p * 2),
+        ("cell", ctypes.c_void_p * 2),
+        ("fraction", ctypes.c_void_p * 2),
+        ("mass", ctypes.c_void_p),
+    )
+
+
+class CompiledPlan:
+    """`TransportPlan` by bounds.c; everything that is passed to C is checked here."""
+
+    def __init__(
+        self,
+        coefficients: Tensor,
+        source: Tensor,
+        target: Tensor,
+        sides: Sequence[float],
+        points_per_thread: int,
+    ):
+        self.shape, self.masses = source.shape, (source.contiguous(), target.contiguous())
+        assert source.shape == target.shape and source.dtype == target.dtype == torch.float64
+        self.step = tuple(side / n for side, n in zip(sides, self.shape, strict=True))
+        d, cells = source.ndim, source.numel()
+        assert 1 <= d <= 3 and cells < 2**31 and coefficients.ndim == d
+        threads = max(1, min(threads_for(cells), cells // points_per_thread, 64))
+        c = coefficients.double().contiguous()
+        self._library = kernel_library(_declare)
+        self._plan = _Plan(d, threads, _make_grid(c.shape), _make_grid(self.shape))
+        self._cells = torch.empty(2, cells, dtype=torch.int32)
+        self._fractions = torch.empty(2, d, cells, dtype=torch.float32)
+        self._mass = torch.empty(cells, dtype=torch.float64)
+        for axis, h in enumerate(self.step):
+            self._plan.step[axis] = h
+        for side in (0, 1):
+            self._plan.masses[side] = self.masses[side].data_ptr()
+            self._plan.cell[side] = self._cells[side].data_ptr()
+            self._plan.fraction[side] = self._fractions[side].data_ptr()
+        self._plan.mass = self._mass.data_ptr()
+        padded = torch.empty(c.numel() // c.shape[-1], c.shape[-1] + 2, dtype=torch.float64)
+        self._library.geonet_plan_points(self._plan, c.data_ptr(), padded.data_ptr())
+
+    def marginal(self, side: int, scales: Scales) -> Tensor:
+        held = torch.zeros(self._plan.threads, *self.shape, dtype=torch.float64)
+        scale, other = self._address(scales[side]), self._address(scales[1 - side])
+        self._library.geonet_plan_marginal(self._plan, side, scale, other, held.data_ptr())
+        return held.sum(0) if len(held) > 1 else held[0]
+
+    def push(self, potential: Tensor, held: Tensor) -> Tensor:
+        return self._flow(potential, held, None, torch.empty_like(held))
+
+    def pull(self, potential: Tensor, held: Tensor, moments: Tensor) -> Tensor:
+        return self._flow(potential, held, moments, torch.empty_like(moments))
+
+    def _flow(
+        self, potential: Tensor, held: Tensor, moments: Tensor | None, result: Tensor
+    ) -> Tensor:
+        assert potential.dtype == torch.float32 and potential.is_contiguous()
+        assert potential.shape == self.shape
+        addresses = self._address(held), self._moments_address(moments), result.data_ptr()
+        self._library.geonet_plan_flow(self._plan, potential.data_ptr(), *addresses)
+        return result
+
+    def repair_blocks(self, held: Tensor, required: Tensor) -> Tensor:
+        moments = torch.empty(len(self.shape) + 1, *self.shape, dtype=torch.float64)
+        size = self._library.geonet_plan_blocks_size(self._plan)
+        scratch = torch.empty(size, dtype=torch.float64)
+        addresses = self._address(held), self._address(required), moments.data_ptr()
+        self._library.geonet_plan_blocks(self._plan, *addresses, scratch.data_ptr())
+        return moments
+
+    def cost(self, moments: Sequence[Tensor], scales: Scales) -> float:
+        weighted = [
+            (own if scale is None else own * scale).contiguous()
+            for own, scale in zip(moments, scales, strict=True)
+        ]
+        pair = ctypes.c_void_p * 2
+        own = pair(*(self._moments_address(values) for values in weighted))
+        return self._library.geonet_plan_cost(
+            self._plan, own, pair(*(self._address(scale) for scale in scales))
+        )
+
+    def _address(self, values: Tensor | None) -> int | None:
+        if values is None:
+            return None
+        assert values.shape == self.shape and values.dtype == torch.float64
+        assert values.is_contiguous()
+        return values.data_ptr()
+
+    def _moments_address(self, values: Tensor | None) -> int | None:
+        if values is None:
+            return None
+        assert values.shape == (len(self.shape) + 1, *self.shape) and values.is_contiguous()
+        assert values.dtype == torch.float64
+        return values.data_ptr()
+
+
+def _make_grid(shape: Sequence[int]) -> _Grid:
+    return _Grid((ctypes.c_int32 * 3)(*(1,) * (3 - len(shape)), *shape), math.prod(shape))
+
+
+@lru_cache(maxsize=8)
+def _declare(library: ctypes.CDLL) -> bool:
+    """Declare the functions of a library; return whether it was built for these structures."""
+    version = 1
+    numbers = [version, ctypes.sizeof(_Plan)]
+    try:
+        if list((ctypes.c_int32 * 2).in_dll(library, "geonet_bounds_abi")) != numbers:
+            return False
+    except ValueError:
+        return False
+    plan, pointer = ctypes.POINTER(_Plan), ctypes.c_void_p
+    library.geonet_plan_points.argtypes = [plan, pointer, pointer]
+    library.geonet_plan_marginal.argtypes = [plan, ctypes.c_int32, *[pointer] * 3]
+    library.geonet_plan_flow.argtypes = [plan, *[pointer] * 4]
+    library.geonet_plan_blocks.argtypes = [plan, *[pointer] * 4]
+    library.geonet_plan_cost.argtypes = [plan, pointer, pointer]
+    library.geonet_plan_blocks_size.argtypes = [plan]
+    for name in ("points", "marginal", "flow", "blocks"):
+        getattr(library, f"geonet_plan_{name}").restype = None
+    library.geonet_plan_cost.restype = ctypes.c_double
+    library.geonet_plan_blocks_size.restype = ctypes.c_int64
+    return True

@@ -33,7 +33,7 @@ from geonet.numerics.splines import (
 from geonet.paths import Geodesic
 from geonet.solvers.bures import gaussian_distance
 from geonet.solvers.newton import compiled
-from geonet.solvers.newton.bounds import lower_bound, upper_bound
+from geonet.solvers.newton.bounds import bound_distance
 from geonet.solvers.newton.system import (
     ResidualIntegrals,
     build_hierarchy,
@@ -82,15 +82,11 @@ class MidpointGeodesic(Geodesic):
     @cached_property
     def bounds(self) -> tuple[float, float]:
         """Lower and upper bound of W2, in the unit cube."""
-        first, second = (
-            self.box.to_density(end.tensor.detach()) for end in (self.source, self.target)
+        report_progress("bounding W2")
+        densities = (self.box.to_density(end.tensor.detach()) for end in (self.source, self.target))
+        return bound_distance(
+            self.coefficients, *densities, self.box.sides, self.integrals.distance
         )
-        sides, distance = self.box.sides, self.integrals.distance
-        report_progress("bounding W2 from below")
-        lower = lower_bound(self.coefficients, first, second, sides, distance)
-        source, target = (values.detach() for values in self._densities())
-        report_progress("bounding W2 from above")
-        return lower, upper_bound(self.coefficients, source, target, sides, max(lower, distance))
 
     def expected_error(self) -> float:
         """Return the expected L1 error of frames between the ends.
