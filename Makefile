@@ -71,13 +71,15 @@ wheel-test: $(VENV)/.dev ## build the wheel and test it in an empty environment;
 	$(PYTEST) -m "" tests/trust/test_wheel.py
 
 # The comparison of all solvers takes two hours, a study minutes; both need an idle machine.
+# NAME=dotmark needs DATA=folder, takes RADAR=folder, and is followed by python -m benchmarks.page.
 NAME :=
 benchmark: $(VENV)/.all ## compare all solvers; NAME=midpoint runs one study, NAME=list names them
 ifeq ($(NAME),)
 	$(PYTHON) -m benchmarks compare --out benchmarks/results
 	$(PYTHON) -m benchmarks.page
 else
-	$(PYTHON) -m benchmarks study $(filter-out list,$(NAME))
+	$(PYTHON) -m benchmarks study $(filter-out list,$(NAME)) \
+	  $(if $(DATA),--data $(DATA)) $(if $(RADAR),--radar $(RADAR)) $(OPTIONS)
 endif
 
 reproduce: $(VENV)/.dev ## run the paper's experiments; NAME=table-1 for one; hours

@@ -43,23 +43,39 @@ STUDIES = {
     "radar": ("radar_fields", "docs/fields.md: rain between radar images"),
     "field-cluster": ("field_cluster", "docs/fields.md: a thousand images on a cluster"),
     "command-line": ("command_line", "printed only: start-up and a thousand pairs"),
+    "dotmark": ("dotmark", "stored, see docs/dotmark.md: DOTmark; needs --data FOLDER"),
     "solvers": ("solver_list", "docs/solvers.md: list of solvers, from their docstrings"),
 }
 
 app = typer.Typer(add_completion=False)
 
 
-@app.command()
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def study(
+    context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Name of the study; none lists them.")] = None,
 ) -> None:
-    """Measure the figures of one page and write them into it."""
+    """Measure the figures of one page and write them into it.
+
+    Options of a study follow its name: python -m benchmarks study dotmark --data FOLDER
+    """
     if name is None:
         print_table([(name, page) for name, (_, page) in STUDIES.items()])
     elif name not in STUDIES:
         raise typer.BadParameter(f"There is no study {name!r}; choose from {', '.join(STUDIES)}.")
     else:
-        import_object(f"benchmarks.studies.{STUDIES[name][0]}:main")()
+        _run_study(name, context.args)
+
+
+def _run_study(name: str, options: list[str]) -> None:
+    """Run the main function of a study, whose parameters are its options."""
+    command = typer.Typer(add_completion=False)
+    command.command()(import_object(f"benchmarks.studies.{STUDIES[name][0]}:main"))
+    try:
+        command(options, prog_name=f"benchmarks study {name}", standalone_mode=False)
+    except GeonetError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from error
 
 
 @app.command()

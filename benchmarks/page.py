@@ -1,4 +1,4 @@
-"""Copy benchmarks/results/benchmark.json to docs/benchmark.md and README, between their markers."""
+"""Copy benchmarks/results to docs/benchmark.md, docs/dotmark.md and README, between markers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.any_pair import tables as any_pair
+from benchmarks.dotmark import records as dotmark
 from benchmarks.pages import ROOT, format_note, replace_section
 from benchmarks.records import (
     LIMIT,
@@ -157,8 +158,22 @@ def _join(*parts: str) -> str:
     return "\n\n".join(parts)
 
 
+def write_dotmark(results: Path = RESULTS, root: Path = ROOT) -> None:
+    """Update docs/dotmark.md and README from dotmark.json; reject incomplete results."""
+    found = dotmark.read_dotmark_result(results)
+    if (missing := dotmark.find_missing(found)) is not None:
+        raise SystemExit(f"{results / dotmark.FILE} lacks {missing}; measure all classes.")
+    note = format_note(found.provenance, "make benchmark NAME=dotmark DATA=folder")
+    for name, text in dotmark.format_sections(found).items():
+        replace_section(root / "docs" / "dotmark.md", name, f"{text}\n\n{note}")
+    table = dotmark.make_readme_table(found).to_markdown()
+    replace_section(root / "README.md", "dotmark", f"{table}\n\n{note}")
+
+
 def main() -> None:
-    """Update the page with its pictures, then README."""
+    """Update the pages with their pictures, then README."""
+    if (RESULTS / dotmark.FILE).exists():
+        write_dotmark()
     result = read_results()
     note = format_note(result.provenance, "make benchmark")
     pairs = result.any
