@@ -137,7 +137,8 @@ def has_script(arguments: list[str]) -> bool:
         return Path(ROOT, arguments[0]).is_file()
     if arguments[1] == "pytest":
         return all(Path(ROOT, word).exists() for word in arguments[2:] if word.startswith("tests"))
-    return (ROOT / arguments[1].replace(".", "/") / "__main__.py").is_file()
+    module = ROOT / arguments[1].replace(".", "/")
+    return (module / "__main__.py").is_file() or module.with_suffix(".py").is_file()
 
 
 def parse_command(line: str) -> None:
