@@ -25,24 +25,48 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.sparse import coo_matrix
 from torch import Tensor
 
 from geonet._progress import report_progress
 from geonet._utils import suppress_warnings
 from geonet.density import Density
 from geonet.errors import ConvergenceError, SolverError
-from geonet.grid import Grid, unit_box
+from geonet.grid import Grid, UnitBox, unit_box
 from geonet.numerics.autograd import with_dual_gradient
 from geonet.numerics.c_transform import cell_centres, cell_faces, transform
 from geonet.paths import Geodesic
 from geonet.samples import deposit
 from geonet.solvers.base import Solver, SolverInfo
 
-Plan = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+class Atoms(NamedTuple):
+    """Centres of cells in the unit cube, (N, d), and their masses, (N,), with sum one."""
+
+    points: np.ndarray
+    mass: np.ndarray
+
+
+class Plan(NamedTuple):
+    """Indices of the atoms and masses of the entries of a plan, (P,), and the dual variables.
+
+    Attributes:
+        rows: indices of the source atoms.
+        columns: indices of the target atoms.
+        mass: masses.
+        u: dual variables of all source atoms, (N,).
+        v: dual variables of all target atoms, (M,).
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    mass: np.ndarray
+    u: np.ndarray
+    v: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -64,8 +88,8 @@ class LinearProgram(Solver):
         max_cells: non-empty cells that either end may have; the cost matrix has the square of it.
         coarsen: whether a larger problem is solved on the finest coarser grid that fits; the report
             then names this grid.
-        max_parts: most parts of a cell along each axis; fewer if the cost matrix of the parts has
-            more than a million entries.
+        max_parts: most parts of a cell along each axis; fewer if the linear program of the parts
+            had more than 400,000 entries.
         max_iterations: limit on the iterations of the network simplex.
         method: POT's function; "emd" is the network simplex, "emd_1d" sorts. The latter takes 1D
             densities only; it needs no cost matrix, so `max_cells` does not limit it.
@@ -107,17 +131,35 @@ class LinearProgram(Solver):
             )
 
     def _solve_pair(self, source: Density, target: Density) -> PlanGeodesic:
+        cells = source.grid if self.method == "emd_1d" else self._choose_grid(source, target)
+        # In a unit box at zero: POT's tolerances are absolute, and ot.dist expands the square.
+        unit, parts = unit_box(cells), 1
+        first, second = (_extract_atoms(end.resample(cells), unit) for end in (source, target))
         if self.method == "emd_1d":
-            cells = source.grid
+            plan = _sort(first, second)
         else:
-            cells = self._divide(self._choose_grid(source, target), source, target)
-        start, end, mass, potential = self._plan(
-            source.detach().resample(cells), target.detach().resample(cells)
-        )
-        info: dict[str, Any] = {"plan entries": len(mass)}
-        if any(n < m for n, m in zip(cells.shape, source.grid.shape, strict=True)):
+            cost = _import_pot().dist(first.points, second.points, metric="sqeuclidean")
+            plan = self._run_simplex(first, second, cost)
+            if cells == source.grid and self.max_parts > 1:
+                pairs = _find_near_pairs(cost, plan)
+                parts = self._count_parts(pairs.shape[1], cells)
+                first, second = (_divide(atoms, unit.cells, parts) for atoms in (first, second))
+                plan = self._run_parts(first, second, pairs, plan) if parts > 1 else plan
+        info: dict[str, Any] = {"plan entries": len(plan.mass)}
+        if cells != source.grid:
             info["solved on"] = str(cells)
-        return PlanGeodesic(source, target, self.name, info, start, end, mass, potential, cells)
+        start, end = first.points[plan.rows], second.points[plan.columns]
+        return PlanGeodesic(
+            source,
+            target,
+            self.name,
+            info,
+            unit.from_points(torch.from_numpy(start)),
+            unit.from_points(torch.from_numpy(end)),
+            torch.from_numpy(plan.mass),
+            unit.from_potential(torch.from_numpy(0.5 * plan.v[plan.columns])),
+            cells.with_shape([parts * n for n in cells.shape]),
+        )
 
     def _choose_grid(self, source: Density, target: Density) -> Grid:
         """Return the finest grid on which both ends have at most `max_cells` non-empty cells."""
@@ -136,87 +178,122 @@ class LinearProgram(Solver):
             grid = coarser
         return grid
 
-    def _divide(
-        self, grid: Grid, source: Density, target: Density, max_entries: int = 1_000_000
-    ) -> Grid:
-        """Return the cells divided into as many parts as `max_parts` and `max_entries` allow."""
-        if grid != source.grid:
-            return grid
-        parts, entries = 1, _count_atoms(source) * _count_atoms(target)
-        while (
-            parts < self.max_parts and entries * (parts + 1) ** (2 * grid.dimension) <= max_entries
+    def _count_parts(
+        self, pairs: int, cells: Grid, max_entries: int = 400_000, max_size: int = 4_000_000
+    ) -> int:
+        """Return the parts along each axis for entries between parts of pairs of cells."""
+        parts, d = self.max_parts, cells.dimension
+        while parts > 1 and (
+            pairs * parts ** (2 * d) > max_entries or cells.size * parts**d > max_size
         ):
-            parts += 1
-        return grid.with_shape([parts * n for n in grid.shape])
+            parts -= 1
+        return parts
 
-    def _plan(self, source: Density, target: Density) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return start and end points (P, d), masses (P,) and u_1 at the end points (P,)."""
-        (x, a), (y, b) = _extract_atoms(source), _extract_atoms(target)
-        # In a unit box at zero: POT's tolerances are absolute, and ot.dist expands the square.
-        unit = unit_box(source.grid)
-        first, second = unit.to_points(x).numpy(), unit.to_points(y).numpy()
-        plan = _sort if self.method == "emd_1d" else self._run_simplex
-        rows, columns, mass, dual = map(torch.from_numpy, plan(first, second, a, b))
-        return x[rows], y[columns], mass, unit.from_potential(0.5 * dual[columns])
+    def _run_parts(self, source: Atoms, target: Atoms, pairs: np.ndarray, whole: Plan) -> Plan:
+        """Solve the linear program of the parts of cells, for pairs (2, K) of cells only.
 
-    def _run_simplex(self, x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray) -> Plan:
+        Args:
+            source: parts of the source cells.
+            target: parts of the target cells.
+            pairs: indices of pairs of cells between whose parts mass may move.
+            whole: plan of the cells.
+        """
+        count = len(source.mass) // len(whole.u)  # parts of a cell
+        indices = np.indices((count, count)).reshape(2, 1, -1)
+        rows, columns = (pairs[..., None] * count + indices).reshape(2, -1)
+        cost = ((source.points[rows] - target.points[columns]) ** 2).sum(1)
+        matrix = coo_matrix((cost, (rows, columns)), (len(source.mass), len(target.mass)))
+        duals = np.repeat(whole.u, count), np.repeat(whole.v, count)
+        return self._run_simplex(source, target, matrix, duals)
+
+    def _run_simplex(
+        self,
+        source: Atoms,
+        target: Atoms,
+        cost: np.ndarray | coo_matrix,
+        duals: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> Plan:
         """Solve the linear program.
 
         Args:
-            x: source atoms, (N, d).
-            y: target atoms, (M, d).
-            a: masses of the source atoms, (N,).
-            b: masses of the target atoms, (M,).
-
-        Returns:
-            Rows, columns and masses of the entries of the plan, (P,) each, and the dual variables
-            of y, (M,).
+            source: N atoms.
+            target: M atoms.
+            cost: cost matrix (N, M); a plan has no entries where a sparse one has none.
+            duals: initial dual variables, (N,) and (M,).
         """
-        import ot  # takes a second
-
-        report_progress(f"linear-program: {len(x):,} to {len(y):,} cells, without progress lines")
-        cost = ot.dist(x, y, metric="sqeuclidean")
+        count = f"{len(source.mass):,} to {len(target.mass):,}"
+        report_progress(f"linear-program: {count} cells, without progress lines")
+        options = {"numItermax": self.max_iterations, "log": True, "potentials_init": duals}
         with suppress_warnings():  # POT warns if it stops early; this is an error below
-            plan, log = ot.emd(a, b, cost, numItermax=self.max_iterations, log=True)
+            matrix, log = _import_pot().emd(source.mass, target.mass, cost, **options)
         if log["warning"] is not None:
             raise ConvergenceError(
                 f"linear-program stopped early ({log['warning']}); raise max_iterations or use a "
                 "coarser grid.",
                 float("nan"),
             )
-        rows, columns = np.nonzero(plan)
-        return rows, columns, plan[rows, columns], log["v"]
+        plan = coo_matrix(matrix)
+        filled = plan.data > 0
+        return Plan(plan.row[filled], plan.col[filled], plan.data[filled], log["u"], log["v"])
 
 
-def _sort(x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray) -> Plan:
-    """Solve the 1D problem by sorting; arguments and results as for `_run_simplex`.
+def _import_pot() -> Any:
+    """Import POT, which takes a second."""
+    import ot
+
+    return ot
+
+
+def _find_near_pairs(cost: np.ndarray, plan: Plan, count: int = 6) -> np.ndarray:
+    """Return pairs (2, K) of atoms: the plan, and the least reduced costs of each row and column.
+
+    The plan between parts of cells hardly ever has entries between others.
+    """
+    reduced, (n, m) = cost - plan.u[:, None] - plan.v, cost.shape
+    near_columns = np.argpartition(reduced, min(count, m) - 1, axis=1)[:, :count]
+    near_rows = np.argpartition(reduced, min(count, n) - 1, axis=0)[:count]
+    rows = np.repeat(np.arange(n), near_columns.shape[1]), near_rows.ravel(), plan.rows
+    columns = near_columns.ravel(), np.tile(np.arange(m), len(near_rows)), plan.columns
+    flat = np.unique(np.concatenate(rows) * m + np.concatenate(columns))
+    return np.stack(np.divmod(flat, m))
+
+
+def _divide(atoms: Atoms, cells: Grid, parts: int) -> Atoms:
+    """Divide cells into parts along each axis, (N · parts^d)."""
+    d = cells.dimension
+    offsets = ((np.indices((parts,) * d).reshape(d, -1).T + 0.5) / parts - 0.5) * cells.spacing
+    points = (atoms.points[:, None] + offsets).reshape(-1, d)
+    return Atoms(points, np.repeat(atoms.mass / len(offsets), len(offsets)))
+
+
+def _sort(source: Atoms, target: Atoms) -> Plan:
+    """Solve the 1D problem by sorting.
 
     Entries of the plan are monotone. If column j is followed by j + 1, the dual constraints of x_i
     with y_j and of x_i with y_{j+1} are both set to equality.
     """
-    import ot  # takes a second
-
-    plan: Any = ot.emd_1d(x, y, a, b, metric="sqeuclidean", dense=False)
+    (x, a), (y, b) = source, target
+    plan = _import_pot().emd_1d(x, y, a, b, metric="sqeuclidean", dense=False)
     filled = plan.data > 0  # rounding of equal levels leaves entries without mass
     rows, columns = plan.row[filled], plan.col[filled]
     from_x, to_y = x[rows[:-1], 0], y[columns, 0]
     increments = (to_y[1:] - from_x) ** 2 - (to_y[:-1] - from_x) ** 2
-    dual = np.zeros(len(y))
-    dual[columns] = np.concatenate([[0.0], increments.cumsum()])
-    return rows, columns, plan.data[filled], dual
+    u, v = np.zeros(len(x)), np.zeros(len(y))
+    v[columns] = np.concatenate([[0.0], increments.cumsum()])
+    u[rows] = (to_y - x[rows, 0]) ** 2 - v[columns]
+    return Plan(rows, columns, plan.data[filled], u, v)
 
 
 def _count_atoms(density: Density) -> int:
     return int((density.tensor > 0).sum())
 
 
-def _extract_atoms(density: Density) -> tuple[Tensor, np.ndarray]:
-    """Return centres (P, d) and masses (P,) of the non-empty cells; the masses sum to one."""
-    mass = density.tensor.to(torch.float64).reshape(-1)
-    points = density.grid.points().reshape(-1, density.grid.dimension)
+def _extract_atoms(density: Density, unit: UnitBox) -> Atoms:
+    """Return the non-empty cells."""
+    mass = density.tensor.detach().to(torch.float64).reshape(-1)
+    points = unit.to_points(density.grid.points()).reshape(-1, density.grid.dimension)
     filled = mass > 0
-    mass = mass[filled] / mass[filled].sum()
-    return points[filled], mass.numpy()
+    return Atoms(points[filled].numpy(), (mass[filled] / mass[filled].sum()).numpy())
 
 
 class PlanGeodesic(Geodesic):
@@ -247,7 +324,19 @@ class PlanGeodesic(Geodesic):
         super().__init__(source, target, solver, info)
         self.start, self.end, self.mass, self.cells = start, end, mass, cells
         self._end_potential = potential  # u_1 at the end points, (P,)
-        self._start_potential = self._potential(torch.zeros(1), start)[0]
+        centres = cell_centres(cells)
+        costs = transform(self._on_lattice(end, -potential), centres, weight=0.5)
+        self._start_potential = -costs[self._index(start)]  # u_0 at the start points, (P,)
+
+    def _index(self, points: Tensor) -> tuple[Tensor, ...]:
+        """Return the indices of the cells with centres (P, d)."""
+        first, spacing = self.cells.lower_tensor, torch.tensor(self.cells.spacing).double()
+        return ((points - first) / spacing).long().unbind(-1)
+
+    def _on_lattice(self, points: Tensor, values: Tensor) -> Tensor:
+        """Return values (P,) of cells with centres (P, d) on all cells, ∞ elsewhere."""
+        lattice = torch.full(self.cells.shape, torch.inf, dtype=torch.float64)
+        return lattice.index_put_(self._index(points), values)
 
     @cached_property
     def _boxes(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -304,9 +393,9 @@ class PlanGeodesic(Geodesic):
     def _potential(self, times: Tensor, points: Tensor) -> Tensor:
         frames = []
         for t in times.tolist():
-            parts = [self._candidates(t, some) for some in self._split(points)]
-            best = [part.amax(1) if t < 0.5 else part.amin(1) for part in parts]
-            frames.append(torch.cat(best))
+            best = Tensor.amax if t < 0.5 else Tensor.amin
+            parts = [best(self._candidates(t, some), 1) for some in self._split(points)]
+            frames.append(torch.cat(parts))
         return torch.stack(frames)
 
     def _candidates(self, t: float, points: Tensor) -> Tensor:
@@ -351,10 +440,7 @@ class PlanGeodesic(Geodesic):
         parts = grid.with_shape([max(1, parts) * n for n in grid.shape])
         first, second = (_corner_masses(end.resample(parts)) for end in (self.source, self.target))
         centres, corners = cell_centres(self.cells), cell_faces(parts)
-        lower, spacing = (torch.tensor(x).double() for x in (self.cells.lower, self.cells.spacing))
-        index = ((self.start - lower) / spacing).long()
-        costs = torch.full(self.cells.shape, torch.inf, dtype=torch.float64)
-        costs[tuple(index.T)] = self._start_potential
+        costs = self._on_lattice(self.start, self._start_potential)
         psi = transform(costs, centres, corners, 0.5)
         phi = transform(torch.where(second > 0, -psi, torch.inf), corners, weight=0.5)
         dual = float((first * phi).sum() + (second * psi).sum())
