@@ -291,19 +291,34 @@ def prolongation_matrix(coarse: int, fine: int) -> BandMatrix:
 
 @lru_cache(maxsize=256)
 @torch.inference_mode(False)
-def averaging_matrix(fine: int, coarse: int) -> BandMatrix:
-    """Return the matrix of means over half-cells of `coarse` cells from `fine` ones."""
-    ratio, count = fine / coarse, 2 * fine
-    begins = np.arange(2 * coarse) * ratio
+def restriction_matrix(fine: int, coarse: int) -> BandMatrix:
+    """Return the transpose of the matrix from coefficients on `coarse` cells to `fine` ones."""
+    band = prolongation_matrix(coarse, fine)
+    rows, width = band.taps.shape
+    columns = band.first.numpy()[:, None] + np.arange(width)
+    entries = (band.taps.numpy().ravel(), (columns.ravel(), np.repeat(np.arange(rows), width)))
+    matrix = csr_matrix(entries, (coarse, fine))
+    matrix.eliminate_zeros()
+    return _to_band(matrix)
+
+
+@lru_cache(maxsize=256)
+@torch.inference_mode(False)
+def averaging_matrix(fine: int, coarse: int, parts: int = 2) -> BandMatrix:
+    """Return the matrix of means over parts of `coarse` cells from parts of `fine` ones.
+
+    By default every cell has two parts, its half-cells.
+    """
+    ratio, count, rows = fine / coarse, parts * fine, parts * coarse
+    begins = np.arange(rows) * ratio
     reach = int(np.ceil(ratio)) + 1
     taps = np.floor(begins).astype(int)[:, None] + np.arange(reach)
     ends = np.minimum(begins[:, None] + ratio, taps + 1.0)
     shares = np.clip(ends - np.maximum(begins[:, None], taps), 0, None) / ratio
     shares[(taps >= count) | (shares < 1e-9)] = 0
-    rows = np.repeat(np.arange(2 * coarse), reach)
     kept = shares.ravel() > 0
-    positions = (rows[kept], taps.ravel()[kept])
-    return _to_band(csr_matrix((shares.ravel()[kept], positions), (2 * coarse, count)))
+    positions = (np.repeat(np.arange(rows), reach)[kept], taps.ravel()[kept])
+    return _to_band(csr_matrix((shares.ravel()[kept], positions), (rows, count)))
 
 
 def _to_band(matrix: csr_matrix) -> BandMatrix:

@@ -1,8 +1,8 @@
 /* The linear system of a Newton step, K x = b, by conjugate gradients with multigrid.
 
    (K x)_i is the sum over points of grad B_i . A grad x, with a positive definite matrix A at
-   every point. K is never assembled. Coarser levels have twice the spacing and means of A; the
-   smoother is Chebyshev-Jacobi. system.py has the same in torch. */
+   every point; in 3D A is constant in a cell. K is never assembled. Coarser levels have twice the
+   spacing and means of A; the smoother is Chebyshev-Jacobi. system.py has the same in torch. */
 
 #include "quadratic.h"
 
@@ -11,26 +11,31 @@
 #define SMALLEST_DAMPED \
     0.25 /* smallest eigenvalue that smoothing damps, as a share of the largest */
 #define CELLS_PER_THREAD 8192 /* work that makes up for waking one more thread */
+#define SUM_BLOCK 1024 /* cells that a thread sums without interruption */
+
+/* Before a loop over cells, with `threads` threads. */
+#define PARALLEL _Pragma("omp parallel for simd num_threads(threads) if (parallel : threads > 1)")
+
+/* A matrix with few entries in each row, side by side. */
+typedef struct {
+    const int32_t *first; /* column of the first entry of each row */
+    const float *taps; /* (rows, width) */
+    int32_t width;
+} Band;
 
 /* One level of the hierarchy. */
 typedef struct {
     Grid grid;
-    float *weights; /* A at the points, times the quadrature weight: (2^d, entries, cells) */
+    float *weights; /* A times the quadrature weight of a point: (weight_points, entries, cells) */
     float *inverse_diagonal; /* 1 / diagonal of K, (cells) */
-    float *padded, *summed; /* (rows, last + 2) */
+    float *padded, *summed; /* (rows, last + 2), in 1D and 2D */
     float *x, *b, *r, *work; /* (cells) each */
     float *mode; /* eigenvector of the largest eigenvalue, (cells) */
     double largest_eigenvalue; /* of D^-1 K, D the diagonal of K */
-    /* prolongation from the next coarser level along each axis: first tap and weights */
-    int32_t *prolong_first[3];
-    float *prolong_taps[3];
-    int32_t prolong_width[3];
-    /* means over half-cells of the coarser level along each axis */
-    int32_t *average_first[3];
-    float *average_taps[3];
-    int32_t average_width[3];
+    /* by axis: from and to the next coarser level; means over its half-cells, in 3D its cells */
+    Band prolong[3], restriction[3], average[3];
     float ratio[3]; /* spacing of the coarser level over the spacing of this one */
-    float *scratch; /* (4 * cells) */
+    float *scratch; /* (2, cells) */
 } Level;
 
 typedef struct {
@@ -39,6 +44,8 @@ typedef struct {
     Level level[MAX_LEVELS];
     double *factor; /* Cholesky factor of the matrix of the coarsest level */
     float *coarsening[2]; /* weights after one and after two axes are coarsened */
+    float *row_buffers; /* in 3D: (threads, ROW_BUFFERS, last + ROW_MARGIN) */
+    double *block_sums; /* (2, cells / SUM_BLOCK + 1) */
 } Hierarchy;
 
 /* ---- rows */
@@ -76,7 +83,7 @@ void geonet_fold_rows(int32_t n, int64_t from, int64_t to, float *summed, float 
 
 /* Values and slopes along a block of a row, for every leading row of taps at both points. */
 INLINE void evaluate_row(const int d, const float *const *taps, int32_t start, int32_t count,
-                         float value[2][9][BLOCK], float slope[2][9][BLOCK]) {
+                         float value[2][3][BLOCK], float slope[2][3][BLOCK]) {
     for (int k = 0; k < tap_row_count(d); k++)
         for (int q = 0; q < 2; q++) {
             const float *c = taps[k] + start;
@@ -91,7 +98,7 @@ INLINE void evaluate_row(const int d, const float *const *taps, int32_t start, i
 }
 
 /* Transpose of `evaluate_row`: from both points to the rows of taps. */
-INLINE void evaluate_row_transpose(const int d, float value[2][9][BLOCK], float slope[2][9][BLOCK],
+INLINE void evaluate_row_transpose(const int d, float value[2][3][BLOCK], float slope[2][3][BLOCK],
                                    int32_t count, float *const *sums, int32_t start) {
     for (int k = 0; k < tap_row_count(d); k++) {
         if (!sums[k]) continue;
@@ -107,11 +114,11 @@ INLINE void evaluate_row_transpose(const int d, float value[2][9][BLOCK], float 
     }
 }
 
-/* ---- the stiffness: y = K x, (K x)_i = sum over points of grad B_i . A grad x */
+/* ---- the stiffness in 1D and 2D: y = K x, (K x)_i = sum over points of grad B_i . A grad x */
 
 INLINE void stiffness_block(const int d, const float *weights, int64_t cells, int32_t count,
-                            float value[2][9][BLOCK], float slope[2][9][BLOCK],
-                            float back[2][9][BLOCK], float back_slope[2][9][BLOCK]) {
+                            float value[2][3][BLOCK], float slope[2][3][BLOCK],
+                            float back[2][3][BLOCK], float back_slope[2][3][BLOCK]) {
     for (int q = 0; q < 2; q++) {
         for (int k = 0; k < tap_row_count(d); k++)
             for (int32_t j = 0; j < count; j++) back[q][k][j] = back_slope[q][k][j] = 0.0f;
@@ -119,12 +126,8 @@ INLINE void stiffness_block(const int d, const float *weights, int64_t cells, in
             const float *a = weights + (int64_t)((2 * p + q) * entries(d)) * cells;
 #pragma omp simd
             for (int32_t j = 0; j < count; j++) {
-                float g[3] = {0, 0, 0}, f[3];
+                float g[2] = {0, 0}, f[2];
                 for (int k = 0; k < tap_row_count(d); k++) {
-                    if (d == 3) {
-                        g[0] += (float)leading_weight(d, 1, 0, p, k) * value[q][k][j];
-                        g[1] += (float)leading_weight(d, 0, 1, p, k) * value[q][k][j];
-                    }
                     if (d == 2) g[0] += (float)leading_weight(d, 1, 0, p, k) * value[q][k][j];
                     g[d - 1] += (float)leading_weight(d, 0, 0, p, k) * slope[q][k][j];
                 }
@@ -133,16 +136,7 @@ INLINE void stiffness_block(const int d, const float *weights, int64_t cells, in
                     f[0] = a[j] * g[0] + a[cells + j] * g[1];
                     f[1] = a[cells + j] * g[0] + a[2 * cells + j] * g[1];
                 }
-                if (d == 3) {
-                    f[0] = a[j] * g[0] + a[cells + j] * g[1] + a[2 * cells + j] * g[2];
-                    f[1] = a[cells + j] * g[0] + a[3 * cells + j] * g[1] + a[4 * cells + j] * g[2];
-                    f[2] =
-                        a[2 * cells + j] * g[0] + a[4 * cells + j] * g[1] + a[5 * cells + j] * g[2];
-                }
                 for (int k = 0; k < tap_row_count(d); k++) {
-                    if (d == 3)
-                        back[q][k][j] += (float)leading_weight(d, 1, 0, p, k) * f[0] +
-                                         (float)leading_weight(d, 0, 1, p, k) * f[1];
                     if (d == 2) back[q][k][j] += (float)leading_weight(d, 1, 0, p, k) * f[0];
                     back_slope[q][k][j] += (float)leading_weight(d, 0, 0, p, k) * f[d - 1];
                 }
@@ -153,40 +147,281 @@ INLINE void stiffness_block(const int d, const float *weights, int64_t cells, in
 
 INLINE void stiffness_slab(const int d, Level *level, int32_t from, int32_t to) {
     const Grid *grid = &level->grid;
-    const int32_t n = grid->shape[2], axis = slab_axis(d);
-    const int32_t lines = d == 3 ? grid->shape[1] : 1;
-    float value[2][9][BLOCK], slope[2][9][BLOCK], back[2][9][BLOCK], back_slope[2][9][BLOCK];
-    memset(level->summed + (int64_t)from * lines * (n + 2), 0,
-           sizeof(float) * (size_t)((int64_t)(to - from) * lines * (n + 2)));
-    for (int32_t s = from - 1; s <= to; s++) {
-        if (s < 0 || s >= grid->shape[axis]) continue;
-        for (int32_t line = 0; line < lines; line++) {
-            const int32_t i = d == 3 ? s : 0, j = d == 3 ? line : s;
-            int64_t rows[9];
-            const float *taps[9];
-            float *sums[9];
-            tap_rows(d, grid, i, j, n + 2, rows);
-            for (int k = 0; k < tap_row_count(d); k++) {
-                taps[k] = level->padded + rows[k];
-                sums[k] =
-                    in_slab(d, grid, rows[k] / (n + 2), from, to) ? level->summed + rows[k] : NULL;
-            }
-            const int64_t cell = ((int64_t)i * grid->shape[1] + j) * n;
-            for (int32_t start = 0; start < n; start += BLOCK) {
-                const int32_t count = n - start < BLOCK ? n - start : BLOCK;
-                evaluate_row(d, taps, start, count, value, slope);
-                stiffness_block(d, level->weights + cell + start, grid->cells, count, value, slope,
-                                back, back_slope);
-                evaluate_row_transpose(d, back, back_slope, count, sums, start);
-            }
+    const int32_t n = grid->shape[2];
+    float value[2][3][BLOCK], slope[2][3][BLOCK], back[2][3][BLOCK], back_slope[2][3][BLOCK];
+    memset(level->summed + (int64_t)from * (n + 2), 0,
+           sizeof(float) * (size_t)((int64_t)(to - from) * (n + 2)));
+    for (int32_t line = from - 1; line <= to; line++) {
+        if (line < 0 || line >= grid->shape[1]) continue;
+        int64_t rows[3];
+        const float *taps[3];
+        float *sums[3];
+        tap_rows(d, grid, 0, line, n + 2, rows);
+        for (int k = 0; k < tap_row_count(d); k++) {
+            taps[k] = level->padded + rows[k];
+            sums[k] =
+                in_slab(d, grid, rows[k] / (n + 2), from, to) ? level->summed + rows[k] : NULL;
+        }
+        const int64_t cell = (int64_t)line * n;
+        for (int32_t start = 0; start < n; start += BLOCK) {
+            const int32_t count = n - start < BLOCK ? n - start : BLOCK;
+            evaluate_row(d, taps, start, count, value, slope);
+            stiffness_block(d, level->weights + cell + start, grid->cells, count, value, slope,
+                            back, back_slope);
+            evaluate_row_transpose(d, back, back_slope, count, sums, start);
         }
     }
 }
 
-static void stiffness_any(int d, Level *level, int32_t from, int32_t to) {
+/* Not inlined, because the loops are slower within a parallel region. */
+static __attribute__((noinline)) void stiffness_slab_any(int d, Level *level, int32_t from,
+                                                         int32_t to) {
     if (d == 1) stiffness_slab(1, level, from, to);
     if (d == 2) stiffness_slab(2, level, from, to);
-    if (d == 3) stiffness_slab(3, level, from, to);
+}
+
+/* ---- the stiffness in 3D, with a matrix A that is constant in each cell
+
+   Along one axis, the sum of f g over the two points of a cell is 2 (m m' + e e'), with the means m
+   and half the differences e of f and g. For a spline with taps x0, x1 and x2 they are
+
+       value: m = MEAN = (5 x0 + 22 x1 + 5 x2)/32        e = SLOPE/4
+       slope: m = SLOPE = (x2 - x0)/2                    e = CURVATURE/4 = (x0 - 2 x1 + x2)/4
+
+   so that products of MEAN, SLOPE and CURVATURE along the three axes determine the sum over the
+   eight points. They are computed axis by axis; a slope is needed along one axis at least, and a
+   curvature along one axis at most. The transpose gathers from cells: the cell beyond a face is
+   the reflection of the cell at the face, and its SLOPE has the opposite sign. */
+
+enum { MEAN, SLOPE, CURVATURE, NUMBERS };
+
+/* Vectors of cells along the last axis. */
+#define LANES 16
+typedef float Lanes __attribute__((vector_size(4 * LANES)));
+typedef float UnalignedLanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+/* Buffers of a thread. A row has a column beyond either end, and the rest of a vector. */
+typedef struct {
+    float *first[3][3]; /* numbers along axis 0, for three lines in turn */
+    float *second[3][3]; /* numbers along axes 0 and 1, of one line */
+    float *third[3][3][3]; /* fluxes for the numbers along axes 0, 1 and 2, of one line */
+    float *back[3][3][3]; /* fluxes for the numbers along axes 0 and 1, for three lines in turn */
+    float *sums[3]; /* fluxes for the numbers along axis 0, of one line */
+} RowBuffers;
+
+#define ROW_BUFFERS (9 + 9 + 27 + 27 + 3)
+#define ROW_MARGIN (2 + LANES)
+
+static RowBuffers split_row_buffers(float *memory, int32_t n) {
+    RowBuffers rows;
+    float **all[] = {rows.first[0], rows.second[0], rows.third[0][0], rows.back[0][0], rows.sums};
+    const int counts[] = {9, 9, 27, 27, 3};
+    for (int group = 0; group < 5; group++)
+        for (int k = 0; k < counts[group]; k++, memory += n + ROW_MARGIN)
+            all[group][k] = memory;
+    return rows;
+}
+
+INLINE Lanes load(const float *from) { return *(const UnalignedLanes *)from; }
+INLINE void store(float *to, Lanes values) { *(UnalignedLanes *)to = values; }
+
+/* The first `count` numbers, then zeros. */
+INLINE Lanes load_some(const float *from, int32_t count) {
+    if (count == LANES) return load(from);
+    float values[LANES] = {0};
+    memcpy(values, from, sizeof(float) * (size_t)count);
+    return load(values);
+}
+
+/* Whether the number along the three axes matters: it has a slope or a curvature along one axis at
+   least, and a curvature along one axis at most. */
+INLINE int is_needed(int p, int q, int r) {
+    const int curvatures = (p == CURVATURE) + (q == CURVATURE) + (r == CURVATURE);
+    return p + q + r > 0 && curvatures < 2;
+}
+
+INLINE float mean_of(float before, float here, float after) {
+    return 0.15625f * (before + after) + 0.6875f * here;
+}
+INLINE float slope_of(float before, float after) { return 0.5f * (after - before); }
+INLINE float curvature_of(float before, float here, float after) {
+    return before + after - 2 * here;
+}
+
+/* Numbers along axis 0 of the cells of a line in plane i, with a column beyond either end. */
+static void evaluate_first_axis(const Grid *grid, const float *x, int32_t i, int32_t line,
+                                float *const *numbers) {
+    const int32_t n = grid->shape[2];
+    const int64_t plane = (int64_t)grid->shape[1] * n;
+    const float *here = x + i * plane + (int64_t)line * n;
+    const float *before = here - (i > 0 ? plane : 0);
+    const float *after = here + (i < grid->shape[0] - 1 ? plane : 0);
+    float *mean = numbers[MEAN] + 1, *slope = numbers[SLOPE] + 1,
+          *curvature = numbers[CURVATURE] + 1;
+#pragma omp simd
+    for (int32_t j = 0; j < n; j++) {
+        mean[j] = mean_of(before[j], here[j], after[j]);
+        slope[j] = slope_of(before[j], after[j]);
+        curvature[j] = curvature_of(before[j], here[j], after[j]);
+    }
+    for (int a = 0; a < NUMBERS; a++) {
+        numbers[a][0] = numbers[a][1];
+        numbers[a][n + 1] = numbers[a][n];
+    }
+}
+
+/* Numbers along axes 0 and 1 of a line, from the numbers along axis 0 of three lines. */
+static void evaluate_second_axis(int32_t n, float *const *before, float *const *here,
+                                 float *const *after, float *const numbers[3][3]) {
+    for (int a = 0; a < NUMBERS; a++) {
+        const float *x0 = before[a], *x1 = here[a], *x2 = after[a];
+        float *mean = numbers[a][MEAN], *slope = numbers[a][SLOPE],
+              *curvature = numbers[a][CURVATURE];
+#pragma omp simd
+        for (int32_t j = 0; j < n + 2; j++) {
+            mean[j] = mean_of(x0[j], x1[j], x2[j]);
+            slope[j] = slope_of(x0[j], x2[j]);
+        }
+        if (a == CURVATURE) continue;
+#pragma omp simd
+        for (int32_t j = 0; j < n + 2; j++) curvature[j] = curvature_of(x0[j], x1[j], x2[j]);
+    }
+}
+
+/* Fluxes of the cells of a line, from the numbers along axes 0 and 1. */
+static void evaluate_fluxes(int32_t n, const float *weights, int64_t cells,
+                            float *const numbers[3][3], float *const fluxes[3][3][3]) {
+    for (int32_t start = 0; start < n; start += LANES) {
+        const int32_t count = n - start < LANES ? n - start : LANES;
+        Lanes a[6], t[3][3][3], f[3][3][3];
+#pragma GCC unroll 6
+        for (int e = 0; e < 6; e++) a[e] = 8 * load_some(weights + e * cells + start, count);
+#pragma GCC unroll 9
+        for (int k = 0; k < 8; k++) { /* all pairs of numbers but two curvatures */
+            const float *row = numbers[k / 3][k % 3] + start;
+            const Lanes before = load(row), here = load(row + 1), after = load(row + 2);
+            t[k / 3][k % 3][MEAN] = 0.15625f * (before + after) + 0.6875f * here;
+            t[k / 3][k % 3][SLOPE] = 0.5f * (after - before);
+            t[k / 3][k % 3][CURVATURE] = before + after - 2 * here;
+        }
+#pragma GCC unroll 27
+        for (int k = 0; k < 27; k++) f[k / 9][k / 3 % 3][k % 3] = a[0] - a[0];
+#pragma GCC unroll 8
+        for (int k = 0; k < 8; k++) {
+            /* whether the difference is taken along axes 0, 1 and 2, instead of the mean */
+            const int p = k / 4, q = k / 2 % 2, r = k % 2;
+            const float scale = 1.0f / (float)(1 << 4 * (p + q + r));
+            const Lanes g0 = scale * t[1 + p][q][r], g1 = scale * t[p][1 + q][r],
+                        g2 = scale * t[p][q][1 + r];
+            f[1 + p][q][r] += a[0] * g0 + a[1] * g1 + a[2] * g2;
+            f[p][1 + q][r] += a[1] * g0 + a[3] * g1 + a[4] * g2;
+            f[p][q][1 + r] += a[2] * g0 + a[4] * g1 + a[5] * g2;
+        }
+#pragma GCC unroll 27
+        for (int k = 0; k < 27; k++)
+            if (is_needed(k / 9, k / 3 % 3, k % 3))
+                store(fluxes[k / 9][k / 3 % 3][k % 3] + start + 1, f[k / 9][k / 3 % 3][k % 3]);
+    }
+}
+
+/* Transpose of `slope_of`; `mean_of` and `curvature_of` are symmetric. */
+INLINE float slope_transpose(float before, float after) { return 0.5f * (before - after); }
+
+/* Transpose along the last axis: fluxes for the numbers along axes 0 and 1. */
+INLINE void gather_last_axis(int32_t n, float *const *fluxes, const int has_mean,
+                             const int has_curvature, float *sum) {
+    float *mean = fluxes[MEAN], *slope = fluxes[SLOPE], *curvature = fluxes[CURVATURE];
+    for (int c = 0; c < NUMBERS; c++) {
+        const float sign = c == SLOPE ? -1.0f : 1.0f;
+        if ((c == MEAN && !has_mean) || (c == CURVATURE && !has_curvature)) continue;
+        fluxes[c][0] = sign * fluxes[c][1];
+        fluxes[c][n + 1] = sign * fluxes[c][n];
+    }
+#pragma omp simd
+    for (int32_t j = 1; j <= n; j++) {
+        float total = slope_transpose(slope[j - 1], slope[j + 1]);
+        if (has_mean) total += mean_of(mean[j - 1], mean[j], mean[j + 1]);
+        if (has_curvature) total += curvature_of(curvature[j - 1], curvature[j], curvature[j + 1]);
+        sum[j] = total;
+    }
+}
+
+/* Transpose along axis 1: fluxes of a line for the numbers along axis 0. */
+static void gather_second_axis(int32_t n, int32_t lines, int32_t line, float *const back[3][3][3],
+                               float *const *sums) {
+    const int is_first = line == 0, is_last = line == lines - 1;
+    float *const(*before)[3] = back[(is_first ? line : line - 1) % 3];
+    float *const(*here)[3] = back[line % 3];
+    float *const(*after)[3] = back[(is_last ? line : line + 1) % 3];
+    const float sign_before = is_first ? -1.0f : 1.0f, sign_after = is_last ? -1.0f : 1.0f;
+    for (int a = 0; a < NUMBERS; a++) {
+        const float *m0 = before[a][MEAN], *m1 = here[a][MEAN], *m2 = after[a][MEAN];
+        const float *s0 = before[a][SLOPE], *s2 = after[a][SLOPE];
+        const float *c0 = before[a][CURVATURE], *c1 = here[a][CURVATURE], *c2 = after[a][CURVATURE];
+        float *sum = sums[a];
+#pragma omp simd
+        for (int32_t j = 1; j <= n; j++)
+            sum[j] = mean_of(m0[j], m1[j], m2[j]) +
+                     slope_transpose(sign_before * s0[j], sign_after * s2[j]);
+        if (a == CURVATURE) continue;
+#pragma omp simd
+        for (int32_t j = 1; j <= n; j++) sum[j] += curvature_of(c0[j], c1[j], c2[j]);
+    }
+}
+
+/* Transpose along axis 0: add the fluxes of a line of plane i to three planes of a slab. */
+static void scatter_first_axis(const Grid *grid, float *const *sums, int32_t i, int32_t line,
+                               int32_t from, int32_t to, float *y) {
+    const int32_t n = grid->shape[2];
+    const float *mean = sums[MEAN] + 1, *slope = sums[SLOPE] + 1, *curvature = sums[CURVATURE] + 1;
+    for (int k = 0; k < 3; k++) {
+        const int32_t plane = clamp_index(i + k - 1, grid->shape[0]);
+        if (plane < from || plane >= to) continue;
+        const float m = k == 1 ? 0.6875f : 0.15625f, s = 0.5f * (float)(k - 1);
+        const float c = k == 1 ? -2.0f : 1.0f;
+        float *row = y + ((int64_t)plane * grid->shape[1] + line) * n;
+#pragma omp simd
+        for (int32_t j = 0; j < n; j++) row[j] += m * mean[j] + s * slope[j] + c * curvature[j];
+    }
+}
+
+/* Planes from ... to of y = K x. */
+static void stiffness_slab_3d(const Level *level, const float *x, float *y, int32_t from,
+                              int32_t to, float *memory) {
+    const Grid *grid = &level->grid;
+    const int32_t n = grid->shape[2], lines = grid->shape[1];
+    const int64_t plane = (int64_t)lines * n;
+    const RowBuffers rows = split_row_buffers(memory, n);
+    memset(y + from * plane, 0, sizeof(float) * (size_t)((to - from) * plane));
+    for (int32_t i = from - 1; i <= to; i++) {
+        if (i < 0 || i >= grid->shape[0]) continue;
+        evaluate_first_axis(grid, x, i, 0, rows.first[0]);
+        for (int32_t line = 0; line < lines; line++) {
+            const int32_t before = clamp_index(line - 1, lines), after = clamp_index(line + 1, lines);
+            if (after > line) evaluate_first_axis(grid, x, i, after, rows.first[after % 3]);
+            evaluate_second_axis(n, rows.first[before % 3], rows.first[line % 3],
+                                 rows.first[after % 3], rows.second);
+            evaluate_fluxes(n, level->weights + i * plane + (int64_t)line * n, grid->cells,
+                            rows.second, rows.third);
+            for (int a = 0; a < NUMBERS; a++)
+                for (int b = 0; b < NUMBERS - (a == CURVATURE); b++) {
+                    float *const *fluxes = rows.third[a][b];
+                    float *sum = rows.back[line % 3][a][b];
+                    if (a == CURVATURE || b == CURVATURE)
+                        gather_last_axis(n, fluxes, 1, 0, sum);
+                    else if (a == MEAN && b == MEAN)
+                        gather_last_axis(n, fluxes, 0, 1, sum);
+                    else
+                        gather_last_axis(n, fluxes, 1, 1, sum);
+                }
+            if (line > 0) {
+                gather_second_axis(n, lines, line - 1, rows.back, rows.sums);
+                scatter_first_axis(grid, rows.sums, i, line - 1, from, to, y);
+            }
+        }
+        gather_second_axis(n, lines, lines - 1, rows.back, rows.sums);
+        scatter_first_axis(grid, rows.sums, i, lines - 1, from, to, y);
+    }
 }
 
 /* Number of threads for a level. */
@@ -198,18 +433,25 @@ static int threads_for(const Hierarchy *h, const Level *level) {
     return threads < 1 ? 1 : threads;
 }
 
+/* Row buffers of a thread. */
+static float *buffers_of(const Hierarchy *h, int part) {
+    return h->row_buffers + (int64_t)part * ROW_BUFFERS * (h->level[0].grid.shape[2] + ROW_MARGIN);
+}
+
 /* y = K x on a level. */
 static void stiffness(const Hierarchy *h, Level *level, const float *x, float *y) {
     const int d = h->d, threads = threads_for(h, level);
     const int32_t size = level->grid.shape[slab_axis(d)], n = level->grid.shape[2];
-    const int64_t lines = d == 3 ? level->grid.shape[1] : 1;
-    pad_rows(&level->grid, x, level->padded);
+    if (d < 3) pad_rows(&level->grid, x, level->padded);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int part = 0; part < threads; part++) {
         const int32_t from = slab_begin(size, part, threads),
                       to = slab_begin(size, part + 1, threads);
-        stiffness_any(d, level, from, to);
-        geonet_fold_rows(n, from * lines, to * lines, level->summed, y);
+        if (d < 3) {
+            stiffness_slab_any(d, level, from, to);
+            geonet_fold_rows(n, from, to, level->summed, y);
+        } else
+            stiffness_slab_3d(level, x, y, from, to, buffers_of(h, part));
     }
 }
 
@@ -219,11 +461,10 @@ INLINE void diagonal_any(const int d, Level *level) {
     const Grid *grid = &level->grid;
     const int32_t n = grid->shape[2];
     memset(level->summed, 0, sizeof(float) * (size_t)(grid->cells / n * (n + 2)));
-    for (int32_t i = 0; i < (d == 3 ? grid->shape[0] : 1); i++)
-        for (int32_t line = 0; line < (d == 1 ? 1 : grid->shape[1]); line++) {
-            int64_t rows[9];
-            tap_rows(d, grid, i, line, n + 2, rows);
-            const int64_t cell = ((int64_t)i * grid->shape[1] + line) * n;
+    for (int32_t line = 0; line < grid->shape[1]; line++) {
+            int64_t rows[3];
+            tap_rows(d, grid, 0, line, n + 2, rows);
+            const int64_t cell = (int64_t)line * n;
             for (int k = 0; k < tap_row_count(d); k++)
                 for (int l = 0; l < 3; l++) {
                     float *to = level->summed + rows[k] + l;
@@ -234,8 +475,6 @@ INLINE void diagonal_any(const int d, Level *level) {
                                              cell;
                             const float last = (float)(leading_weight(d, 0, 0, p, k) * W[1][q][l]);
                             const float first = (float)(leading_weight(d, 1, 0, p, k) * W[0][q][l]);
-                            const float second =
-                                (float)(leading_weight(d, 0, 1, p, k) * W[0][q][l]);
                             const int64_t N = grid->cells;
 #pragma omp simd
                             for (int32_t j = 0; j < n; j++) {
@@ -243,37 +482,93 @@ INLINE void diagonal_any(const int d, Level *level) {
                                 if (d == 2)
                                     to[j] += a[j] * first * first + 2 * a[N + j] * first * last +
                                              a[2 * N + j] * last * last;
-                                if (d == 3)
-                                    to[j] += a[j] * first * first + a[3 * N + j] * second * second +
-                                             a[5 * N + j] * last * last +
-                                             2 * (a[N + j] * first * second +
-                                                  a[2 * N + j] * first * last +
-                                                  a[4 * N + j] * second * last);
                             }
                         }
                 }
         }
     geonet_fold_rows(n, 0, grid->cells / n, level->summed, level->inverse_diagonal);
+}
+
+/* The diagonal in 3D: a sum over entries (a, b) of A of products of three filters with three taps.
+   Like `stiffness_slab_3d` it gathers from cells and from their reflections beyond the faces. */
+
+/* Sum over both points of the product of two B-splines or their slopes, by tap. */
+INLINE float squared_tap(int slopes, int tap) {
+    const double *const first = W[slopes > 0][0], *const second = W[slopes > 1][0];
+    const double *const first_beside = W[slopes > 0][1], *const second_beside = W[slopes > 1][1];
+    return (float)(first[tap] * second[tap] + first_beside[tap] * second_beside[tap]);
+}
+
+static void diagonal_row_3d(const Level *level, int32_t i, int32_t line, float *row, float *to) {
+    const Grid *grid = &level->grid;
+    const int32_t n = grid->shape[2], at[2] = {i, line};
+    for (int32_t j = 0; j < n; j++) to[j] = 0;
+    for (int a = 0, e = 0; a < 3; a++)
+        for (int b = a; b < 3; b++, e++) {
+            const float *plane = level->weights + e * grid->cells;
+            float taps[3][3]; /* by axis, for the cells before, here and after */
+            for (int axis = 0; axis < 3; axis++)
+                for (int k = 0; k < 3; k++)
+                    taps[axis][k] = squared_tap((a == axis) + (b == axis), 2 - k);
+            for (int32_t j = 0; j < n; j++) row[j + 1] = 0;
+            for (int k = 0; k < 9; k++) {
+                const int offset[2] = {k / 3, k % 3};
+                float tap = a == b ? 1.0f : 2.0f;
+                int32_t cell[2];
+                for (int axis = 0; axis < 2; axis++) {
+                    const int32_t wanted = at[axis] + offset[axis] - 1;
+                    const int is_odd = (a == axis) != (b == axis);
+                    cell[axis] = clamp_index(wanted, grid->shape[axis]);
+                    tap *= taps[axis][offset[axis]];
+                    if (is_odd && cell[axis] != wanted) tap = -tap;
+                }
+                if (tap == 0.0f) continue;
+                const float *from = plane + ((int64_t)cell[0] * grid->shape[1] + cell[1]) * n;
+#pragma omp simd
+                for (int32_t j = 0; j < n; j++) row[j + 1] += tap * from[j];
+            }
+            const float sign = (a == 2) != (b == 2) ? -1.0f : 1.0f;
+            row[0] = sign * row[1];
+            row[n + 1] = sign * row[n];
+#pragma omp simd
+            for (int32_t j = 0; j < n; j++)
+                to[j] += taps[2][0] * row[j] + taps[2][1] * row[j + 1] + taps[2][2] * row[j + 2];
+        }
+}
+
+/* 1 / diagonal of K on a level. */
+static void diagonal(const Hierarchy *h, Level *level) {
+    const Grid *grid = &level->grid;
+    const int threads = threads_for(h, level);
+    if (h->d == 1) diagonal_any(1, level);
+    if (h->d == 2) diagonal_any(2, level);
+    if (h->d == 3) {
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+        for (int part = 0; part < threads; part++)
+            for (int32_t i = slab_begin(grid->shape[0], part, threads);
+                 i < slab_begin(grid->shape[0], part + 1, threads); i++)
+                for (int32_t line = 0; line < grid->shape[1]; line++)
+                    diagonal_row_3d(level, i, line, buffers_of(h, part),
+                                    level->inverse_diagonal +
+                                        ((int64_t)i * grid->shape[1] + line) * grid->shape[2]);
+    }
+    PARALLEL
     for (int64_t i = 0; i < grid->cells; i++)
         level->inverse_diagonal[i] = 1.0f / level->inverse_diagonal[i];
 }
 
-static void diagonal(int d, Level *level) {
-    if (d == 1) diagonal_any(1, level);
-    if (d == 2) diagonal_any(2, level);
-    if (d == 3) diagonal_any(3, level);
-}
-
 /* ---- transfers between levels, axis by axis */
 
-/* out = T in along an axis: T takes n_in to n_out numbers, `width` taps from first[i]. */
+/* out = T in along an axis, with n_in columns and n_out rows of T. */
 static void apply(const float *in, float *out, int64_t outer, int32_t n_in, int32_t n_out,
-                  int64_t inner, const int32_t *first, const float *taps, int32_t width) {
+                  int64_t inner, Band band, int threads) {
+    const int32_t width = band.width;
+#pragma omp parallel for collapse(2) num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t o = 0; o < outer; o++)
         for (int32_t i = 0; i < n_out; i++) {
-            const float *from = in + (o * n_in + first[i]) * inner;
+            const float *from = in + (o * n_in + band.first[i]) * inner;
             float *to = out + (o * n_out + i) * inner;
-            const float *w = taps + (int64_t)i * width;
+            const float *w = band.taps + (int64_t)i * width;
             if (inner == 1) {
                 float sum = 0;
                 for (int32_t k = 0; k < width; k++) sum += w[k] * from[k];
@@ -287,70 +582,54 @@ static void apply(const float *in, float *out, int64_t outer, int32_t n_in, int3
         }
 }
 
-/* out = T^t in along an axis. */
-static void apply_transpose(const float *in, float *out, int64_t outer, int32_t n_in, int32_t n_out,
-                            int64_t inner, const int32_t *first, const float *taps, int32_t width) {
-    memset(out, 0, sizeof(float) * (size_t)(outer * n_out * inner));
-    for (int64_t o = 0; o < outer; o++)
-        for (int32_t i = 0; i < n_in; i++) {
-            const float *from = in + (o * n_in + i) * inner;
-            float *to = out + (o * n_out + first[i]) * inner;
-            const float *w = taps + (int64_t)i * width;
-            for (int32_t k = 0; k < width; k++)
-                if (w[k] != 0.0f)
-                    for (int64_t j = 0; j < inner; j++) to[k * inner + j] += w[k] * from[j];
-        }
+/* Apply a band along the axes from ... until, to an array of the shape; updates the shape. */
+static void transfer(const float *x, float *y, int32_t *shape, const int32_t *target, int from,
+                     int until, const Band *bands, float *const buffers[2], int threads) {
+    const int step = from < until ? 1 : -1;
+    for (int axis = from; axis != until; axis += step) {
+        float *to = axis == until - step ? y : buffers[axis % 2];
+        int64_t outer = 1, inner = 1;
+        for (int a = 0; a < axis; a++) outer *= shape[a];
+        for (int a = axis + 1; a < 3; a++) inner *= shape[a];
+        apply(x, to, outer, shape[axis], target[axis], inner, bands[axis], threads);
+        shape[axis] = target[axis];
+        x = to;
+    }
 }
 
 /* Coefficients of the next coarser level to this one: the same spline if cells are halved. */
-static void prolong(int d, const Level *fine, const Level *coarse, const float *x, float *y) {
-    const float *from = x;
-    float *buffers[2] = {fine->scratch, fine->scratch + fine->grid.cells * 2};
+static void prolong(const Hierarchy *h, const Level *fine, const Level *coarse, const float *x,
+                    float *y) {
+    float *const buffers[2] = {fine->scratch, fine->scratch + fine->grid.cells};
     int32_t shape[3];
     memcpy(shape, coarse->grid.shape, sizeof shape);
-    for (int axis = 3 - d; axis < 3; axis++) {
-        float *to = axis == 2 ? y : buffers[axis % 2];
-        int64_t outer = 1, inner = 1;
-        for (int a = 0; a < axis; a++) outer *= shape[a];
-        for (int a = axis + 1; a < 3; a++) inner *= shape[a];
-        apply(from, to, outer, shape[axis], fine->grid.shape[axis], inner,
-              fine->prolong_first[axis], fine->prolong_taps[axis], fine->prolong_width[axis]);
-        shape[axis] = fine->grid.shape[axis];
-        from = to;
-    }
+    transfer(x, y, shape, fine->grid.shape, 3 - h->d, 3, fine->prolong, buffers,
+             threads_for(h, fine));
 }
 
 /* Transpose of `prolong`. */
-static void restrict_to(int d, const Level *fine, const Level *coarse, const float *x, float *y) {
-    const float *from = x;
-    float *buffers[2] = {fine->scratch, fine->scratch + fine->grid.cells * 2};
+static void restrict_to(const Hierarchy *h, const Level *fine, const Level *coarse, const float *x,
+                        float *y) {
+    float *const buffers[2] = {fine->scratch, fine->scratch + fine->grid.cells};
     int32_t shape[3];
     memcpy(shape, fine->grid.shape, sizeof shape);
-    for (int axis = 2; axis >= 3 - d; axis--) {
-        float *to = axis == 3 - d ? y : buffers[axis % 2];
-        int64_t outer = 1, inner = 1;
-        for (int a = 0; a < axis; a++) outer *= shape[a];
-        for (int a = axis + 1; a < 3; a++) inner *= shape[a];
-        apply_transpose(from, to, outer, shape[axis], coarse->grid.shape[axis], inner,
-                        fine->prolong_first[axis], fine->prolong_taps[axis],
-                        fine->prolong_width[axis]);
-        shape[axis] = coarse->grid.shape[axis];
-        from = to;
-    }
+    transfer(x, y, shape, coarse->grid.shape, 2, 2 - h->d, fine->restriction, buffers,
+             threads_for(h, fine));
 }
 
-/* Average planes (2^d, entries, cells) of the weights over coarser half-cells along one axis.
+/* Average planes (2^d, entries, cells) of the weights over coarser half-cells along one axis, in
+   1D and 2D.
 
    A cell has two half-cells along an axis, one around each point. */
 static void coarsen_axis(int d, const float *in, const int32_t *shape_in, float *out,
                          const int32_t *shape_out, int axis, const Level *fine) {
-    const int bit = d == 3 ? (axis == 0 ? 4 : axis == 1 ? 2 : 1) : d == 2 ? (axis == 1 ? 2 : 1) : 1;
+    const int bit = d == 2 && axis == 1 ? 2 : 1;
     const int64_t cells_in = (int64_t)shape_in[0] * shape_in[1] * shape_in[2];
     const int64_t cells_out = (int64_t)shape_out[0] * shape_out[1] * shape_out[2];
     int64_t outer = 1, inner = 1;
     for (int a = 0; a < axis; a++) outer *= shape_in[a];
     for (int a = axis + 1; a < 3; a++) inner *= shape_in[a];
-    const int32_t n_in = shape_in[axis], n_out = shape_out[axis], width = fine->average_width[axis];
+    const int32_t n_in = shape_in[axis], n_out = shape_out[axis], width = fine->average[axis].width;
     const int points = 1 << d, m = entries(d);
     for (int point = 0; point < points; point++)
         for (int e = 0; e < m; e++) {
@@ -367,8 +646,8 @@ static void coarsen_axis(int d, const float *in, const int32_t *shape_in, float 
             for (int64_t o = 0; o < outer; o++)
                 for (int32_t i = 0; i < n_out; i++) {
                     const int32_t half = 2 * i + ((point & bit) != 0);
-                    const int32_t first = fine->average_first[axis][half];
-                    const float *w = fine->average_taps[axis] + (int64_t)half * width;
+                    const int32_t first = fine->average[axis].first[half];
+                    const float *w = fine->average[axis].taps + (int64_t)half * width;
                     float *row = to + (o * n_out + i) * inner;
                     for (int64_t j = 0; j < inner; j++) row[j] = 0;
                     for (int32_t k = 0; k < width; k++) {
@@ -381,54 +660,95 @@ static void coarsen_axis(int d, const float *in, const int32_t *shape_in, float 
         }
 }
 
+/* The same in 3D, for planes (entries, cells) and coarser cells. */
+static void average_cells(const float *in, const int32_t *shape_in, float *out,
+                          const int32_t *shape_out, int axis, const Level *fine, int threads) {
+    int64_t outer = entries(3), inner = 1;
+    for (int a = 0; a < axis; a++) outer *= shape_in[a];
+    for (int a = axis + 1; a < 3; a++) inner *= shape_in[a];
+    apply(in, out, outer, shape_in[axis], shape_out[axis], inner, fine->average[axis], threads);
+}
+
 /* Weights of the next coarser level: means, in the units of the coarser level. */
-static void coarsen(int d, const Level *fine, Level *coarse, float *buffers[2]) {
+static void coarsen(const Hierarchy *h, const Level *fine, Level *coarse) {
+    const int d = h->d, threads = threads_for(h, coarse);
     const float *from = fine->weights;
     int32_t shape[3], next[3], axes[3], count = 0;
     memcpy(shape, fine->grid.shape, sizeof shape);
     for (int axis = 3 - d; axis < 3; axis++)
         if (coarse->grid.shape[axis] != shape[axis]) axes[count++] = axis;
     for (int k = 0; k < count; k++) {
-        float *to = k == count - 1 ? coarse->weights : buffers[k];
+        float *to = k == count - 1 ? coarse->weights : h->coarsening[k];
         memcpy(next, shape, sizeof shape);
         next[axes[k]] = coarse->grid.shape[axes[k]];
-        coarsen_axis(d, from, shape, to, next, axes[k], fine);
+        if (d == 3)
+            average_cells(from, shape, to, next, axes[k], fine, threads_for(h, fine));
+        else
+            coarsen_axis(d, from, shape, to, next, axes[k], fine);
         memcpy(shape, next, sizeof shape);
         from = to;
     }
     float volume = 1;
     for (int axis = 3 - d; axis < 3; axis++) volume *= fine->ratio[axis];
     const int m = entries(d);
-    for (int point = 0; point < 1 << d; point++)
+    for (int point = 0; point < weight_points(d); point++)
         for (int e = 0; e < m; e++) {
             int i = 0, rest = e; /* entry e is (i, j) of the upper triangle */
             while (rest >= d - i) rest -= d - i++;
             const int j = i + rest;
             const float scale = volume / (fine->ratio[3 - d + i] * fine->ratio[3 - d + j]);
             float *plane = coarse->weights + (int64_t)(point * m + e) * coarse->grid.cells;
+            PARALLEL
             for (int64_t c = 0; c < coarse->grid.cells; c++) plane[c] *= scale;
         }
 }
 
 /* ---- multigrid */
 
-static double dot(const float *a, const float *b, int64_t n) {
+/* Inner product on a level, the same for any number of threads. */
+static double dot(const Hierarchy *h, const Level *level, const float *a, const float *b) {
+    const int64_t n = level->grid.cells;
+    const int threads = threads_for(h, level);
     double total = 0;
-    for (int64_t start = 0; start < n; start += 1024) {
-        const int64_t end = start + 1024 < n ? start + 1024 : n;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t start = 0; start < n; start += SUM_BLOCK) {
+        const int64_t end = start + SUM_BLOCK < n ? start + SUM_BLOCK : n;
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = start; i < end; i++) sum += a[i] * b[i];
-        total += sum;
+        h->block_sums[start / SUM_BLOCK] = sum;
     }
+    for (int64_t k = 0; k * SUM_BLOCK < n; k++) total += h->block_sums[k];
     return total;
+}
+
+/* Squares of K m and of m, for m = mode and K m = work, in the norms of D^-1 and D: in them D^-1 K
+   is symmetric. */
+static void measure_mode(const Hierarchy *h, const Level *level, double *image, double *mode) {
+    const int64_t n = level->grid.cells, blocks = n / SUM_BLOCK + 1;
+    const int threads = threads_for(h, level);
+    double *sums = h->block_sums;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t k = 0; k < blocks; k++) {
+        const int64_t end = (k + 1) * SUM_BLOCK < n ? (k + 1) * SUM_BLOCK : n;
+        double own_image = 0, own_mode = 0;
+#pragma omp simd reduction(+ : own_image, own_mode)
+        for (int64_t i = k * SUM_BLOCK; i < end; i++) {
+            own_image += (double)(level->inverse_diagonal[i] * level->work[i]) * level->work[i];
+            own_mode += (double)level->mode[i] * level->mode[i] / level->inverse_diagonal[i];
+        }
+        sums[k] = own_image;
+        sums[blocks + k] = own_mode;
+    }
+    *image = *mode = 0;
+    for (int64_t k = 0; k < blocks; k++) *image += sums[k], *mode += sums[blocks + k];
 }
 
 /* Largest eigenvalue of D^-1 K by the power method, starting from the eigenvector of the last
    problem. */
 static double largest_eigenvalue(const Hierarchy *h, Level *level) {
     const int64_t n = level->grid.cells;
-    const int steps = h->fresh ? 6 : 2;
+    const int steps = h->fresh ? 6 : 2, threads = threads_for(h, level);
     uint32_t state = 12345u;
     for (int64_t i = 0; h->fresh && i < n; i++) {
         state = state * 1664525u + 1013904223u;
@@ -437,16 +757,13 @@ static double largest_eigenvalue(const Hierarchy *h, Level *level) {
     double value = 1;
     for (int s = 0; s < steps; s++) {
         stiffness(h, level, level->mode, level->work);
-        double norm = 0, size = 0; /* in the norm of D, in which D^-1 K is symmetric */
-        for (int64_t i = 0; i < n; i++) {
-            const float next = level->inverse_diagonal[i] * level->work[i];
-            norm += (double)next * level->work[i];
-            size += (double)level->mode[i] * level->mode[i] / level->inverse_diagonal[i];
-            level->work[i] = next;
-        }
+        double norm, size;
+        measure_mode(h, level, &norm, &size);
         value = sqrt(norm / size);
         const float scale = (float)(1 / sqrt(norm));
-        for (int64_t i = 0; i < n; i++) level->mode[i] = level->work[i] * scale;
+        PARALLEL
+        for (int64_t i = 0; i < n; i++)
+            level->mode[i] = scale * (level->inverse_diagonal[i] * level->work[i]);
     }
     return EIGENVALUE_MARGIN * value;
 }
@@ -456,35 +773,35 @@ static double largest_eigenvalue(const Hierarchy *h, Level *level) {
    From x = 0 if `fresh`. Overwrites work and r. */
 static void smooth(const Hierarchy *h, Level *level, const float *b, float *x, int fresh) {
     const int64_t n = level->grid.cells;
+    const int threads = threads_for(h, level);
     const double top = level->largest_eigenvalue, bottom = top * SMALLEST_DAMPED;
     const double theta = (top + bottom) / 2, delta = (top - bottom) / 2, sigma = theta / delta;
+    const float first_scale = (float)(1 / theta), *inverse = level->inverse_diagonal;
     double rho = 1 / sigma;
-    float *r = level->r, *step = level->work;
+    float *product = level->r, *step = level->work;
     for (int s = 0; s < SMOOTHING_STEPS; s++) {
-        if (s == 0 && fresh)
-            memcpy(r, b, sizeof(float) * (size_t)n);
-        else {
-            stiffness(h, level, x, r);
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++) r[i] = b[i] - r[i];
+        if (s == 0 && fresh) {
+            PARALLEL
+            for (int64_t i = 0; i < n; i++) x[i] = step[i] = first_scale * inverse[i] * b[i];
+            continue;
         }
+        stiffness(h, level, x, product);
         if (s == 0) {
-            const float scale = (float)(1 / theta);
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++) step[i] = scale * level->inverse_diagonal[i] * r[i];
-        } else {
-            const double next = 1 / (2 * sigma - rho);
-            const float keep = (float)(next * rho), scale = (float)(2 * next / delta);
-            rho = next;
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++)
-                step[i] = keep * step[i] + scale * level->inverse_diagonal[i] * r[i];
+            PARALLEL
+            for (int64_t i = 0; i < n; i++) {
+                step[i] = first_scale * inverse[i] * (b[i] - product[i]);
+                x[i] += step[i];
+            }
+            continue;
         }
-        if (s == 0 && fresh)
-            memcpy(x, step, sizeof(float) * (size_t)n);
-        else
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++) x[i] += step[i];
+        const double next = 1 / (2 * sigma - rho);
+        const float keep = (float)(next * rho), scale = (float)(2 * next / delta);
+        rho = next;
+        PARALLEL
+        for (int64_t i = 0; i < n; i++) {
+            step[i] = keep * step[i] + scale * inverse[i] * (b[i] - product[i]);
+            x[i] += step[i];
+        }
     }
 }
 
@@ -539,33 +856,37 @@ static void cycle(Hierarchy *h, int l, const float *b, float *x) {
         return;
     }
     Level *coarse = level + 1;
+    const int threads = threads_for(h, level);
     smooth(h, level, b, x, 1);
     stiffness(h, level, x, level->r);
-#pragma omp simd
+    PARALLEL
     for (int64_t i = 0; i < n; i++) level->r[i] = b[i] - level->r[i];
-    restrict_to(h->d, level, coarse, level->r, coarse->b);
+    restrict_to(h, level, coarse, level->r, coarse->b);
     cycle(h, l + 1, coarse->b, coarse->x);
-    prolong(h->d, level, coarse, coarse->x, level->work);
-#pragma omp simd
+    prolong(h, level, coarse, coarse->x, level->work);
+    PARALLEL
     for (int64_t i = 0; i < n; i++) x[i] += level->work[i];
     smooth(h, level, b, x, 0);
 }
 
+INLINE float larger(float a, float b) { return a > b ? a : b; }
+
 /* out = maximum of a field over each cell and its neighbours along one axis. */
-static void neighbour_maximum(const Grid *grid, int axis, const float *in, float *out) {
+static void neighbour_maximum(const Grid *grid, int axis, const float *in, float *out,
+                              int threads) {
     int64_t inner = 1;
     const int32_t n = grid->shape[axis];
     for (int a = axis + 1; a < 3; a++) inner *= grid->shape[a];
-    for (int64_t row = 0; row < grid->cells / inner; row++) {
-        const int64_t before = row % n > 0 ? inner : 0, after = row % n < n - 1 ? inner : 0;
-        const float *from = in + row * inner;
-        float *to = out + row * inner;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t line = 0; line < grid->cells / n / inner; line++)
+        for (int32_t i = 0; i < n; i++) {
+            const float *from = in + (line * n + i) * inner;
+            float *to = out + (line * n + i) * inner;
+            const int64_t before = i > 0 ? inner : 0, after = i < n - 1 ? inner : 0;
 #pragma omp simd
-        for (int64_t j = 0; j < inner; j++) {
-            const float side = from[j - before] > from[j + after] ? from[j - before] : from[j + after];
-            to[j] = from[j] > side ? from[j] : side;
+            for (int64_t j = 0; j < inner; j++)
+                to[j] = larger(from[j], larger(from[j - before], from[j + after]));
         }
-    }
 }
 
 /* Add to A on the finest level: damping + local_damping times the largest |residual| per volume of
@@ -574,23 +895,24 @@ static void add_damping(Hierarchy *h, const double *step, double damping, double
                         const float *residual) {
     Level *finest = &h->level[0];
     const int64_t cells = finest->grid.cells;
-    const int d = h->d, m = entries(d);
+    const int d = h->d, m = entries(d), threads = threads_for(h, finest);
     double volume = 1;
     for (int a = 0; a < d; a++) volume *= step[a];
     float *field = finest->scratch, *spare = field + cells;
+    PARALLEL
     for (int64_t i = 0; i < cells; i++)
         field[i] = (float)(damping + local_damping / volume * fabsf(residual[i]));
     for (int axis = 3 - d; axis < 3; axis++) {
-        neighbour_maximum(&finest->grid, axis, field, spare);
+        neighbour_maximum(&finest->grid, axis, field, spare, threads);
         float *swap = field;
         field = spare;
         spare = swap;
     }
-    for (int point = 0; point < 1 << d; point++)
+    for (int point = 0; point < weight_points(d); point++)
         for (int a = 0; a < d; a++) {
             const float share = (float)(volume / (1 << d) / (step[a] * step[a]));
             float *plane = finest->weights + (int64_t)(point * m + diagonal_entry(d, a)) * cells;
-#pragma omp simd
+            PARALLEL
             for (int64_t i = 0; i < cells; i++) plane[i] += share * field[i];
         }
 }
@@ -602,9 +924,9 @@ void geonet_multigrid_prepare(Hierarchy *h, const double *step, double damping,
     add_damping(h, step, damping, local_damping, residual);
     for (int l = 0; l < h->levels; l++) {
         Level *level = &h->level[l];
-        if (l > 0) coarsen(d, level - 1, level, h->coarsening);
+        if (l > 0) coarsen(h, level - 1, level);
         if (l == h->levels - 1) break;
-        diagonal(d, level);
+        diagonal(h, level);
         level->largest_eigenvalue = largest_eigenvalue(h, level);
     }
     h->fresh = 0;
@@ -618,35 +940,39 @@ int32_t geonet_multigrid_solve(Hierarchy *h, const float *b, float *x, float *sc
                                double tolerance, int32_t max_iterations) {
     Level *level = &h->level[0];
     const int64_t n = level->grid.cells;
+    const int threads = threads_for(h, level);
     float *p = scratch, *q = p + n, *z = q + n, *g = z + n;
-    memset(x, 0, sizeof(float) * (size_t)n);
     double mean = 0;
     for (int64_t i = 0; i < n; i++) mean += b[i];
     mean /= (double)n;
-    for (int64_t i = 0; i < n; i++) g[i] = (float)(b[i] - mean);
-    const double start = dot(g, g, n);
+    PARALLEL
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = 0;
+        g[i] = (float)(b[i] - mean);
+    }
+    const double start = dot(h, level, g, g);
     double gz = 0, now = start;
     int32_t step = 0;
     while (step < max_iterations && now > tolerance * tolerance * start && start > 0) {
         cycle(h, 0, g, z);
-        const double next = dot(g, z, n);
+        const double next = dot(h, level, g, z);
         const float beta = step ? (float)(next / gz) : 0.0f;
         gz = next;
-        if (step)
-#pragma omp simd
+        if (step) {
+            PARALLEL
             for (int64_t i = 0; i < n; i++) p[i] = z[i] + beta * p[i];
-        else
+        } else
             memcpy(p, z, sizeof(float) * (size_t)n);
         stiffness(h, level, p, q);
-        const double curvature = dot(p, q, n);
+        const double curvature = dot(h, level, p, q);
         if (!(curvature > 0) || !(gz > 0)) break;
         const float alpha = (float)(gz / curvature);
-#pragma omp simd
+        PARALLEL
         for (int64_t i = 0; i < n; i++) {
             x[i] += alpha * p[i];
             g[i] -= alpha * q[i];
         }
-        now = dot(g, g, n);
+        now = dot(h, level, g, g);
         step++;
     }
     return step;
@@ -654,4 +980,5 @@ int32_t geonet_multigrid_solve(Hierarchy *h, const float *b, float *x, float *sc
 
 /* compiled.py compares these numbers with its own, so that it never calls an outdated
    library. */
-const int32_t geonet_multigrid_abi[] = {MAX_LEVELS, sizeof(Level), sizeof(Hierarchy)};
+const int32_t geonet_multigrid_abi[] = {MAX_LEVELS, sizeof(Level), sizeof(Hierarchy), ROW_BUFFERS,
+                                        ROW_MARGIN, SUM_BLOCK};

@@ -327,6 +327,22 @@ INLINE void add_integrals(const int d, int p, int q, int32_t count, double value
     for (int k = 0; k < INTEGRALS; k++) integrals[k] += share * sums[k];
 }
 
+/* Store A at one point of the cells of a block, or its mean over the points. */
+INLINE void store_weights(const int d, const Problem *problem, float cof[6][BLOCK], int32_t count,
+                          float *weights, int point) {
+    const int64_t cells = problem->grid.cells;
+    double share = 1.0 / (1 << d);
+    for (int a = 0; a < d; a++) share *= problem->step[a];
+    int e = 0;
+    for (int a = 0; a < d; a++)
+        for (int b = a; b < d; b++, e++) {
+            const float scale = (float)(share / (problem->step[a] * problem->step[b]));
+            float *to = weights + (int64_t)(point * entries(d) + e) * cells;
+#pragma omp simd
+            for (int32_t j = 0; j < count; j++) to[j] = scale * cof[e][j];
+        }
+}
+
 /* One block of `geonet_newton_residual`. */
 INLINE void residual_block(const int d, const Problem *problem, const double *const *taps,
                            float *const *sums, float *weights, int32_t i, int32_t line,
@@ -334,8 +350,9 @@ INLINE void residual_block(const int d, const Problem *problem, const double *co
     const Grid *grid = &problem->grid;
     const int32_t n = grid->shape[2], count = n - start < BLOCK ? n - start : BLOCK;
     double value[2][9][BLOCK], slope[2][9][BLOCK], curvature[9][BLOCK], share = 1.0 / (1 << d);
-    float part[4][2][BLOCK];
+    float part[4][2][BLOCK], mean_cof[6][BLOCK];
     for (int a = 0; a < d; a++) share *= problem->step[a];
+    memset(mean_cof, 0, sizeof mean_cof);
     evaluate_row(d, taps, start, count, value, slope, curvature);
     for (int p = 0; p < leading_points(d); p++)
         for (int q = 0; q < 2; q++) {
@@ -355,17 +372,15 @@ INLINE void residual_block(const int d, const Problem *problem, const double *co
             for (int32_t j = 0; j < count; j++)
                 part[p][q][j] = (float)share * (rho[1][j] - rho[0][j]);
             if (!own) continue;
-            float *w = weights + (int64_t)((2 * p + q) * entries(d)) * grid->cells + start;
-            int e = 0;
-            for (int a = 0; a < d; a++)
-                for (int b = a; b < d; b++, e++) {
-                    const float scale = (float)(share / (problem->step[a] * problem->step[b]));
+            if (d == 3)
+                for (int e = 0; e < entries(d); e++)
 #pragma omp simd
-                    for (int32_t j = 0; j < count; j++)
-                        w[(int64_t)e * grid->cells + j] = scale * cof[e][j];
-                }
+                    for (int32_t j = 0; j < count; j++) mean_cof[e][j] += 0.125f * cof[e][j];
+            else
+                store_weights(d, problem, cof, count, weights + start, 2 * p + q);
             add_integrals(d, p, q, count, value, gradient, rho, folded_mass, share, integrals);
         }
+    if (d == 3 && own) store_weights(d, problem, mean_cof, count, weights + start, 0);
     project_row(d, part, count, sums, start);
 }
 
@@ -397,9 +412,9 @@ INLINE void residual_slab(const int d, const Problem *problem, const double *pad
 
 /* Evaluate the equation at a potential with coefficients (cells).
 
-   residual: (cells), the integral of (rho1 - rho0) against every spline. weights: (2^d, entries,
-   cells), A = (mu0 cof(I - D2u/2) + mu1 cof(I + D2u/2))/2 at every point, times the quadrature
-   weight and scaled to cells. integrals: of |rho1 - rho0|, rho0, rho1, |grad u|^2 (rho0 + rho1),
+   residual: (cells), the integral of (rho1 - rho0) against every spline. weights: (weight_points,
+   entries, cells), A = (mu0 cof(I - D2u/2) + mu1 cof(I + D2u/2))/2 at every point, in 3D its mean
+   over the points of a cell, times the quadrature weight and scaled to cells. integrals: of |rho1 - rho0|, rho0, rho1, |grad u|^2 (rho0 + rho1),
    u (rho1 - rho0), and the folded mass.
    padded: scratch, (rows, last + 2) doubles; summed: as many floats. */
 void geonet_newton_residual(const Problem *problem, int32_t d, int32_t threads,
@@ -428,7 +443,7 @@ void geonet_newton_residual(const Problem *problem, int32_t d, int32_t threads,
 
 /* Sizes of the scratch memory of a thread of `geonet_newton_residual_batch`. */
 INLINE int64_t weights_size(const int d, const Grid *grid) {
-    return ((int64_t)entries(d) << d) * grid->cells;
+    return (int64_t)weight_points(d) * entries(d) * grid->cells;
 }
 INLINE int64_t padded_size(const Grid *grid) {
     return grid->cells / grid->shape[2] * (grid->shape[2] + 2);
@@ -439,8 +454,9 @@ static void mean_weight(const int d, const Problem *problem, const float *weight
     const int64_t cells = problem->grid.cells;
     double volume = 1;
     for (int a = 0; a < d; a++) volume *= problem->step[a];
+    volume *= (double)weight_points(d) / (1 << d);
     memset(mean, 0, sizeof(float) * (size_t)cells);
-    for (int point = 0; point < 1 << d; point++)
+    for (int point = 0; point < weight_points(d); point++)
         for (int a = 0; a < d; a++) {
             const float *plane = weights + (point * entries(d) + diagonal_entry(d, a)) * cells;
             const float scale = (float)(problem->step[a] * problem->step[a] / (d * volume));

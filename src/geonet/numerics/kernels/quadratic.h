@@ -30,6 +30,9 @@ INLINE int tap_row_count(const int d) { return d == 1 ? 1 : d == 2 ? 3 : 9; }
 INLINE int leading_points(const int d) { return d == 1 ? 1 : d == 2 ? 2 : 4; }
 INLINE int entries(const int d) { return d * (d + 1) / 2; } /* of a packed symmetric matrix */
 
+/* Matrices A that are stored for each cell: one for each point, in 3D their mean. */
+INLINE int weight_points(const int d) { return d == 3 ? 1 : 1 << d; }
+
 /* Weight of leading row k at leading point p, of order a along the first axis and b along the
    second (3D). */
 INLINE double leading_weight(const int d, int a, int b, int p, int k) {

@@ -16,10 +16,19 @@ import torch
 from torch import Tensor
 
 from geonet.numerics.kernels import compatible_library, library
-from geonet.numerics.splines import averaging_matrix, level_shapes, prolongation_matrix
+from geonet.numerics.splines import (
+    BandMatrix,
+    averaging_matrix,
+    level_shapes,
+    prolongation_matrix,
+    restriction_matrix,
+)
 
 MAX_LEVELS = 24  # length of the array of levels in quadratic.h
 MAX_THREADS = 64  # length of the arrays by thread in quadratic.h
+ROW_BUFFERS = 75  # rows of memory for each thread in multigrid.c, in 3D
+ROW_MARGIN = 18  # numbers of such a row in addition to those of the last axis
+SUM_BLOCK = 1024  # cells of a partial sum in multigrid.c
 CELLS_PER_THREAD = 8192  # work that makes up for waking one more thread
 
 _int32, _int64, _pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
@@ -29,6 +38,10 @@ _Integrals = _double * 6
 
 class _Grid(ctypes.Structure):
     _fields_ = (("shape", _int32 * 3), ("cells", _int64))
+
+
+class _Band(ctypes.Structure):
+    _fields_ = (("first", _pointer), ("taps", _pointer), ("width", _int32))
 
 
 class _Level(ctypes.Structure):
@@ -44,12 +57,9 @@ class _Level(ctypes.Structure):
         ("work", _pointer),
         ("mode", _pointer),
         ("largest_eigenvalue", _double),
-        ("prolong_first", _pointer * 3),
-        ("prolong_taps", _pointer * 3),
-        ("prolong_width", _int32 * 3),
-        ("average_first", _pointer * 3),
-        ("average_taps", _pointer * 3),
-        ("average_width", _int32 * 3),
+        ("prolong", _Band * 3),
+        ("restriction", _Band * 3),
+        ("average", _Band * 3),
         ("ratio", _float * 3),
         ("scratch", _pointer),
     )
@@ -64,6 +74,8 @@ class _Hierarchy(ctypes.Structure):
         ("level", _Level * MAX_LEVELS),
         ("factor", _pointer),
         ("coarsening", _pointer * 2),
+        ("row_buffers", _pointer),
+        ("block_sums", _pointer),
     )
 
 
@@ -100,6 +112,9 @@ class CompiledHierarchy:
         n = math.prod(self.shapes[-1])
         self._factor = self._allocate(n * n, itemsize=8)
         self._coarsening = [self._allocate(size) for size in self._coarsening_sizes()]
+        rows = self.threads * ROW_BUFFERS if len(shape) == 3 else 0
+        self._row_buffers = self._allocate(rows, shape[-1] + ROW_MARGIN)
+        self._block_sums = self._allocate(2, math.prod(shape) // SUM_BLOCK + 1, itemsize=8)
 
     def __getitem__(self, level: int) -> CompiledNewtonSystem:
         hierarchy = _Hierarchy(len(self.sides), len(self.shapes) - level, self.threads, 1)
@@ -107,6 +122,7 @@ class CompiledHierarchy:
             hierarchy.level[k] = own
         hierarchy.factor = self._factor
         hierarchy.coarsening[0], hierarchy.coarsening[1] = self._coarsening
+        hierarchy.row_buffers, hierarchy.block_sums = self._row_buffers, self._block_sums
         return CompiledNewtonSystem(self, hierarchy, self.shapes[level])
 
     def _allocate(self, *shape: int, itemsize: int = 4) -> int:
@@ -128,28 +144,28 @@ class CompiledHierarchy:
     def _build_level(self, k: int) -> _Level:
         shape, d = self.shapes[k], len(self.sides)
         level, cells = _Level(grid=_grid(shape)), math.prod(shape)
-        level.weights = self._allocate(2**d, d * (d + 1) // 2, *shape)
+        level.weights = self._allocate(_weights_per_cell(d), cells)
         for name in ("inverse_diagonal", "x", "b", "r", "work", "mode"):
             setattr(level, name, self._allocate(cells))
         for name in ("padded", "summed"):
             setattr(level, name, self._allocate(cells // shape[-1], shape[-1] + 2))
-        level.scratch = self._allocate(4, cells)
+        level.scratch = self._allocate(2, cells)
         if k + 1 < len(self.shapes):
             self._attach_transfer(level, shape, self.shapes[k + 1])
         return level
 
     def _attach_transfer(self, level: _Level, shape: Sequence[int], coarser: Sequence[int]) -> None:
         """Set the matrices between a level and the next coarser one."""
+        parts = 1 if len(shape) == 3 else 2  # weights of a cell along an axis
         for axis, (fine, coarse) in enumerate(zip(shape, coarser, strict=True), 3 - len(shape)):
-            prolong, average = prolongation_matrix(coarse, fine), averaging_matrix(fine, coarse)
-            self._owned += [prolong.first, prolong.taps, average.first, average.taps]
-            level.prolong_first[axis] = prolong.first.data_ptr()
-            level.prolong_taps[axis] = prolong.taps.data_ptr()
-            level.prolong_width[axis] = prolong.taps.shape[1]
-            level.average_first[axis] = average.first.data_ptr()
-            level.average_taps[axis] = average.taps.data_ptr()
-            level.average_width[axis] = average.taps.shape[1]
+            level.prolong[axis] = self._band(prolongation_matrix(coarse, fine))
+            level.restriction[axis] = self._band(restriction_matrix(fine, coarse))
+            level.average[axis] = self._band(averaging_matrix(fine, coarse, parts))
             level.ratio[axis] = fine / coarse
+
+    def _band(self, matrix: BandMatrix) -> _Band:
+        self._owned += [matrix.first, matrix.taps]
+        return _Band(matrix.first.data_ptr(), matrix.taps.data_ptr(), matrix.taps.shape[1])
 
     def _coarsening_sizes(self) -> list[int]:
         """Return buffer sizes for weights that are coarsened along one and along two axes.
@@ -161,7 +177,7 @@ class CompiledHierarchy:
             shape = list(fine)
             for count, axis in enumerate([a for a in range(d) if coarse[a] != fine[a]][:2]):
                 shape[axis] = coarse[axis]
-                sizes[count] = max(sizes[count], 2**d * d * (d + 1) // 2 * math.prod(shape))
+                sizes[count] = max(sizes[count], _weights_per_cell(d) * math.prod(shape))
         return sizes
 
 
@@ -245,7 +261,7 @@ def evaluate_pairs(
     threads = max(1, min(threads, MAX_THREADS, count * cells // CELLS_PER_THREAD))
     buffers = threads if count >= threads else 1
     padded_cells = cells // shape[-1] * (shape[-1] + 2)
-    weights = 2**d * d * (d + 1) // 2 * cells
+    weights = _weights_per_cell(d) * cells
     floats = torch.empty(buffers, weights + padded_cells, dtype=torch.float32, device="cpu")
     doubles = torch.empty(buffers, padded_cells, dtype=torch.float64, device="cpu")
     residual, mean_weight = torch.empty_like(first), torch.empty_like(first)
@@ -295,6 +311,11 @@ def push_frames(
     return frames.sum(0, dtype=torch.float64)
 
 
+def _weights_per_cell(d: int) -> int:
+    """Return the numbers in the matrices A of a cell: one for each point, in 3D their mean."""
+    return (1 if d == 3 else 2**d) * d * (d + 1) // 2
+
+
 def _grid(shape: Sequence[int]) -> _Grid:
     return _Grid((_int32 * 3)(*(1,) * (3 - len(shape)), *shape), math.prod(shape))
 
@@ -318,7 +339,8 @@ def _set_densities(
 @lru_cache(maxsize=8)
 def _declare(library: ctypes.CDLL) -> bool:
     """Declare the functions of a library; return whether it was built for these structures."""
-    multigrid = [MAX_LEVELS, ctypes.sizeof(_Level), ctypes.sizeof(_Hierarchy)]
+    sizes = [ctypes.sizeof(_Level), ctypes.sizeof(_Hierarchy)]
+    multigrid = [MAX_LEVELS, *sizes, ROW_BUFFERS, ROW_MARGIN, SUM_BLOCK]
     version, block = 5, 32
     residual = [version, block, ctypes.sizeof(_Grid), ctypes.sizeof(_Problem)]
     try:
