@@ -1,6 +1,6 @@
 """Latency of the page of `geonet app` after a stroke, and its behaviour under load.
 
-    python -m benchmarks.studies.app_latency [STROKES]
+    python -m benchmarks study app-latency --strokes 200
 
 Draws on both pads in a headless chromium on this machine, one stroke after the other. A stroke's
 time runs from the event of its pointer to the first picture of the screen that has the new path.
@@ -114,7 +114,7 @@ def peak(process: int) -> float:
     return int(text.partition("VmHWM:")[2].split()[0]) / 1000
 
 
-def main(strokes: int) -> None:
+def main(strokes: int = 200) -> None:
     """Measure, print and publish."""
     provenance = record_provenance()
     with run_in_thread() as server, sync_playwright() as playwright:
@@ -138,4 +138,4 @@ def main(strokes: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 200)
+    main()

@@ -1,6 +1,6 @@
 """A thousand radar images on a Dask cluster: throughput, memory, and a worker that is killed.
 
-    python -m benchmarks.studies.field_cluster [FRAMES]
+    python -m benchmarks study field-cluster
 
 Makes 1,000 images of 256² cells as a Zarr store in runs/field-cluster, puts an image between each
 two and writes them to another store: by one process of one thread, and by a `LocalCluster` of two
@@ -14,7 +14,6 @@ import hashlib
 import os
 import shutil
 import signal
-import sys
 from pathlib import Path
 from threading import Thread
 from time import perf_counter, sleep
@@ -32,6 +31,7 @@ FOLDER = ROOT / "runs" / "field-cluster"
 CELLS, CHUNK = 256, 10
 CHUNKS = (10, 40, 160)  # frames, whose memory is compared
 PART = 320  # frames, for these
+FRAMES = 1000
 QUIET = {"distributed.logging.distributed": "critical", "distributed.admin.tick.limit": "1h"}
 
 
@@ -136,6 +136,7 @@ def memory(store: Path, chunk: int) -> tuple[float, float]:
 
 def main() -> None:
     """Measure, print and publish."""
+    dask.config.set(QUIET)
     provenance = record_provenance()
     store = make_rain(FRAMES)
     _first_pair()
@@ -167,6 +168,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    FRAMES = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    dask.config.set(QUIET)
     main()

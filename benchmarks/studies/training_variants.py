@@ -5,12 +5,11 @@ out so that all take the same time of one core, schedule included. Prints two ta
 into docs/training.md: errors in and out of distribution, and how well both equations are solved.
 Run it by `make benchmark NAME=variants`:
 
-    python -m benchmarks.studies.training_variants [SECONDS]
+    python -m benchmarks study variants --seconds 60
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -200,7 +199,7 @@ def speed_at_ends(path: GeONetPath) -> Tensor:
     return ((squares[0] + squares[1]) / 2).sqrt()
 
 
-def main(seconds: float, pairs: int = PAIRS) -> None:
+def main(seconds: float = 60.0, pairs: int = PAIRS) -> None:
     """Train all variants one after the other."""
     provenance = record_provenance()
     torch.set_num_threads(1)
@@ -228,4 +227,4 @@ def main(seconds: float, pairs: int = PAIRS) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 60.0)
+    main()

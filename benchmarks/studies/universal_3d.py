@@ -1,12 +1,11 @@
 """Accuracy of `universal-3d` at 32³: alone, and as a start for Newton's method.
 
 Writes a table of docs/universal.md. Run it by `make benchmark NAME=universal-3d`, on an idle
-machine. A file of another model may follow: it is measured instead, and the page stays as it is.
+machine. `--file` measures another model instead; the page then stays as it is.
 """
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -119,17 +118,16 @@ def measure_kinds(model: CascadeNet) -> str:
     return f"{text}\n\n{format_table((*header, 'times as fast'), list(rows))}"
 
 
-def main() -> None:
-    """Measure, print and write the table."""
+def main(file: Path | None = None) -> None:
+    """Measure, print and write the table; print only if a file of another model is given."""
     warnings.simplefilter("ignore")
     torch.set_grad_enabled(False)
     provenance = record_provenance()
-    file = Path(sys.argv[1]) if sys.argv[1:] else PRETRAINED / "universal-3d.safetensors"
-    model, _ = load_cached(file, 3, "cascade")
+    model, _ = load_cached(file or PRETRAINED / "universal-3d.safetensors", 3, "cascade")
     assert isinstance(model, CascadeNet)
     text = measure_kinds(model)
     print(text)
-    if not sys.argv[1:]:
+    if file is None:
         publish("universal-3d", provenance, {"docs/universal.md": {"space": text}})
 
 
