@@ -1,5 +1,6 @@
 """The automatic choice: which solver, how often networks are evaluated, and all quantities."""
 
+import dataclasses
 import math
 
 import pytest
@@ -10,8 +11,10 @@ from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceWarning, SolverError
 from geonet.metrics import l1
 from geonet.mixture import BOX_2D, BOX_3D, mixtures_2d, mixtures_3d
+from geonet.solvers import auto
 from geonet.solvers.auto import Auto, _find_special_solver
 from geonet.solvers.neural import cascade
+from geonet.solvers.newton.solver import Midpoint
 from geonet.solvers.registry import recommend_solver
 
 SHIFT = 18  # cells between two blocks, along each axis
@@ -28,7 +31,7 @@ def blocks():
 
 @pytest.fixture
 def batch_3d():
-    """Return a batch of a pair like the training data and of one unlike it."""
+    """Return a batch of a pair of mixtures and a pair of cubes."""
     grid = BOX_3D.with_shape(16)
     ends = mixtures_3d(2, torch.Generator().manual_seed(6)).to_density(grid).tensor
     corners = torch.zeros(2, 16, 16, 16, dtype=torch.float64)
@@ -63,9 +66,10 @@ def test_2d_is_solved_by_newton_from_a_network(pair_2d):
     assert float(path.distance) == pytest.approx(float(exact.distance), rel=0.01)
 
 
-def test_mixtures_in_3d_are_solved_by_the_network():
-    source, target = mixtures_3d(2, torch.Generator().manual_seed(6)).to_density(BOX_3D)
-    assert geonet.geodesic(source, target).solver == "transport-3d"
+def test_3d_is_solved_by_newton(batch_3d):
+    path = geonet.geodesic(*batch_3d)
+    assert path.solver == "midpoint" and path.info["converged"] == [True, True]
+    assert not path.report.is_distance_uncertain
 
 
 @pytest.mark.parametrize("learned", [True, False])
@@ -100,15 +104,58 @@ def test_tolerance_of_newton(pair_2d, blocks):
     assert path.solver == "midpoint" and path.info["converged"] is False
 
 
-def test_atoms_are_solved_by_the_linear_program():
-    """Scattered points are atoms; solid shapes of as many cells are not."""
+def test_isolated_cells_are_solved_by_the_linear_program():
     ends = [scatter_atoms(seed) for seed in (0, 1)]
     solid = torch.zeros(40, 40, dtype=torch.float64)
     solid[5:15, 20:29] = 1
     shapes = [Density(values, Grid((40, 40))) for values in (solid, solid.T)]
-    assert geonet.geodesic(*ends).solver == "linear-program"
+    path = geonet.geodesic(*ends)
+    assert path.solver == "linear-program" and path.report.distance_uncertainty < 0.01
     assert geonet.geodesic(*shapes).solver == "midpoint"
     assert _find_special_solver(ends[0], shapes[0]) is _find_special_solver(*shapes) is None
+
+
+def test_the_distance_of_isolated_cells_is_the_distance_of_uniform_cells():
+    """A cell that is divided between two others costs less than its centre."""
+    grid = Grid((8, 8))
+    values = torch.zeros(2, 8, 8, dtype=torch.float64)
+    values[0, 3, 3] = values[1, 3, 0] = values[1, 3, 6] = 1
+    path = geonet.geodesic(*(Density(v, grid) for v in values))
+    rows = [Density(v[3], Grid(8)) for v in values]
+    exact = float(geonet.geodesic(*rows, "quantile").distance)
+    assert path.solver == "linear-program"
+    assert float(path.distance) == pytest.approx(exact, rel=1e-9) and exact < 0.97 * 3 / 8
+
+
+def test_many_cells_are_not_solved_by_the_linear_program(monkeypatch):
+    ends = [scatter_atoms(seed) for seed in (0, 1)]
+    monkeypatch.setattr(auto, "MAX_ENTRIES", 90**2 - 1)
+    assert _find_special_solver(*ends) is None
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_the_linear_program_replaces_paths_that_did_not_converge(batch, monkeypatch):
+    """Stripes in antiphase; the iteration is stopped after one step."""
+    grid = Grid((16, 16))
+    values = torch.ones(2, 16, 16, dtype=torch.float64)
+    values[0, ::2] = values[1, 1::2] = 0.01
+    ends = [Density(v[None] if batch else v, grid) for v in values]
+    solve = Midpoint.solve_from
+
+    def stop(self, *arguments):
+        path = solve(dataclasses.replace(self, max_iterations=1, refine=False), *arguments)
+        path.info["converged"] = False
+        return path
+
+    monkeypatch.setattr(Midpoint, "solve_from", stop)
+    monkeypatch.setattr(auto, "_measure_gap", lambda path: path.solver == "midpoint")
+    assert geonet.geodesic(*ends, learned=False).solver == "linear-program"
+    monkeypatch.setattr(auto, "_measure_gap", lambda path: path.solver != "midpoint")
+    with pytest.warns(ConvergenceWarning):
+        assert geonet.geodesic(*ends, learned=False).solver == "midpoint"
+    monkeypatch.setattr(auto, "MAX_ENTRIES", 10)
+    with pytest.warns(ConvergenceWarning):
+        assert geonet.geodesic(*ends, learned=False).solver == "midpoint"
 
 
 def test_gaussians_with_a_formula_are_solved_by_bures():
@@ -152,17 +199,6 @@ def test_a_batch_evaluates_the_network_once(monkeypatch):
     assert batches == [(4,)] and path.solver == "midpoint" and path.batch == (4,)
     single = geonet.geodesic(source[2], target[2])
     assert torch.allclose(path.density(0.5).tensor[2], single.density(0.5).tensor, atol=1e-3)
-
-
-def test_each_pair_of_a_batch_has_its_solver(batch_3d):
-    path = geonet.geodesic(*batch_3d)
-    report = path.report
-    assert path.solver == "transport-3d, midpoint"
-    assert report.info["model"] == ["transport-3d", None]
-    assert report.in_distribution == [True, None] and "True, –" in str(report)
-    for k, frame in enumerate(path.density(0.5).tensor):
-        single = geonet.geodesic(batch_3d[0][k], batch_3d[1][k])
-        assert torch.allclose(frame, single.density(0.5).tensor, atol=1e-4)
 
 
 def test_atoms_in_a_batch():

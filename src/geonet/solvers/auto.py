@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import torch
 
 from geonet._progress import report_progress
 from geonet.density import Density
-from geonet.errors import SolverError
+from geonet.errors import ConvergenceError, SolverError
 from geonet.paths import BatchedGeodesic, Geodesic
 from geonet.solvers.base import MenuEntry, Solver, SolverInfo, solve_sequential
 from geonet.solvers.bures import Bures
-from geonet.solvers.neural.pretrained import pretrained_solver
-from geonet.solvers.newton.solver import Midpoint
-from geonet.solvers.registry import make_solver
+from geonet.solvers.linear_program import LinearProgram
+from geonet.solvers.newton.solver import Midpoint, warn_unless_converged
+from geonet.solvers.quantile import Quantile
 
-if TYPE_CHECKING:
-    from geonet.solvers.neural.transport.path import CosineGeodesic
+MAX_ENTRIES = 8_000_000  # of the cost matrix of a linear program: some seconds, 0.4 GB
 
 
 @dataclass(frozen=True)
@@ -28,18 +24,20 @@ class Auto(Solver):
     In 1D this is `quantile`. In 2D and 3D it is the first of these that fits:
 
     - `bures`, for Gaussians that are given by means and covariances;
-    - `linear-program`, for atoms: at most 1,000 cells with mass, most of them isolated;
-    - `transport-3d`, if both ends agree on the density halfway as well as for its training pairs;
+    - `linear-program`, for cells with mass that are mostly isolated, if the product of their
+      numbers in both densities is at most 8 million;
     - `midpoint`, for everything else: zeros, shapes, textures, noise. In 2D it starts from the
-      potential of the network `universal-2d`, which is evaluated once for all pairs of a batch.
+      potential of the network `universal-2d`, which is evaluated once for all pairs of a batch. If
+      it does not converge, and a linear program is small enough, the result is the path with the
+      smaller distance between its bounds of W2.
 
-    All of them provide density, distance, velocity, potential and trajectories. `path.solver` and
-    the report name the solver that was chosen. Densities have at most three dimensions.
+    Densities count as constant in each cell, except by `bures`. All of the solvers provide density,
+    distance, velocity, potential and trajectories. `path.solver` and the report name the solver
+    that was chosen. Densities have at most three dimensions.
 
-    Each attempt is bounded: a network is evaluated once, the linear program has at most a million
-    entries, and `midpoint` takes at most 20 steps for each of seven blurs on each of its grids. On
-    large grids this can still take minutes; `time_limit` ends it. `geonet.progress_callback` shows
-    the current attempt.
+    Each attempt is bounded: a linear program takes some seconds and 0.4 GB, and `midpoint` takes at
+    most 20 steps for each of seven blurs on each of its grids. On large grids this can still take
+    minutes; `time_limit` ends it. `geonet.progress_callback` shows the current attempt.
 
     Attributes:
         learned: whether trained models may be used.
@@ -72,46 +70,62 @@ class Auto(Solver):
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
         if source.grid.dimension == 1:
-            return make_solver("quantile")._solve(source, target)
+            return Quantile()._solve(source, target)
         if not source.batch_shape:
             return self._solve_pair(source, target)
         pairs = list(zip(source, target, strict=True))
         if any(_find_special_solver(*pair) for pair in pairs):
             return solve_sequential(lambda i: self._solve_pair(*pairs[i]), len(pairs))
-        if not self.learned or source.grid.dimension == 2:
-            return self._solve_newton(source, target)
-        path = _evaluate_network(source, target)
-        if bool(path.is_certified.all()):
-            return path
-        rejected = torch.nonzero(~path.is_certified).flatten().tolist()
-        solutions = self._solve_newton(source.take(rejected), target.take(rejected))
-        replacements = dict(zip(rejected, solutions, strict=True))
-        return BatchedGeodesic([replacements.get(i) or path[i] for i in range(len(source))])
+        return self._solve_newton(source, target)
 
     def _solve_pair(self, source: Density, target: Density) -> Geodesic:
         if (solver := _find_special_solver(source, target)) is not None:
             report_progress(f"auto: {solver.name}")
             return solver._solve(source, target)
-        if self.learned and source.grid.dimension == 3:
-            path = _evaluate_network(source, target)
-            if bool(path.is_certified.all()):
-                return path
         return self._solve_newton(source, target)
 
     def _solve_newton(self, source: Density, target: Density) -> Geodesic:
         report_progress("auto: midpoint")
         start = "network" if self.learned and source.grid.dimension == 2 else "zero"
         solver = Midpoint(tolerance=self.tolerance, start=start, time_limit=self.time_limit)
-        return solver._solve(source, target)
+        path = solver.solve_silently(source, target)
+        if not isinstance(path, BatchedGeodesic):
+            path = _replace_if_better(path)
+        elif not all(pair.info["converged"] for pair in path.paths):
+            path = BatchedGeodesic([_replace_if_better(pair) for pair in path.paths])
+        warn_unless_converged(path, self.tolerance)
+        return path
 
 
 def _find_special_solver(source: Density, target: Density) -> Solver | None:
     """Return the solver for a pair of Gaussians or of atoms; None for other pairs."""
     if _is_gaussian(source) and _is_gaussian(target):
         return Bures()
-    if _is_sparse(source) and _is_sparse(target):
-        return make_solver("linear-program")
+    if _is_sparse(source) and _is_sparse(target) and _can_solve_program(source, target):
+        return LinearProgram(max_cells=MAX_ENTRIES)
     return None
+
+
+def _replace_if_better(path: Geodesic) -> Geodesic:
+    """Return the path, or the linear program's if it did not converge and has wider bounds."""
+    has_time = "stopped after" not in path.info
+    if path.info["converged"] or not has_time or not _can_solve_program(path.source, path.target):
+        return path
+    report_progress("auto: linear-program")
+    try:
+        other = LinearProgram(max_cells=MAX_ENTRIES)._solve(path.source, path.target)
+    except ConvergenceError:
+        return path
+    return min(path, other, key=_measure_gap)
+
+
+def _measure_gap(path: Geodesic) -> float:
+    bounds = path._diagnostics()
+    return float(bounds["distance_upper_bound"] - bounds["distance_lower_bound"])
+
+
+def _can_solve_program(source: Density, target: Density) -> bool:
+    return int((source.tensor > 0).sum()) * int((target.tensor > 0).sum()) <= MAX_ENTRIES
 
 
 def _is_gaussian(density: Density, cut_off: float = 1e-3) -> bool:
@@ -124,25 +138,16 @@ def _is_gaussian(density: Density, cut_off: float = 1e-3) -> bool:
     )
 
 
-def _is_sparse(density: Density, max_atoms: int = 1000, max_neighbours: float = 0.25) -> bool:
-    """Return whether the mass lies in few cells, most of them isolated, that must not be blurred.
+def _is_sparse(density: Density, max_neighbours: float = 0.25) -> bool:
+    """Return whether the mass lies in cells that are mostly isolated and must not be blurred.
 
     Args:
         density: a single density.
-        max_atoms: cells with mass up to which the linear program is quick.
         max_neighbours: largest share of neighbours of these cells that have mass, too.
     """
     has_mass = density.tensor > 0
-    count = int(has_mass.sum())
     neighbours = sum(
         int((has_mass.narrow(axis, 1, n - 1) & has_mass.narrow(axis, 0, n - 1)).sum())
         for axis, n in enumerate(has_mass.shape)
     )
-    return count <= max_atoms and neighbours < max_neighbours * count * has_mass.ndim
-
-
-def _evaluate_network(source: Density, target: Density) -> CosineGeodesic:
-    """Return the path of the 3D network without Newton steps."""
-    solver = pretrained_solver("transport-3d")(max_iterations=0)  # pyright: ignore[reportCallIssue]
-    report_progress(f"auto: evaluating {solver.name}")
-    return solver._solve(source, target)  # pyright: ignore[reportReturnType]
+    return neighbours < max_neighbours * int(has_mass.sum()) * has_mass.ndim

@@ -408,18 +408,25 @@ class PlanGeodesic(Geodesic):
         """Split points such that at most `entries` distances are in memory."""
         return points.split(max(1, entries // len(self.mass)))
 
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """Lower and upper bound of W2."""
+        report_progress("bounding W2")
+        upper = float(self._distance().detach())
+        if "solved on" in self.info:  # to spread the mass in a cell of size H costs at most |H|²/3
+            upper += 2 * math.hypot(*self.cells.spacing) / math.sqrt(3)
+        return min(self._lower_bound(), upper), upper
+
     def _diagnostics(self) -> dict[str, Tensor]:
         """Return bounds of W2, and the blur if the boxes are larger than the grid's cells."""
-        lower, upper, values = self._lower_bound(), float(self._distance().detach()), {}
-        if "solved on" in self.info:
-            # To spread the mass in a cell of size H evenly costs at most |H|²/3.
-            upper += 2 * math.hypot(*self.cells.spacing) / math.sqrt(3)
-            values["blur"] = max(self.cells.spacing)
-        values |= {
+        lower, upper = self.bounds
+        values = {
             "distance_lower_bound": lower,
             "distance_upper_bound": upper,
             "distance_uncertainty": upper - lower,
         }
+        if "solved on" in self.info:
+            values["blur"] = max(self.cells.spacing)
         return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
 
     def _lower_bound(self, max_parts: int = 16, max_points: int = 4_000_000) -> float:

@@ -16,7 +16,7 @@ from geonet._utils import user_stacklevel
 from geonet.density import Density
 from geonet.errors import ConvergenceWarning, SolverError
 from geonet.grid import unit_box
-from geonet.paths import Geodesic
+from geonet.paths import BatchedGeodesic, Geodesic
 from geonet.solvers.base import ALL_QUANTITIES, MenuEntry, Solver, SolverInfo, solve_threaded
 from geonet.solvers.newton.iteration import InitialGuess, MultilevelNewton, NewtonResult
 from geonet.solvers.newton.path import MidpointGeodesic
@@ -80,19 +80,19 @@ class Midpoint(Solver):
             )
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
-        if not source.batch_shape:
-            return self._solve_pair(source, target)
-        guesses, count = self._initial_guesses(source, target), len(source)
-        solve = lambda i: self.solve_from(source[i], target[i], guesses[i])  # noqa: E731
-        paths = solve_threaded(solve, count, source.grid.size)
-        missed = [k for k, path in enumerate(paths.paths) if not path.info["converged"]]
-        if missed:
-            _warn(f"Pairs {', '.join(map(str, missed[:5]))} of {count}", self.tolerance)
-        return paths
+        path = self.solve_silently(source, target)
+        warn_unless_converged(path, self.tolerance)
+        return path
 
-    def _solve_pair(self, source: Density, target: Density) -> MidpointGeodesic:
-        (guess,) = self._initial_guesses(source, target)
-        return self.solve_from(source, target, guess, warn=True)
+    _solve_pair = _solve
+
+    def solve_silently(self, source: Density, target: Density) -> Geodesic:
+        """Return the path of a checked pair or batch, without a warning if it did not converge."""
+        guesses = self._initial_guesses(source, target)
+        if not source.batch_shape:
+            return self.solve_from(source, target, guesses[0])
+        solve = lambda i: self.solve_from(source[i], target[i], guesses[i])  # noqa: E731
+        return solve_threaded(solve, len(source), source.grid.size)
 
     def _initial_guesses(
         self, source: Density, target: Density
@@ -115,11 +115,7 @@ class Midpoint(Solver):
         return [coefficients] * count
 
     def solve_from(
-        self,
-        source: Density,
-        target: Density,
-        start: Tensor | InitialGuess | None,
-        warn: bool = False,
+        self, source: Density, target: Density, start: Tensor | InitialGuess | None
     ) -> MidpointGeodesic:
         """Return the path of a checked pair from an initial guess, or from zero."""
         box = unit_box(source.grid)
@@ -129,9 +125,6 @@ class Midpoint(Solver):
             self.tolerance, self.max_iterations, self.refine, threads, self.time_limit
         )
         result = newton.solve(first, second, box.sides, start)
-        if warn and not result.converged:
-            balance = f" ({format_percent(result.residual)} of the mass is not balanced)"
-            _warn("The pair", self.tolerance, balance)
         return self.build_path(source, target, result)
 
     def build_path(
@@ -155,9 +148,20 @@ class Midpoint(Solver):
         )
 
 
-def _warn(pairs: str, tolerance: float, balance: str = "") -> None:
+def warn_unless_converged(path: Geodesic, tolerance: float) -> None:
+    """Warn if the pair, or pairs of the batch, did not reach the tolerance."""
+    pairs = path.paths if isinstance(path, BatchedGeodesic) else [path]
+    missed = [k for k, pair in enumerate(pairs) if not pair.info.get("converged", True)]
+    if not missed:
+        return
+    if path.batch:
+        subject = f"Pairs {', '.join(map(str, missed[:5]))} of {len(pairs)} did"
+        share = ""
+    else:
+        subject = "The pair did"
+        share = f" ({format_percent(path.info['residual'])} of the mass is not balanced)"
     warnings.warn(
-        f"{pairs} did not reach the tolerance of {format_number(100 * tolerance)} %{balance}; the "
+        f"{subject} not reach the tolerance of {format_number(100 * tolerance)} %{share}; the "
         "report states how accurate the path is, and how to improve it.",
         ConvergenceWarning,
         stacklevel=user_stacklevel(),
