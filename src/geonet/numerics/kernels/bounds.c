@@ -1,12 +1,13 @@
 /* A transport plan between two densities from a potential at t = 1/2, and its cost.
 
-   The plan lives on a lattice of cells. The cell y at t = 1/2 carries a mass from y - grad u/2
-   to y + grad u/2; the mass is split linearly between the 2^d cell centres around either
-   position. bounds.py documents the method and has the same in torch. */
+   The plan lives on a lattice of cells. The cell y at t = 1/2 sends its mass from x = y -
+   grad u/2 by the displacement grad u. Start and displacement are split linearly, so that mass
+   moves from the 2^d cells around x, each by the 2^d displacements around grad u that are whole
+   numbers of cells. bounds.py documents the method and has the same in torch. */
 
 #include "quadratic.h"
 
-#define VERSION 1 /* increment with every change of the interface to bounds.py */
+#define VERSION 2 /* increment with every change of the interface to bounds.py */
 
 typedef struct {
     int32_t d, threads;
@@ -14,8 +15,8 @@ typedef struct {
     Grid lattice; /* cells of the plan */
     double step[3]; /* side lengths of a cell of the plan, for the axes of the lattice */
     const double *masses[2]; /* of source and target in the cells of the plan */
-    int32_t *cell[2]; /* first of the 2^d cells of each end, (cells) */
-    float *fraction[2]; /* position between the cells along each axis, (d, cells) */
+    float *start; /* in cells from the first centre, (d, cells) */
+    float *displacement; /* in cells, (d, cells) */
     double *mass; /* (cells) */
 } Plan;
 
@@ -102,45 +103,32 @@ INLINE double positive_determinant(const int d, const double *h, double s) {
     return a > 0 && minor > 0 && det > 0 ? det : 0;
 }
 
-/* Sum over the 2^d cells of an end of a point: share times values. */
-INLINE double gather(const int d, const Grid *grid, const double *values, int32_t cell,
-                     const double *t) {
-    const int32_t last = grid->shape[2] > 1, middle = grid->shape[1] > 1 ? grid->shape[2] : 0;
-    const double *v = values + cell;
-    double low = v[0] + t[d - 1] * (v[last] - v[0]);
-    if (d == 1) return low;
-    double high = v[middle] + t[d - 1] * (v[middle + last] - v[middle]);
-    low += t[d - 2] * (high - low);
-    if (d == 2) return low;
-    const double *u = v + (grid->shape[0] > 1 ? grid->shape[1] * grid->shape[2] : 0);
-    double above = u[0] + t[2] * (u[last] - u[0]);
-    high = u[middle] + t[2] * (u[middle + last] - u[middle]);
-    above += t[1] * (high - above);
-    return low + t[0] * (above - low);
-}
-
-/* Transpose of `gather`. */
-INLINE void scatter(const int d, const Grid *grid, double *values, int32_t cell, const double *t,
-                    double mass) {
-    const int32_t last = grid->shape[2] > 1, middle = grid->shape[1] > 1 ? grid->shape[2] : 0;
-    const int32_t first = grid->shape[0] > 1 ? grid->shape[1] * grid->shape[2] : 0;
-    for (int a = 0; a < (d == 3 ? 2 : 1); a++) {
-        const double plane = d == 3 ? mass * (a ? t[0] : 1 - t[0]) : mass;
-        for (int b = 0; b < (d > 1 ? 2 : 1); b++) {
-            const double row = d > 1 ? plane * (b ? t[d - 2] : 1 - t[d - 2]) : plane;
-            double *v = values + cell + a * first + b * middle;
-            v[0] += row * (1 - t[d - 1]);
-            v[last] += row * t[d - 1];
-        }
+/* Linear interpolation of a density at a position in cells. */
+INLINE double interpolate(const int d, const Grid *grid, const double *values, const double *x) {
+    double t[3], total = 0;
+    int64_t low[3], next[3], stride = 1;
+    for (int a = d - 1; a >= 0; stride *= grid->shape[3 - d + a], a--) {
+        const int32_t n = grid->shape[3 - d + a];
+        const int32_t i = (int32_t)x[a] < n - 1 ? (int32_t)x[a] : n - 1;
+        t[a] = x[a] - i;
+        low[a] = i * stride;
+        next[a] = i + 1 < n ? stride : 0;
     }
+    for (int corner = 0; corner < 1 << d; corner++) {
+        double share = 1;
+        int64_t at = 0;
+        for (int a = 0; a < d; a++) {
+            share *= corner >> a & 1 ? t[a] : 1 - t[a];
+            at += low[a] + (corner >> a & 1 ? next[a] : 0);
+        }
+        total += share * values[at];
+    }
+    return total;
 }
 
-/* Read the fractions of a point. */
-INLINE void read_fractions(const int d, const Plan *plan, int side, int64_t point, double *t) {
-    for (int a = 0; a < d; a++) t[a] = plan->fraction[side][a * plan->lattice.cells + point];
-}
+INLINE double clamp(double x, double upper) { return x < 0 ? 0 : x < upper ? x : upper; }
 
-/* Masses and ends of the points of a slab of the lattice's rows. */
+/* Masses, starts and displacements of the points of a slab of the lattice's rows. */
 INLINE void place_rows(const int d, Plan *plan, const double *padded, int64_t from, int64_t to) {
     const Grid *grid = &plan->potential, *lattice = &plan->lattice;
     const int32_t n = grid->shape[2], m = lattice->shape[2];
@@ -148,38 +136,33 @@ INLINE void place_rows(const int d, Plan *plan, const double *padded, int64_t fr
     double ratio[3], pitch[3];
     for (int a = 0; a < d; a++) {
         ratio[a] = (double)grid->shape[3 - d + a] / lattice->shape[3 - d + a];
-        pitch[a] = 1 / (plan->step[a] / ratio[a]); /* 1 / side length of a potential cell */
+        pitch[a] = ratio[a] / plan->step[a]; /* 1 / side length of a cell of the potential */
     }
     for (int64_t r = from; r < to; r++) {
         const int32_t i = (int32_t)(r / lattice->shape[1]), j = (int32_t)(r % lattice->shape[1]);
         combine_rows(d, plan, padded, i, j, rows);
         for (int32_t k = 0; k < m; k++) {
-            double w[3][3], gradient[3], hessian[6], t[2][3], det[2], rho[2];
+            double w[3][3], gradient[3], hessian[6], x[2][3], det[2], rho[2];
             const int32_t index[3] = {i, j, k};
             const int32_t cell = spline_weights((k + 0.5) * ratio[d - 1], n, w);
+            const int64_t point = r * m + k;
             evaluate_jet(d, rows, n + 2, cell, w, gradient, hessian);
             for (int a = 0, e = 0; a < d; a++)
                 for (int b = a; b < d; b++) hessian[e++] *= pitch[a] * pitch[b];
-            const int64_t point = r * m + k;
             for (int side = 0; side < 2; side++) {
                 const double s = side ? 0.5 : -0.5;
-                int64_t at = 0;
-                for (int a = 0; a < d; a++) {
-                    const int32_t size = lattice->shape[3 - d + a];
-                    double x = index[3 - d + a] + s * gradient[a] * pitch[a] / plan->step[a];
-                    x = x > 0 ? x : 0;
-                    x = x < size - 1 ? x : size - 1;
-                    int32_t low = (int32_t)x;
-                    low = low < size - 2 ? low : size - 2;
-                    low = low > 0 ? low : 0;
-                    t[side][a] = plan->fraction[side][a * lattice->cells + point] =
-                        (float)(x - low);
-                    at = at * size + low;
-                }
-                plan->cell[side][point] = (int32_t)at;
+                for (int a = 0; a < d; a++)
+                    x[side][a] = clamp(
+                        index[3 - d + a] + s * gradient[a] * pitch[a] / plan->step[a],
+                        lattice->shape[3 - d + a] - 1);
                 det[side] = positive_determinant(d, hessian, s);
-                rho[side] =
-                    det[side] * gather(d, lattice, plan->masses[side], (int32_t)at, t[side]);
+                rho[side] = det[side] > 0 ? det[side] * interpolate(d, lattice, plan->masses[side],
+                                                                    x[side])
+                                          : 0;
+            }
+            for (int a = 0; a < d; a++) {
+                plan->start[a * lattice->cells + point] = (float)x[0][a];
+                plan->displacement[a * lattice->cells + point] = (float)(x[1][a] - x[0][a]);
             }
             const double first = det[0] * det[0], second = det[1] * det[1], sum = first + second;
             plan->mass[point] = sum > 0 ? (first * rho[0] + second * rho[1]) / sum : 0;
@@ -207,206 +190,309 @@ void geonet_plan_points(Plan *plan, const double *coefficients, double *padded) 
 
 /* ---- marginals and cost */
 
-INLINE void add_marginal(const int d, const Plan *plan, int side, const double *scale,
-                         const double *other, int64_t from, int64_t to, double *held) {
-    double t[3];
-    for (int64_t p = from; p < to; p++) {
-        double mass = plan->mass[p];
-        if (mass == 0) continue;
-        if (other) {
-            read_fractions(d, plan, 1 - side, p, t);
-            mass *= gather(d, &plan->lattice, other, plan->cell[1 - side][p], t);
-        }
-        read_fractions(d, plan, side, p, t);
-        scatter(d, &plan->lattice, held, plan->cell[side][p], t, mass);
+/* The cells from which and to which a point sends mass, with shares that sum to one. */
+typedef struct {
+    double from_share[8], by_share[8];
+    int32_t from[8];
+    int32_t to[8][8]; /* for each start and displacement */
+} Taps;
+
+INLINE void find_taps(const int d, const Plan *plan, int64_t point, Taps *taps) {
+    const Grid *grid = &plan->lattice;
+    double t[3], f[3];
+    int32_t low[3][2], high[3][3], stride = 1;
+    for (int a = d - 1; a >= 0; stride *= grid->shape[3 - d + a], a--) {
+        const int32_t n = grid->shape[3 - d + a];
+        const float start = plan->start[a * grid->cells + point];
+        const float displacement = plan->displacement[a * grid->cells + point];
+        const int32_t i = (int32_t)start, k = (int32_t)floorf(displacement);
+        t[a] = start - (float)i;
+        f[a] = displacement - (float)k;
+        for (int c = 0; c < 2; c++) low[a][c] = clamp_index(i + c, n) * stride;
+        for (int c = 0; c < 3; c++) high[a][c] = clamp_index(i + k + c, n) * stride;
     }
-    for (int64_t i = 0; scale && i < plan->lattice.cells; i++) held[i] *= scale[i];
+    for (int s = 0; s < 1 << d; s++) {
+        taps->from_share[s] = taps->by_share[s] = 1;
+        taps->from[s] = 0;
+        for (int a = 0; a < d; a++) {
+            const int up = s >> a & 1;
+            taps->from_share[s] *= up ? t[a] : 1 - t[a];
+            taps->by_share[s] *= up ? f[a] : 1 - f[a];
+            taps->from[s] += low[a][up];
+        }
+        for (int k = 0; k < 1 << d; k++) {
+            taps->to[s][k] = 0;
+            for (int a = 0; a < d; a++) taps->to[s][k] += high[a][(s >> a & 1) + (k >> a & 1)];
+        }
+    }
 }
 
-/* Masses that one end of the plan has in the cells, if the shares of cells are multiplied by
-   `scale` at this end and by `other` at the other one; null stands for one.
+/* Add the masses of some points at one end; `other` multiplies shares at the other end. */
+INLINE void add_marginal(const int d, const Plan *plan, int side, const double *other,
+                         int64_t begin, int64_t end, double *held) {
+    Taps taps;
+    for (int64_t p = begin; p < end; p++) {
+        if (plan->mass[p] == 0) continue;
+        find_taps(d, plan, p, &taps);
+        for (int s = 0; s < 1 << d; s++) {
+            const double mass = plan->mass[p] * taps.from_share[s];
+            if (side == 1) {
+                const double sent = other ? mass * other[taps.from[s]] : mass;
+                for (int k = 0; k < 1 << d; k++) held[taps.to[s][k]] += sent * taps.by_share[k];
+                continue;
+            }
+            double factor = other ? 0 : 1;
+            for (int k = 0; other && k < 1 << d; k++)
+                factor += taps.by_share[k] * other[taps.to[s][k]];
+            held[taps.from[s]] += mass * factor;
+        }
+    }
+}
+
+/* Masses of the plan in the cells of one side, if the shares of cells are multiplied by `other`
+   at the other side; null stands for one.
 
    held: (threads, cells), zero at first; the sum over threads is the result. */
-void geonet_plan_marginal(const Plan *plan, int32_t side, const double *scale, const double *other,
-                          double *held) {
+void geonet_plan_marginal(const Plan *plan, int32_t side, const double *other, double *held) {
     const int64_t cells = plan->lattice.cells;
 #pragma omp parallel for num_threads(plan->threads) schedule(static) if (plan->threads > 1)
     for (int part = 0; part < plan->threads; part++) {
-        const int64_t from = cells * part / plan->threads, to = cells * (part + 1) / plan->threads;
+        const int64_t begin = cells * part / plan->threads, end = cells * (part + 1) / plan->threads;
         double *own = held + part * cells;
-        if (plan->d == 1) add_marginal(1, plan, side, scale, other, from, to, own);
-        if (plan->d == 2) add_marginal(2, plan, side, scale, other, from, to, own);
-        if (plan->d == 3) add_marginal(3, plan, side, scale, other, from, to, own);
+        if (plan->d == 1) add_marginal(1, plan, side, other, begin, end, own);
+        if (plan->d == 2) add_marginal(2, plan, side, other, begin, end, own);
+        if (plan->d == 3) add_marginal(3, plan, side, other, begin, end, own);
     }
 }
 
 INLINE double add_cost(const int d, const Plan *plan, double *const *moments, double *const *scales,
-                       int64_t from, int64_t to) {
+                       int64_t begin, int64_t end) {
+    const int64_t n = plan->lattice.cells;
     double total = 0;
-    const Grid *grid = &plan->lattice;
-    for (int64_t p = from; p < to; p++) {
+    Taps taps;
+    for (int64_t p = begin; p < end; p++) {
         if (plan->mass[p] == 0) continue;
-        double t[3], mean[2][5];
-        for (int side = 0; side < 2; side++) {
-            read_fractions(d, plan, side, p, t);
-            for (int k = 0; k < d + 1; k++)
-                mean[side][k] =
-                    gather(d, grid, moments[side] + k * grid->cells, plan->cell[side][p], t);
-            mean[side][d + 1] =
-                scales[side] ? gather(d, grid, scales[side], plan->cell[side][p], t) : 1;
+        find_taps(d, plan, p, &taps);
+        double cost = 0;
+        for (int s = 0; s < 1 << d; s++) {
+            const int32_t i = taps.from[s];
+            const double *x = moments[0] + i;
+            const double own = taps.from_share[s] * (scales[0] ? scales[0][i] : 1);
+            for (int k = 0; k < 1 << d; k++) {
+                const int32_t j = taps.to[s][k];
+                const double *z = moments[1] + j;
+                double square = x[d * n] + z[d * n];
+                for (int a = 0; a < d; a++) square -= 2 * x[a * n] * z[a * n];
+                cost += own * taps.by_share[k] * (scales[1] ? scales[1][j] : 1) * square;
+            }
         }
-        double cost = mean[0][d] * mean[1][d + 1] + mean[1][d] * mean[0][d + 1];
-        for (int a = 0; a < d; a++) cost -= 2 * mean[0][a] * mean[1][a];
         total += plan->mass[p] * cost;
     }
     return total;
 }
 
-/* Cost of the plan, with E x and E|x|^2 of the final position of the mass of each cell, times
-   the scale of the cell: moments (d + 1, cells) for both ends. */
+/* Cost of the plan, with E x and E|x|^2 of the final position of the mass of each cell, (d + 1,
+   cells), and factors of the shares of each cell, (cells) or null for one, at both ends. */
 double geonet_plan_cost(const Plan *plan, double *const *moments, double *const *scales) {
     const int64_t cells = plan->lattice.cells;
     double totals[MAX_THREADS], total = 0;
 #pragma omp parallel for num_threads(plan->threads) schedule(static) if (plan->threads > 1)
     for (int part = 0; part < plan->threads; part++) {
-        const int64_t from = cells * part / plan->threads, to = cells * (part + 1) / plan->threads;
-        if (plan->d == 1) totals[part] = add_cost(1, plan, moments, scales, from, to);
-        if (plan->d == 2) totals[part] = add_cost(2, plan, moments, scales, from, to);
-        if (plan->d == 3) totals[part] = add_cost(3, plan, moments, scales, from, to);
+        const int64_t begin = cells * part / plan->threads, end = cells * (part + 1) / plan->threads;
+        if (plan->d == 1) totals[part] = add_cost(1, plan, moments, scales, begin, end);
+        if (plan->d == 2) totals[part] = add_cost(2, plan, moments, scales, begin, end);
+        if (plan->d == 3) totals[part] = add_cost(3, plan, moments, scales, begin, end);
     }
     for (int part = 0; part < plan->threads; part++) total += totals[part];
     return total;
 }
 
-/* ---- repair of a marginal: flow between neighbours */
+/* ---- repair of a marginal: flow between neighbours along the descent of a potential */
 
-/* Shares of the mass of a cell that flow to its neighbours, (2d), along the descent of a
-   potential; `stride` and `at` are those of the axes of the grid. */
-INLINE void neighbour_shares(const int d, const Plan *plan, const float *potential,
-                             const double *held, int64_t i, const int32_t *at,
-                             const int64_t *stride, double *share) {
-    double outflow = 0;
-    for (int a = 0; a < d; a++) {
-        const double weight = 1 / (plan->step[a] * plan->step[a]);
-        for (int up = 0; up < 2; up++) {
-            const int inside = up ? at[a] + 1 < plan->lattice.shape[3 - d + a] : at[a] > 0;
-            const int64_t j = i + (inside ? (up ? stride[a] : -stride[a]) : 0);
-            const double flow = weight * ((double)potential[i] - potential[j]);
-            share[2 * a + up] = flow > 0 ? flow : 0;
-            outflow += share[2 * a + up];
-        }
+/* The rows around a row of the lattice along its leading axes; the row itself at the faces. */
+INLINE void neighbour_rows(const int d, const Grid *grid, int64_t row, int64_t *around) {
+    const int32_t i = (int32_t)(row / grid->shape[1]), j = (int32_t)(row % grid->shape[1]);
+    for (int up = 0; up < 2; up++) {
+        const int32_t step = up ? 1 : -1;
+        if (d == 3)
+            around[up] = (int64_t)clamp_index(i + step, grid->shape[0]) * grid->shape[1] + j;
+        if (d > 1)
+            around[2 * (d - 2) + up] =
+                (int64_t)i * grid->shape[1] + clamp_index(j + step, grid->shape[1]);
     }
-    const double most = outflow > held[i] ? outflow : held[i];
-    for (int k = 0; k < 2 * d; k++) share[k] = held[i] > 0 ? share[k] / most : 0;
 }
 
-/* One round of flow in rows from ... to: if `moments`, pull E x and E|x|^2 (d + 1, cells) back
-   to `result`; else push `held` to `result`, as seen from the receiving cells. */
-INLINE void flow_rows(const int d, const Plan *plan, const float *potential, const double *held,
-                      const double *moments, double *result, int64_t from, int64_t to) {
+/* Largest flow out of a cell that its mass permits, over the flow of the potential, divided by
+   its mass: shares of the mass are this rate times the descent to a neighbour. */
+INLINE void set_rates(const int d, const Plan *plan, const float *potential, const double *held,
+                      int64_t row, double *rate) {
     const Grid *grid = &plan->lattice;
-    int64_t stride[3];
-    for (int a = d - 1, size = 1; a >= 0; size *= grid->shape[3 - d + a], a--) stride[a] = size;
-    for (int64_t r = from; r < to; r++)
-        for (int32_t k = 0; k < grid->shape[2]; k++) {
-            const int32_t all[3] = {(int32_t)(r / grid->shape[1]), (int32_t)(r % grid->shape[1]),
-                                    k};
-            const int32_t *at = all + 3 - d;
-            const int64_t i = r * grid->shape[2] + k;
-            double share[6];
-            neighbour_shares(d, plan, potential, held, i, at, stride, share);
-            if (moments) {
-                for (int c = 0; c < d + 1; c++) {
-                    const double *own = moments + c * grid->cells + i;
-                    double value = *own;
-                    for (int a = 0; a < d; a++)
-                        for (int up = 0; up < 2; up++)
-                            if (share[2 * a + up] > 0)
-                                value += share[2 * a + up] * (own[up ? stride[a] : -stride[a]] - *own);
-                    result[c * grid->cells + i] = value;
-                }
-                continue;
+    const int32_t n = grid->shape[2];
+    int64_t around[4] = {row, row, row, row};
+    neighbour_rows(d, grid, row, around);
+    const float *p = potential + row * n;
+#pragma omp simd
+    for (int32_t k = 0; k < n; k++) {
+        double outflow = 0;
+        for (int a = 0; a < d - 1; a++)
+            for (int up = 0; up < 2; up++) {
+                const double descent = (double)p[k] - potential[around[2 * a + up] * n + k];
+                outflow += (descent > 0 ? descent : 0) / (plan->step[a] * plan->step[a]);
             }
-            double mass = held[i];
-            for (int a = 0; a < d; a++)
-                for (int up = 0; up < 2; up++) {
-                    mass -= share[2 * a + up] * held[i];
-                    const int inside = up ? at[a] + 1 < grid->shape[3 - d + a] : at[a] > 0;
-                    if (!inside) continue;
-                    const int64_t j = i + (up ? stride[a] : -stride[a]);
-                    if (!(held[j] > 0) || !(potential[j] > potential[i])) continue;
-                    int32_t there[3] = {at[0], d > 1 ? at[1] : 0, d > 2 ? at[2] : 0};
-                    double theirs[6];
-                    there[a] += up ? 1 : -1;
-                    neighbour_shares(d, plan, potential, held, j, there, stride, theirs);
-                    mass += theirs[2 * a + 1 - up] * held[j];
-                }
-            result[i] = mass;
-        }
+        const double before = k > 0 ? (double)p[k] - p[k - 1] : 0;
+        const double after = k + 1 < n ? (double)p[k] - p[k + 1] : 0;
+        outflow += ((before > 0 ? before : 0) + (after > 0 ? after : 0)) /
+                   (plan->step[d - 1] * plan->step[d - 1]);
+        const double mass = held[row * n + k], most = outflow > mass ? outflow : mass;
+        rate[row * n + k] = mass > 0 ? 1 / most : 0;
+    }
 }
 
-/* Push masses of cells, or pull moments of their final positions, through one round of flow. */
-void geonet_plan_flow(const Plan *plan, const float *potential, const double *held,
-                      const double *moments, double *result) {
-    const int64_t rows = plan->lattice.cells / plan->lattice.shape[2];
+/* Add what flows between a cell i and its neighbour j: to masses, as seen from i, or to the
+   moments of what starts in i. */
+INLINE double exchange(double descent, double own_rate, double rate, double own, double other,
+                       int is_pull) {
+    const double share = (descent > 0 ? descent : 0) * own_rate;
+    if (is_pull) return share * (other - own);
+    return (descent < 0 ? -descent : 0) * rate * other - share * own;
+}
+
+/* One round of flow for a row of values: masses are pushed, moments are pulled back. */
+INLINE void flow_row(const int d, const Plan *plan, const float *potential, const double *rate,
+                     const double *values, double *result, int64_t row, const int is_pull) {
+    const Grid *grid = &plan->lattice;
+    const int32_t n = grid->shape[2];
+    int64_t around[4] = {row, row, row, row};
+    neighbour_rows(d, grid, row, around);
+    const float *p = potential + row * n;
+    const double *v = values + row * n, *r = rate + row * n;
+    double *to = result + row * n;
+    for (int32_t k = 0; k < n; k++) to[k] = v[k];
+    for (int a = 0; a < d - 1; a++)
+        for (int up = 0; up < 2; up++) {
+            const int64_t there = around[2 * a + up] * n;
+            const double weight = 1 / (plan->step[a] * plan->step[a]);
+#pragma omp simd
+            for (int32_t k = 0; k < n; k++)
+                to[k] += exchange(weight * ((double)p[k] - potential[there + k]), r[k],
+                                  rate[there + k], v[k], values[there + k], is_pull);
+        }
+    const double weight = 1 / (plan->step[d - 1] * plan->step[d - 1]);
+#pragma omp simd
+    for (int32_t k = 0; k < n - 1; k++)
+        to[k] += exchange(weight * ((double)p[k] - p[k + 1]), r[k], r[k + 1], v[k], v[k + 1],
+                          is_pull);
+#pragma omp simd
+    for (int32_t k = 1; k < n; k++)
+        to[k] += exchange(weight * ((double)p[k] - p[k - 1]), r[k], r[k - 1], v[k], v[k - 1],
+                          is_pull);
+}
+
+INLINE void flow_rows(const int d, const Plan *plan, const float *potential, const double *held,
+                      const double *moments, double *rate, double *result) {
+    const int64_t rows = plan->lattice.cells / plan->lattice.shape[2], cells = plan->lattice.cells;
 #pragma omp parallel for num_threads(plan->threads) schedule(static) if (plan->threads > 1)
-    for (int part = 0; part < plan->threads; part++) {
-        const int64_t from = rows * part / plan->threads, to = rows * (part + 1) / plan->threads;
-        if (plan->d == 1) flow_rows(1, plan, potential, held, moments, result, from, to);
-        if (plan->d == 2) flow_rows(2, plan, potential, held, moments, result, from, to);
-        if (plan->d == 3) flow_rows(3, plan, potential, held, moments, result, from, to);
+    for (int64_t row = 0; row < rows; row++) set_rates(d, plan, potential, held, row, rate);
+#pragma omp parallel for num_threads(plan->threads) schedule(static) if (plan->threads > 1)
+    for (int64_t row = 0; row < rows; row++) {
+        if (!moments) flow_row(d, plan, potential, rate, held, result, row, 0);
+        for (int c = 0; moments && c < d + 1; c++)
+            flow_row(d, plan, potential, rate, moments + c * cells, result + c * cells, row, 1);
     }
+}
+
+/* Push masses of cells (cells), or pull moments of their final positions (d + 1, cells), through
+   one round of flow. rate: scratch, (cells). */
+void geonet_plan_flow(const Plan *plan, const float *potential, const double *held,
+                      const double *moments, double *rate, double *result) {
+    if (plan->d == 1) flow_rows(1, plan, potential, held, moments, rate, result);
+    if (plan->d == 2) flow_rows(2, plan, potential, held, moments, rate, result);
+    if (plan->d == 3) flow_rows(3, plan, potential, held, moments, rate, result);
 }
 
 /* ---- repair of a marginal: blocks of 2, 4, 8, ... cells per axis */
 
 #define BLOCK_LEVELS 32
 
+/* Blocks of one size; entries are (cells, d + 2): a mass, and E x and E|x|^2 times it. */
 typedef struct {
     Grid grid;
     double *surplus; /* mass that is too much, (cells) */
-    double *deficit; /* mass that is missing, and its moments E x and E|x|^2, (d + 2, cells) */
-    double *goal; /* E x and E|x|^2 of the final position of surplus mass, (d + 1, cells) */
+    double *deficit; /* mass that is missing, with moments */
 } BlockLevel;
+
+INLINE Grid halve(Grid grid) {
+    for (int a = 0; a < 3; a++) grid.shape[a] = (grid.shape[a] + 1) / 2;
+    grid.cells = (int64_t)grid.shape[0] * grid.shape[1] * grid.shape[2];
+    return grid;
+}
 
 /* Number of doubles of scratch memory of `geonet_plan_blocks`. */
 int64_t geonet_plan_blocks_size(const Plan *plan) {
-    int32_t shape[3];
-    memcpy(shape, plan->lattice.shape, sizeof shape);
     int64_t total = 0;
-    for (;;) {
-        const int64_t cells = (int64_t)shape[0] * shape[1] * shape[2];
-        total += cells * (2 * plan->d + 4);
-        if (cells == 1) return total;
-        for (int a = 0; a < 3; a++) shape[a] = (shape[a] + 1) / 2;
+    Grid grid = plan->lattice;
+    do {
+        grid = halve(grid);
+        total += grid.cells * (plan->d + 3);
+    } while (grid.cells > 1);
+    return total;
+}
+
+/* First block of the next level for a row of cells. */
+INLINE int64_t parent_row(const Grid *grid, const Grid *coarse, int64_t row) {
+    const int64_t i = row / grid->shape[1] / 2, j = row % grid->shape[1] / 2;
+    return (i * coarse->shape[1] + j) * coarse->shape[2];
+}
+
+/* Let the surplus of each block meet its deficits; what is left goes to the next level. Then
+   `surplus` is the share that meets deficits, and `deficit` their moments per mass. */
+static void match_blocks(int d, BlockLevel *level, BlockLevel *coarse) {
+    const Grid *grid = &level->grid;
+    for (int64_t i = 0; i < grid->cells; i++) {
+        double *deficit = level->deficit + i * (d + 2);
+        const double surplus = level->surplus[i], room = deficit[0];
+        const double moved = surplus < room ? surplus : room;
+        if (coarse) {
+            const int64_t j = parent_row(grid, &coarse->grid, i / grid->shape[2]) +
+                              i % grid->shape[2] / 2;
+            const double rest = room > 0 ? 1 - moved / room : 0;
+            coarse->surplus[j] += surplus - moved;
+            for (int k = 0; k < d + 2; k++) coarse->deficit[j * (d + 2) + k] += rest * deficit[k];
+        }
+        level->surplus[i] = surplus > 0 ? moved / surplus : 0;
+        for (int k = 1; k < d + 2; k++) deficit[k] = room > 0 ? deficit[k] / room : 0;
     }
 }
 
-/* The block of the next level that contains a cell. */
-INLINE int64_t parent_of(const Grid *grid, const Grid *coarse, int64_t i) {
-    const int64_t row = i / grid->shape[2];
-    const int64_t a = row / grid->shape[1] / 2, b = row % grid->shape[1] / 2;
-    return (a * coarse->shape[1] + b) * coarse->shape[2] + i % grid->shape[2] / 2;
+/* Position of the centre of a cell, and its square. */
+INLINE void find_centre(const Plan *plan, int64_t row, int32_t k, double *moments) {
+    const int d = plan->d;
+    const int64_t all[3] = {row / plan->lattice.shape[1], row % plan->lattice.shape[1], k};
+    moments[d] = 0;
+    for (int a = 0; a < d; a++) {
+        moments[a] = ((double)all[3 - d + a] + 0.5) * plan->step[a];
+        moments[d] += moments[a] * moments[a];
+    }
 }
 
-/* Let surplus of each block meet deficits of the block; the rest goes to the next level. The
-   share of the surplus that meets deficits replaces `surplus`, where they lie goes to `goal`. */
-static void match_blocks(int d, BlockLevel *level, BlockLevel *coarse) {
-    const int64_t cells = level->grid.cells;
-    for (int64_t i = 0; i < cells; i++) {
-        const double surplus = level->surplus[i], room = level->deficit[i];
-        const double moved = surplus < room ? surplus : room;
-        const double rest = room > 0 ? 1 - moved / room : 0;
-        for (int k = 0; k < d + 1; k++)
-            level->goal[k * cells + i] = room > 0 ? level->deficit[(k + 1) * cells + i] / room : 0;
-        if (coarse) {
-            const int64_t j = parent_of(&level->grid, &coarse->grid, i);
-            coarse->surplus[j] += surplus - moved;
-            for (int k = 0; k < d + 2; k++)
-                coarse->deficit[k * coarse->grid.cells + j] +=
-                    rest * level->deficit[k * cells + i];
+/* Add surplus and deficits of the cells to the smallest blocks. */
+static void collect_cells(const Plan *plan, const double *held, const double *required,
+                          BlockLevel *blocks) {
+    const Grid *grid = &plan->lattice;
+    const int d = plan->d;
+    for (int64_t row = 0; row < grid->cells / grid->shape[2]; row++) {
+        const int64_t parent = parent_row(grid, &blocks->grid, row);
+        for (int32_t k = 0; k < grid->shape[2]; k++) {
+            const double excess = held[row * grid->shape[2] + k] - required[row * grid->shape[2] + k];
+            if (excess >= 0) {
+                blocks->surplus[parent + k / 2] += excess;
+                continue;
+            }
+            double centre[4], *deficit = blocks->deficit + (parent + k / 2) * (d + 2);
+            find_centre(plan, row, k, centre);
+            deficit[0] -= excess;
+            for (int c = 0; c < d + 1; c++) deficit[c + 1] -= excess * centre[c];
         }
-        level->surplus[i] = surplus > 0 ? moved / surplus : 0;
     }
 }
 
@@ -416,57 +502,65 @@ static void match_blocks(int d, BlockLevel *level, BlockLevel *coarse) {
    scratch: geonet_plan_blocks_size doubles. */
 void geonet_plan_blocks(const Plan *plan, const double *held, const double *required,
                         double *moments, double *scratch) {
+    const Grid *grid = &plan->lattice;
     const int d = plan->d;
     BlockLevel levels[BLOCK_LEVELS];
     int count = 0;
-    for (Grid grid = plan->lattice;; count++) {
+    memset(scratch, 0, sizeof(double) * (size_t)geonet_plan_blocks_size(plan));
+    do {
         BlockLevel *level = &levels[count];
-        level->grid = grid;
+        level->grid = halve(count ? levels[count - 1].grid : *grid);
         level->surplus = scratch;
-        level->deficit = level->surplus + grid.cells;
-        level->goal = level->deficit + (d + 2) * grid.cells;
-        scratch = level->goal + (d + 1) * grid.cells;
-        if (count) memset(level->surplus, 0, sizeof(double) * (size_t)(grid.cells * (d + 3)));
-        if (grid.cells == 1) break;
-        for (int a = 0; a < 3; a++) grid.shape[a] = (grid.shape[a] + 1) / 2;
-        grid.cells = (int64_t)grid.shape[0] * grid.shape[1] * grid.shape[2];
-    }
-    const Grid *grid = &plan->lattice;
-    const int64_t cells = grid->cells;
-    for (int64_t i = 0; i < cells; i++) {
-        const int64_t row = i / grid->shape[2];
-        const int64_t all[3] = {row / grid->shape[1], row % grid->shape[1], i % grid->shape[2]};
-        const double excess = held[i] - required[i];
-        double square = 0;
-        levels[0].surplus[i] = excess > 0 ? excess : 0;
-        levels[0].deficit[i] = excess < 0 ? -excess : 0;
-        for (int a = 0; a < d; a++) {
-            const double x = ((double)all[3 - d + a] + 0.5) * plan->step[a];
-            square += x * x;
-            moments[a * cells + i] = x;
-            levels[0].deficit[(a + 1) * cells + i] = levels[0].deficit[i] * x;
+        level->deficit = scratch + level->grid.cells;
+        scratch += level->grid.cells * (d + 3);
+    } while (levels[count++].grid.cells > 1);
+    collect_cells(plan, held, required, &levels[0]);
+    for (int l = 0; l < count; l++)
+        match_blocks(d, &levels[l], l + 1 < count ? &levels[l + 1] : NULL);
+    for (int l = count - 2; l >= 0; l--) /* what meets no deficit goes where the parent's goes */
+        for (int64_t i = 0; i < levels[l].grid.cells; i++) {
+            const Grid *own = &levels[l].grid, *coarse = &levels[l + 1].grid;
+            const int64_t j = parent_row(own, coarse, i / own->shape[2]) + i % own->shape[2] / 2;
+            const double share = levels[l].surplus[i];
+            double *goal = levels[l].deficit + i * (d + 2);
+            for (int k = 1; k < d + 2; k++)
+                goal[k] = share * goal[k] +
+                          (1 - share) * levels[l + 1].deficit[j * (d + 2) + k];
         }
-        moments[d * cells + i] = square;
-        levels[0].deficit[(d + 1) * cells + i] = levels[0].deficit[i] * square;
-    }
-    for (int l = 0; l <= count; l++)
-        match_blocks(d, &levels[l], l < count ? &levels[l + 1] : NULL);
-    for (int l = count - 1; l >= 0; l--) { /* what does not meet a deficit goes to the parent's */
-        BlockLevel *level = &levels[l], *coarse = &levels[l + 1];
-        for (int64_t i = 0; i < level->grid.cells; i++) {
-            const int64_t j = parent_of(&level->grid, &coarse->grid, i);
-            const double share = level->surplus[i];
-            for (int k = 0; k < d + 1; k++) {
-                double *goal = &level->goal[k * level->grid.cells + i];
-                *goal = share * *goal + (1 - share) * coarse->goal[k * coarse->grid.cells + j];
-            }
+#pragma omp parallel for num_threads(plan->threads) schedule(static) if (plan->threads > 1)
+    for (int64_t row = 0; row < grid->cells / grid->shape[2]; row++) {
+        const int64_t parent = parent_row(grid, &levels[0].grid, row);
+        for (int32_t k = 0; k < grid->shape[2]; k++) {
+            const int64_t i = row * grid->shape[2] + k;
+            const double *goal = levels[0].deficit + (parent + k / 2) * (d + 2) + 1;
+            const double share = held[i] > required[i] ? (held[i] - required[i]) / held[i] : 0;
+            double centre[4];
+            find_centre(plan, row, k, centre);
+            for (int c = 0; c < d + 1; c++)
+                moments[c * grid->cells + i] = centre[c] + share * (goal[c] - centre[c]);
         }
     }
-    for (int64_t i = 0; i < cells; i++) {
-        const double share = held[i] > required[i] ? (held[i] - required[i]) / held[i] : 0;
-        for (int k = 0; k < d + 1; k++)
-            moments[k * cells + i] +=
-                share * (levels[0].goal[k * cells + i] - moments[k * cells + i]);
+}
+
+/* ---- values of a potential */
+
+/* Values of a spline at lattice points first + k step, both in its cells, along each axis: the
+   last axis of (outer, from, inner) is kept, the middle one becomes `to` points. */
+void geonet_spline_axis(const double *coefficients, double *values, int64_t outer, int64_t inner,
+                        int32_t from, int32_t to, double first, double step, int32_t threads) {
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t k = 0; k < outer * to; k++) {
+        double w[3][3];
+        const double upper = from, x = first + step * (double)(k % to);
+        const int32_t cell = spline_weights(x < 0 ? 0 : x < upper ? x : upper, from, w);
+        const double *block = coefficients + k / to * from * inner;
+        const double *before = block + clamp_index(cell - 1, from) * inner;
+        const double *here = block + cell * inner;
+        const double *after = block + clamp_index(cell + 1, from) * inner;
+        double *row = values + k * inner;
+#pragma omp simd
+        for (int64_t i = 0; i < inner; i++)
+            row[i] = w[0][0] * before[i] + w[0][1] * here[i] + w[0][2] * after[i];
     }
 }
 

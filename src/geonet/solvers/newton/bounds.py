@@ -15,9 +15,9 @@ centres: for mass that hardly moves, the dilations of both sides then cancel bes
 are c-transforms of u.
 
 Above: the cost of a plan between the parts. A part moves to another one as a whole, by the
-difference of their centres. The cell y of the same lattice at t = ½ sends mass from y − ½∇u to
-y + ½∇u, split linearly between the centres around either position. This gives the marginals only
-approximately. Three repairs follow: scaling of the shares of each cell (a few rounds of iterative
+difference of their centres. The cell y of the same lattice at t = ½ sends mass from y − ½∇u by
+∇u. The start is split linearly between the centres around it, and the displacement between whole
+numbers of cells, so that only the latter costs. This gives the marginals only approximately. Three repairs follow: scaling of the shares of each cell (a few rounds of iterative
 proportional fitting), flows between neighbours along the gradient of a Poisson problem, and blocks
 of 2, 4, 8, … cells, in which surplus goes to deficits. The cost of the composed plan is computed
 exactly, so that repairs over short distances cost little.
@@ -58,11 +58,11 @@ class BoundsConfig:
     scaled_error: float = 0.16  # error of a marginal, a share of the mass, up to which it suffices
     flow_rounds: int = 3  # largest number of rounds of flow between neighbours
     flow_error: float = 1e-3  # error of a marginal up to which blocks suffice
-    points_per_thread: int = 4096  # work that makes up for waking one more thread
     rounding: float = 1e-13  # rounding error of W2², relative to the squared diagonal of the box
 
 
 DEFAULT_BOUNDS = BoundsConfig()
+MAX_THREADS = 64  # length of the arrays by thread in bounds.c
 
 
 def bound_distance(
@@ -122,7 +122,7 @@ def lower_bound(
     steps = [side / (parts * n) for side, n in zip(sides, source.shape, strict=True)]
     vertices = [Lattice(0.0, h, parts * n + 1) for h, n in zip(steps, source.shape, strict=True)]
     centres = [Lattice(-h / 2, h, parts * n + 2) for h, n in zip(steps, source.shape, strict=True)]
-    u = _evaluate_on_lattice(coefficients, sides, vertices)
+    u = evaluate_on_lattice(coefficients, sides, vertices)
     psi = transform(u, vertices, centres)
     phi = transform(-psi, centres, vertices, 0.5)
     psi = transform(-phi, vertices, centres, 0.5)
@@ -133,20 +133,43 @@ def lower_bound(
     return math.sqrt(max(0.0, 2 * dual - sum(h**2 for h in steps) / 3 - rounding))
 
 
-def _evaluate_on_lattice(
+def evaluate_on_lattice(
     coefficients: Tensor, sides: Sequence[float], lattices: Sequence[Lattice]
 ) -> Tensor:
     """Return the spline at the points of a lattice."""
+    library = compatible_library(_declare)
     values = coefficients.double()
     for axis, (side, lattice) in enumerate(zip(sides, lattices, strict=True)):
-        n = values.shape[axis]
-        taps, weights = spline_stencil(lattice.points(), side / n, n)
-        view = [-1 if k == axis else 1 for k in range(values.ndim)]
-        values = sum(
-            weights[0][:, k].reshape(view) * values.index_select(axis, taps[:, k])
-            for k in range(3)
+        n, step = values.shape[axis], side / values.shape[axis]
+        if library is None:
+            taps, weights = spline_stencil(lattice.points(), step, n)
+            view = [-1 if k == axis else 1 for k in range(values.ndim)]
+            parts = (values.index_select(axis, taps[:, k]) for k in range(3))
+            values = sum(
+                weights[0][:, k].reshape(view) * part for k, part in enumerate(parts)
+            )  # pyright: ignore
+            continue
+        values, shape = values.contiguous(), list(values.shape)
+        shape[axis] = lattice.count
+        result = torch.empty(shape, dtype=torch.float64)
+        library.geonet_spline_axis(
+            values.data_ptr(),
+            result.data_ptr(),
+            math.prod(shape[:axis]),
+            math.prod(shape[axis + 1 :]),
+            n,
+            lattice.count,
+            lattice.first / step,
+            lattice.spacing / step,
+            _count_threads(result.numel()),
         )
-    return values  # pyright: ignore[reportReturnType]
+        values = result
+    return values
+
+
+def _count_threads(points: int, points_per_thread: int = 4096) -> int:
+    """Return the number of threads for points, with enough work to wake each of them."""
+    return max(1, min(threads_for(points), points // points_per_thread, MAX_THREADS))
 
 
 def _integrate(values: Tensor, masses: Tensor, parts: int, stencil: Sequence[float]) -> float:
@@ -172,7 +195,7 @@ def upper_bound(
     """Return an upper bound of W2 for masses of cells that are divided into parts."""
     shape = [parts * n for n in source.shape]
     masses = [repeat_cells(mass, shape) / parts**source.ndim for mass in (source, target)]
-    plan = build_plan(coefficients, masses[0], masses[1], sides, config)
+    plan = build_plan(coefficients, masses[0], masses[1], sides)
     scales = _fit_proportionally(plan, config)
     held = [plan.marginal(side, scales) for side in (0, 1)]
     total = float(held[0].sum())
@@ -275,15 +298,11 @@ class TransportPlan(Protocol):
 
 
 def build_plan(
-    coefficients: Tensor,
-    source: Tensor,
-    target: Tensor,
-    sides: Sequence[float],
-    config: BoundsConfig = DEFAULT_BOUNDS,
+    coefficients: Tensor, source: Tensor, target: Tensor, sides: Sequence[float]
 ) -> TransportPlan:
     """Return the plan of a potential between masses on one lattice, compiled if possible."""
     if compatible_library(_declare) is not None:
-        return CompiledPlan(coefficients, source, target, sides, config.points_per_thread)
+        return CompiledPlan(coefficients, source, target, sides)
     return TorchPlan(coefficients, source, target, sides)
 
 
@@ -303,24 +322,28 @@ class TorchPlan:
         index = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(axes))
         pitch = [side / n for side, n in zip(sides, coefficients.shape, strict=True)]
         jet = evaluate_at_points(coefficients.double(), pitch, (index + 0.5) * step)
-        self.centres, self.ends = (index + 0.5) * step, []
+        self.centres = (index + 0.5) * step
         total = confidence = torch.zeros(len(index), dtype=torch.float64)
+        upper, ends = torch.tensor(self.shape, dtype=torch.float64) - 1, []
         for mass, s in zip(self.masses, (-0.5, 0.5), strict=True):
-            self.ends.append(self._split(index + s * jet.gradient / step))
+            ends.append(torch.minimum((index + s * jet.gradient / step).clamp(min=0), upper))
             jacobian = torch.eye(len(axes), dtype=torch.float64) + s * jet.hessian
             det = signed_det_and_cofactor(jacobian)[0].clamp(min=0)
-            total = total + det**2 * det * self._gather(len(self.ends) - 1, mass.flatten())
+            shares = self._split(ends[-1], torch.zeros_like(index))
+            density = sum(share * mass.flatten()[cell] for cell, _, share in shares)
+            total = total + det**2 * det * density
             confidence = confidence + det**2
         self.mass = torch.where(confidence > 0, total / confidence, 0.0)
+        # C stores single precision
+        start, displacement = ends[0].float(), (ends[1] - ends[0]).float()
+        self.pairs = self._split(start.double(), displacement.double())
 
     def marginal(self, side: int, scales: Scales) -> Tensor:
         scale, other = scales[side], scales[1 - side]
-        mass = self.mass
-        if other is not None:
-            mass = mass * self._gather(1 - side, other.flatten())
         held = torch.zeros(math.prod(self.shape), dtype=torch.float64)
-        for cell, share in self.ends[side]:
-            held.index_add_(0, cell, mass * share)
+        for *cells, share in self.pairs:
+            factor = 1.0 if other is None else other.flatten()[cells[1 - side]]
+            held.index_add_(0, cells[side], self.mass * share * factor)
         held = held.reshape(self.shape)
         return held if scale is None else held * scale
 
@@ -344,35 +367,35 @@ class TorchPlan:
         return moments + share * (goal - moments)
 
     def cost(self, moments: Sequence[Tensor], scales: Scales) -> float:
-        means, factors = [], []
-        for side, (own, scale) in enumerate(zip(moments, scales, strict=True)):
-            weighted = own if scale is None else own * scale
-            means.append(torch.stack([self._gather(side, entry.flatten()) for entry in weighted]))
-            one = torch.ones(()) if scale is None else self._gather(side, scale.flatten())
-            factors.append(one)
-        cross = (means[0][:-1] * means[1][:-1]).sum(0)
-        cost = means[0][-1] * factors[1] + means[1][-1] * factors[0] - 2 * cross
-        return float((self.mass * cost).sum())
+        total = 0.0
+        for start, end, share in self.pairs:
+            x, z = moments[0].flatten(1)[:, start], moments[1].flatten(1)[:, end]
+            weight = self.mass * share
+            for scale, cell in zip(scales, (start, end), strict=True):
+                weight = weight if scale is None else weight * scale.flatten()[cell]
+            square = x[-1] + z[-1] - 2 * (x[:-1] * z[:-1]).sum(0)
+            total += float((weight * square).sum())
+        return total
 
-    def _split(self, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return the 2^d cells around positions (N, d) in cells, with their linear shares."""
-        low, fraction = [], []
-        for axis, n in enumerate(self.shape):
-            x = positions[:, axis].clamp(0, n - 1)
-            cell = x.floor().clamp(max=max(n - 2, 0))
-            low.append(cell.long())
-            fraction.append((x - cell).float().double())  # C stores single precision
-        ends = []
-        for corner in product((0, 1), repeat=len(self.shape)):
-            index, share = torch.zeros_like(low[0]), torch.ones_like(fraction[0])
-            for axis, (up, n) in enumerate(zip(corner, self.shape, strict=True)):
-                index = index * n + (low[axis] + up).clamp(max=n - 1)
-                share = share * (fraction[axis] if up else 1 - fraction[axis])
-            ends.append((index, share))
-        return ends
+    def _split(self, start: Tensor, displacement: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Return cells from which and to which points send mass, with shares that sum to one.
 
-    def _gather(self, side: int, values: Tensor) -> Tensor:
-        return sum(share * values[cell] for cell, share in self.ends[side])  # pyright: ignore
+        Start and displacement, (N, d) in cells, are split linearly between whole numbers.
+        """
+        low, steps = start.floor(), displacement.floor()
+        pairs = []
+        for up, more in product(product((0, 1), repeat=len(self.shape)), repeat=2):
+            first = second = torch.zeros(len(start), dtype=torch.long)
+            share = torch.ones(len(start), dtype=torch.float64)
+            for axis, n in enumerate(self.shape):
+                t, f = start[:, axis] - low[:, axis], displacement[:, axis] - steps[:, axis]
+                cell = low[:, axis] + up[axis]
+                end = cell + steps[:, axis] + more[axis]
+                first = first * n + cell.clamp(0, n - 1).long()
+                second = second * n + end.clamp(0, n - 1).long()
+                share = share * (t if up[axis] else 1 - t) * (f if more[axis] else 1 - f)
+            pairs.append((first, second, share))
+        return pairs
 
     def _shares(self, potential: Tensor, held: Tensor) -> list[tuple[int, int, Tensor]]:
         """Return axis, direction ±1, and the share of each cell's mass that flows there."""
@@ -433,8 +456,8 @@ class _Plan(ctypes.Structure):
         ("lattice", _Grid),
         ("step", ctypes.c_double * 3),
         ("masses", ctypes.c_void_p * 2),
-        ("cell", ctypes.c_void_p * 2),
-        ("fraction", ctypes.c_void_p * 2),
+        ("start", ctypes.c_void_p),
+        ("displacement", ctypes.c_void_p),
         ("mass", ctypes.c_void_p),
     )
 
@@ -443,40 +466,32 @@ class CompiledPlan:
     """`TransportPlan` by bounds.c; everything that is passed to C is checked here."""
 
     def __init__(
-        self,
-        coefficients: Tensor,
-        source: Tensor,
-        target: Tensor,
-        sides: Sequence[float],
-        points_per_thread: int,
+        self, coefficients: Tensor, source: Tensor, target: Tensor, sides: Sequence[float]
     ):
         self.shape, self.masses = source.shape, (source.contiguous(), target.contiguous())
         assert source.shape == target.shape and source.dtype == target.dtype == torch.float64
         self.step = tuple(side / n for side, n in zip(sides, self.shape, strict=True))
         d, cells = source.ndim, source.numel()
         assert 1 <= d <= 3 and cells < 2**31 and coefficients.ndim == d
-        threads = max(1, min(threads_for(cells), cells // points_per_thread, 64))
         c = coefficients.double().contiguous()
         self._library = kernel_library(_declare)
-        self._plan = _Plan(d, threads, _make_grid(c.shape), _make_grid(self.shape))
-        self._cells = torch.empty(2, cells, dtype=torch.int32)
-        self._fractions = torch.empty(2, d, cells, dtype=torch.float32)
+        self._plan = _Plan(d, _count_threads(cells), _make_grid(c.shape), _make_grid(self.shape))
+        self._places = torch.empty(2, d, cells, dtype=torch.float32)
         self._mass = torch.empty(cells, dtype=torch.float64)
         for axis, h in enumerate(self.step):
             self._plan.step[axis] = h
-        for side in (0, 1):
-            self._plan.masses[side] = self.masses[side].data_ptr()
-            self._plan.cell[side] = self._cells[side].data_ptr()
-            self._plan.fraction[side] = self._fractions[side].data_ptr()
+        self._plan.masses[0], self._plan.masses[1] = (mass.data_ptr() for mass in self.masses)
+        self._plan.start, self._plan.displacement = (part.data_ptr() for part in self._places)
         self._plan.mass = self._mass.data_ptr()
         padded = torch.empty(c.numel() // c.shape[-1], c.shape[-1] + 2, dtype=torch.float64)
         self._library.geonet_plan_points(self._plan, c.data_ptr(), padded.data_ptr())
 
     def marginal(self, side: int, scales: Scales) -> Tensor:
         held = torch.zeros(self._plan.threads, *self.shape, dtype=torch.float64)
-        scale, other = self._address(scales[side]), self._address(scales[1 - side])
-        self._library.geonet_plan_marginal(self._plan, side, scale, other, held.data_ptr())
-        return held.sum(0) if len(held) > 1 else held[0]
+        other, scale = self._address(scales[1 - side]), scales[side]
+        self._library.geonet_plan_marginal(self._plan, side, other, held.data_ptr())
+        total = held.sum(0) if len(held) > 1 else held[0]
+        return total if scale is None else total * scale
 
     def push(self, potential: Tensor, held: Tensor) -> Tensor:
         return self._flow(potential, held, None, torch.empty_like(held))
@@ -489,8 +504,11 @@ class CompiledPlan:
     ) -> Tensor:
         assert potential.dtype == torch.float32 and potential.is_contiguous()
         assert potential.shape == self.shape
-        addresses = self._address(held), self._moments_address(moments), result.data_ptr()
-        self._library.geonet_plan_flow(self._plan, potential.data_ptr(), *addresses)
+        addresses = self._address(held), self._moments_address(moments)
+        rate = torch.empty_like(held)
+        self._library.geonet_plan_flow(
+            self._plan, potential.data_ptr(), *addresses, rate.data_ptr(), result.data_ptr()
+        )
         return result
 
     def repair_blocks(self, held: Tensor, required: Tensor) -> Tensor:
@@ -502,14 +520,11 @@ class CompiledPlan:
         return moments
 
     def cost(self, moments: Sequence[Tensor], scales: Scales) -> float:
-        weighted = [
-            (own if scale is None else own * scale).contiguous()
-            for own, scale in zip(moments, scales, strict=True)
-        ]
         pair = ctypes.c_void_p * 2
-        own = pair(*(self._moments_address(values) for values in weighted))
         return self._library.geonet_plan_cost(
-            self._plan, own, pair(*(self._address(scale) for scale in scales))
+            self._plan,
+            pair(*(self._moments_address(values) for values in moments)),
+            pair(*(self._address(scale) for scale in scales)),
         )
 
     def _address(self, values: Tensor | None) -> int | None:
@@ -534,7 +549,7 @@ def _make_grid(shape: Sequence[int]) -> _Grid:
 @lru_cache(maxsize=8)
 def _declare(library: ctypes.CDLL) -> bool:
     """Declare the functions of a library; return whether it was built for these structures."""
-    version = 1
+    version = 2
     numbers = [version, ctypes.sizeof(_Plan)]
     try:
         if list((ctypes.c_int32 * 2).in_dll(library, "geonet_bounds_abi")) != numbers:
@@ -543,13 +558,18 @@ def _declare(library: ctypes.CDLL) -> bool:
         return False
     plan, pointer = ctypes.POINTER(_Plan), ctypes.c_void_p
     library.geonet_plan_points.argtypes = [plan, pointer, pointer]
-    library.geonet_plan_marginal.argtypes = [plan, ctypes.c_int32, *[pointer] * 3]
-    library.geonet_plan_flow.argtypes = [plan, *[pointer] * 4]
+    library.geonet_plan_marginal.argtypes = [plan, ctypes.c_int32, *[pointer] * 2]
+    library.geonet_plan_flow.argtypes = [plan, *[pointer] * 5]
     library.geonet_plan_blocks.argtypes = [plan, *[pointer] * 4]
     library.geonet_plan_cost.argtypes = [plan, pointer, pointer]
     library.geonet_plan_blocks_size.argtypes = [plan]
     for name in ("points", "marginal", "flow", "blocks"):
         getattr(library, f"geonet_plan_{name}").restype = None
-    library.geonet_plan_cost.restype = ctypes.c_double
-    library.geonet_plan_blocks_size.restype = ctypes.c_int64
+    int32, int64, double = ctypes.c_int32, ctypes.c_int64, ctypes.c_double
+    library.geonet_spline_axis.argtypes = [
+        pointer, pointer, int64, int64, int32, int32, double, double, int32,
+    ]  # fmt: skip
+    library.geonet_spline_axis.restype = None
+    library.geonet_plan_cost.restype = double
+    library.geonet_plan_blocks_size.restype = int64
     return True
