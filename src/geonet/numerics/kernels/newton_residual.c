@@ -226,6 +226,28 @@ INLINE void evaluate_jacobian(const int d, float s, int32_t count, float hessian
     }
 }
 
+/* The part of `pull_back` for folds in 2D, in closed form: with S = M M, |M| = S^(1/2) =
+   (S + |det M| I) / (tr S + 2 |det M|)^(1/2). */
+INLINE void add_folds_2d(int32_t count, float m[6][BLOCK], const float *density,
+                         const float *minor_min, float *rho, float *det, float cof[6][BLOCK],
+                         float *folded_mass) {
+    float total = 0;
+#pragma omp simd reduction(+ : total)
+    for (int32_t j = 0; j < count; j++) {
+        const float folded = minor_min[j] > 0 ? 0 : density[j], size = fabsf(det[j]);
+        const float a = m[0][j] * m[0][j] + m[1][j] * m[1][j] + size;
+        const float c = m[2][j] * m[2][j] + m[1][j] * m[1][j] + size;
+        const float trace = sqrtf(a + c) + 1e-20f, half = 0.5f * folded / trace;
+        cof[0][j] += half * c;
+        cof[1][j] -= half * m[1][j] * (m[0][j] + m[2][j]);
+        cof[2][j] += half * a;
+        det[j] = minor_min[j] > 0 ? det[j] : -size;
+        rho[j] = density[j] * det[j];
+        total += folded;
+    }
+    *folded_mass += total;
+}
+
 /* Pull one density back to t = 1/2: rho = det(I + s D2u) mu(y + s grad u), and det. Adds half
    of mu times the cofactors to `cof`, and mu at folds to `folded_mass`. */
 INLINE void pull_back(const int d, const Problem *problem, const float *mu, float s, int32_t count,
@@ -266,6 +288,10 @@ INLINE void pull_back(const int d, const Problem *problem, const float *mu, floa
         smallest = minor_min[j] < smallest ? minor_min[j] : smallest;
     }
     if (smallest > 0) return;
+    if (d == 2) {
+        add_folds_2d(count, m, density, minor_min, rho, det, cof, folded_mass);
+        return;
+    }
     for (int32_t j = 0; j < count; j++) {
         if (minor_min[j] > 0) continue;
         double entry[6], cofactors[6];

@@ -197,6 +197,10 @@ class CompiledNewtonSystem:
     def set_densities(self, source: Tensor, target: Tensor, min_width: float) -> None:
         self._densities = _set_densities(self._problem, source, target, min_width)
 
+    def scale_densities(self, source_factor: float, target_factor: float) -> None:
+        source, target = self._densities
+        self.set_densities(source_factor * source, target_factor * target, self._problem.min_width)
+
     def evaluate(self, coefficients: Tensor) -> tuple[Tensor, list[float]]:
         c = coefficients.to(torch.float64).contiguous()
         assert c.shape == self.shape

@@ -60,6 +60,10 @@ class NewtonSystem(Protocol):
         """Set source and target, (*shape), averaged over at least `min_width` cells."""
         ...
 
+    def scale_densities(self, source_factor: float, target_factor: float) -> None:
+        """Multiply source and target by a number each."""
+        ...
+
     def evaluate(self, coefficients: Tensor) -> tuple[Tensor, list[float]]:
         """Return the residual r, (*shape), and `ResidualIntegrals`; keep the weights A."""
         ...
@@ -229,6 +233,10 @@ class TorchNewtonSystem:
     def set_densities(self, source: Tensor, target: Tensor, min_width: float) -> None:
         self.densities = source.double().reshape(self.shape), target.double().reshape(self.shape)
         self.min_width = min_width
+
+    def scale_densities(self, source_factor: float, target_factor: float) -> None:
+        source, target = self.densities
+        self.densities = source_factor * source, target_factor * target
 
     def evaluate(self, coefficients: Tensor) -> tuple[Tensor, list[float]]:
         jet = evaluate_at_half_cells(coefficients.double(), self.step)
