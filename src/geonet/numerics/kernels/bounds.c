@@ -464,34 +464,57 @@ static void match_blocks(int d, BlockLevel *level, BlockLevel *coarse) {
     }
 }
 
-/* Position of the centre of a cell, and its square. */
-INLINE void find_centre(const Plan *plan, int64_t row, int32_t k, double *moments) {
-    const int d = plan->d;
-    const int64_t all[3] = {row / plan->lattice.shape[1], row % plan->lattice.shape[1], k};
-    moments[d] = 0;
-    for (int a = 0; a < d; a++) {
-        moments[a] = ((double)all[3 - d + a] + 0.5) * plan->step[a];
-        moments[d] += moments[a] * moments[a];
-    }
+/* Centre of the first cell of a row, along all axes. */
+INLINE void find_row_centre(const int d, const Plan *plan, int64_t row, double *centre) {
+    const int64_t all[3] = {row / plan->lattice.shape[1], row % plan->lattice.shape[1], 0};
+    for (int a = 0; a < d; a++) centre[a] = ((double)all[3 - d + a] + 0.5) * plan->step[a];
+}
+
+/* Move to another cell of the row; sets |x|^2 as well. */
+INLINE void set_centre(const int d, const Plan *plan, int32_t k, double *centre) {
+    centre[d - 1] = (k + 0.5) * plan->step[d - 1];
+    centre[d] = 0;
+    for (int a = 0; a < d; a++) centre[d] += centre[a] * centre[a];
 }
 
 /* Add surplus and deficits of the cells to the smallest blocks. */
-static void collect_cells(const Plan *plan, const double *held, const double *required,
+INLINE void collect_cells(const int d, const Plan *plan, const double *held, const double *required,
                           BlockLevel *blocks) {
     const Grid *grid = &plan->lattice;
-    const int d = plan->d;
-    for (int64_t row = 0; row < grid->cells / grid->shape[2]; row++) {
+    const int32_t n = grid->shape[2];
+    for (int64_t row = 0; row < grid->cells / n; row++) {
         const int64_t parent = parent_row(grid, &blocks->grid, row);
-        for (int32_t k = 0; k < grid->shape[2]; k++) {
-            const double excess = held[row * grid->shape[2] + k] - required[row * grid->shape[2] + k];
-            if (excess >= 0) {
-                blocks->surplus[parent + k / 2] += excess;
-                continue;
-            }
-            double centre[4], *deficit = blocks->deficit + (parent + k / 2) * (d + 2);
-            find_centre(plan, row, k, centre);
-            deficit[0] -= excess;
-            for (int c = 0; c < d + 1; c++) deficit[c + 1] -= excess * centre[c];
+        double centre[4];
+        find_row_centre(d, plan, row, centre);
+        for (int32_t k = 0; k < n; k++) {
+            const double excess = held[row * n + k] - required[row * n + k];
+            const double surplus = excess > 0 ? excess : 0, missing = surplus - excess;
+            double *deficit = blocks->deficit + (parent + k / 2) * (d + 2);
+            set_centre(d, plan, k, centre);
+            blocks->surplus[parent + k / 2] += surplus;
+            deficit[0] += missing;
+            for (int c = 0; c < d + 1; c++) deficit[c + 1] += missing * centre[c];
+        }
+    }
+}
+
+/* Moments of final positions from the goals of the smallest blocks. */
+INLINE void set_moments(const int d, const Plan *plan, const double *held, const double *required,
+                        const BlockLevel *blocks, double *moments) {
+    const Grid *grid = &plan->lattice;
+    const int32_t n = grid->shape[2];
+#pragma omp parallel for num_threads(plan->threads) schedule(static) if (plan->threads > 1)
+    for (int64_t row = 0; row < grid->cells / n; row++) {
+        const int64_t parent = parent_row(grid, &blocks->grid, row);
+        double centre[4];
+        find_row_centre(d, plan, row, centre);
+        for (int32_t k = 0; k < n; k++) {
+            const int64_t i = row * n + k;
+            const double *goal = blocks->deficit + (parent + k / 2) * (d + 2) + 1;
+            const double share = held[i] > required[i] ? (held[i] - required[i]) / held[i] : 0;
+            set_centre(d, plan, k, centre);
+            for (int c = 0; c < d + 1; c++)
+                moments[c * grid->cells + i] = centre[c] + share * (goal[c] - centre[c]);
         }
     }
 }
@@ -514,7 +537,9 @@ void geonet_plan_blocks(const Plan *plan, const double *held, const double *requ
         level->deficit = scratch + level->grid.cells;
         scratch += level->grid.cells * (d + 3);
     } while (levels[count++].grid.cells > 1);
-    collect_cells(plan, held, required, &levels[0]);
+    if (d == 1) collect_cells(1, plan, held, required, &levels[0]);
+    if (d == 2) collect_cells(2, plan, held, required, &levels[0]);
+    if (d == 3) collect_cells(3, plan, held, required, &levels[0]);
     for (int l = 0; l < count; l++)
         match_blocks(d, &levels[l], l + 1 < count ? &levels[l + 1] : NULL);
     for (int l = count - 2; l >= 0; l--) /* what meets no deficit goes where the parent's goes */
@@ -527,19 +552,9 @@ void geonet_plan_blocks(const Plan *plan, const double *held, const double *requ
                 goal[k] = share * goal[k] +
                           (1 - share) * levels[l + 1].deficit[j * (d + 2) + k];
         }
-#pragma omp parallel for num_threads(plan->threads) schedule(static) if (plan->threads > 1)
-    for (int64_t row = 0; row < grid->cells / grid->shape[2]; row++) {
-        const int64_t parent = parent_row(grid, &levels[0].grid, row);
-        for (int32_t k = 0; k < grid->shape[2]; k++) {
-            const int64_t i = row * grid->shape[2] + k;
-            const double *goal = levels[0].deficit + (parent + k / 2) * (d + 2) + 1;
-            const double share = held[i] > required[i] ? (held[i] - required[i]) / held[i] : 0;
-            double centre[4];
-            find_centre(plan, row, k, centre);
-            for (int c = 0; c < d + 1; c++)
-                moments[c * grid->cells + i] = centre[c] + share * (goal[c] - centre[c]);
-        }
-    }
+    if (d == 1) set_moments(1, plan, held, required, &levels[0], moments);
+    if (d == 2) set_moments(2, plan, held, required, &levels[0], moments);
+    if (d == 3) set_moments(3, plan, held, required, &levels[0], moments);
 }
 
 /* ---- values of a potential */

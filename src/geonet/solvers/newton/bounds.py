@@ -145,9 +145,7 @@ def evaluate_on_lattice(
             taps, weights = spline_stencil(lattice.points(), step, n)
             view = [-1 if k == axis else 1 for k in range(values.ndim)]
             parts = (values.index_select(axis, taps[:, k]) for k in range(3))
-            values = sum(
-                weights[0][:, k].reshape(view) * part for k, part in enumerate(parts)
-            )  # pyright: ignore
+            values = sum(weights[0][:, k].reshape(view) * part for k, part in enumerate(parts))  # pyright: ignore
             continue
         values, shape = values.contiguous(), list(values.shape)
         shape[axis] = lattice.count
@@ -196,13 +194,13 @@ def upper_bound(
     shape = [parts * n for n in source.shape]
     masses = [repeat_cells(mass, shape) / parts**source.ndim for mass in (source, target)]
     plan = build_plan(coefficients, masses[0], masses[1], sides)
-    scales = _fit_proportionally(plan, config)
-    held = [plan.marginal(side, scales) for side in (0, 1)]
-    total = float(held[0].sum())
+    scales, held = _fit_proportionally(plan, config)
+    has_all = torch.equal(held[0], masses[0])
+    total = 1.0 if has_all else float(held[0].sum())
     if not total > 0:  # every cell is folded
         return math.inf
     moments = [
-        _repair_marginal(plan, mass / total, required, config)
+        _repair_marginal(plan, mass if total == 1 else mass / total, required, config)
         for mass, required in zip(held, masses, strict=True)
     ]
     cost = plan.cost(moments, scales) / total
@@ -212,28 +210,37 @@ def upper_bound(
 Scales = list[Tensor | None]  # factors of the shares of each cell, for source and target
 
 
-def _fit_proportionally(plan: TransportPlan, config: BoundsConfig) -> Scales:
-    """Scale the shares of cells until the marginals are nearly right."""
+def _fit_proportionally(plan: TransportPlan, config: BoundsConfig) -> tuple[Scales, list[Tensor]]:
+    """Scale the shares of cells; return these and the marginals.
+
+    The marginal of the source becomes exact, but for cells that no mass reaches. That of the target
+    is scaled only if its error is large: flows between neighbours cost less than many rounds.
+    """
     scales: Scales = [None, None]
-    for k in range(2 * config.scaling_rounds):
-        side = k % 2
-        held, required = plan.marginal(side, scales), plan.masses[side]
-        total = held.sum()
-        error = float((held / total - required).abs().sum()) if float(total) > 0 else 0.0
-        if error <= config.scaled_error:
-            if k:
-                break
-            continue
-        scale = torch.where(held > 0, required / held, 0.0)
-        before = scales[side]
+    held = [plan.marginal(0, scales)] * 2
+
+    def fit(side: int) -> None:
+        has_mass, before = held[side] > 0, scales[side]
+        scale = torch.where(has_mass, plan.masses[side] / held[side], 0.0)
         scales[side] = scale if before is None else before * scale
-    return scales
+        held[side] = torch.where(has_mass, plan.masses[side], 0.0)
+        held[1 - side] = plan.marginal(1 - side, scales)
+
+    fit(0)
+    for _ in range(config.scaling_rounds):
+        if float((held[1] - plan.masses[1]).abs().sum()) <= config.scaled_error:
+            break
+        fit(1)
+        fit(0)
+    return scales, held
 
 
 def _repair_marginal(
     plan: TransportPlan, held: Tensor, required: Tensor, config: BoundsConfig
 ) -> Tensor:
     """Return E x and E|x|² of the final position of each cell's mass, (d + 1, *shape)."""
+    if torch.equal(held, required):
+        return centre_moments(plan.masses[0].shape, plan.step)
     rounds: list[tuple[Tensor, Tensor]] = []
     for _ in range(config.flow_rounds):
         if float((held - required).abs().sum()) <= config.flow_error:
@@ -245,6 +252,15 @@ def _repair_marginal(
     for potential, before in reversed(rounds):
         moments = plan.pull(potential, before, moments)
     return moments
+
+
+def centre_moments(shape: Sequence[int], step: Sequence[float]) -> Tensor:
+    """Return centres of cells and their squares, (d + 1, *shape)."""
+    axes = [
+        (torch.arange(n, dtype=torch.float64) + 0.5) * h for n, h in zip(shape, step, strict=True)
+    ]
+    centres = torch.meshgrid(*axes, indexing="ij")
+    return torch.stack([*centres, sum(x**2 for x in centres)])  # pyright: ignore
 
 
 def _solve_poisson(excess: Tensor, step: Sequence[float]) -> Tensor:
@@ -322,7 +338,6 @@ class TorchPlan:
         index = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(axes))
         pitch = [side / n for side, n in zip(sides, coefficients.shape, strict=True)]
         jet = evaluate_at_points(coefficients.double(), pitch, (index + 0.5) * step)
-        self.centres = (index + 0.5) * step
         total = confidence = torch.zeros(len(index), dtype=torch.float64)
         upper, ends = torch.tensor(self.shape, dtype=torch.float64) - 1, []
         for mass, s in zip(self.masses, (-0.5, 0.5), strict=True):
@@ -358,9 +373,7 @@ class TorchPlan:
         )
 
     def repair_blocks(self, held: Tensor, required: Tensor) -> Tensor:
-        d = len(self.shape)
-        square = (self.centres**2).sum(-1, keepdim=True)
-        moments = torch.cat([self.centres, square], -1).T.reshape(d + 1, *self.shape)
+        moments = centre_moments(self.shape, self.step)
         surplus, deficit = (held - required).clamp(min=0), (required - held).clamp(min=0)
         share = torch.where(held > 0, surplus / held, 0.0)
         goal = _match_blocks(surplus, torch.cat([deficit[None], deficit * moments]))
