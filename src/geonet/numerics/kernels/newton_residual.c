@@ -10,7 +10,7 @@
 
 #include "quadratic.h"
 
-#define VERSION 5 /* increment with every change of the interface to compiled.py */
+#define VERSION 6 /* increment with every change of the interface to compiled.py */
 
 #define MIN_WIDTH 1e-3f /* of deposited boxes, in cells of a frame */
 
@@ -124,33 +124,159 @@ INLINE void average_over_boxes(const int d, const Grid *grid, const float *value
     }
 }
 
-/* Values, slopes and curvatures of u along a block of a row, for every leading row of taps. */
+/* `average_over_boxes` in 3D, if the last axis has two cells at least: pairs of cells along it are
+   copied together, since single numbers from many places take most of the time. */
+INLINE void average_over_boxes_3d(const Grid *grid, const float *values, float centre[3][BLOCK],
+                                  float width[3][BLOCK], int32_t count, float *mean) {
+    const int32_t strides[3] = {grid->shape[1] * grid->shape[2], grid->shape[2], 1};
+    const int32_t below = grid->shape[0] > 1 ? strides[0] : 0;
+    const int32_t beside = grid->shape[1] > 1 ? strides[1] : 0;
+    int32_t first[BLOCK];
+    float fraction[3][BLOCK], pairs[4][BLOCK][2];
+    for (int axis = 0; axis < 3; axis++) {
+        const int32_t n = grid->shape[axis], last = n > 1 ? n - 2 : 0, stride = strides[axis];
+#pragma omp simd
+        for (int32_t j = 0; j < count; j++) {
+            const float w = width[axis][j], upper = (float)n - w;
+            float low = centre[axis][j] - 0.5f * w;
+            low = low > 0 ? low : 0;
+            low = low < upper ? low : upper;
+            int32_t i = (int32_t)low;
+            i = i < last ? i : last;
+            float beyond = (low + w - (float)(i + 1)) / w;
+            beyond = beyond > 0 ? beyond : 0;
+            fraction[axis][j] = beyond < 1 ? beyond : 1;
+            first[j] = (axis == 0 ? 0 : first[j]) + i * stride;
+        }
+    }
+    for (int32_t j = 0; j < count; j++) {
+        const float *at = values + first[j];
+        memcpy(pairs[0][j], at, sizeof pairs[0][j]);
+        memcpy(pairs[1][j], at + beside, sizeof pairs[1][j]);
+        memcpy(pairs[2][j], at + below, sizeof pairs[2][j]);
+        memcpy(pairs[3][j], at + below + beside, sizeof pairs[3][j]);
+    }
+#pragma omp simd
+    for (int32_t j = 0; j < count; j++) {
+        const float t = fraction[2][j], s = 1 - t, u = fraction[1][j], v = fraction[0][j];
+        const float above = (1 - u) * (s * pairs[0][j][0] + t * pairs[0][j][1]) +
+                            u * (s * pairs[1][j][0] + t * pairs[1][j][1]);
+        const float under = (1 - u) * (s * pairs[2][j][0] + t * pairs[2][j][1]) +
+                            u * (s * pairs[3][j][0] + t * pairs[3][j][1]);
+        mean[j] = (1 - v) * above + v * under;
+    }
+}
+
+/* The potential in a block of a row, with derivatives along some axes only. */
+typedef struct {
+    /* In 1D and 2D: along the last axis, by point and row of taps. */
+    double value[2][3][BLOCK], slope[2][3][BLOCK], curvature[3][BLOCK];
+    /* In 3D: along the leading axes, by leading point, with a column beyond either end. The first
+       letter is for the first axis: v for the value, s for the slope, c for the curvature, which
+       is the same at both points of an axis. */
+    double vv[4][BLOCK + 2], sv[4][BLOCK + 2], vs[4][BLOCK + 2], ss[4][BLOCK + 2];
+    double cv[2][BLOCK + 2], vc[2][BLOCK + 2];
+} Potential;
+
+/* Spline with three taps, or its derivative, at a point q of a cell. */
+INLINE double combine(int order, int q, double x0, double x1, double x2) {
+    return W[order][q][0] * x0 + W[order][q][1] * x1 + W[order][q][2] * x2;
+}
+
+/* Values, slopes and curvatures along the last axis, for every row of taps, in 1D and 2D. */
 INLINE void evaluate_row(const int d, const double *const *taps, int32_t start, int32_t count,
-                         double value[2][9][BLOCK], double slope[2][9][BLOCK],
-                         double curvature[9][BLOCK]) {
+                         Potential *u) {
     for (int k = 0; k < tap_row_count(d); k++) {
         const double *c = taps[k] + start;
         for (int q = 0; q < 2; q++)
 #pragma omp simd
             for (int32_t j = 0; j < count; j++) {
-                value[q][k][j] = W[0][q][0] * c[j] + W[0][q][1] * c[j + 1] + W[0][q][2] * c[j + 2];
-                slope[q][k][j] = W[1][q][0] * c[j] + W[1][q][1] * c[j + 1] + W[1][q][2] * c[j + 2];
+                u->value[q][k][j] = combine(0, q, c[j], c[j + 1], c[j + 2]);
+                u->slope[q][k][j] = combine(1, q, c[j], c[j + 1], c[j + 2]);
             }
 #pragma omp simd
-        for (int32_t j = 0; j < count; j++) curvature[k][j] = c[j] - 2 * c[j + 1] + c[j + 2];
+        for (int32_t j = 0; j < count; j++) u->curvature[k][j] = c[j] - 2 * c[j + 1] + c[j + 2];
     }
 }
 
-/* Gradient and second derivatives (packed) of u at one point of every cell of a block. */
-INLINE void evaluate_derivatives(const int d, double value[2][9][BLOCK], double slope[2][9][BLOCK],
-                                 double curvature[9][BLOCK], const double *step, int p, int q,
-                                 int32_t count, float gradient[3][BLOCK], float hessian[6][BLOCK]) {
-    const double i0 = 1 / step[0], i1 = d > 1 ? 1 / step[1] : 0, i2 = d > 2 ? 1 / step[2] : 0;
+/* Values, slopes and curvatures along the first two axes, in 3D. */
+INLINE void evaluate_leading_axes(const double *const *taps, int32_t start, int32_t count,
+                                  Potential *u) {
+    double value[2][3][BLOCK + 2], slope[2][3][BLOCK + 2], curvature[3][BLOCK + 2];
+    for (int k = 0; k < 3; k++) {
+        const double *x0 = taps[k] + start, *x1 = taps[3 + k] + start, *x2 = taps[6 + k] + start;
+        for (int p = 0; p < 2; p++)
+#pragma omp simd
+            for (int32_t j = 0; j < count + 2; j++) {
+                value[p][k][j] = combine(0, p, x0[j], x1[j], x2[j]);
+                slope[p][k][j] = combine(1, p, x0[j], x1[j], x2[j]);
+            }
+#pragma omp simd
+        for (int32_t j = 0; j < count + 2; j++) curvature[k][j] = x0[j] - 2 * x1[j] + x2[j];
+    }
+    for (int p = 0; p < 4; p++) {
+        const double(*v)[BLOCK + 2] = value[p / 2], (*s)[BLOCK + 2] = slope[p / 2];
+#pragma omp simd
+        for (int32_t j = 0; j < count + 2; j++) {
+            u->vv[p][j] = combine(0, p % 2, v[0][j], v[1][j], v[2][j]);
+            u->vs[p][j] = combine(1, p % 2, v[0][j], v[1][j], v[2][j]);
+            u->sv[p][j] = combine(0, p % 2, s[0][j], s[1][j], s[2][j]);
+            u->ss[p][j] = combine(1, p % 2, s[0][j], s[1][j], s[2][j]);
+        }
+    }
+    for (int p = 0; p < 2; p++) {
+        const double(*v)[BLOCK + 2] = value[p], (*c)[BLOCK + 2] = curvature;
+#pragma omp simd
+        for (int32_t j = 0; j < count + 2; j++) {
+            u->cv[p][j] = combine(0, p, c[0][j], c[1][j], c[2][j]);
+            u->vc[p][j] = v[0][j] - 2 * v[1][j] + v[2][j];
+        }
+    }
+}
+
+INLINE void evaluate_potential(const int d, const double *const *taps, int32_t start, int32_t count,
+                               Potential *u) {
+    if (d == 3)
+        evaluate_leading_axes(taps, start, count, u);
+    else
+        evaluate_row(d, taps, start, count, u);
+}
+
+/* Derivatives in 3D at one point of every cell of a block. */
+INLINE void evaluate_last_axis(const Potential *u, const double *step, int p, int q, int32_t count,
+                               float gradient[3][BLOCK], float hessian[6][BLOCK]) {
+    const double i0 = 1 / step[0], i1 = 1 / step[1], i2 = 1 / step[2];
+    const double *vv = u->vv[p], *sv = u->sv[p], *vs = u->vs[p], *ss = u->ss[p];
+    const double *cv = u->cv[p % 2], *vc = u->vc[p / 2];
+#define LAST_AXIS(order, row) combine(order, q, row[j], row[j + 1], row[j + 2])
 #pragma omp simd
     for (int32_t j = 0; j < count; j++) {
-        double g[3] = {0, 0, 0}, s[6] = {0, 0, 0, 0, 0, 0};
+        gradient[0][j] = (float)(i0 * LAST_AXIS(0, sv));
+        gradient[1][j] = (float)(i1 * LAST_AXIS(0, vs));
+        gradient[2][j] = (float)(i2 * LAST_AXIS(1, vv));
+        hessian[0][j] = (float)(i0 * i0 * LAST_AXIS(0, cv));
+        hessian[1][j] = (float)(i0 * i1 * LAST_AXIS(0, ss));
+        hessian[2][j] = (float)(i0 * i2 * LAST_AXIS(1, sv));
+        hessian[3][j] = (float)(i1 * i1 * LAST_AXIS(0, vc));
+        hessian[4][j] = (float)(i1 * i2 * LAST_AXIS(1, vs));
+        hessian[5][j] = (float)(i2 * i2 * LAST_AXIS(2, vv));
+    }
+#undef LAST_AXIS
+}
+
+/* Gradient and second derivatives (packed) of u at one point of every cell of a block. */
+INLINE void evaluate_derivatives(const int d, const Potential *u, const double *step, int p, int q,
+                                 int32_t count, float gradient[3][BLOCK], float hessian[6][BLOCK]) {
+    if (d == 3) {
+        evaluate_last_axis(u, step, p, q, count, gradient, hessian);
+        return;
+    }
+    const double i0 = 1 / step[0], i1 = d > 1 ? 1 / step[1] : 0;
+#pragma omp simd
+    for (int32_t j = 0; j < count; j++) {
+        double g[2] = {0, 0}, s[3] = {0, 0, 0};
         for (int k = 0; k < tap_row_count(d); k++) {
-            const double v = value[q][k][j], l = slope[q][k][j], b = curvature[k][j];
+            const double v = u->value[q][k][j], l = u->slope[q][k][j], b = u->curvature[k][j];
             if (d == 1) {
                 g[0] += l;
                 s[0] += b;
@@ -162,34 +288,24 @@ INLINE void evaluate_derivatives(const int d, double value[2][9][BLOCK], double 
                 s[1] += leading_weight(d, 1, 0, p, k) * l;
                 s[2] += leading_weight(d, 0, 0, p, k) * b;
             }
-            if (d == 3) {
-                g[0] += leading_weight(d, 1, 0, p, k) * v;
-                g[1] += leading_weight(d, 0, 1, p, k) * v;
-                g[2] += leading_weight(d, 0, 0, p, k) * l;
-                s[0] += leading_weight(d, 2, 0, p, k) * v;
-                s[1] += leading_weight(d, 1, 1, p, k) * v;
-                s[2] += leading_weight(d, 1, 0, p, k) * l;
-                s[3] += leading_weight(d, 0, 2, p, k) * v;
-                s[4] += leading_weight(d, 0, 1, p, k) * l;
-                s[5] += leading_weight(d, 0, 0, p, k) * b;
-            }
         }
         gradient[0][j] = (float)(g[0] * i0);
         if (d > 1) gradient[1][j] = (float)(g[1] * i1);
-        if (d > 2) gradient[2][j] = (float)(g[2] * i2);
         hessian[0][j] = (float)(s[0] * i0 * i0);
         if (d == 2) {
             hessian[1][j] = (float)(s[1] * i0 * i1);
             hessian[2][j] = (float)(s[2] * i1 * i1);
         }
-        if (d == 3) {
-            hessian[1][j] = (float)(s[1] * i0 * i1);
-            hessian[2][j] = (float)(s[2] * i0 * i2);
-            hessian[3][j] = (float)(s[3] * i1 * i1);
-            hessian[4][j] = (float)(s[4] * i1 * i2);
-            hessian[5][j] = (float)(s[5] * i2 * i2);
-        }
     }
+}
+
+/* u at one point of cell j of a block. */
+INLINE double value_at(const int d, const Potential *u, int p, int q, int32_t j) {
+    if (d == 3) return combine(0, q, u->vv[p][j], u->vv[p][j + 1], u->vv[p][j + 2]);
+    double sum = 0;
+    for (int k = 0; k < tap_row_count(d); k++)
+        sum += leading_weight(d, 0, 0, p, k) * u->value[q][k][j];
+    return sum;
 }
 
 /* m = I + s D2u (packed), its determinant, and the smallest of its leading minors: the map
@@ -265,7 +381,10 @@ INLINE void pull_back(const int d, const Problem *problem, const float *mu, floa
             width[a][j] = w < 1 ? w : 1;
         }
     }
-    average_over_boxes(d, &problem->grid, mu, x, width, count, density);
+    if (d == 3 && problem->grid.shape[2] > 1)
+        average_over_boxes_3d(&problem->grid, mu, x, width, count, density);
+    else
+        average_over_boxes(d, &problem->grid, mu, x, width, count, density);
     evaluate_jacobian(d, s, count, hessian, m, det, minor_min);
 #pragma omp simd reduction(min : smallest)
     for (int32_t j = 0; j < count; j++) {
@@ -294,6 +413,10 @@ INLINE void pull_back(const int d, const Problem *problem, const float *mu, floa
     }
     for (int32_t j = 0; j < count; j++) {
         if (minor_min[j] > 0) continue;
+        if (d > 1 && density[j] == 0) { /* the common case: no mass is folded */
+            det[j] = -fabsf(det[j]);
+            continue;
+        }
         double entry[6], cofactors[6];
         for (int e = 0; e < entries(d); e++) entry[e] = m[e][j];
         det[j] = (float)folded_determinant(d, entry, cofactors);
@@ -306,7 +429,7 @@ INLINE void pull_back(const int d, const Problem *problem, const float *mu, floa
 }
 
 /* Project values at the points of a block onto the splines: (2^(d-1), 2, count) to rows of
-   taps. */
+   taps, in 1D and 2D. */
 INLINE void project_row(const int d, float part[4][2][BLOCK], int32_t count, float *const *sums,
                         int32_t start) {
     for (int k = 0; k < tap_row_count(d); k++) {
@@ -327,10 +450,39 @@ INLINE void project_row(const int d, float part[4][2][BLOCK], int32_t count, flo
     }
 }
 
+/* `project_row` in 3D, axis by axis; each row of taps is updated once. */
+INLINE void project_row_3d(float part[4][2][BLOCK], int32_t count, float *const *sums,
+                           int32_t start) {
+    float total[2][BLOCK + 4]; /* of both points of a cell, with two zeros at either end */
+    for (int q = 0; q < 2; q++) {
+        total[q][0] = total[q][1] = 0;
+        total[q][count + 2] = total[q][count + 3] = 0;
+    }
+    for (int k = 0; k < 9; k++) {
+        if (!sums[k]) continue;
+        float *to = sums[k] + start;
+        for (int q = 0; q < 2; q++) {
+            const float w0 = (float)leading_weight(3, 0, 0, 0, k);
+            const float w1 = (float)leading_weight(3, 0, 0, 1, k);
+            const float w2 = (float)leading_weight(3, 0, 0, 2, k);
+            const float w3 = (float)leading_weight(3, 0, 0, 3, k);
+#pragma omp simd
+            for (int32_t j = 0; j < count; j++)
+                total[q][j + 2] = w0 * part[0][q][j] + w1 * part[1][q][j] + w2 * part[2][q][j] +
+                                  w3 * part[3][q][j];
+        }
+#pragma omp simd
+        for (int32_t j = 0; j < count + 2; j++)
+            to[j] += (float)W[0][0][2] * total[0][j] + (float)W[0][0][1] * total[0][j + 1] +
+                     (float)W[0][0][0] * total[0][j + 2] + (float)W[0][1][2] * total[1][j] +
+                     (float)W[0][1][1] * total[1][j + 1] + (float)W[0][1][0] * total[1][j + 2];
+    }
+}
+
 enum { MISMATCH, SOURCE_MASS, TARGET_MASS, KINETIC_ENERGY, DUAL_TERM, FOLDED_MASS, INTEGRALS };
 
 /* Add the integrals over a block. */
-INLINE void add_integrals(const int d, int p, int q, int32_t count, double value[2][9][BLOCK],
+INLINE void add_integrals(const int d, int p, int q, int32_t count, const Potential *potential,
                           float gradient[3][BLOCK], float rho[2][BLOCK], float folded_mass,
                           double share, double *integrals) {
     double mismatch = 0, source_mass = 0, target_mass = 0, energy = 0, dual_term = 0;
@@ -338,15 +490,12 @@ INLINE void add_integrals(const int d, int p, int q, int32_t count, double value
     for (int32_t j = 0; j < count; j++) {
         const float difference = rho[1][j] - rho[0][j];
         float square = 0;
-        double u = 0;
         for (int a = 0; a < d; a++) square += gradient[a][j] * gradient[a][j];
-        for (int k = 0; k < tap_row_count(d); k++)
-            u += leading_weight(d, 0, 0, p, k) * value[q][k][j];
         mismatch += fabsf(difference);
         source_mass += rho[0][j];
         target_mass += rho[1][j];
         energy += (double)square * (rho[0][j] + rho[1][j]);
-        dual_term += u * difference;
+        dual_term += value_at(d, potential, p, q, j) * difference;
     }
     const double sums[INTEGRALS] = {mismatch, source_mass, target_mass,
                                     energy,   dual_term,   folded_mass};
@@ -375,18 +524,18 @@ INLINE void residual_block(const int d, const Problem *problem, const double *co
                            int32_t start, int own, double *integrals) {
     const Grid *grid = &problem->grid;
     const int32_t n = grid->shape[2], count = n - start < BLOCK ? n - start : BLOCK;
-    double value[2][9][BLOCK], slope[2][9][BLOCK], curvature[9][BLOCK], share = 1.0 / (1 << d);
+    double share = 1.0 / (1 << d);
+    Potential potential;
     float part[4][2][BLOCK], mean_cof[6][BLOCK];
     for (int a = 0; a < d; a++) share *= problem->step[a];
     memset(mean_cof, 0, sizeof mean_cof);
-    evaluate_row(d, taps, start, count, value, slope, curvature);
+    evaluate_potential(d, taps, start, count, &potential);
     for (int p = 0; p < leading_points(d); p++)
         for (int q = 0; q < 2; q++) {
             float gradient[3][BLOCK], hessian[6][BLOCK], centre[3][BLOCK], cof[6][BLOCK];
             float rho[2][BLOCK], det[BLOCK], folded_mass = 0;
             memset(cof, 0, sizeof cof);
-            evaluate_derivatives(d, value, slope, curvature, problem->step, p, q, count, gradient,
-                                 hessian);
+            evaluate_derivatives(d, &potential, problem->step, p, q, count, gradient, hessian);
             for (int32_t j = 0; j < count; j++) {
                 float at[3];
                 half_cell_centre(d, i, line, start + j, p, q, at);
@@ -404,10 +553,13 @@ INLINE void residual_block(const int d, const Problem *problem, const double *co
                     for (int32_t j = 0; j < count; j++) mean_cof[e][j] += 0.125f * cof[e][j];
             else
                 store_weights(d, problem, cof, count, weights + start, 2 * p + q);
-            add_integrals(d, p, q, count, value, gradient, rho, folded_mass, share, integrals);
+            add_integrals(d, p, q, count, &potential, gradient, rho, folded_mass, share, integrals);
         }
     if (d == 3 && own) store_weights(d, problem, mean_cof, count, weights + start, 0);
-    project_row(d, part, count, sums, start);
+    if (d == 3)
+        project_row_3d(part, count, sums, start);
+    else
+        project_row(d, part, count, sums, start);
 }
 
 INLINE void residual_slab(const int d, const Problem *problem, const double *padded, float *summed,
@@ -616,15 +768,14 @@ INLINE void push_block(const int d, const Problem *problem, const double *const 
                        const Grid *to, const float *scale, float *frames) {
     const Grid *grid = &problem->grid;
     const int32_t n = grid->shape[2], count = n - start < BLOCK ? n - start : BLOCK;
-    double value[2][9][BLOCK], slope[2][9][BLOCK], curvature[9][BLOCK];
-    evaluate_row(d, taps, start, count, value, slope, curvature);
+    Potential potential;
+    evaluate_potential(d, taps, start, count, &potential);
     for (int p = 0; p < leading_points(d); p++)
         for (int q = 0; q < 2; q++) {
             float gradient[3][BLOCK], hessian[6][BLOCK], centre[3][BLOCK], cof[6][BLOCK];
             float rho[2][BLOCK], det[2][BLOCK], folded_mass = 0;
             memset(cof, 0, sizeof cof);
-            evaluate_derivatives(d, value, slope, curvature, problem->step, p, q, count, gradient,
-                                 hessian);
+            evaluate_derivatives(d, &potential, problem->step, p, q, count, gradient, hessian);
             for (int32_t j = 0; j < count; j++) {
                 float at[3];
                 half_cell_centre(d, i, line, start + j, p, q, at);

@@ -345,7 +345,7 @@ def _declare(library: ctypes.CDLL) -> bool:
     """Declare the functions of a library; return whether it was built for these structures."""
     sizes = [ctypes.sizeof(_Level), ctypes.sizeof(_Hierarchy)]
     multigrid = [MAX_LEVELS, *sizes, ROW_BUFFERS, ROW_MARGIN, SUM_BLOCK]
-    version, block = 5, 32
+    version, block = 6, 32
     residual = [version, block, ctypes.sizeof(_Grid), ctypes.sizeof(_Problem)]
     try:
         for name, numbers in (
