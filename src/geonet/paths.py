@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence, Sized
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ from geonet.density import (
 from geonet.errors import GridError, InputError, UnavailableError
 from geonet.grid import Grid
 from geonet.mixture import GaussianMixture
+
+Result = TypeVar("Result")
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -129,7 +131,7 @@ class Geodesic(ABC):
     @torch.no_grad()
     def report(self) -> Report:
         """Errors and bounds that are measured from the path itself."""
-        with limit_threads(len(QUARTERS) * self._n_cells):
+        with limit_threads(self._report_size()):
             return import_object("geonet.report:build_report")(self)
 
     @torch.no_grad()
@@ -280,6 +282,18 @@ class Geodesic(ABC):
         first, second = both.reshape(*self.batch, 2, *self.grid.shape).unbind(len(self.batch))
         return -first, second
 
+    @cached_property
+    @torch.no_grad()
+    def _moment_bounds(self) -> tuple[Tensor, Tensor]:
+        """Bounds of W2 from means and covariances, (batch?) each."""
+        return import_object("geonet.solvers.bures:moment_bounds")(self.source, self.target)
+
+    def _final_positions(self, grid: Grid) -> Tensor:
+        """Return where particles from cell centres end, (batch?, *grid.shape, d), up to a cell."""
+        points = grid.points().reshape(-1, grid.dimension)
+        ends = self._trajectories(torch.ones(1, dtype=torch.float64), points)
+        return ends.reshape(*self.batch, *grid.shape, grid.dimension)
+
     def _diagnostics(self) -> dict[str, Tensor]:
         """Return fields of `Report` that the path knows by itself, (batch?) each.
 
@@ -295,6 +309,10 @@ class Geodesic(ABC):
     def _pair_info(self, k: int) -> dict[str, Any]:
         """Return `info` on the k-th pair: lists have one entry per pair."""
         return {n: value[k] if isinstance(value, list) else value for n, value in self.info.items()}
+
+    def _report_size(self) -> int:
+        """Return the number of cells that the report processes, to choose its threads."""
+        return len(QUARTERS) * self._n_cells
 
     def _kernel_size(self) -> int:
         """Return the number of cells of a frame that C kernels compute; 0 if torch computes it."""
@@ -422,19 +440,23 @@ class BatchedGeodesic(Geodesic):
         return self.paths[k]
 
     def _distance(self) -> Tensor:
-        return torch.stack([path._distance() for path in self.paths])
+        return torch.stack(self._map_pairs(lambda path: path._distance()))
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
+        return torch.stack(self._map_pairs(lambda path: path._density(times, grid)))
+
+    def _map_pairs(self, function: Callable[[Geodesic], Result]) -> list[Result]:
+        """Apply a function to every path, in several threads if C kernels do the work."""
         is_grad_enabled = torch.is_grad_enabled()
 
-        def evaluate(k: int) -> Tensor:
+        def evaluate(k: int) -> Result:
             with torch.set_grad_enabled(is_grad_enabled):  # other threads do not inherit it
-                return self.paths[k]._density(times, grid)
+                return function(self.paths[k])
 
         sizes = [path._kernel_size() for path in self.paths]
         if requires_grad(self.source, self.target) or not all(sizes):
-            return torch.stack([evaluate(k) for k in range(len(self.paths))])
-        return torch.stack(list(map_in_threads(evaluate, len(self.paths), max(sizes))))
+            return [evaluate(k) for k in range(len(self.paths))]
+        return list(map_in_threads(evaluate, len(self.paths), max(sizes)))
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
         return torch.stack([path._velocity(times, points) for path in self.paths])
@@ -446,7 +468,7 @@ class BatchedGeodesic(Geodesic):
         return torch.stack([path._trajectories(times, points) for path in self.paths])
 
     def _diagnostics(self) -> dict[str, Tensor]:
-        each = [path._diagnostics() for path in self.paths]
+        each = self._map_pairs(lambda path: path._diagnostics())
         names = dict.fromkeys(name for diagnostics in each for name in diagnostics)
         unknown = torch.tensor(torch.nan, dtype=torch.float64)
         return {

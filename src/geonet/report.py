@@ -16,7 +16,6 @@ from geonet.density import Density
 from geonet.errors import InputError, UnavailableError
 from geonet.paths import QUARTERS, BatchedGeodesic, Geodesic
 from geonet.solvers.base import SolverInfo
-from geonet.solvers.bures import moment_bounds
 from geonet.solvers.registry import find_info, recommend_solver
 
 PerPair = float | list[float]
@@ -396,7 +395,7 @@ def build_report(path: Geodesic) -> Report:
     grid, axis = path.grid, len(path.batch)
     frames = path._density(torch.tensor(QUARTERS, dtype=torch.float64), grid).to(torch.float64)
     diagnostics = path._diagnostics()
-    lower, upper = moment_bounds(path.source, path.target)
+    lower, upper = path._moment_bounds
     if "distance_lower_bound" in diagnostics:
         lower = torch.fmax(lower, diagnostics.pop("distance_lower_bound"))
         upper = torch.fmin(upper, diagnostics.pop("distance_upper_bound"))
@@ -465,12 +464,11 @@ def measure_discontinuity(path: Geodesic) -> Tensor | None:
         return None
     grid = path.grid.with_shape([min(n, max_cells) for n in path.grid.shape])
     density = path.source.resample(grid).tensor.to(torch.float64)
-    points = grid.points().reshape(-1, grid.dimension)
     try:
-        ends = path._trajectories(torch.ones(1, dtype=torch.float64), points)
+        ends = path._final_positions(grid)
     except UnavailableError:
         return None
-    displacement = (ends - points).reshape(-1, *grid.shape, grid.dimension).to(torch.float64)
+    displacement = (ends - grid.points()).reshape(-1, *grid.shape, grid.dimension).double()
     densities, min_gap = density.reshape(-1, *grid.shape), 0.1 * max(grid.lengths)
     shares = [_share_torn(*pair, min_gap) for pair in zip(densities, displacement, strict=True)]
     return torch.stack(shares).reshape(path.batch)

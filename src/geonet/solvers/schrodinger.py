@@ -25,8 +25,7 @@ from geonet.numerics.ode import VelocityField, runge_kutta
 from geonet.numerics.splines import interpolate_centres
 from geonet.paths import Geodesic, Times
 from geonet.solvers.base import MenuEntry, Solver, SolverInfo
-from geonet.solvers.bures import moment_bounds
-from geonet.solvers.newton.bounds import DEFAULT_BOUNDS, lower_bound, upper_bound
+from geonet.solvers.newton.bounds import bound_distance
 
 
 @dataclass(frozen=True)
@@ -280,10 +279,9 @@ class SchrodingerBridge(Geodesic):
 
         With much noise u is almost flat, and the moments give the better bound.
         """
-        lower = self._unit.from_length(self._lower_bound / (1 - DEFAULT_BOUNDS.slack))
-        distance = torch.tensor(lower, dtype=torch.float64)
-        dual = with_dual_gradient(distance, self.source, self.target, self._kantorovich)
-        return torch.maximum(dual, moment_bounds(self.source, self.target)[0])
+        lower = torch.tensor(self._unit.from_length(self._bounds[0]), dtype=torch.float64)
+        dual = with_dual_gradient(lower, self.source, self.target, self._kantorovich)
+        return torch.maximum(dual, self._moment_bounds[0])
 
     def _kantorovich(self) -> tuple[Tensor, Tensor]:
         """Return −u_0(x) = min_y |x − y|² − u(y) and u_1(x) = min_y |x − y|² + u(y)."""
@@ -302,9 +300,10 @@ class SchrodingerBridge(Geodesic):
         return interpolate_centres(self._unit.to_potential(self._midpoint_potential))
 
     @cached_property
-    def _lower_bound(self) -> float:
-        """Lower bound of W2 in the unit cube."""
-        return lower_bound(self._splines, *self._unit_ends(), self._unit.sides)
+    def _bounds(self) -> tuple[float, float]:
+        """Lower and upper bound of W2 in the unit cube."""
+        estimate = float(self._moment_bounds[0]) / self._unit.length
+        return bound_distance(self._splines, *self._unit_ends(), self._unit.sides, estimate)
 
     @property
     def _unit(self) -> UnitBox:
@@ -315,10 +314,7 @@ class SchrodingerBridge(Geodesic):
         return self._unit.to_density(source), self._unit.to_density(target)
 
     def _diagnostics(self) -> dict[str, Tensor]:
-        lower = self._lower_bound
-        upper = upper_bound(self._splines, *self._unit_ends(), self._unit.sides, lower)
-        both = torch.tensor([lower, upper], dtype=torch.float64)
-        lower, upper = self._unit.from_length(both)
+        lower, upper = self._unit.from_length(torch.tensor(self._bounds, dtype=torch.float64))
         upper, distance = torch.minimum(upper, self._transport_cost()), self._distance()
         return {
             "distance_lower_bound": lower,

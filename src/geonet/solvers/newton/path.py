@@ -23,6 +23,7 @@ from geonet._threads import threads_for
 from geonet.density import Density, requires_grad
 from geonet.grid import Grid, unit_box
 from geonet.numerics.autograd import once_differentiable, with_dual_gradient
+from geonet.numerics.c_transform import Lattice, transform_with_minimisers
 from geonet.numerics.splines import (
     Jet,
     evaluate_at_half_cells,
@@ -31,9 +32,8 @@ from geonet.numerics.splines import (
     repeat_cells,
 )
 from geonet.paths import Geodesic
-from geonet.solvers.bures import gaussian_distance
 from geonet.solvers.newton import compiled
-from geonet.solvers.newton.bounds import bound_distance
+from geonet.solvers.newton.bounds import bound_distance, evaluate_on_lattice
 from geonet.solvers.newton.system import (
     ResidualIntegrals,
     build_hierarchy,
@@ -84,9 +84,11 @@ class MidpointGeodesic(Geodesic):
         """Lower and upper bound of W2, in the unit cube."""
         report_progress("bounding W2")
         densities = (self.box.to_density(end.tensor.detach()) for end in (self.source, self.target))
-        return bound_distance(
-            self.coefficients, *densities, self.box.sides, self.integrals.distance
-        )
+        sides, distance = self.box.sides, self.integrals.distance
+        lower, upper = bound_distance(self.coefficients, *densities, sides, distance)
+        moments = [float(bound) / self.box.length for bound in self._moment_bounds]
+        upper = min(upper, moments[1])
+        return min(max(lower, moments[0]), upper), upper
 
     def expected_error(self) -> float:
         """Return the expected L1 error of frames between the ends.
@@ -131,21 +133,13 @@ class MidpointGeodesic(Geodesic):
         return frames
 
     def _distance(self) -> Tensor:
-        """Return the Kantorovich dual value of u, with the gradient of the envelope theorem.
+        """Return the Kantorovich dual value of u within its bounds.
 
-        If the iteration did not converge, the value is clipped to its bounds. A poor potential
-        may give less than the moments of the densities, which bound W2 from below as well.
+        Its gradient is that of the envelope theorem.
         """
-        value = self.integrals.distance
-        if not self.info.get("converged", True):
-            value = min(max(value, self.bounds[0]), self.bounds[1])
+        value = min(max(self.integrals.distance, self.bounds[0]), self.bounds[1])
         scaled = self.box.from_length(torch.tensor(value, dtype=torch.float64))
-        dual = with_dual_gradient(scaled, self.source, self.target, self._kantorovich)
-        if self.residual <= 0.05:
-            return dual
-        covariances = self.source._covariance(), self.target._covariance()
-        shift = self.target._mean() - self.source._mean()
-        return torch.maximum(dual, gaussian_distance(shift, *covariances))
+        return with_dual_gradient(scaled, self.source, self.target, self._kantorovich)
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
         return self._map_points(times, points, lambda t, jet: self.box.from_length(jet.gradient))
@@ -186,6 +180,20 @@ class MidpointGeodesic(Geodesic):
         jacobian = _regularised_jacobian(jet.hessian.detach(), t - 0.5)
         error = y + (t - 0.5) * jet.gradient - x
         return y - torch.linalg.solve(jacobian, (error - error.detach())[..., None])[..., 0]
+
+    def _final_positions(self, grid: Grid) -> Tensor:
+        """Return 2y − x for the vertex y that maximises u(y) − |x − y|², for all centres x."""
+        sides, shape = self.box.sides, self.coefficients.shape
+        vertices = [Lattice(0.0, h, n + 1) for h, n in zip(self.step, shape, strict=True)]
+        u = evaluate_on_lattice(self.coefficients, sides, vertices)
+        spacing = [side / n for side, n in zip(sides, grid.shape, strict=True)]
+        centres = [Lattice(h / 2, h, n) for h, n in zip(spacing, grid.shape, strict=True)]
+        _, indices = transform_with_minimisers(-u, vertices, centres)
+        y = indices.movedim(0, -1) * torch.tensor(self.step, dtype=torch.float64)
+        return 2 * self.box.from_points(y) - grid.points()
+
+    def _report_size(self) -> int:
+        return 16 * self._n_cells  # bounds divide cells into parts
 
     def _diagnostics(self) -> dict[str, Tensor]:
         lower, upper = self.bounds
