@@ -17,10 +17,11 @@ are c-transforms of u.
 Above: the cost of a plan between the parts. A part moves to another one as a whole, by the
 difference of their centres. The cell y of the same lattice at t = ½ sends mass from y − ½∇u by
 ∇u. The start is split linearly between the centres around it, and the displacement between whole
-numbers of cells, so that only the latter costs. This gives the marginals only approximately. Three repairs follow: scaling of the shares of each cell (a few rounds of iterative
-proportional fitting), flows between neighbours along the gradient of a Poisson problem, and blocks
-of 2, 4, 8, … cells, in which surplus goes to deficits. The cost of the composed plan is computed
-exactly, so that repairs over short distances cost little.
+numbers of cells, so that only the latter costs. This gives the marginals only approximately. Three
+repairs follow: scaling of the shares of each cell (rounds of iterative proportional fitting), flows
+between neighbours along the gradient of a Poisson problem, and blocks of 2, 4, 8, … cells, in which
+surplus goes to deficits. The cost of the composed plan is computed exactly, so that repairs over
+short distances cost little.
 """
 
 from __future__ import annotations
@@ -317,7 +318,7 @@ def build_plan(
     coefficients: Tensor, source: Tensor, target: Tensor, sides: Sequence[float]
 ) -> TransportPlan:
     """Return the plan of a potential between masses on one lattice, compiled if possible."""
-    if compatible_library(_declare) is not None:
+    if is_available():
         return CompiledPlan(coefficients, source, target, sides)
     return TorchPlan(coefficients, source, target, sides)
 
@@ -455,6 +456,11 @@ def _sum_blocks(values: Tensor, d: int) -> Tensor:
 
 
 # ---- Compiled implementation
+
+
+def is_available() -> bool:
+    """Return whether the kernels are compiled, compatible and not disabled."""
+    return compatible_library(_declare) is not None
 
 
 class _Grid(ctypes.Structure):
