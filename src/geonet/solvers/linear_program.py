@@ -88,8 +88,8 @@ class LinearProgram(Solver):
         max_cells: non-empty cells that either end may have; the cost matrix has the square of it.
         coarsen: whether a larger problem is solved on the finest coarser grid that fits; the report
             then names this grid.
-        max_parts: most parts of a cell along each axis; fewer if the linear program of the parts
-            had more than 400,000 entries.
+        max_parts: most parts of a cell along each axis, which are halved repeatedly; fewer if the
+            linear program of the parts had more than 400,000 entries.
         max_iterations: limit on the iterations of the network simplex.
         method: POT's function; "emd" is the network simplex, "emd_1d" sorts. The latter takes 1D
             densities only; it needs no cost matrix, so `max_cells` does not limit it.
@@ -138,13 +138,8 @@ class LinearProgram(Solver):
         if self.method == "emd_1d":
             plan = _sort(first, second)
         else:
-            cost = _import_pot().dist(first.points, second.points, metric="sqeuclidean")
-            plan = self._run_simplex(first, second, cost)
-            if cells == source.grid and self.max_parts > 1:
-                pairs = _find_near_pairs(cost, plan)
-                parts = self._count_parts(pairs.shape[1], cells)
-                first, second = (_divide(atoms, unit.cells, parts) for atoms in (first, second))
-                plan = self._run_parts(first, second, pairs, plan) if parts > 1 else plan
+            max_parts = self.max_parts if cells == source.grid else 1
+            first, second, plan, parts = self._solve_program(first, second, unit.cells, max_parts)
         info: dict[str, Any] = {"plan entries": len(plan.mass)}
         if cells != source.grid:
             info["solved on"] = str(cells)
@@ -178,33 +173,51 @@ class LinearProgram(Solver):
             grid = coarser
         return grid
 
-    def _count_parts(
-        self, pairs: int, cells: Grid, max_entries: int = 400_000, max_size: int = 4_000_000
-    ) -> int:
-        """Return the parts along each axis for entries between parts of pairs of cells."""
-        parts, d = self.max_parts, cells.dimension
-        while parts > 1 and (
-            pairs * parts ** (2 * d) > max_entries or cells.size * parts**d > max_size
-        ):
-            parts -= 1
-        return parts
+    def _solve_program(
+        self,
+        source: Atoms,
+        target: Atoms,
+        cells: Grid,
+        max_parts: int,
+        max_entries: int = 400_000,
+        max_size: int = 4_000_000,
+    ) -> tuple[Atoms, Atoms, Plan, int]:
+        """Solve the linear program of the cells, of their halves along each axis, of quarters, …
 
-    def _run_parts(self, source: Atoms, target: Atoms, pairs: np.ndarray, whole: Plan) -> Plan:
-        """Solve the linear program of the parts of cells, for pairs (2, K) of cells only.
+        Each program has only the entries between parts of pairs that were in the plan before, or
+        nearly in it.
 
         Args:
-            source: parts of the source cells.
-            target: parts of the target cells.
-            pairs: indices of pairs of cells between whose parts mass may move.
-            whole: plan of the cells.
+            source: cells at t = 0.
+            target: cells at t = 1.
+            cells: grid in the unit cube.
+            max_parts: most parts of a cell along each axis.
+            max_entries: largest number of entries of the programs after the first.
+            max_size: largest number of parts of all cells.
+
+        Returns:
+            The parts at t = 0 and 1, the plan, and the number of parts along each axis.
         """
-        count = len(source.mass) // len(whole.u)  # parts of a cell
-        indices = np.indices((count, count)).reshape(2, 1, -1)
-        rows, columns = (pairs[..., None] * count + indices).reshape(2, -1)
-        cost = ((source.points[rows] - target.points[columns]) ** 2).sum(1)
-        matrix = coo_matrix((cost, (rows, columns)), (len(source.mass), len(target.mass)))
-        duals = np.repeat(whole.u, count), np.repeat(whole.v, count)
-        return self._run_simplex(source, target, matrix, duals)
+        costs = _import_pot().dist(source.points, target.points, metric="sqeuclidean")
+        plan, parts, count = self._run_simplex(source, target, costs), 1, 2**cells.dimension
+        if max_parts == 1:
+            return source, target, plan, 1
+        pairs = _find_near_pairs(costs, plan)
+        while (
+            2 * parts <= max_parts
+            and pairs.shape[1] * count**2 <= max_entries
+            and cells.size * count <= max_size
+        ):
+            source, target = (_halve(atoms, cells) for atoms in (source, target))
+            parts, cells = 2 * parts, cells.with_shape([2 * n for n in cells.shape])
+            children = np.indices((count, count)).reshape(2, 1, -1)
+            rows, columns = pairs = (pairs[..., None] * count + children).reshape(2, -1)
+            costs = ((source.points[rows] - target.points[columns]) ** 2).sum(1)
+            matrix = coo_matrix((costs, (rows, columns)), (len(source.mass), len(target.mass)))
+            duals = np.repeat(plan.u, count), np.repeat(plan.v, count)
+            plan = self._run_simplex(source, target, matrix, duals)
+            pairs = _keep_near_pairs(pairs, costs, plan)
+        return source, target, plan, parts
 
     def _run_simplex(
         self,
@@ -244,12 +257,12 @@ def _import_pot() -> Any:
     return ot
 
 
-def _find_near_pairs(cost: np.ndarray, plan: Plan, count: int = 6) -> np.ndarray:
+def _find_near_pairs(costs: np.ndarray, plan: Plan, count: int = 6) -> np.ndarray:
     """Return pairs (2, K) of atoms: the plan, and the least reduced costs of each row and column.
 
     The plan between parts of cells hardly ever has entries between others.
     """
-    reduced, (n, m) = cost - plan.u[:, None] - plan.v, cost.shape
+    reduced, (n, m) = costs - plan.u[:, None] - plan.v, costs.shape
     near_columns = np.argpartition(reduced, min(count, m) - 1, axis=1)[:, :count]
     near_rows = np.argpartition(reduced, min(count, n) - 1, axis=0)[:count]
     rows = np.repeat(np.arange(n), near_columns.shape[1]), near_rows.ravel(), plan.rows
@@ -258,10 +271,24 @@ def _find_near_pairs(cost: np.ndarray, plan: Plan, count: int = 6) -> np.ndarray
     return np.stack(np.divmod(flat, m))
 
 
-def _divide(atoms: Atoms, cells: Grid, parts: int) -> Atoms:
-    """Divide cells into parts along each axis, (N · parts^d)."""
+def _keep_near_pairs(
+    pairs: np.ndarray, costs: np.ndarray, plan: Plan, count: int = 20
+) -> np.ndarray:
+    """Like `_find_near_pairs`, of pairs (2, K) with costs (K,)."""
+    rows, columns = pairs
+    reduced, m = costs - plan.u[rows] - plan.v[columns], len(plan.v)
+    is_near = np.isin(rows * m + columns, plan.rows.astype(int) * m + plan.columns)
+    for index in pairs:
+        order = np.lexsort((reduced, index))
+        rank = np.arange(len(order)) - np.searchsorted(index[order], index[order])
+        is_near[order[rank < count]] = True
+    return pairs[:, is_near]
+
+
+def _halve(atoms: Atoms, cells: Grid) -> Atoms:
+    """Halve cells along each axis, (N · 2^d)."""
     d = cells.dimension
-    offsets = ((np.indices((parts,) * d).reshape(d, -1).T + 0.5) / parts - 0.5) * cells.spacing
+    offsets = (np.indices((2,) * d).reshape(d, -1).T / 2 - 0.25) * cells.spacing
     points = (atoms.points[:, None] + offsets).reshape(-1, d)
     return Atoms(points, np.repeat(atoms.mass / len(offsets), len(offsets)))
 

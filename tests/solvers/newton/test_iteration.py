@@ -32,7 +32,7 @@ def bump(shape, sides, centre, width=0.2):
 
 
 def assert_converged(result):
-    assert result.converged and result.residual <= 2 * TOLERANCE
+    assert result.converged and result.residual <= TOLERANCE
     assert result.coefficients.dtype == torch.float64
     assert bool(torch.isfinite(result.coefficients).all())
 

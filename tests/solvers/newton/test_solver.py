@@ -190,7 +190,7 @@ def test_start_from_a_network_or_from_coefficients():
 
 def test_tolerance():
     for tolerance in (0.05, 1e-3, 1e-4):
-        assert solve(*smooth_pair(), tolerance=tolerance).info["residual"] <= 2 * tolerance
+        assert solve(*smooth_pair(), tolerance=tolerance).info["residual"] <= tolerance
 
 
 def test_max_iterations():

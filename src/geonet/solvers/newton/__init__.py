@@ -11,7 +11,7 @@ have kinks. Quadratic splines therefore represent it (`geonet.numerics.splines`)
 the order of a call:
 
 - `solver`: the solver "midpoint" with its options;
-- `iteration`: Newton's method from coarse to fine grids, damping and blurs (`NewtonConfig`);
+- `iteration`: Newton's method from coarse to fine grids, damping, halved cells (`NewtonConfig`);
 - `system`: residual and linear system of a step, with the reference implementation in torch;
 - `compiled`: the same by C kernels (newton_residual.c, multigrid.c);
 - `path`: densities, velocities and distance from u, and their gradients;

@@ -53,7 +53,7 @@ class BoundsConfig:
 
     resolution: float = 7.0  # parts of a cell per W2: the gap is a share of 1/resolution²
     max_gap: float = 0.015  # relative gap above which parts are halved
-    min_progress: float = 0.7  # ratio of gaps above which halving is given up
+    lattice_share: float = 0.3  # share of the gap due to the parts above which they are halved
     max_points: int = 2**18  # largest number of parts, unless the potential has more cells
     scaling_rounds: int = 3  # largest number of rounds of proportional fitting
     scaled_error: float = 0.16  # error of a marginal, a share of the mass, up to which it suffices
@@ -85,15 +85,16 @@ def bound_distance(
         config: tuning parameters.
     """
     masses = [values.double() / values.double().sum() for values in (source, target)]
-    lower, upper, gap = 0.0, math.inf, math.inf
+    lower, upper = 0.0, math.inf
     parts = _choose_parts(source.shape, sides, distance, config)
     while True:
         lower = max(lower, lower_bound(coefficients, *masses, sides, parts, config))
         upper = min(upper, upper_bound(coefficients, *masses, sides, parts, config))
-        previous, gap = gap, upper - lower
-        is_stuck = gap > config.min_progress * previous
-        points = math.prod(source.shape) * (2 * parts) ** source.ndim
-        if gap <= config.max_gap * upper or is_stuck or points > config.max_points:
+        gap = upper - lower
+        steps = (side / (parts * n) for side, n in zip(sides, source.shape, strict=True))
+        by_parts = sum(step**2 for step in steps) / 4 / max(upper, 1e-300)
+        is_good = gap <= config.max_gap * upper or by_parts < config.lattice_share * gap
+        if is_good or source.numel() * (2 * parts) ** source.ndim > config.max_points:
             return min(lower, upper), upper
         parts *= 2
 

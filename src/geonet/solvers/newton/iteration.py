@@ -1,22 +1,23 @@
 """Multilevel Newton iteration for the potential at t = ½.
 
 Every level solves the equation of `system` for densities averaged to its cells, from the potential
-of the next coarser level. A step that does not lower the residual is repeated with a larger
-Levenberg–Marquardt damping. If damping alone does not help, the level is solved for blurred
-densities first, with ever less blur. The last solve of each level has neither blur nor a change of
-the densities, so that neither remains in the solution.
+of the next coarser level. If the cells of the densities are too large for the potential, the last
+levels have halved cells. A step that does not lower the residual is repeated with a larger
+Levenberg–Marquardt damping.
+
+Quadrature changes the masses of both densities halfway by some thousandths, and no potential could
+balance different masses. So the iteration scales both densities until their masses are one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple
 
 import torch
-from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from geonet._progress import report_progress
@@ -36,7 +37,7 @@ class NewtonConfig:
     """Tuning parameters of the iteration; residuals are shares of the mass."""
 
     damping: float = 0.1  # first and smallest damping λ, relative to the uniform density
-    local_damping: float = 10.0  # ratio of damping by the residual nearby to λ
+    local_damping: float = 10.0  # ratio to λ of the damping by the residual nearby
     max_damping: float = 30.0  # damping above which the iteration stops
     fine_residual: float = 0.002  # residual below which the damping may be smaller
     fine_damping: float = 0.03  # smallest damping below this residual
@@ -50,15 +51,13 @@ class NewtonConfig:
     coarse_tolerance: float = 0.02  # residual at which levels before the last one stop
     coarse_width: float = 1.0  # width in cells of averages before the last level
     uniform_share: float = 0.1  # share of uniform mass in the densities of the very first solve
-    guess_residual: float = 0.6  # largest residual of a usable guess on the densities' cells
+    guess_residual: float = 0.25  # largest residual of a usable guess on the densities' cells
     resampled_guess_residual: float = 0.3  # largest residual of a usable guess on other cells
-    # standard deviations in cells of the blurs of each attempt, until one succeeds
-    blurs: tuple[tuple[float, ...], ...] = ((), (0.0,), (0.7, 0.0), (1.5, 0.7, 0.0))
-    blur_tolerance: float = 5e-3  # residual at which solves with blurred densities stop
-    attempt_reduction: float = 0.75  # ratio of residuals above which no further attempt is made
-    detail_mismatch: float = 0.2  # mismatch above which cells are halved
+    refined_guess_residual: float = 0.05  # largest residual of a guess that is worth refining
+    mass_tolerance: float = 0.05  # error of quadrature that may change a mass
+    detail_mismatch: float = 0.2  # unresolved mismatch above which cells are halved
     small_grid: int = 2048  # cells up to which a grid counts as small
-    small_grid_mismatch: float = 0.1  # mismatch above which cells of a small grid are halved
+    small_grid_mismatch: float = 0.1  # the same for small grids
     short_distance: float = 2.0  # W2 in cells below which pairs need halved cells
     zero_distance: float = 1e-3  # W2 in cells below which densities count as equal
     max_halvings: int = 2  # largest number of halvings of the cells
@@ -77,7 +76,7 @@ class NewtonResult:
         residual: Σ_i|∫B_i(ρ1 − ρ0)|, the share of the mass that is not balanced, plus lost mass.
         integrals: integrals on the last level.
         steps: per level, from coarse to fine: cells, Newton steps, conjugate gradient iterations.
-        converged: whether the residual is at most twice the tolerance.
+        converged: whether the residual is at most the tolerance.
         timed_out: whether the time limit ended the iteration before it converged.
     """
 
@@ -110,7 +109,7 @@ class MultilevelNewton:
 
     Attributes:
         tolerance: residual at which the last level stops.
-        max_iterations: largest number of Newton steps per level and blur.
+        max_iterations: largest number of Newton steps per level.
         refine: whether the last levels may halve the cells of the densities.
         threads: largest number of threads.
         time_limit: seconds after which no step begins and the best potential so far is returned.
@@ -174,7 +173,7 @@ class MultilevelNewton:
         return _Problem(densities, tuple(sides), Budget(self.time_limit))
 
     def _result(self, budget: Budget, solution: _Solution) -> NewtonResult:
-        converged, late = solution.residual <= 2 * self.tolerance, budget.is_exhausted()
+        converged, late = solution.residual <= self.tolerance, budget.is_exhausted()
         return NewtonResult(*solution, tuple(budget.steps), converged, late and not converged)
 
     def _multilevel(self, problem: _Problem) -> _Solution:
@@ -192,12 +191,12 @@ class MultilevelNewton:
             state = self._choose_resolution(problem, guess)
             if unbalanced_mass(*state.evaluation) > self.config.guess_residual:
                 return None
-            threshold = self._refine_threshold(state.coefficients.shape, problem)
+            halvings = _count_halvings(problem.shape, state.coefficients.shape)
             return self._solve_level(
                 state.problem,
                 state.system,
                 state.coefficients,
-                max_mismatch=threshold,
+                needs_halving=self._halving_test(problem, halvings + 1),
                 evaluation=state.evaluation,
             )
         levels = build_hierarchy(problem.shape, problem.sides, self.threads)
@@ -209,6 +208,7 @@ class MultilevelNewton:
     def _choose_resolution(self, problem: _Problem, guess: InitialGuess) -> _LevelState:
         """Refine a guess while the pair needs it and the dual value rises."""
         best: _LevelState | None = None
+        original = problem
         for halvings in range(self.config.max_halvings + 1):
             c = guess.coefficients.double()
             system = build_hierarchy(c.shape, problem.sides, self.threads)[0]
@@ -217,9 +217,13 @@ class MultilevelNewton:
             if best is not None and state.integrals.distance <= best.integrals.distance:
                 break
             best = state
-            if halvings == self.config.max_halvings or not self._can_refine(c.shape, 1):
+            needs_halving = self._halving_test(original, halvings + 1)
+            residual = unbalanced_mass(*state.evaluation)
+            if residual > self.config.refined_guess_residual or not needs_halving(
+                state.integrals, residual
+            ):
                 break
-            finer = guess.refine() if self._lacks_resolution(state, halvings) else None
+            finer = guess.refine()
             if finer is None:
                 break
             guess, problem = finer, problem.halve()
@@ -233,9 +237,10 @@ class MultilevelNewton:
         for k in range(first, 0, -1):
             begins = from_zero and k == first
             c = self._solve_level(problem, levels[k], c, is_last=False, is_first=begins)[0]
-        threshold = self._refine_threshold(problem.shape, problem)
-        begins = from_zero and first == 0
-        return self._solve_level(problem, levels[0], c, is_first=begins, max_mismatch=threshold)
+        begins, needs_halving = from_zero and first == 0, self._halving_test(problem, 1)
+        return self._solve_level(
+            problem, levels[0], c, is_first=begins, needs_halving=needs_halving
+        )
 
     def _solve_level(
         self,
@@ -245,7 +250,7 @@ class MultilevelNewton:
         *,
         is_last: bool = True,
         is_first: bool = False,
-        max_mismatch: float = math.inf,
+        needs_halving: HalvingTest | None = None,
         evaluation: Evaluation | None = None,
     ) -> _Solution:
         """Solve one level.
@@ -256,8 +261,7 @@ class MultilevelNewton:
             c: potential to start from, on any cells.
             is_last: whether it is solved to the tolerance, with densities that are not averaged.
             is_first: whether it starts from zero, with densities that share some mass.
-            max_mismatch: mismatch above which no attempts with blur are made, because cells will
-                be halved.
+            needs_halving: whether cells will be halved: then the coarse tolerance is enough.
             evaluation: the equation at c, if `system` has evaluated it already.
         """
         config, width = self.config, 0.0 if is_last else self.config.coarse_width
@@ -269,37 +273,28 @@ class MultilevelNewton:
             share = config.uniform_share
             mixed = [(1 - share) * mean + share * problem.uniform for mean in means]
             c = iteration.run(c, mixed, config.coarse_width, goal).coefficients
-        best: _Solution | None = None
-        for attempt, blurs in enumerate(config.blurs):
-            now, iteration.attempt = c, attempt + 1
-            for blur in blurs:
-                blurred = [_blur(mean, blur) for mean in means]
-                blur_goal = max(goal, config.blur_tolerance)
-                now = iteration.run(now, blurred, config.coarse_width, blur_goal).coefficients
-            solution = iteration.run(now, means, width, goal, None if attempt else evaluation)
-            improves = best is None or solution.residual < config.attempt_reduction * best.residual
-            if best is None or solution.residual < best.residual:
-                best = solution
-            if best.residual <= 2 * goal or best.integrals.mismatch > max_mismatch:
-                break
-            if (attempt > 1 and not improves) or problem.budget.is_exhausted():
-                break
-        assert best is not None
+        solution = iteration.run(c, means, width, goal, evaluation, needs_halving)
         problem.budget.steps.append(iteration.summary())
-        return best
+        return solution
 
     def _halve_while_needed(self, problem: _Problem, solution: _Solution) -> _Solution:
         """Solve again on halved cells while the pair has more detail than the cells."""
         halvings = _count_halvings(problem.shape, solution.coefficients.shape)
         fine = problem.halve(halvings)
         for times in range(halvings + 1, self.config.max_halvings + 1):
-            if not self._can_refine(problem.shape, times) or problem.budget.is_exhausted():
+            needs_halving = self._halving_test(problem, times)
+            if problem.budget.is_exhausted():
                 break
-            if not self._should_refine(solution.integrals, problem.cell, times, problem.cells):
+            if not needs_halving(solution.integrals, solution.residual):
                 break
             fine = fine.halve()
             system = build_hierarchy(fine.shape, fine.sides, self.threads)[0]
-            solution = self._solve_level(fine, system, solution.coefficients)
+            solution = self._solve_level(
+                fine,
+                system,
+                solution.coefficients,
+                needs_halving=self._halving_test(problem, times + 1),
+            )
         return solution
 
     def _iteration(self, system: NewtonSystem, problem: _Problem) -> NewtonIteration:
@@ -314,53 +309,25 @@ class MultilevelNewton:
         residual, _ = system.evaluate(prolong_spline(start.double(), system.shape))
         return float(residual.abs().sum()) < self.config.resampled_guess_residual
 
-    def _lacks_resolution(self, state: _LevelState, halvings: int) -> bool:
-        """Return whether the cells of a state are too large for its pair.
+    def _halving_test(self, problem: _Problem, times: int) -> HalvingTest:
+        """Return the test whether cells should be halved for the first or second time."""
+        config, cell = self.config, problem.cell
+        is_small = problem.cells < config.small_grid
+        detail = config.small_grid_mismatch if is_small else config.detail_mismatch
+        cells = problem.cells << times * len(problem.shape)
+        can_halve = self.refine and times <= config.max_halvings and cells <= config.max_cells
 
-        Halved cells reduce only the part of the mismatch that these cells cannot represent.
-        """
-        shape, integrals = state.coefficients.shape, state.integrals
-        cell = (max(state.problem.sides) / max(shape)) * 2**halvings
-        unresolved = integrals.mismatch - unbalanced_mass(*state.evaluation)
-        cells = math.prod(shape) >> (halvings * len(shape))
-        integrals = integrals._replace(mismatch=unresolved)
-        return self._should_refine(integrals, cell, halvings + 1, cells)
+        def needs_halving(integrals: ResidualIntegrals, residual: float) -> bool:
+            distance, unresolved = integrals.distance, integrals.mismatch - residual
+            is_short = config.zero_distance < distance / cell < config.short_distance / (2 * times)
+            may_be_short = times == 1 or distance < config.short_distance * cell
+            return can_halve and (is_short or (unresolved > detail and may_be_short))
 
-    def _should_refine(
-        self, integrals: ResidualIntegrals, cell: float, times: int, cells: int
-    ) -> bool:
-        """Return whether cells should be halved for the first or second time.
-
-        Args:
-            integrals: integrals of the potential so far.
-            cell: side length of a cell of the densities.
-            times: 1 or 2.
-            cells: cells of a density.
-        """
-        config, distance = self.config, integrals.distance
-        if config.zero_distance * cell < distance < config.short_distance * cell / (2 * times):
-            return True
-        is_short = distance < config.short_distance * cell
-        return integrals.mismatch > self._detail_mismatch(cells) and (times == 1 or is_short)
-
-    def _refine_threshold(self, shape: Sequence[int], problem: _Problem) -> float:
-        """Return the mismatch above which cells (*shape) of a potential will be halved."""
-        return self._detail_mismatch(problem.cells) if self._can_refine(shape, 1) else math.inf
-
-    def _detail_mismatch(self, cells: int) -> float:
-        is_small = cells < self.config.small_grid
-        return self.config.small_grid_mismatch if is_small else self.config.detail_mismatch
-
-    def _can_refine(self, shape: Sequence[int], times: int) -> bool:
-        return self.refine and math.prod(shape) << (times * len(shape)) <= self.config.max_cells
+        return needs_halving
 
 
 class NewtonIteration:
-    """Damped Newton steps on one level.
-
-    Attributes:
-        attempt: index of the blurs in the config, from 1.
-    """
+    """Damped Newton steps on one level."""
 
     def __init__(
         self,
@@ -373,7 +340,7 @@ class NewtonIteration:
         self.system, self.max_iterations, self.uniform = system, max_iterations, uniform
         self.budget, self.config = budget, config
         self.steps = self.linear_iterations = 0
-        self.attempt, self.cells = 1, "×".join(map(str, system.shape))
+        self.cells = "×".join(map(str, system.shape))
 
     def run(
         self,
@@ -382,10 +349,17 @@ class NewtonIteration:
         min_width: float,
         goal: float,
         evaluation: Evaluation | None = None,
+        needs_halving: HalvingTest | None = None,
     ) -> _Solution:
         """Iterate until the residual is at most `goal`, or no step lowers it.
 
-        `evaluation` is the equation at c if the system has evaluated it for these densities.
+        Args:
+            c: potential to start from.
+            densities: source and target.
+            min_width: see `NewtonSystem.set_densities`.
+            goal: residual to reach.
+            evaluation: the equation at c, if the system has evaluated it for these densities.
+            needs_halving: if it holds, the coarse tolerance is enough.
         """
         system, config, damping = self.system, self.config, self.config.damping
         if evaluation is None:
@@ -396,6 +370,9 @@ class NewtonIteration:
         for _ in range(self.max_iterations):
             if size <= goal or damping > config.max_damping or self.budget.is_exhausted():
                 break
+            is_coarse = needs_halving is not None and size <= config.coarse_tolerance
+            if is_coarse and needs_halving(ResidualIntegrals(*integrals), size):
+                break
             self._report(size)
             step = system.compute_step(
                 residual,
@@ -404,6 +381,7 @@ class NewtonIteration:
                 config.linear_iterations,
                 damping * config.local_damping,
             )
+            self._normalise_masses(integrals)
             trial, trial_integrals = system.evaluate(c + step)
             trial_size = unbalanced_mass(trial, trial_integrals)
             self.steps += 1
@@ -419,16 +397,25 @@ class NewtonIteration:
             else:
                 damping *= config.damping_increase
                 residual, integrals = system.evaluate(c)  # restores the weights of c
+                size = unbalanced_mass(residual, integrals)
         return _Solution(c, size, ResidualIntegrals(*integrals))
+
+    def _normalise_masses(self, integrals: Sequence[float]) -> None:
+        """Scale the densities so that their masses at the last potential are one.
+
+        If a mass is far from one, the potential is the cause, and must change.
+        """
+        source, target = integrals[1:3]
+        if max(abs(1 - source), abs(1 - target)) < self.config.mass_tolerance:
+            self.system.scale_densities(1 / source, 1 / target)
 
     def summary(self) -> tuple[str, int, int]:
         """Return cells, Newton steps and conjugate gradient iterations so far."""
         return self.cells, self.steps, self.linear_iterations
 
     def _report(self, residual: float) -> None:
-        attempt = f", attempt {self.attempt}" if self.attempt > 1 else ""
         report_progress(
-            f"midpoint: {self.cells} cells{attempt}, Newton step {self.steps + 1}, "
+            f"midpoint: {self.cells} cells, Newton step {self.steps + 1}, "
             f"residual {100 * residual:.3g} %"
         )
 
@@ -450,7 +437,9 @@ class Budget:
 
 
 def unbalanced_mass(
-    residual: Tensor, integrals: Sequence[float], mass_tolerance: float = 0.05
+    residual: Tensor,
+    integrals: Sequence[float],
+    mass_tolerance: float = DEFAULT_CONFIG.mass_tolerance,
 ) -> float:
     """Return Σ|r_i| plus the mass that both densities lose between quadrature points.
 
@@ -461,6 +450,7 @@ def unbalanced_mass(
 
 
 Evaluation = tuple[Tensor, list[float]]  # residual and integrals of NewtonSystem.evaluate
+HalvingTest = Callable[[ResidualIntegrals, float], bool]  # from integrals and residual
 
 
 class _Solution(NamedTuple):
@@ -528,7 +518,3 @@ def _average(values: Tensor, shape: Sequence[int], sides: Sequence[float]) -> Te
     if tuple(values.shape) == tuple(shape):
         return values
     return resample(values, Grid(values.shape, 0.0, sides), Grid(shape, 0.0, sides))
-
-
-def _blur(values: Tensor, cells: float) -> Tensor:
-    return torch.from_numpy(gaussian_filter(values.numpy(), cells, mode="reflect"))

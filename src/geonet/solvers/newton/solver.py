@@ -42,8 +42,7 @@ class Midpoint(Solver):
         start: "zero", "network" for the potential of `universal-2d` or `universal-3d`, or
             coefficients of quadratic splines in the unit cube around the box, (*any shape), for all
             pairs.
-        max_iterations: largest number of Newton steps per level and blur; a level has seven blurs
-            at most.
+        max_iterations: largest number of Newton steps per level.
         refine: whether the last level may have half the spacing of the grid.
         time_limit: seconds for each pair after which the best potential so far is the result, which
             the report then calls not converged. None for no limit: the same result every time.

@@ -33,7 +33,7 @@ class TransportSolver(NetworkSolver):
 
     Attributes:
         file: the model, as `geonet train` writes it.
-        max_iterations: largest number of Newton steps per level and blur for pairs outside the
+        max_iterations: largest number of Newton steps per level for pairs outside the
             distribution of the training; these are solved by `midpoint` from the network's
             potential. 0 for the network alone.
         floor: share of the mass of both ends that is spread evenly; None for the share of the
