@@ -23,9 +23,10 @@ typedef struct {
 } Problem;
 
 /* Minus the product of |eigenvalues| of a packed symmetric matrix that is not positive
-   definite, and the cofactors of the matrix with |eigenvalues|, by Jacobi rotations. */
+   definite, and the cofactors of the matrix with |eigenvalues|, by Jacobi rotations. In 1D and
+   2D; see `fold_block` for 3D. */
 static double folded_determinant(const int d, const double *m, double *cof) {
-    double a[3][3], v[3][3] = {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}, w[3] = {1, 1, 1};
+    double a[2][2], v[2][2] = {{1, 0}, {0, 1}}, w[2] = {1, 1};
     if (d == 1) {
         cof[0] = 1;
         return m[0];
@@ -364,6 +365,53 @@ INLINE void add_folds_2d(int32_t count, float m[6][BLOCK], const float *density,
     *folded_mass += total;
 }
 
+/* Correct det, rho and cofactors at the folds of a block in 3D: det is minus the product of
+   |eigenvalues|, and cofactors are those of the matrix with |eigenvalues|.
+
+   They are |C|, with the cofactors C of m. If all eigenvalues are negative, C is positive.
+   Otherwise one eigenvalue x has another sign than both others, C has one positive eigenvalue k,
+   for the same eigenvector e, and |C| = 2 k e e^t - C. With the invariants of m,
+
+       k = S - x (T - x)        e e^t = cof(m - x I) / trace = (C - x (T I - m) + x^2 I) / p'(x).
+
+   x is the smallest or the largest root of p(x) = x^3 - T x^2 + S x - det, to which Newton's
+   method converges from a bound. */
+INLINE void fold_block(int32_t count, float m[6][BLOCK], const float *density,
+                       const float *minor_min, float *det, float *rho, float cof[6][BLOCK],
+                       float *folded_mass) {
+    float folded = 0;
+#pragma omp simd reduction(+ : folded)
+    for (int32_t j = 0; j < count; j++) {
+        const double a = m[0][j], b = m[1][j], c = m[2][j], d = m[3][j], e = m[4][j], f = m[5][j];
+        const double c0 = d * f - e * e, c1 = c * e - b * f, c2 = b * e - c * d;
+        const double c3 = a * f - c * c, c4 = b * c - a * e, c5 = a * d - b * b;
+        const double T = a + d + f, S = c0 + c3 + c5, product = a * c0 + b * c1 + c * c2;
+        const double third = T / 3, spread = third * third - S / 3;
+        const double radius = 2 * sqrt(spread > 0 ? spread : 0);
+        double x = product > 0 ? third + radius : third - radius;
+        for (int step = 0; step < 8; step++) {
+            const double slope = (3 * x - 2 * T) * x + S;
+            x -= (((x - T) * x + S) * x - product) / (slope > 1e-30 ? slope : 1e-30);
+        }
+        const double trace = (3 * x - 2 * T) * x + S, k = S - x * (T - x);
+        const int all_negative = product <= 0 && T < 0 && S > 0;
+        const double scale = all_negative || !(trace > 1e-30) ? 0 : 2 * k / trace;
+        const double sign = all_negative ? 1 : -1, rest = x * x - x * T;
+        const int folds = !(minor_min[j] > 0);
+        const float half = folds ? 0.5f * density[j] : 0;
+        cof[0][j] += half * (float)(sign * c0 + scale * (c0 + x * a + rest));
+        cof[1][j] += half * (float)(sign * c1 + scale * (c1 + x * b));
+        cof[2][j] += half * (float)(sign * c2 + scale * (c2 + x * c));
+        cof[3][j] += half * (float)(sign * c3 + scale * (c3 + x * d + rest));
+        cof[4][j] += half * (float)(sign * c4 + scale * (c4 + x * e));
+        cof[5][j] += half * (float)(sign * c5 + scale * (c5 + x * f + rest));
+        det[j] = folds ? -fabsf(det[j]) : det[j];
+        rho[j] = density[j] * det[j];
+        folded += folds ? density[j] : 0;
+    }
+    *folded_mass += folded;
+}
+
 /* Pull one density back to t = 1/2: rho = det(I + s D2u) mu(y + s grad u), and det. Adds half
    of mu times the cofactors to `cof`, and mu at folds to `folded_mass`. */
 INLINE void pull_back(const int d, const Problem *problem, const float *mu, float s, int32_t count,
@@ -407,6 +455,10 @@ INLINE void pull_back(const int d, const Problem *problem, const float *mu, floa
         smallest = minor_min[j] < smallest ? minor_min[j] : smallest;
     }
     if (smallest > 0) return;
+    if (d == 3) {
+        fold_block(count, m, density, minor_min, det, rho, cof, folded_mass);
+        return;
+    }
     if (d == 2) {
         add_folds_2d(count, m, density, minor_min, rho, det, cof, folded_mass);
         return;
