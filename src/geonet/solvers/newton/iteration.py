@@ -18,6 +18,7 @@ from time import monotonic
 from typing import NamedTuple
 
 import torch
+from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from geonet._progress import report_progress
@@ -50,10 +51,12 @@ class NewtonConfig:
     coarsest_cells: int = 8  # cells along the longest axis of the coarsest level
     coarse_tolerance: float = 0.02  # residual at which levels before the last one stop
     coarse_width: float = 1.0  # width in cells of averages before the last level
-    uniform_share: float = 0.1  # share of uniform mass in the densities of the very first solve
+    # standard deviations in cells of the blurs with which the coarsest level is solved first
+    first_blurs: tuple[float, ...] = (3.0, 1.5, 0.7, 0.0)
+    uniform_share: float = 0.1  # uniform mass in the blurred densities
     guess_residual: float = 0.25  # largest residual of a usable guess on the densities' cells
     resampled_guess_residual: float = 0.3  # largest residual of a usable guess on other cells
-    refined_guess_residual: float = 0.05  # largest residual of a guess that is worth refining
+    refined_guess_residual: float = 0.1  # largest residual of a guess that is worth refining
     mass_tolerance: float = 0.05  # error of quadrature that may change a mass
     detail_mismatch: float = 0.2  # unresolved mismatch above which cells are halved
     small_grid: int = 2048  # cells up to which a grid counts as small
@@ -260,7 +263,7 @@ class MultilevelNewton:
             system: the equation of the level.
             c: potential to start from, on any cells.
             is_last: whether it is solved to the tolerance, with densities that are not averaged.
-            is_first: whether it starts from zero, with densities that share some mass.
+            is_first: whether it starts from zero, with blurred densities.
             needs_halving: whether cells will be halved: then the coarse tolerance is enough.
             evaluation: the equation at c, if `system` has evaluated it already.
         """
@@ -269,10 +272,9 @@ class MultilevelNewton:
         means = [_average(values, system.shape, problem.sides) for values in problem.densities]
         goal = self.tolerance if is_last else max(config.coarse_tolerance, self.tolerance)
         iteration = self._iteration(system, problem)
-        if is_first:
-            share = config.uniform_share
-            mixed = [(1 - share) * mean + share * problem.uniform for mean in means]
-            c = iteration.run(c, mixed, config.coarse_width, goal).coefficients
+        for blur in config.first_blurs if is_first else ():
+            blurred = [_blur(mean, blur, config.uniform_share) for mean in means]
+            c = iteration.run(c, blurred, config.coarse_width, goal).coefficients
         solution = iteration.run(c, means, width, goal, evaluation, needs_halving)
         problem.budget.steps.append(iteration.summary())
         return solution
@@ -518,3 +520,9 @@ def _average(values: Tensor, shape: Sequence[int], sides: Sequence[float]) -> Te
     if tuple(values.shape) == tuple(shape):
         return values
     return resample(values, Grid(values.shape, 0.0, sides), Grid(shape, 0.0, sides))
+
+
+def _blur(values: Tensor, cells: float, uniform_share: float) -> Tensor:
+    """Convolve with a Gaussian of this standard deviation, and mix with the uniform density."""
+    blurred = torch.from_numpy(gaussian_filter(values.numpy(), cells, mode="reflect"))
+    return torch.lerp(blurred, blurred.mean(), uniform_share)
