@@ -88,8 +88,8 @@ class LinearProgram(Solver):
         max_cells: non-empty cells that either end may have; the cost matrix has the square of it.
         coarsen: whether a larger problem is solved on the finest coarser grid that fits; the report
             then names this grid.
-        max_parts: most parts of a cell along each axis, which are halved repeatedly; fewer if the
-            linear program of the parts had more than 400,000 entries.
+        max_parts: most parts of a cell along each axis, which are halved repeatedly; fewer if there
+            were more than 24,000 of them with mass, or a million entries of the linear program.
         max_iterations: limit on the iterations of the network simplex.
         method: POT's function; "emd" is the network simplex, "emd_1d" sorts. The latter takes 1D
             densities only; it needs no cost matrix, so `max_cells` does not limit it.
@@ -179,7 +179,8 @@ class LinearProgram(Solver):
         target: Atoms,
         cells: Grid,
         max_parts: int,
-        max_entries: int = 400_000,
+        max_entries: int = 1_000_000,
+        max_atoms: int = 24_000,
         max_size: int = 4_000_000,
     ) -> tuple[Atoms, Atoms, Plan, int]:
         """Solve the linear program of the cells, of their halves along each axis, of quarters, …
@@ -193,6 +194,7 @@ class LinearProgram(Solver):
             cells: grid in the unit cube.
             max_parts: most parts of a cell along each axis.
             max_entries: largest number of entries of the programs after the first.
+            max_atoms: largest number of parts with mass at both ends.
             max_size: largest number of parts of all cells.
 
         Returns:
@@ -206,6 +208,7 @@ class LinearProgram(Solver):
         while (
             2 * parts <= max_parts
             and pairs.shape[1] * count**2 <= max_entries
+            and (len(source.mass) + len(target.mass)) * count <= max_atoms
             and cells.size * count <= max_size
         ):
             source, target = (_halve(atoms, cells) for atoms in (source, target))
@@ -272,7 +275,7 @@ def _find_near_pairs(costs: np.ndarray, plan: Plan, count: int = 6) -> np.ndarra
 
 
 def _keep_near_pairs(
-    pairs: np.ndarray, costs: np.ndarray, plan: Plan, count: int = 20
+    pairs: np.ndarray, costs: np.ndarray, plan: Plan, count: int = 12
 ) -> np.ndarray:
     """Like `_find_near_pairs`, of pairs (2, K) with costs (K,)."""
     rows, columns = pairs

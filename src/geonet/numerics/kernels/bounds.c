@@ -7,7 +7,7 @@
 
 #include "quadratic.h"
 
-#define VERSION 2 /* increment with every change of the interface to bounds.py */
+#define VERSION 3 /* increment with every change of the interface to bounds.py */
 
 typedef struct {
     int32_t d, threads;
@@ -133,10 +133,11 @@ INLINE void place_rows(const int d, Plan *plan, const double *padded, int64_t fr
     const Grid *grid = &plan->potential, *lattice = &plan->lattice;
     const int32_t n = grid->shape[2], m = lattice->shape[2];
     double *rows = malloc(sizeof(double) * (size_t)(row_count(d) * (n + 2)));
-    double ratio[3], pitch[3];
+    double ratio[3], pitch[3], scale[3];
     for (int a = 0; a < d; a++) {
         ratio[a] = (double)grid->shape[3 - d + a] / lattice->shape[3 - d + a];
         pitch[a] = ratio[a] / plan->step[a]; /* 1 / side length of a cell of the potential */
+        scale[a] = 0.5 * pitch[a] / plan->step[a];
     }
     for (int64_t r = from; r < to; r++) {
         const int32_t i = (int32_t)(r / lattice->shape[1]), j = (int32_t)(r % lattice->shape[1]);
@@ -152,9 +153,9 @@ INLINE void place_rows(const int d, Plan *plan, const double *padded, int64_t fr
             for (int side = 0; side < 2; side++) {
                 const double s = side ? 0.5 : -0.5;
                 for (int a = 0; a < d; a++)
-                    x[side][a] = clamp(
-                        index[3 - d + a] + s * gradient[a] * pitch[a] / plan->step[a],
-                        lattice->shape[3 - d + a] - 1);
+                    x[side][a] =
+                        clamp(index[3 - d + a] + (side ? 1 : -1) * scale[a] * gradient[a],
+                              lattice->shape[3 - d + a] - 1);
                 det[side] = positive_determinant(d, hessian, s);
                 rho[side] = det[side] > 0 ? det[side] * interpolate(d, lattice, plan->masses[side],
                                                                     x[side])
@@ -265,43 +266,42 @@ void geonet_plan_marginal(const Plan *plan, int32_t side, const double *other, d
     }
 }
 
-INLINE double add_cost(const int d, const Plan *plan, double *const *moments, double *const *scales,
-                       int64_t begin, int64_t end) {
+INLINE double add_products(const int d, const Plan *plan, double *const *means,
+                           double *const *scales, int64_t begin, int64_t end) {
     const int64_t n = plan->lattice.cells;
     double total = 0;
     Taps taps;
     for (int64_t p = begin; p < end; p++) {
         if (plan->mass[p] == 0) continue;
         find_taps(d, plan, p, &taps);
-        double cost = 0;
+        double product = 0;
         for (int s = 0; s < 1 << d; s++) {
             const int32_t i = taps.from[s];
-            const double *x = moments[0] + i;
-            const double own = taps.from_share[s] * (scales[0] ? scales[0][i] : 1);
+            double sent[3] = {0, 0, 0}, sum = 0;
             for (int k = 0; k < 1 << d; k++) {
                 const int32_t j = taps.to[s][k];
-                const double *z = moments[1] + j;
-                double square = x[d * n] + z[d * n];
-                for (int a = 0; a < d; a++) square -= 2 * x[a * n] * z[a * n];
-                cost += own * taps.by_share[k] * (scales[1] ? scales[1][j] : 1) * square;
+                const double share = scales[1] ? taps.by_share[k] * scales[1][j] : taps.by_share[k];
+                for (int a = 0; a < d; a++) sent[a] += share * means[1][a * n + j];
             }
+            for (int a = 0; a < d; a++) sum += means[0][a * n + i] * sent[a];
+            product += taps.from_share[s] * (scales[0] ? scales[0][i] : 1) * sum;
         }
-        total += plan->mass[p] * cost;
+        total += plan->mass[p] * product;
     }
     return total;
 }
 
-/* Cost of the plan, with E x and E|x|^2 of the final position of the mass of each cell, (d + 1,
+/* E x.z under the plan, with means E x of the final positions of the mass of each cell, (d,
    cells), and factors of the shares of each cell, (cells) or null for one, at both ends. */
-double geonet_plan_cost(const Plan *plan, double *const *moments, double *const *scales) {
+double geonet_plan_product(const Plan *plan, double *const *means, double *const *scales) {
     const int64_t cells = plan->lattice.cells;
     double totals[MAX_THREADS], total = 0;
 #pragma omp parallel for num_threads(plan->threads) schedule(static) if (plan->threads > 1)
     for (int part = 0; part < plan->threads; part++) {
         const int64_t begin = cells * part / plan->threads, end = cells * (part + 1) / plan->threads;
-        if (plan->d == 1) totals[part] = add_cost(1, plan, moments, scales, begin, end);
-        if (plan->d == 2) totals[part] = add_cost(2, plan, moments, scales, begin, end);
-        if (plan->d == 3) totals[part] = add_cost(3, plan, moments, scales, begin, end);
+        if (plan->d == 1) totals[part] = add_products(1, plan, means, scales, begin, end);
+        if (plan->d == 2) totals[part] = add_products(2, plan, means, scales, begin, end);
+        if (plan->d == 3) totals[part] = add_products(3, plan, means, scales, begin, end);
     }
     for (int part = 0; part < plan->threads; part++) total += totals[part];
     return total;
@@ -349,7 +349,7 @@ INLINE void set_rates(const int d, const Plan *plan, const float *potential, con
 }
 
 /* Add what flows between a cell i and its neighbour j: to masses, as seen from i, or to the
-   moments of what starts in i. */
+   mean of what starts in i. */
 INLINE double exchange(double descent, double own_rate, double rate, double own, double other,
                        int is_pull) {
     const double share = (descent > 0 ? descent : 0) * own_rate;
@@ -357,7 +357,7 @@ INLINE double exchange(double descent, double own_rate, double rate, double own,
     return (descent < 0 ? -descent : 0) * rate * other - share * own;
 }
 
-/* One round of flow for a row of values: masses are pushed, moments are pulled back. */
+/* One round of flow for a row of values: masses are pushed, means are pulled back. */
 INLINE void flow_row(const int d, const Plan *plan, const float *potential, const double *rate,
                      const double *values, double *result, int64_t row, const int is_pull) {
     const Grid *grid = &plan->lattice;
@@ -389,36 +389,36 @@ INLINE void flow_row(const int d, const Plan *plan, const float *potential, cons
 }
 
 INLINE void flow_rows(const int d, const Plan *plan, const float *potential, const double *held,
-                      const double *moments, double *rate, double *result) {
+                      const double *means, double *rate, double *result) {
     const int64_t rows = plan->lattice.cells / plan->lattice.shape[2], cells = plan->lattice.cells;
 #pragma omp parallel for num_threads(plan->threads) schedule(static) if (plan->threads > 1)
     for (int64_t row = 0; row < rows; row++) set_rates(d, plan, potential, held, row, rate);
 #pragma omp parallel for num_threads(plan->threads) schedule(static) if (plan->threads > 1)
     for (int64_t row = 0; row < rows; row++) {
-        if (!moments) flow_row(d, plan, potential, rate, held, result, row, 0);
-        for (int c = 0; moments && c < d + 1; c++)
-            flow_row(d, plan, potential, rate, moments + c * cells, result + c * cells, row, 1);
+        if (!means) flow_row(d, plan, potential, rate, held, result, row, 0);
+        for (int a = 0; means && a < d; a++)
+            flow_row(d, plan, potential, rate, means + a * cells, result + a * cells, row, 1);
     }
 }
 
-/* Push masses of cells (cells), or pull moments of their final positions (d + 1, cells), through
-   one round of flow. rate: scratch, (cells). */
+/* Push masses of cells (cells), or pull means of their final positions (d, cells), through one
+   round of flow. rate: scratch, (cells). */
 void geonet_plan_flow(const Plan *plan, const float *potential, const double *held,
-                      const double *moments, double *rate, double *result) {
-    if (plan->d == 1) flow_rows(1, plan, potential, held, moments, rate, result);
-    if (plan->d == 2) flow_rows(2, plan, potential, held, moments, rate, result);
-    if (plan->d == 3) flow_rows(3, plan, potential, held, moments, rate, result);
+                      const double *means, double *rate, double *result) {
+    if (plan->d == 1) flow_rows(1, plan, potential, held, means, rate, result);
+    if (plan->d == 2) flow_rows(2, plan, potential, held, means, rate, result);
+    if (plan->d == 3) flow_rows(3, plan, potential, held, means, rate, result);
 }
 
 /* ---- repair of a marginal: blocks of 2, 4, 8, ... cells per axis */
 
 #define BLOCK_LEVELS 32
 
-/* Blocks of one size; entries are (cells, d + 2): a mass, and E x and E|x|^2 times it. */
+/* Blocks of one size. */
 typedef struct {
     Grid grid;
     double *surplus; /* mass that is too much, (cells) */
-    double *deficit; /* mass that is missing, with moments */
+    double *deficit; /* mass that is missing, and its positions times mass, (cells, d + 1) */
 } BlockLevel;
 
 INLINE Grid halve(Grid grid) {
@@ -433,7 +433,7 @@ int64_t geonet_plan_blocks_size(const Plan *plan) {
     Grid grid = plan->lattice;
     do {
         grid = halve(grid);
-        total += grid.cells * (plan->d + 3);
+        total += grid.cells * (plan->d + 2);
     } while (grid.cells > 1);
     return total;
 }
@@ -445,11 +445,11 @@ INLINE int64_t parent_row(const Grid *grid, const Grid *coarse, int64_t row) {
 }
 
 /* Let the surplus of each block meet its deficits; what is left goes to the next level. Then
-   `surplus` is the share that meets deficits, and `deficit` their moments per mass. */
+   `surplus` is the share that meets deficits, and `deficit` their mean position. */
 static void match_blocks(int d, BlockLevel *level, BlockLevel *coarse) {
     const Grid *grid = &level->grid;
     for (int64_t i = 0; i < grid->cells; i++) {
-        double *deficit = level->deficit + i * (d + 2);
+        double *deficit = level->deficit + i * (d + 1);
         const double surplus = level->surplus[i], room = deficit[0];
         const double moved = surplus < room ? surplus : room;
         if (coarse) {
@@ -457,10 +457,10 @@ static void match_blocks(int d, BlockLevel *level, BlockLevel *coarse) {
                               i % grid->shape[2] / 2;
             const double rest = room > 0 ? 1 - moved / room : 0;
             coarse->surplus[j] += surplus - moved;
-            for (int k = 0; k < d + 2; k++) coarse->deficit[j * (d + 2) + k] += rest * deficit[k];
+            for (int k = 0; k < d + 1; k++) coarse->deficit[j * (d + 1) + k] += rest * deficit[k];
         }
         level->surplus[i] = surplus > 0 ? moved / surplus : 0;
-        for (int k = 1; k < d + 2; k++) deficit[k] = room > 0 ? deficit[k] / room : 0;
+        for (int k = 1; k < d + 1; k++) deficit[k] = room > 0 ? deficit[k] / room : 0;
     }
 }
 
@@ -470,72 +470,72 @@ INLINE void find_row_centre(const int d, const Plan *plan, int64_t row, double *
     for (int a = 0; a < d; a++) centre[a] = ((double)all[3 - d + a] + 0.5) * plan->step[a];
 }
 
-/* Move to another cell of the row; sets |x|^2 as well. */
-INLINE void set_centre(const int d, const Plan *plan, int32_t k, double *centre) {
-    centre[d - 1] = (k + 0.5) * plan->step[d - 1];
-    centre[d] = 0;
-    for (int a = 0; a < d; a++) centre[d] += centre[a] * centre[a];
-}
-
-/* Add surplus and deficits of the cells to the smallest blocks. */
+/* Add surplus and deficits of the cells to the smallest blocks. Each thread has its own rows of
+   blocks. */
 INLINE void collect_cells(const int d, const Plan *plan, const double *held, const double *required,
                           BlockLevel *blocks) {
-    const Grid *grid = &plan->lattice;
+    const Grid *grid = &plan->lattice, *coarse = &blocks->grid;
     const int32_t n = grid->shape[2];
-    for (int64_t row = 0; row < grid->cells / n; row++) {
-        const int64_t parent = parent_row(grid, &blocks->grid, row);
-        double centre[4];
-        find_row_centre(d, plan, row, centre);
-        for (int32_t k = 0; k < n; k++) {
-            const double excess = held[row * n + k] - required[row * n + k];
-            const double surplus = excess > 0 ? excess : 0, missing = surplus - excess;
-            double *deficit = blocks->deficit + (parent + k / 2) * (d + 2);
-            set_centre(d, plan, k, centre);
-            blocks->surplus[parent + k / 2] += surplus;
-            deficit[0] += missing;
-            for (int c = 0; c < d + 1; c++) deficit[c + 1] += missing * centre[c];
+    const int64_t rows = (int64_t)coarse->shape[0] * coarse->shape[1];
+#pragma omp parallel for num_threads(plan->threads) schedule(static) if (plan->threads > 1)
+    for (int64_t block = 0; block < rows; block++)
+        for (int child = 0; child < 4; child++) {
+            const int64_t i = block / coarse->shape[1] * 2 + child / 2;
+            const int64_t j = block % coarse->shape[1] * 2 + child % 2;
+            if (i >= grid->shape[0] || j >= grid->shape[1]) continue;
+            const int64_t row = i * grid->shape[1] + j;
+            double centre[3];
+            find_row_centre(d, plan, row, centre);
+            for (int32_t k = 0; k < n; k++) {
+                const double excess = held[row * n + k] - required[row * n + k];
+                const double surplus = excess > 0 ? excess : 0, missing = surplus - excess;
+                const int64_t to = block * coarse->shape[2] + k / 2;
+                double *deficit = blocks->deficit + to * (d + 1);
+                centre[d - 1] = (k + 0.5) * plan->step[d - 1];
+                blocks->surplus[to] += surplus;
+                deficit[0] += missing;
+                for (int a = 0; a < d; a++) deficit[a + 1] += missing * centre[a];
+            }
         }
-    }
 }
 
-/* Moments of final positions from the goals of the smallest blocks. */
-INLINE void set_moments(const int d, const Plan *plan, const double *held, const double *required,
-                        const BlockLevel *blocks, double *moments) {
+/* Means of final positions from the goals of the smallest blocks. */
+INLINE void set_means(const int d, const Plan *plan, const double *held, const double *required,
+                      const BlockLevel *blocks, double *means) {
     const Grid *grid = &plan->lattice;
     const int32_t n = grid->shape[2];
 #pragma omp parallel for num_threads(plan->threads) schedule(static) if (plan->threads > 1)
     for (int64_t row = 0; row < grid->cells / n; row++) {
         const int64_t parent = parent_row(grid, &blocks->grid, row);
-        double centre[4];
+        double centre[3];
         find_row_centre(d, plan, row, centre);
         for (int32_t k = 0; k < n; k++) {
             const int64_t i = row * n + k;
-            const double *goal = blocks->deficit + (parent + k / 2) * (d + 2) + 1;
+            const double *goal = blocks->deficit + (parent + k / 2) * (d + 1) + 1;
             const double share = held[i] > required[i] ? (held[i] - required[i]) / held[i] : 0;
-            set_centre(d, plan, k, centre);
-            for (int c = 0; c < d + 1; c++)
-                moments[c * grid->cells + i] = centre[c] + share * (goal[c] - centre[c]);
+            centre[d - 1] = (k + 0.5) * plan->step[d - 1];
+            for (int a = 0; a < d; a++)
+                means[a * grid->cells + i] = centre[a] + share * (goal[a] - centre[a]);
         }
     }
 }
 
-/* E x and E|x|^2 of the final position of the mass of each cell, (d + 1, cells), if surplus
-   goes to deficits of the smallest block that has room for it.
+/* Mean final position of the mass of each cell, (d, cells), if surplus goes to deficits of the
+   smallest block that has room for it.
 
    scratch: geonet_plan_blocks_size doubles. */
-void geonet_plan_blocks(const Plan *plan, const double *held, const double *required,
-                        double *moments, double *scratch) {
-    const Grid *grid = &plan->lattice;
+void geonet_plan_blocks(const Plan *plan, const double *held, const double *required, double *means,
+                        double *scratch) {
     const int d = plan->d;
     BlockLevel levels[BLOCK_LEVELS];
     int count = 0;
     memset(scratch, 0, sizeof(double) * (size_t)geonet_plan_blocks_size(plan));
     do {
         BlockLevel *level = &levels[count];
-        level->grid = halve(count ? levels[count - 1].grid : *grid);
+        level->grid = halve(count ? levels[count - 1].grid : plan->lattice);
         level->surplus = scratch;
         level->deficit = scratch + level->grid.cells;
-        scratch += level->grid.cells * (d + 3);
+        scratch += level->grid.cells * (d + 2);
     } while (levels[count++].grid.cells > 1);
     if (d == 1) collect_cells(1, plan, held, required, &levels[0]);
     if (d == 2) collect_cells(2, plan, held, required, &levels[0]);
@@ -547,14 +547,13 @@ void geonet_plan_blocks(const Plan *plan, const double *held, const double *requ
             const Grid *own = &levels[l].grid, *coarse = &levels[l + 1].grid;
             const int64_t j = parent_row(own, coarse, i / own->shape[2]) + i % own->shape[2] / 2;
             const double share = levels[l].surplus[i];
-            double *goal = levels[l].deficit + i * (d + 2);
-            for (int k = 1; k < d + 2; k++)
-                goal[k] = share * goal[k] +
-                          (1 - share) * levels[l + 1].deficit[j * (d + 2) + k];
+            double *goal = levels[l].deficit + i * (d + 1);
+            for (int k = 1; k < d + 1; k++)
+                goal[k] = share * goal[k] + (1 - share) * levels[l + 1].deficit[j * (d + 1) + k];
         }
-    if (d == 1) set_moments(1, plan, held, required, &levels[0], moments);
-    if (d == 2) set_moments(2, plan, held, required, &levels[0], moments);
-    if (d == 3) set_moments(3, plan, held, required, &levels[0], moments);
+    if (d == 1) set_means(1, plan, held, required, &levels[0], means);
+    if (d == 2) set_means(2, plan, held, required, &levels[0], means);
+    if (d == 3) set_means(3, plan, held, required, &levels[0], means);
 }
 
 /* ---- values of a potential */

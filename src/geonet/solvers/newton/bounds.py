@@ -20,8 +20,9 @@ difference of their centres. The cell y of the same lattice at t = ½ sends mass
 numbers of cells, so that only the latter costs. This gives the marginals only approximately. Three
 repairs follow: scaling of the shares of each cell (rounds of iterative proportional fitting), flows
 between neighbours along the gradient of a Poisson problem, and blocks of 2, 4, 8, … cells, in which
-surplus goes to deficits. The cost of the composed plan is computed exactly, so that repairs over
-short distances cost little.
+surplus goes to deficits. The cost of the composed plan is computed exactly: since its marginals
+are exact, E x·z is enough, and with it the mean final position of the mass of each cell. Repairs
+over short distances cost little.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class BoundsConfig:
     resolution: float = 7.0  # parts of a cell per W2: the gap is a share of 1/resolution²
     max_gap: float = 0.015  # relative gap above which parts are halved
     lattice_share: float = 0.3  # share of the gap due to the parts above which they are halved
-    max_points: int = 2**18  # largest number of parts, unless the potential has more cells
+    max_points: int = 2**18  # largest number of parts, unless cells have at most `few_parts`
+    few_parts: int = 16  # number of parts of each cell that any grid may have
     scaling_rounds: int = 3  # largest number of rounds of proportional fitting
     scaled_error: float = 0.16  # error of a marginal, a share of the mass, up to which it suffices
     flow_rounds: int = 3  # largest number of rounds of flow between neighbours
@@ -94,7 +96,7 @@ def bound_distance(
         steps = (side / (parts * n) for side, n in zip(sides, source.shape, strict=True))
         by_parts = sum(step**2 for step in steps) / 4 / max(upper, 1e-300)
         is_good = gap <= config.max_gap * upper or by_parts < config.lattice_share * gap
-        if is_good or source.numel() * (2 * parts) ** source.ndim > config.max_points:
+        if is_good or 2 * parts > _most_parts(source.shape, config):
             return min(lower, upper), upper
         parts *= 2
 
@@ -104,9 +106,13 @@ def _choose_parts(
 ) -> int:
     """Return the number of parts of a cell along each axis."""
     spacing = max(side / n for side, n in zip(sides, shape, strict=True))
-    affordable = (config.max_points / math.prod(shape)) ** (1 / len(shape))
     wanted = config.resolution * spacing / distance if distance > 0 else 1.0
-    return max(1, math.ceil(min(wanted, math.floor(affordable))))
+    return max(1, math.ceil(min(wanted, _most_parts(shape, config))))
+
+
+def _most_parts(shape: Sequence[int], config: BoundsConfig) -> int:
+    parts_of_cell = max(config.max_points / math.prod(shape), config.few_parts)
+    return math.floor(parts_of_cell ** (1 / len(shape)) + 1e-9)
 
 
 # ---- Lower bound
@@ -201,12 +207,23 @@ def upper_bound(
     total = 1.0 if has_all else float(held[0].sum())
     if not total > 0:  # every cell is folded
         return math.inf
-    moments = [
+    means = [
         _repair_marginal(plan, mass if total == 1 else mass / total, required, config)
         for mass, required in zip(held, masses, strict=True)
     ]
-    cost = plan.cost(moments, scales) / total
+    squares = sum(_second_moment(mass, plan.step) for mass in masses)
+    cost = squares - 2 * plan.product(means, scales) / total
     return math.sqrt(max(0.0, cost) + config.rounding * sum(side**2 for side in sides))
+
+
+def _second_moment(masses: Tensor, step: Sequence[float]) -> float:
+    """Return E|x|² of masses at the centres of cells."""
+    total = 0.0
+    for axis, (n, h) in enumerate(zip(masses.shape, step, strict=True)):
+        others = [k for k in range(masses.ndim) if k != axis]
+        marginal = masses.sum(others) if others else masses
+        total += float((marginal * _centres(n, h) ** 2).sum())
+    return total
 
 
 Scales = list[Tensor | None]  # factors of the shares of each cell, for source and target
@@ -240,9 +257,9 @@ def _fit_proportionally(plan: TransportPlan, config: BoundsConfig) -> tuple[Scal
 def _repair_marginal(
     plan: TransportPlan, held: Tensor, required: Tensor, config: BoundsConfig
 ) -> Tensor:
-    """Return E x and E|x|² of the final position of each cell's mass, (d + 1, *shape)."""
+    """Return the mean final position of each cell's mass, (d, *shape)."""
     if torch.equal(held, required):
-        return centre_moments(plan.masses[0].shape, plan.step)
+        return cell_positions(required.shape, plan.step)
     rounds: list[tuple[Tensor, Tensor]] = []
     for _ in range(config.flow_rounds):
         if float((held - required).abs().sum()) <= config.flow_error:
@@ -250,19 +267,20 @@ def _repair_marginal(
         potential = _solve_poisson(held - required, plan.step)
         rounds.append((potential, held))
         held = plan.push(potential, held)
-    moments = plan.repair_blocks(held, required)
+    means = plan.repair_blocks(held, required)
     for potential, before in reversed(rounds):
-        moments = plan.pull(potential, before, moments)
-    return moments
+        means = plan.pull(potential, before, means)
+    return means
 
 
-def centre_moments(shape: Sequence[int], step: Sequence[float]) -> Tensor:
-    """Return centres of cells and their squares, (d + 1, *shape)."""
-    axes = [
-        (torch.arange(n, dtype=torch.float64) + 0.5) * h for n, h in zip(shape, step, strict=True)
-    ]
-    centres = torch.meshgrid(*axes, indexing="ij")
-    return torch.stack([*centres, sum(x**2 for x in centres)])  # pyright: ignore
+def cell_positions(shape: Sequence[int], step: Sequence[float]) -> Tensor:
+    """Return the centres of cells, (d, *shape)."""
+    axes = [_centres(n, h) for n, h in zip(shape, step, strict=True)]
+    return torch.stack(torch.meshgrid(*axes, indexing="ij"))
+
+
+def _centres(n: int, step: float) -> Tensor:
+    return (torch.arange(n, dtype=torch.float64) + 0.5) * step
 
 
 def _solve_poisson(excess: Tensor, step: Sequence[float]) -> Tensor:
@@ -302,16 +320,16 @@ class TransportPlan(Protocol):
         """Return masses after a flow between neighbours along the descent of a potential."""
         ...
 
-    def pull(self, potential: Tensor, held: Tensor, moments: Tensor) -> Tensor:
-        """Return moments of final positions before that flow, (d + 1, *shape)."""
+    def pull(self, potential: Tensor, held: Tensor, means: Tensor) -> Tensor:
+        """Return means of final positions before that flow, (d, *shape)."""
         ...
 
     def repair_blocks(self, held: Tensor, required: Tensor) -> Tensor:
-        """Return moments of final positions if surplus goes to deficits of the same block."""
+        """Return means of final positions if surplus goes to deficits of the same block."""
         ...
 
-    def cost(self, moments: Sequence[Tensor], scales: Scales) -> float:
-        """Return the cost of the plan with final positions of these moments."""
+    def product(self, means: Sequence[Tensor], scales: Scales) -> float:
+        """Return E x·z under the plan, with these means of final positions at both ends."""
         ...
 
 
@@ -368,28 +386,27 @@ class TorchPlan:
         flows = [(axis, way, held * share) for axis, way, share in self._shares(potential, held)]
         return held + sum(flow.roll(way, axis) - flow for axis, way, flow in flows)
 
-    def pull(self, potential: Tensor, held: Tensor, moments: Tensor) -> Tensor:
-        return moments + sum(
-            share * (moments.roll(-way, axis + 1) - moments)
+    def pull(self, potential: Tensor, held: Tensor, means: Tensor) -> Tensor:
+        return means + sum(
+            share * (means.roll(-way, axis + 1) - means)
             for axis, way, share in self._shares(potential, held)
         )
 
     def repair_blocks(self, held: Tensor, required: Tensor) -> Tensor:
-        moments = centre_moments(self.shape, self.step)
+        centres = cell_positions(self.shape, self.step)
         surplus, deficit = (held - required).clamp(min=0), (required - held).clamp(min=0)
         share = torch.where(held > 0, surplus / held, 0.0)
-        goal = _match_blocks(surplus, torch.cat([deficit[None], deficit * moments]))
-        return moments + share * (goal - moments)
+        goal = _match_blocks(surplus, torch.cat([deficit[None], deficit * centres]))
+        return centres + share * (goal - centres)
 
-    def cost(self, moments: Sequence[Tensor], scales: Scales) -> float:
+    def product(self, means: Sequence[Tensor], scales: Scales) -> float:
         total = 0.0
         for start, end, share in self.pairs:
-            x, z = moments[0].flatten(1)[:, start], moments[1].flatten(1)[:, end]
+            x, z = means[0].flatten(1)[:, start], means[1].flatten(1)[:, end]
             weight = self.mass * share
             for scale, cell in zip(scales, (start, end), strict=True):
                 weight = weight if scale is None else weight * scale.flatten()[cell]
-            square = x[-1] + z[-1] - 2 * (x[:-1] * z[:-1]).sum(0)
-            total += float((weight * square).sum())
+            total += float((weight * (x * z).sum(0)).sum())
         return total
 
     def _split(self, start: Tensor, displacement: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -426,11 +443,11 @@ class TorchPlan:
 
 
 def _match_blocks(surplus: Tensor, deficit: Tensor) -> Tensor:
-    """Return moments of the deficits to which the surplus of each cell goes, (d + 1, *shape).
+    """Return mean positions of the deficits to which the surplus of each cell goes, (d, *shape).
 
     Args:
         surplus: mass that is too much, (*shape).
-        deficit: missing mass and its moments E x and E|x|², (d + 2, *shape).
+        deficit: missing mass, and positions times it, (d + 1, *shape).
     """
     room = deficit[0]
     moved = torch.minimum(surplus, room)
@@ -516,15 +533,15 @@ class CompiledPlan:
     def push(self, potential: Tensor, held: Tensor) -> Tensor:
         return self._flow(potential, held, None, torch.empty_like(held))
 
-    def pull(self, potential: Tensor, held: Tensor, moments: Tensor) -> Tensor:
-        return self._flow(potential, held, moments, torch.empty_like(moments))
+    def pull(self, potential: Tensor, held: Tensor, means: Tensor) -> Tensor:
+        return self._flow(potential, held, means, torch.empty_like(means))
 
     def _flow(
-        self, potential: Tensor, held: Tensor, moments: Tensor | None, result: Tensor
+        self, potential: Tensor, held: Tensor, means: Tensor | None, result: Tensor
     ) -> Tensor:
         assert potential.dtype == torch.float32 and potential.is_contiguous()
         assert potential.shape == self.shape
-        addresses = self._address(held), self._moments_address(moments)
+        addresses = self._address(held), self._means_address(means)
         rate = torch.empty_like(held)
         self._library.geonet_plan_flow(
             self._plan, potential.data_ptr(), *addresses, rate.data_ptr(), result.data_ptr()
@@ -532,18 +549,18 @@ class CompiledPlan:
         return result
 
     def repair_blocks(self, held: Tensor, required: Tensor) -> Tensor:
-        moments = torch.empty(len(self.shape) + 1, *self.shape, dtype=torch.float64)
+        means = torch.empty(len(self.shape), *self.shape, dtype=torch.float64)
         size = self._library.geonet_plan_blocks_size(self._plan)
         scratch = torch.empty(size, dtype=torch.float64)
-        addresses = self._address(held), self._address(required), moments.data_ptr()
+        addresses = self._address(held), self._address(required), means.data_ptr()
         self._library.geonet_plan_blocks(self._plan, *addresses, scratch.data_ptr())
-        return moments
+        return means
 
-    def cost(self, moments: Sequence[Tensor], scales: Scales) -> float:
+    def product(self, means: Sequence[Tensor], scales: Scales) -> float:
         pair = ctypes.c_void_p * 2
-        return self._library.geonet_plan_cost(
+        return self._library.geonet_plan_product(
             self._plan,
-            pair(*(self._moments_address(values) for values in moments)),
+            pair(*(self._means_address(values) for values in means)),
             pair(*(self._address(scale) for scale in scales)),
         )
 
@@ -554,10 +571,10 @@ class CompiledPlan:
         assert values.is_contiguous()
         return values.data_ptr()
 
-    def _moments_address(self, values: Tensor | None) -> int | None:
+    def _means_address(self, values: Tensor | None) -> int | None:
         if values is None:
             return None
-        assert values.shape == (len(self.shape) + 1, *self.shape) and values.is_contiguous()
+        assert values.shape == (len(self.shape), *self.shape) and values.is_contiguous()
         assert values.dtype == torch.float64
         return values.data_ptr()
 
@@ -569,7 +586,7 @@ def _make_grid(shape: Sequence[int]) -> _Grid:
 @lru_cache(maxsize=8)
 def _declare(library: ctypes.CDLL) -> bool:
     """Declare the functions of a library; return whether it was built for these structures."""
-    version = 2
+    version = 3
     numbers = [version, ctypes.sizeof(_Plan)]
     try:
         if list((ctypes.c_int32 * 2).in_dll(library, "geonet_bounds_abi")) != numbers:
@@ -581,7 +598,7 @@ def _declare(library: ctypes.CDLL) -> bool:
     library.geonet_plan_marginal.argtypes = [plan, ctypes.c_int32, *[pointer] * 2]
     library.geonet_plan_flow.argtypes = [plan, *[pointer] * 5]
     library.geonet_plan_blocks.argtypes = [plan, *[pointer] * 4]
-    library.geonet_plan_cost.argtypes = [plan, pointer, pointer]
+    library.geonet_plan_product.argtypes = [plan, pointer, pointer]
     library.geonet_plan_blocks_size.argtypes = [plan]
     for name in ("points", "marginal", "flow", "blocks"):
         getattr(library, f"geonet_plan_{name}").restype = None
@@ -590,6 +607,6 @@ def _declare(library: ctypes.CDLL) -> bool:
         pointer, pointer, int64, int64, int32, int32, double, double, int32,
     ]  # fmt: skip
     library.geonet_spline_axis.restype = None
-    library.geonet_plan_cost.restype = double
+    library.geonet_plan_product.restype = double
     library.geonet_plan_blocks_size.restype = int64
     return True
