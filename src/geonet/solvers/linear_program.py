@@ -38,7 +38,12 @@ from geonet.density import Density
 from geonet.errors import ConvergenceError, SolverError
 from geonet.grid import Grid, UnitBox, unit_box
 from geonet.numerics.autograd import with_dual_gradient
-from geonet.numerics.c_transform import cell_centres, cell_faces, transform
+from geonet.numerics.c_transform import (
+    cell_centres,
+    cell_faces,
+    transform,
+    transform_with_minimisers,
+)
 from geonet.paths import Geodesic
 from geonet.samples import deposit
 from geonet.solvers.base import Solver, SolverInfo
@@ -185,7 +190,7 @@ class LinearProgram(Solver):
     ) -> tuple[Atoms, Atoms, Plan, int]:
         """Solve the linear program of the cells, of their halves along each axis, of quarters, …
 
-        Each program has only the entries between parts of pairs that were in the plan before, or
+        Each program starts with the entries between parts of pairs that were in the plan before, or
         nearly in it.
 
         Args:
@@ -214,13 +219,45 @@ class LinearProgram(Solver):
             source, target = (_halve(atoms, cells) for atoms in (source, target))
             parts, cells = 2 * parts, cells.with_shape([2 * n for n in cells.shape])
             children = np.indices((count, count)).reshape(2, 1, -1)
-            rows, columns = pairs = (pairs[..., None] * count + children).reshape(2, -1)
-            costs = ((source.points[rows] - target.points[columns]) ** 2).sum(1)
-            matrix = coo_matrix((costs, (rows, columns)), (len(source.mass), len(target.mass)))
-            duals = np.repeat(plan.u, count), np.repeat(plan.v, count)
-            plan = self._run_simplex(source, target, matrix, duals)
-            pairs = _keep_near_pairs(pairs, costs, plan)
+            pairs = (pairs[..., None] * count + children).reshape(2, -1)
+            plan = plan._replace(u=np.repeat(plan.u, count), v=np.repeat(plan.v, count))
+            plan, pairs = self._generate_columns(source, target, cells, pairs, plan)
         return source, target, plan, parts
+
+    def _generate_columns(
+        self,
+        source: Atoms,
+        target: Atoms,
+        cells: Grid,
+        pairs: np.ndarray,
+        plan: Plan,
+        tolerance: float = 1e-3,
+        max_rounds: int = 3,
+    ) -> tuple[Plan, np.ndarray]:
+        """Solve the linear program of pairs (2, K), and of those that violate its dual constraints.
+
+        Args:
+            source: parts at t = 0.
+            target: parts at t = 1.
+            cells: grid of the parts in the unit cube.
+            pairs: indices of the parts between which mass may move.
+            plan: its dual variables are the initial ones.
+            tolerance: loss of the dual value, relative to the cost, that ends the iteration.
+            max_rounds: largest number of linear programs.
+
+        Returns:
+            The plan, and the pairs that are nearly in it.
+        """
+        for _ in range(max_rounds):
+            costs = ((source.points[pairs[0]] - target.points[pairs[1]]) ** 2).sum(1)
+            matrix = coo_matrix((costs, tuple(pairs)), (len(source.mass), len(target.mass)))
+            plan = self._run_simplex(source, target, matrix, (plan.u, plan.v))
+            near = _keep_near_pairs(pairs, costs, plan)
+            missing, loss = _find_missing_pairs(source, target, cells, plan)
+            if loss <= tolerance * (source.mass @ plan.u + target.mass @ plan.v):
+                break
+            pairs = np.concatenate([near, missing], 1)
+        return plan, near
 
     def _run_simplex(
         self,
@@ -275,7 +312,7 @@ def _find_near_pairs(costs: np.ndarray, plan: Plan, count: int = 6) -> np.ndarra
 
 
 def _keep_near_pairs(
-    pairs: np.ndarray, costs: np.ndarray, plan: Plan, count: int = 12
+    pairs: np.ndarray, costs: np.ndarray, plan: Plan, count: int = 6
 ) -> np.ndarray:
     """Like `_find_near_pairs`, of pairs (2, K) with costs (K,)."""
     rows, columns = pairs
@@ -286,6 +323,26 @@ def _keep_near_pairs(
         rank = np.arange(len(order)) - np.searchsorted(index[order], index[order])
         is_near[order[rank < count]] = True
     return pairs[:, is_near]
+
+
+def _find_missing_pairs(
+    source: Atoms, target: Atoms, cells: Grid, plan: Plan
+) -> tuple[np.ndarray, float]:
+    """Return the pair (2, K) of each atom whose dual constraint is violated most, and their sum."""
+    lattice, found, loss = cell_centres(cells), [], 0.0
+    first, second = (source, plan.u), (target, plan.v)
+    for (here, own), (there, other) in ((first, second), (second, first)):
+        at, to = (tuple((atoms.points / cells.spacing).astype(int).T) for atoms in (there, here))
+        values, number = np.full(cells.shape, np.inf), np.empty(cells.shape, int)
+        values[at], number[at] = -other, np.arange(len(other))
+        least, where = transform_with_minimisers(torch.from_numpy(values), lattice)
+        violation = own - least.numpy()[to]
+        nearest = number[tuple(where.numpy()[(slice(None), *to)])]
+        is_missing = violation > 1e-12
+        pairs = np.stack([np.arange(len(own)), nearest])[:, is_missing]
+        found.append(pairs if here is source else pairs[::-1])
+        loss += float((here.mass * violation)[is_missing].sum())
+    return np.concatenate(found, 1), loss
 
 
 def _halve(atoms: Atoms, cells: Grid) -> Atoms:
