@@ -39,8 +39,13 @@ def map_in_threads(function: Callable[[int], Result], count: int, cells: int) ->
     if workers <= 1:
         yield from map(function, range(count))
         return
+
+    def call(k: int) -> Result:
+        with one_thread():
+            return function(k)
+
     with ThreadPoolExecutor(workers) as pool:
-        yield from pool.map(function, range(count))
+        yield from pool.map(call, range(count))
 
 
 @contextmanager

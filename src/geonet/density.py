@@ -256,18 +256,29 @@ class Density:
         return Density._unchecked(values, grid, self.mass_tensor, None, self.is_torch)
 
     def _mean(self) -> Tensor:
-        return self._weights() @ self._centres()
+        """Return the mean, (batch?, d)."""
+        marginals = [self._marginal(axis) for axis in range(self.grid.dimension)]
+        return torch.stack([m @ x for m, x in zip(marginals, self.grid.axes(), strict=True)], -1)
 
     def _covariance(self) -> Tensor:
-        centred = self._centres() - self._mean()[..., None, :]
-        return (centred * self._weights()[..., None]).transpose(-1, -2) @ centred
+        """Return the covariance of atoms at the cell centres, (batch?, d, d)."""
+        d, means = self.grid.dimension, self._mean().unbind(-1)
+        centred = [x - m[..., None] for x, m in zip(self.grid.axes(), means, strict=True)]
+        rows: list[list[Tensor]] = [[torch.empty(0)] * d for _ in range(d)]
+        for i, x in enumerate(centred):
+            rows[i][i] = (self._marginal(i) * x**2).sum(-1)
+            for j in range(i):
+                joint = self._marginal(j, i)
+                product = (joint * centred[j][..., None] * x[..., None, :]).sum((-1, -2))
+                rows[i][j] = rows[j][i] = product
+        return torch.stack([torch.stack(row, -1) for row in rows], -2)
 
-    def _weights(self) -> Tensor:
-        values = self.tensor.to(torch.float64)
-        return values.flatten(-self.grid.dimension) * self.grid.cell_volume
-
-    def _centres(self) -> Tensor:
-        return self.grid.points().reshape(-1, self.grid.dimension)
+    def _marginal(self, *axes: int) -> Tensor:
+        """Return the masses of cells, summed over all other axes of the grid."""
+        d = self.grid.dimension
+        masses = self.tensor.to(torch.float64) * self.grid.cell_volume
+        others = [axis - d for axis in range(d) if axis not in axes]
+        return masses.sum(others) if others else masses
 
 
 def requires_grad(*ends: Density | GaussianMixture) -> bool:
