@@ -252,9 +252,13 @@ class BandMatrix(NamedTuple):
 
     def apply(self, values: Tensor, axis: int) -> Tensor:
         """Multiply along an axis."""
-        columns = self.first.long()[:, None] + torch.arange(self.taps.shape[1])
-        windows = values.movedim(axis, -1)[..., columns]
-        return (windows * self.taps.to(values.dtype)).sum(-1).movedim(-1, axis)
+        shape = [-1 if k == axis % values.ndim else 1 for k in range(values.ndim)]
+        first, taps = self.first.long(), self.taps.to(values.dtype)
+        parts = (
+            values.index_select(axis, first + k) * tap.reshape(shape)
+            for k, tap in enumerate(taps.T)
+        )
+        return sum(parts)  # pyright: ignore
 
     def apply_transpose(self, values: Tensor, axis: int) -> Tensor:
         """Multiply by the transpose along an axis."""

@@ -517,7 +517,9 @@ def _count_halvings(shape: Sequence[int], finer: Sequence[int]) -> int:
 
 def _average(values: Tensor, shape: Sequence[int], sides: Sequence[float]) -> Tensor:
     """Average over the cells of a coarser grid."""
-    if tuple(values.shape) == tuple(shape):
+    if all(n % m == 0 for n, m in zip(values.shape, shape, strict=True)):
+        for axis, m in enumerate(shape):
+            values = values.unflatten(axis, (m, -1)).mean(axis + 1)
         return values
     return resample(values, Grid(values.shape, 0.0, sides), Grid(shape, 0.0, sides))
 
