@@ -94,7 +94,7 @@ class LinearProgram(Solver):
         coarsen: whether a larger problem is solved on the finest coarser grid that fits; the report
             then names this grid.
         max_parts: most parts of a cell along each axis, which are halved repeatedly; fewer if there
-            were more than 24,000 of them with mass, or a million entries of the linear program.
+            were more than 24,000 of them with mass, or 400,000 entries of the linear program.
         max_iterations: limit on the iterations of the network simplex.
         method: POT's function; "emd" is the network simplex, "emd_1d" sorts. The latter takes 1D
             densities only; it needs no cost matrix, so `max_cells` does not limit it.
@@ -184,7 +184,7 @@ class LinearProgram(Solver):
         target: Atoms,
         cells: Grid,
         max_parts: int,
-        max_entries: int = 1_000_000,
+        max_entries: int = 400_000,
         max_atoms: int = 24_000,
         max_size: int = 4_000_000,
     ) -> tuple[Atoms, Atoms, Plan, int]:
@@ -232,7 +232,7 @@ class LinearProgram(Solver):
         pairs: np.ndarray,
         plan: Plan,
         tolerance: float = 1e-3,
-        max_rounds: int = 3,
+        max_rounds: int = 6,
     ) -> tuple[Plan, np.ndarray]:
         """Solve the linear program of pairs (2, K), and of those that violate its dual constraints.
 
@@ -248,16 +248,17 @@ class LinearProgram(Solver):
         Returns:
             The plan, and the pairs that are nearly in it.
         """
-        for _ in range(max_rounds):
+        for k in range(max_rounds):
             costs = ((source.points[pairs[0]] - target.points[pairs[1]]) ** 2).sum(1)
             matrix = coo_matrix((costs, tuple(pairs)), (len(source.mass), len(target.mass)))
             plan = self._run_simplex(source, target, matrix, (plan.u, plan.v))
-            near = _keep_near_pairs(pairs, costs, plan)
+            pairs = _keep_near_pairs(pairs, costs, plan)
             missing, loss = _find_missing_pairs(source, target, cells, plan)
-            if loss <= tolerance * (source.mass @ plan.u + target.mass @ plan.v):
+            dual = source.mass @ plan.u + target.mass @ plan.v
+            if loss <= tolerance * dual or k == max_rounds - 1:
                 break
-            pairs = np.concatenate([near, missing], 1)
-        return plan, near
+            pairs = np.concatenate([pairs, missing], 1)
+        return plan, pairs
 
     def _run_simplex(
         self,
