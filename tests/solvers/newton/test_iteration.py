@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from scipy.ndimage import gaussian_filter
 
 from benchmarks.pairs import draw, exact_pair
 from geonet.numerics.splines import evaluate_at_points
@@ -77,6 +78,56 @@ def test_small_grids_are_refined_sooner(cells, expected):
     assert NEWTON.solve(*ends, SQUARE).coefficients.shape == (expected, expected)
 
 
+def islands(cells, seed):
+    """Return the upper twelfth of smooth noise: many islands, zero elsewhere."""
+    smooth = torch.from_numpy(gaussian_filter(noise(cells, cells, seed=seed).numpy(), 1.2))
+    return density((smooth - smooth.quantile(11 / 12)).clamp(min=0), SQUARE)
+
+
+@needs_kernels
+def test_islands():
+    """Steps stay small if the residual is large and the density halfway is zero."""
+    ends = islands(64, 1), islands(64, 2)
+    result = NEWTON.solve(*ends, SQUARE)
+    assert_converged(result)
+    assert level_names(result)[-1] == "128×128"
+    assert all(steps <= 12 for _, steps, _ in result.steps)
+
+
+@needs_kernels
+def test_masses_at_the_solution_are_one():
+    """Different masses halfway would remain in the residual, and change the dual value."""
+    ends = [end.tensor for end in draw("shapes", 64)]
+    result = NEWTON.solve(*ends, SQUARE)
+    assert_converged(result)
+    assert result.integrals.source_mass == pytest.approx(1, abs=1e-3)
+    assert result.integrals.target_mass == pytest.approx(result.integrals.source_mass, abs=5e-4)
+    shifted = NEWTON.solve(*ends, SQUARE, result.coefficients + 1)
+    assert shifted.integrals.distance == pytest.approx(result.integrals.distance, rel=2e-3)
+
+
+@needs_kernels
+@pytest.mark.parametrize("width", [1, 2])
+def test_stripes(width):
+    """Uniform mass to stripes of some cells: two stripes are squeezed into one."""
+    stripes = (torch.arange(64) // width % 2).double()[:, None].expand(64, 64)
+    result = NEWTON.solve(torch.ones(64, 64).double(), density(stripes, SQUARE), SQUARE)
+    assert_converged(result)
+    assert result.integrals.distance == pytest.approx(width / 64 / math.sqrt(3), rel=0.01)
+
+
+@needs_kernels
+def test_checkerboard():
+    """Splines on the cells of a checkerboard cannot see it; smaller cells can."""
+    board = (torch.arange(16)[:, None] + torch.arange(16)).double() % 2
+    uniform = torch.ones(16, 16).double()
+    result = NEWTON.solve(uniform, 2 * board, SQUARE)
+    fine = [values.repeat_interleave(8, 0).repeat_interleave(8, 1) for values in (uniform, board)]
+    expected = NEWTON.solve(fine[0], 2 * fine[1], SQUARE).integrals.distance
+    assert_converged(result)
+    assert result.integrals.distance == pytest.approx(expected, rel=0.03)
+
+
 # ---- initial guesses
 
 
@@ -119,11 +170,8 @@ def noisy():
 
 
 @needs_kernels
-def test_guesses_are_refined_if_cells_are_too_large(noisy):
+def test_polish_refines_guesses_if_cells_are_too_large(noisy):
     source, target, chain = noisy
-    result = NEWTON.solve(source, target, SQUARE, Chain(*chain))
-    assert_converged(result)
-    assert result.steps == (("128×128", 0, 0),)
     newton = MultilevelNewton(TOLERANCE, max_iterations=1)
     polished = newton.polish(source, target, SQUARE, Chain(*chain))
     assert polished.coefficients.shape == (128, 128) and polished.converged

@@ -56,12 +56,11 @@ class NewtonConfig:
     uniform_share: float = 0.1  # uniform mass in the blurred densities
     guess_residual: float = 0.25  # largest residual of a usable guess on the densities' cells
     resampled_guess_residual: float = 0.3  # largest residual of a usable guess on other cells
-    refined_guess_residual: float = 0.1  # largest residual of a guess that is worth refining
     mass_tolerance: float = 0.05  # error of quadrature that may change a mass
     detail_mismatch: float = 0.2  # unresolved mismatch above which cells are halved
     small_grid: int = 2048  # cells up to which a grid counts as small
     small_grid_mismatch: float = 0.1  # the same for small grids
-    short_distance: float = 2.0  # W2 in cells below which pairs need halved cells
+    short_distance: float = 1.0  # W2 in cells below which cells are halved; half of it for twice
     zero_distance: float = 1e-3  # W2 in cells below which densities count as equal
     max_halvings: int = 2  # largest number of halvings of the cells
     max_cells: int = 2**20  # largest number of cells after halving
@@ -102,7 +101,7 @@ class InitialGuess:
         self.coefficients = coefficients
 
     def refine(self) -> InitialGuess | None:
-        """Return a better guess on cells of half the side, or None."""
+        """Return a better guess on cells of half the side, or None; `polish` asks for it."""
         return None
 
 
@@ -190,16 +189,16 @@ class MultilevelNewton:
     def _warm_start(self, problem: _Problem, guess: InitialGuess) -> _Solution | None:
         """Solve from a guess; return None if it is not close enough."""
         c = guess.coefficients.double()
+        c = c - c.mean()  # masses differ slightly, so that a constant would change the dual value
         if c.shape == problem.shape:
-            state = self._choose_resolution(problem, guess)
+            state = self._evaluate(problem, c)
             if unbalanced_mass(*state.evaluation) > self.config.guess_residual:
                 return None
-            halvings = _count_halvings(problem.shape, state.coefficients.shape)
             return self._solve_level(
-                state.problem,
+                problem,
                 state.system,
-                state.coefficients,
-                needs_halving=self._halving_test(problem, halvings + 1),
+                c,
+                needs_halving=self._halving_test(problem, 1),
                 evaluation=state.evaluation,
             )
         levels = build_hierarchy(problem.shape, problem.sides, self.threads)
@@ -210,28 +209,26 @@ class MultilevelNewton:
 
     def _choose_resolution(self, problem: _Problem, guess: InitialGuess) -> _LevelState:
         """Refine a guess while the pair needs it and the dual value rises."""
-        best: _LevelState | None = None
-        original = problem
-        for halvings in range(self.config.max_halvings + 1):
-            c = guess.coefficients.double()
-            system = build_hierarchy(c.shape, problem.sides, self.threads)[0]
-            system.set_densities(*problem.densities, 0.0)
-            state = _LevelState(problem, system, c, system.evaluate(c))
-            if best is not None and state.integrals.distance <= best.integrals.distance:
-                break
-            best = state
-            needs_halving = self._halving_test(original, halvings + 1)
-            residual = unbalanced_mass(*state.evaluation)
-            if residual > self.config.refined_guess_residual or not needs_halving(
-                state.integrals, residual
-            ):
+        best = self._evaluate(problem, guess.coefficients.double())
+        for times in range(1, self.config.max_halvings + 1):
+            residual = unbalanced_mass(*best.evaluation)
+            if not self._halving_test(problem, times)(best.integrals, residual):
                 break
             finer = guess.refine()
             if finer is None:
                 break
-            guess, problem = finer, problem.halve()
-        assert best is not None
+            guess = finer
+            state = self._evaluate(problem.halve(times), guess.coefficients.double())
+            if state.integrals.distance <= best.integrals.distance:
+                break
+            best = state
         return best
+
+    def _evaluate(self, problem: _Problem, c: Tensor) -> _LevelState:
+        """Evaluate the equation at a potential on the densities' cells."""
+        system = build_hierarchy(c.shape, problem.sides, self.threads)[0]
+        system.set_densities(*problem.densities, 0.0)
+        return _LevelState(problem, system, c, system.evaluate(c))
 
     def _descend(
         self, problem: _Problem, levels: Hierarchy, first: int, c: Tensor, from_zero: bool
@@ -281,13 +278,12 @@ class MultilevelNewton:
 
     def _halve_while_needed(self, problem: _Problem, solution: _Solution) -> _Solution:
         """Solve again on halved cells while the pair has more detail than the cells."""
-        halvings = _count_halvings(problem.shape, solution.coefficients.shape)
-        fine = problem.halve(halvings)
-        for times in range(halvings + 1, self.config.max_halvings + 1):
-            needs_halving = self._halving_test(problem, times)
-            if problem.budget.is_exhausted():
-                break
-            if not needs_halving(solution.integrals, solution.residual):
+        fine = problem
+        for times in range(1, self.config.max_halvings + 1):
+            needs_halving = self._halving_test(problem, times)(
+                solution.integrals, solution.residual
+            )
+            if not needs_halving or problem.budget.is_exhausted():
                 break
             fine = fine.halve()
             system = build_hierarchy(fine.shape, fine.sides, self.threads)[0]
@@ -321,9 +317,8 @@ class MultilevelNewton:
 
         def needs_halving(integrals: ResidualIntegrals, residual: float) -> bool:
             distance, unresolved = integrals.distance, integrals.mismatch - residual
-            is_short = config.zero_distance < distance / cell < config.short_distance / (2 * times)
-            may_be_short = times == 1 or distance < config.short_distance * cell
-            return can_halve and (is_short or (unresolved > detail and may_be_short))
+            is_short = config.zero_distance < distance / cell < config.short_distance / times
+            return can_halve and (is_short or (times == 1 and unresolved > detail))
 
         return needs_halving
 
@@ -508,18 +503,9 @@ class _LevelState(NamedTuple):
         return ResidualIntegrals(*self.evaluation[1])
 
 
-def _count_halvings(shape: Sequence[int], finer: Sequence[int]) -> int:
-    """Return the number of halvings from a shape to a finer one; 0 for unrelated shapes."""
-    halvings = max(0, round(math.log2(max(finer) / max(shape))))
-    is_same = tuple(n << halvings for n in shape) == tuple(finer)
-    return halvings if is_same else 0
-
-
 def _average(values: Tensor, shape: Sequence[int], sides: Sequence[float]) -> Tensor:
     """Average over the cells of a coarser grid."""
-    if all(n % m == 0 for n, m in zip(values.shape, shape, strict=True)):
-        for axis, m in enumerate(shape):
-            values = values.unflatten(axis, (m, -1)).mean(axis + 1)
+    if tuple(values.shape) == tuple(shape):
         return values
     return resample(values, Grid(values.shape, 0.0, sides), Grid(shape, 0.0, sides))
 
