@@ -7,7 +7,7 @@
 
 #include "quadratic.h"
 
-#define VERSION 3 /* increment with every change of the interface to bounds.py */
+#define VERSION 4 /* increment with every change of the interface to bounds.py */
 
 typedef struct {
     int32_t d, threads;
@@ -191,62 +191,112 @@ void geonet_plan_points(Plan *plan, const double *coefficients, double *padded) 
 
 /* ---- marginals and cost */
 
-/* The cells from which and to which a point sends mass, with shares that sum to one. */
+/* The cells from which and to which a point sends mass, for three axes: missing ones come
+   first, with one cell. Offsets of cells are in the flat array of the lattice. */
 typedef struct {
-    double from_share[8], by_share[8];
-    int32_t from[8];
-    int32_t to[8][8]; /* for each start and displacement */
+    double start[3], displacement[3]; /* fractions beyond the first cell */
+    int32_t from[3][2], to[3][3];
 } Taps;
 
 INLINE void find_taps(const int d, const Plan *plan, int64_t point, Taps *taps) {
     const Grid *grid = &plan->lattice;
-    double t[3], f[3];
-    int32_t low[3][2], high[3][3], stride = 1;
-    for (int a = d - 1; a >= 0; stride *= grid->shape[3 - d + a], a--) {
-        const int32_t n = grid->shape[3 - d + a];
-        const float start = plan->start[a * grid->cells + point];
-        const float displacement = plan->displacement[a * grid->cells + point];
+    int32_t stride = 1;
+    for (int a = 2; a >= 3 - d; stride *= grid->shape[a], a--) {
+        const int32_t n = grid->shape[a];
+        const float start = plan->start[(a - 3 + d) * grid->cells + point];
+        const float displacement = plan->displacement[(a - 3 + d) * grid->cells + point];
         const int32_t i = (int32_t)start, k = (int32_t)floorf(displacement);
-        t[a] = start - (float)i;
-        f[a] = displacement - (float)k;
-        for (int c = 0; c < 2; c++) low[a][c] = clamp_index(i + c, n) * stride;
-        for (int c = 0; c < 3; c++) high[a][c] = clamp_index(i + k + c, n) * stride;
+        taps->start[a] = start - (float)i;
+        taps->displacement[a] = displacement - (float)k;
+        for (int c = 0; c < 2; c++) taps->from[a][c] = clamp_index(i + c, n) * stride;
+        for (int c = 0; c < 3; c++) taps->to[a][c] = clamp_index(i + k + c, n) * stride;
     }
-    for (int s = 0; s < 1 << d; s++) {
-        taps->from_share[s] = taps->by_share[s] = 1;
-        taps->from[s] = 0;
-        for (int a = 0; a < d; a++) {
-            const int up = s >> a & 1;
-            taps->from_share[s] *= up ? t[a] : 1 - t[a];
-            taps->by_share[s] *= up ? f[a] : 1 - f[a];
-            taps->from[s] += low[a][up];
-        }
-        for (int k = 0; k < 1 << d; k++) {
-            taps->to[s][k] = 0;
-            for (int a = 0; a < d; a++) taps->to[s][k] += high[a][(s >> a & 1) + (k >> a & 1)];
-        }
+    for (int a = 0; a < 3 - d; a++) {
+        taps->start[a] = taps->displacement[a] = 0;
+        taps->from[a][0] = taps->to[a][0] = 0;
     }
+}
+
+/* Share and cell of start (i, j, k). */
+INLINE double start_share(const int d, const Taps *taps, int i, int j, int k, int32_t *cell) {
+    const double *t = taps->start;
+    *cell = taps->from[0][i] + taps->from[1][j] + taps->from[2][k];
+    double share = k ? t[2] : 1 - t[2];
+    if (d > 1) share *= j ? t[1] : 1 - t[1];
+    if (d > 2) share *= i ? t[0] : 1 - t[0];
+    return share;
+}
+
+#define FOR_STARTS(d)                          \
+    for (int i = 0; i < ((d) > 2 ? 2 : 1); i++) \
+        for (int j = 0; j < ((d) > 1 ? 2 : 1); j++) \
+            for (int k = 0; k < 2; k++)
+
+/* Means of values over the displacements, for every start. */
+INLINE void gather_ends(const int d, const Taps *taps, const double *values, double v[3][3][3]) {
+    const double *f = taps->displacement;
+    const int planes = d > 2 ? 3 : 1, lines = d > 1 ? 3 : 1;
+    for (int i = 0; i < planes; i++)
+        for (int j = 0; j < lines; j++) {
+            const double *row = values + taps->to[0][i] + taps->to[1][j];
+            const double a = row[taps->to[2][0]], b = row[taps->to[2][1]], c = row[taps->to[2][2]];
+            v[i][j][0] = a + f[2] * (b - a);
+            v[i][j][1] = b + f[2] * (c - b);
+        }
+    for (int i = 0; d > 1 && i < planes; i++)
+        for (int j = 0; j < 2; j++)
+            for (int k = 0; k < 2; k++) v[i][j][k] += f[1] * (v[i][j + 1][k] - v[i][j][k]);
+    for (int i = 0; d > 2 && i < 2; i++)
+        for (int j = 0; j < 2; j++)
+            for (int k = 0; k < 2; k++) v[i][j][k] += f[0] * (v[i + 1][j][k] - v[i][j][k]);
+}
+
+/* Transpose of `gather_ends`: add masses of the starts to where they end; overwrites v. */
+INLINE void scatter_ends(const int d, const Taps *taps, double v[3][3][3], double *held) {
+    const double *f = taps->displacement;
+    for (int j = 0; d > 2 && j < 2; j++)
+        for (int k = 0; k < 2; k++) {
+            const double a = v[0][j][k], b = v[1][j][k];
+            v[0][j][k] = (1 - f[0]) * a;
+            v[1][j][k] = f[0] * a + (1 - f[0]) * b;
+            v[2][j][k] = f[0] * b;
+        }
+    for (int i = 0; d > 1 && i < (d > 2 ? 3 : 1); i++)
+        for (int k = 0; k < 2; k++) {
+            const double a = v[i][0][k], b = v[i][1][k];
+            v[i][0][k] = (1 - f[1]) * a;
+            v[i][1][k] = f[1] * a + (1 - f[1]) * b;
+            v[i][2][k] = f[1] * b;
+        }
+    for (int i = 0; i < (d > 2 ? 3 : 1); i++)
+        for (int j = 0; j < (d > 1 ? 3 : 1); j++) {
+            double *row = held + taps->to[0][i] + taps->to[1][j];
+            const double a = v[i][j][0], b = v[i][j][1];
+            row[taps->to[2][0]] += (1 - f[2]) * a;
+            row[taps->to[2][1]] += f[2] * a + (1 - f[2]) * b;
+            row[taps->to[2][2]] += f[2] * b;
+        }
 }
 
 /* Add the masses of some points at one end; `other` multiplies shares at the other end. */
 INLINE void add_marginal(const int d, const Plan *plan, int side, const double *other,
                          int64_t begin, int64_t end, double *held) {
     Taps taps;
+    double v[3][3][3] = {{{0}}};
     for (int64_t p = begin; p < end; p++) {
-        if (plan->mass[p] == 0) continue;
+        const double mass = plan->mass[p];
+        if (mass == 0) continue;
         find_taps(d, plan, p, &taps);
-        for (int s = 0; s < 1 << d; s++) {
-            const double mass = plan->mass[p] * taps.from_share[s];
-            if (side == 1) {
-                const double sent = other ? mass * other[taps.from[s]] : mass;
-                for (int k = 0; k < 1 << d; k++) held[taps.to[s][k]] += sent * taps.by_share[k];
-                continue;
-            }
-            double factor = other ? 0 : 1;
-            for (int k = 0; other && k < 1 << d; k++)
-                factor += taps.by_share[k] * other[taps.to[s][k]];
-            held[taps.from[s]] += mass * factor;
+        if (side == 0 && other) gather_ends(d, &taps, other, v);
+        FOR_STARTS(d) {
+            int32_t cell;
+            const double own = mass * start_share(d, &taps, i, j, k, &cell);
+            if (side == 0)
+                held[cell] += other ? own * v[i][j][k] : own;
+            else
+                v[i][j][k] = other ? own * other[cell] : own;
         }
+        if (side == 1) scatter_ends(d, &taps, v, held);
     }
 }
 
@@ -267,41 +317,40 @@ void geonet_plan_marginal(const Plan *plan, int32_t side, const double *other, d
 }
 
 INLINE double add_products(const int d, const Plan *plan, double *const *means,
-                           double *const *scales, int64_t begin, int64_t end) {
+                           const double *scale, int64_t begin, int64_t end) {
     const int64_t n = plan->lattice.cells;
     double total = 0;
     Taps taps;
+    double v[3][3][3][3];
     for (int64_t p = begin; p < end; p++) {
         if (plan->mass[p] == 0) continue;
         find_taps(d, plan, p, &taps);
+        for (int a = 0; a < d; a++) gather_ends(d, &taps, means[1] + a * n, v[a]);
         double product = 0;
-        for (int s = 0; s < 1 << d; s++) {
-            const int32_t i = taps.from[s];
-            double sent[3] = {0, 0, 0}, sum = 0;
-            for (int k = 0; k < 1 << d; k++) {
-                const int32_t j = taps.to[s][k];
-                const double share = scales[1] ? taps.by_share[k] * scales[1][j] : taps.by_share[k];
-                for (int a = 0; a < d; a++) sent[a] += share * means[1][a * n + j];
-            }
-            for (int a = 0; a < d; a++) sum += means[0][a * n + i] * sent[a];
-            product += taps.from_share[s] * (scales[0] ? scales[0][i] : 1) * sum;
+        FOR_STARTS(d) {
+            int32_t cell;
+            double share = start_share(d, &taps, i, j, k, &cell), sum = 0;
+            if (scale) share *= scale[cell];
+            for (int a = 0; a < d; a++) sum += means[0][a * n + cell] * v[a][i][j][k];
+            product += share * sum;
         }
         total += plan->mass[p] * product;
     }
     return total;
 }
 
-/* E x.z under the plan, with means E x of the final positions of the mass of each cell, (d,
-   cells), and factors of the shares of each cell, (cells) or null for one, at both ends. */
-double geonet_plan_product(const Plan *plan, double *const *means, double *const *scales) {
+/* E x.z under the plan, with means of the final positions of the mass of each cell, (d, cells),
+   at both ends; those of the target are multiplied by the factors of its cells already. `scale`
+   are the factors of the cells of the source, (cells) or null for one. */
+double geonet_plan_product(const Plan *plan, double *const *means, const double *scale) {
     const int64_t cells = plan->lattice.cells;
     double totals[MAX_THREADS], total = 0;
 #pragma omp parallel for num_threads(plan->threads) schedule(static) if (plan->threads > 1)
     for (int part = 0; part < plan->threads; part++) {
         const int64_t begin = cells * part / plan->threads, end = cells * (part + 1) / plan->threads;
-        if (plan->d == 1) totals[part] = add_products(1, plan, means, scales, begin, end);
-        if (plan->d == 2) totals[part] = add_products(2, plan, means, scales, begin, end);
-        if (plan->d == 3) totals[part] = add_products(3, plan, means, scales, begin, end);
+        if (plan->d == 1) totals[part] = add_products(1, plan, means, scale, begin, end);
+        if (plan->d == 2) totals[part] = add_products(2, plan, means, scale, begin, end);
+        if (plan->d == 3) totals[part] = add_products(3, plan, means, scale, begin, end);
     }
     for (int part = 0; part < plan->threads; part++) total += totals[part];
     return total;

@@ -557,12 +557,10 @@ class CompiledPlan:
         return means
 
     def product(self, means: Sequence[Tensor], scales: Scales) -> float:
-        pair = ctypes.c_void_p * 2
-        return self._library.geonet_plan_product(
-            self._plan,
-            pair(*(self._means_address(values) for values in means)),
-            pair(*(self._address(scale) for scale in scales)),
-        )
+        ends = means[1] if scales[1] is None else (means[1] * scales[1]).contiguous()
+        addresses = self._means_address(means[0]), self._means_address(ends)
+        pair = (ctypes.c_void_p * 2)(*addresses)
+        return self._library.geonet_plan_product(self._plan, pair, self._address(scales[0]))
 
     def _address(self, values: Tensor | None) -> int | None:
         if values is None:
@@ -586,7 +584,7 @@ def _make_grid(shape: Sequence[int]) -> _Grid:
 @lru_cache(maxsize=8)
 def _declare(library: ctypes.CDLL) -> bool:
     """Declare the functions of a library; return whether it was built for these structures."""
-    version = 3
+    version = 4
     numbers = [version, ctypes.sizeof(_Plan)]
     try:
         if list((ctypes.c_int32 * 2).in_dll(library, "geonet_bounds_abi")) != numbers:
