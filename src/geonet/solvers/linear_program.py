@@ -93,8 +93,9 @@ class LinearProgram(Solver):
         max_cells: non-empty cells that either end may have; the cost matrix has the square of it.
         coarsen: whether a larger problem is solved on the finest coarser grid that fits; the report
             then names this grid.
-        max_parts: most parts of a cell along each axis, which are halved repeatedly; fewer if there
-            were more than 24,000 of them with mass, or 400,000 entries of the linear program.
+        max_parts: most parts of a cell along each axis. Cells are halved until the cost hardly
+            decreases, there would be more than 24,000 parts with mass, or the linear program would
+            have more than 400,000 entries.
         max_iterations: limit on the iterations of the network simplex.
         method: POT's function; "emd" is the network simplex, "emd_1d" sorts. The latter takes 1D
             densities only; it needs no cost matrix, so `max_cells` does not limit it.
@@ -184,6 +185,7 @@ class LinearProgram(Solver):
         target: Atoms,
         cells: Grid,
         max_parts: int,
+        tolerance: float = 5e-3,
         max_entries: int = 400_000,
         max_atoms: int = 24_000,
         max_size: int = 4_000_000,
@@ -198,6 +200,7 @@ class LinearProgram(Solver):
             target: cells at t = 1.
             cells: grid in the unit cube.
             max_parts: most parts of a cell along each axis.
+            tolerance: relative decrease of the cost by halving cells that ends it.
             max_entries: largest number of entries of the programs after the first.
             max_atoms: largest number of parts with mass at both ends.
             max_size: largest number of parts of all cells.
@@ -209,9 +212,14 @@ class LinearProgram(Solver):
         plan, parts, count = self._run_simplex(source, target, costs), 1, 2**cells.dimension
         if max_parts == 1:
             return source, target, plan, 1
-        pairs = _find_near_pairs(costs, plan)
+        pairs, before, cost = (
+            _find_near_pairs(costs, plan),
+            math.inf,
+            _dual_value(plan, source, target),
+        )
         while (
             2 * parts <= max_parts
+            and before - cost > tolerance * cost
             and pairs.shape[1] * count**2 <= max_entries
             and (len(source.mass) + len(target.mass)) * count <= max_atoms
             and cells.size * count <= max_size
@@ -222,6 +230,7 @@ class LinearProgram(Solver):
             pairs = (pairs[..., None] * count + children).reshape(2, -1)
             plan = plan._replace(u=np.repeat(plan.u, count), v=np.repeat(plan.v, count))
             plan, pairs = self._generate_columns(source, target, cells, pairs, plan)
+            before, cost = cost, _dual_value(plan, source, target)
         return source, target, plan, parts
 
     def _generate_columns(
@@ -254,8 +263,7 @@ class LinearProgram(Solver):
             plan = self._run_simplex(source, target, matrix, (plan.u, plan.v))
             pairs = _keep_near_pairs(pairs, costs, plan)
             missing, loss = _find_missing_pairs(source, target, cells, plan)
-            dual = source.mass @ plan.u + target.mass @ plan.v
-            if loss <= tolerance * dual or k == max_rounds - 1:
+            if loss <= tolerance * _dual_value(plan, source, target) or k == max_rounds - 1:
                 break
             pairs = np.concatenate([pairs, missing], 1)
         return plan, pairs
@@ -296,6 +304,10 @@ def _import_pot() -> Any:
     import ot
 
     return ot
+
+
+def _dual_value(plan: Plan, source: Atoms, target: Atoms) -> float:
+    return float(source.mass @ plan.u + target.mass @ plan.v)
 
 
 def _find_near_pairs(costs: np.ndarray, plan: Plan, count: int = 6) -> np.ndarray:
