@@ -58,8 +58,8 @@ class BoundsConfig:
     max_points: int = 2**18  # largest number of parts, unless cells have at most `few_parts`
     few_parts: int = 16  # number of parts of each cell that any grid may have
     scaling_rounds: int = 3  # largest number of rounds of proportional fitting
-    scaled_error: float = 0.16  # error of a marginal, a share of the mass, up to which it suffices
-    flow_rounds: int = 3  # largest number of rounds of flow between neighbours
+    scaled_error: float = 0.25  # error of a marginal, a share of the mass, up to which it suffices
+    flow_rounds: int = 5  # largest number of rounds of flow between neighbours
     flow_error: float = 1e-3  # error of a marginal up to which blocks suffice
     rounding: float = 1e-13  # rounding error of W2², relative to the squared diagonal of the box
 
