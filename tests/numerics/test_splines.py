@@ -19,6 +19,7 @@ from geonet.numerics.splines import (
     overlap_fractions,
     prolong_spline,
     prolongation_matrix,
+    restriction_matrix,
 )
 
 SINGLE = 1e-6  # matrices are in single precision
@@ -191,13 +192,21 @@ def test_transposed_matrices(make, coarse, fine, axis):
     assert float((image * y).sum()) == pytest.approx(back, rel=1e-12)
 
 
+@pytest.mark.parametrize(("coarse", "fine"), [(1, 2), (5, 9), (8, 16), (6, 6)])
+def test_restriction_matrix(coarse, fine):
+    values = noise(3, fine)
+    expected = prolongation_matrix(coarse, fine).apply_transpose(values, 1)
+    assert torch.allclose(restriction_matrix(fine, coarse).apply(values, 1), expected)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize(("fine", "coarse"), [(8, 4), (9, 5), (7, 7), (16, 5)])
-def test_averaging_matrix(fine, coarse):
-    values = noise(2 * fine)
-    averages = averaging_matrix(fine, coarse).apply(values, 0)
-    assert averages.shape == (2 * coarse,)
+def test_averaging_matrix(fine, coarse, parts):
+    values = noise(parts * fine)
+    averages = averaging_matrix(fine, coarse, parts).apply(values, 0)
+    assert averages.shape == (parts * coarse,)
     assert float(averages.mean()) == pytest.approx(float(values.mean()), rel=SINGLE)
     at = (torch.arange(2000).double() + 0.5) / 2000
-    own = (at * 2 * coarse).long()
-    sums = torch.zeros(2 * coarse).double().index_add(0, own, values[(at * 2 * fine).long()])
+    own, cells = (at * parts * coarse).long(), (at * parts * fine).long()
+    sums = torch.zeros(parts * coarse).double().index_add(0, own, values[cells])
     assert torch.allclose(averages, sums / torch.bincount(own), atol=2e-2)

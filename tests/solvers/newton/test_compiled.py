@@ -27,6 +27,8 @@ SIDES = {
     (100, 3): (1.0, 0.03),
     (5, 70): (1.0, 0.5),
     (6, 8, 5): (1.0, 0.8, 0.6),
+    (9, 6, 1): (1.0, 0.7, 0.1),
+    (1, 1, 20): (0.1, 0.1, 1.0),
 }
 # A position of up to n cells is rounded by 6e-8·n, and densities jump from one cell to the next.
 SINGLE = 1e-6
@@ -187,17 +189,18 @@ def test_levels_share_their_memory():
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 1e30, -1e30])
-def test_wild_potentials_stay_in_bounds(value):
+@pytest.mark.parametrize("shape", [(10, 40), (6, 5, 40)], ids=str)
+def test_wild_potentials_stay_in_bounds(value, shape):
     """C trusts its indices, which must lie inside for NaN and huge numbers as well."""
-    shape, sides = (10, 40), (1.0, 1.0)
+    sides, out = (1.0,) * len(shape), (7, 9, 8)[: len(shape)]
     densities, c = densities_on(shape, sides), torch.zeros(shape).double()
-    c[3, 7] = value
+    c[(3,) * len(shape)] = value
     system = CompiledHierarchy(shape, sides, 1)[0]
     system.set_densities(*densities, 0.0)
     residual, _ = system.evaluate(c)
     assert residual.shape == shape
     system.compute_step(residual, 0.03, 1e-3, 5)
-    assert compiled.push_frames(c, densities, sides, TIMES, (7, 9), 1).shape == (4, 7, 9)
+    assert compiled.push_frames(c, densities, sides, TIMES, out, 1).shape == (4, *out)
 
 
 def test_incompatible_libraries_are_not_called(monkeypatch):

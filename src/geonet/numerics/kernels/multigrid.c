@@ -217,8 +217,7 @@ static RowBuffers split_row_buffers(float *memory, int32_t n) {
     float **all[] = {rows.first[0], rows.second[0], rows.third[0][0], rows.back[0][0], rows.sums};
     const int counts[] = {9, 9, 27, 27, 3};
     for (int group = 0; group < 5; group++)
-        for (int k = 0; k < counts[group]; k++, memory += n + ROW_MARGIN)
-            all[group][k] = memory;
+        for (int k = 0; k < counts[group]; k++, memory += n + ROW_MARGIN) all[group][k] = memory;
     return rows;
 }
 
@@ -397,7 +396,8 @@ static void stiffness_slab_3d(const Level *level, const float *x, float *y, int3
         if (i < 0 || i >= grid->shape[0]) continue;
         evaluate_first_axis(grid, x, i, 0, rows.first[0]);
         for (int32_t line = 0; line < lines; line++) {
-            const int32_t before = clamp_index(line - 1, lines), after = clamp_index(line + 1, lines);
+            const int32_t before = clamp_index(line - 1, lines),
+                          after = clamp_index(line + 1, lines);
             if (after > line) evaluate_first_axis(grid, x, i, after, rows.first[after % 3]);
             evaluate_second_axis(n, rows.first[before % 3], rows.first[line % 3],
                                  rows.first[after % 3], rows.second);
@@ -462,30 +462,29 @@ INLINE void diagonal_any(const int d, Level *level) {
     const int32_t n = grid->shape[2];
     memset(level->summed, 0, sizeof(float) * (size_t)(grid->cells / n * (n + 2)));
     for (int32_t line = 0; line < grid->shape[1]; line++) {
-            int64_t rows[3];
-            tap_rows(d, grid, 0, line, n + 2, rows);
-            const int64_t cell = (int64_t)line * n;
-            for (int k = 0; k < tap_row_count(d); k++)
-                for (int l = 0; l < 3; l++) {
-                    float *to = level->summed + rows[k] + l;
-                    for (int q = 0; q < 2; q++)
-                        for (int p = 0; p < leading_points(d); p++) {
-                            const float *a = level->weights +
-                                             (int64_t)((2 * p + q) * entries(d)) * grid->cells +
-                                             cell;
-                            const float last = (float)(leading_weight(d, 0, 0, p, k) * W[1][q][l]);
-                            const float first = (float)(leading_weight(d, 1, 0, p, k) * W[0][q][l]);
-                            const int64_t N = grid->cells;
+        int64_t rows[3];
+        tap_rows(d, grid, 0, line, n + 2, rows);
+        const int64_t cell = (int64_t)line * n;
+        for (int k = 0; k < tap_row_count(d); k++)
+            for (int l = 0; l < 3; l++) {
+                float *to = level->summed + rows[k] + l;
+                for (int q = 0; q < 2; q++)
+                    for (int p = 0; p < leading_points(d); p++) {
+                        const float *a = level->weights +
+                                         (int64_t)((2 * p + q) * entries(d)) * grid->cells + cell;
+                        const float last = (float)(leading_weight(d, 0, 0, p, k) * W[1][q][l]);
+                        const float first = (float)(leading_weight(d, 1, 0, p, k) * W[0][q][l]);
+                        const int64_t N = grid->cells;
 #pragma omp simd
-                            for (int32_t j = 0; j < n; j++) {
-                                if (d == 1) to[j] += a[j] * last * last;
-                                if (d == 2)
-                                    to[j] += a[j] * first * first + 2 * a[N + j] * first * last +
-                                             a[2 * N + j] * last * last;
-                            }
+                        for (int32_t j = 0; j < n; j++) {
+                            if (d == 1) to[j] += a[j] * last * last;
+                            if (d == 2)
+                                to[j] += a[j] * first * first + 2 * a[N + j] * first * last +
+                                         a[2 * N + j] * last * last;
                         }
-                }
-        }
+                    }
+            }
+    }
     geonet_fold_rows(n, 0, grid->cells / n, level->summed, level->inverse_diagonal);
 }
 
@@ -980,5 +979,5 @@ int32_t geonet_multigrid_solve(Hierarchy *h, const float *b, float *x, float *sc
 
 /* compiled.py compares these numbers with its own, so that it never calls an outdated
    library. */
-const int32_t geonet_multigrid_abi[] = {MAX_LEVELS, sizeof(Level), sizeof(Hierarchy), ROW_BUFFERS,
-                                        ROW_MARGIN, SUM_BLOCK};
+const int32_t geonet_multigrid_abi[] = {MAX_LEVELS,  sizeof(Level), sizeof(Hierarchy),
+                                        ROW_BUFFERS, ROW_MARGIN,    SUM_BLOCK};

@@ -216,7 +216,7 @@ INLINE void evaluate_leading_axes(const double *const *taps, int32_t start, int3
         for (int32_t j = 0; j < count + 2; j++) curvature[k][j] = x0[j] - 2 * x1[j] + x2[j];
     }
     for (int p = 0; p < 4; p++) {
-        const double(*v)[BLOCK + 2] = value[p / 2], (*s)[BLOCK + 2] = slope[p / 2];
+        const double (*v)[BLOCK + 2] = value[p / 2], (*s)[BLOCK + 2] = slope[p / 2];
 #pragma omp simd
         for (int32_t j = 0; j < count + 2; j++) {
             u->vv[p][j] = combine(0, p % 2, v[0][j], v[1][j], v[2][j]);
@@ -226,7 +226,7 @@ INLINE void evaluate_leading_axes(const double *const *taps, int32_t start, int3
         }
     }
     for (int p = 0; p < 2; p++) {
-        const double(*v)[BLOCK + 2] = value[p], (*c)[BLOCK + 2] = curvature;
+        const double (*v)[BLOCK + 2] = value[p], (*c)[BLOCK + 2] = curvature;
 #pragma omp simd
         for (int32_t j = 0; j < count + 2; j++) {
             u->cv[p][j] = combine(0, p, c[0][j], c[1][j], c[2][j]);
@@ -644,8 +644,8 @@ INLINE void residual_slab(const int d, const Problem *problem, const double *pad
 
    residual: (cells), the integral of (rho1 - rho0) against every spline. weights: (weight_points,
    entries, cells), A = (mu0 cof(I - D2u/2) + mu1 cof(I + D2u/2))/2 at every point, in 3D its mean
-   over the points of a cell, times the quadrature weight and scaled to cells. integrals: of |rho1 - rho0|, rho0, rho1, |grad u|^2 (rho0 + rho1),
-   u (rho1 - rho0), and the folded mass.
+   over the points of a cell, times the quadrature weight and scaled to cells. integrals: of
+   |rho1 - rho0|, rho0, rho1, |grad u|^2 (rho0 + rho1), u (rho1 - rho0), and the folded mass.
    padded: scratch, (rows, last + 2) doubles; summed: as many floats. */
 void geonet_newton_residual(const Problem *problem, int32_t d, int32_t threads,
                             const double *coefficients, float *residual, float *weights,
