@@ -34,7 +34,15 @@ ENVELOPES = (
     *(name for name in list_solver_names() if name.startswith("transport")),
 )
 ALIKE = ("transport-cloud", "transport-mnist", "geonet-mnist")  # other weights of the same networks
-OTHERWISE = ("auto", "bures", "schrodinger", "midpoint", "universal-2d", "universal-3d")
+OTHERWISE = (
+    "auto",
+    "bures",
+    "schrodinger",
+    "midpoint",
+    "linear-program",
+    "universal-2d",
+    "universal-3d",
+)
 CASES = [
     (name, d)
     for name in list_solver_names()
@@ -237,6 +245,16 @@ def test_slope_of_the_bridge_equals_the_linear_program():
     )
     for one, other, value in zip(found, exact, values, strict=True):
         assert relative_difference((one * value)[value > 0], (other * value)[value > 0]) < 0.05
+
+
+def test_slope_of_the_linear_program_equals_the_exact_one():
+    values = random((2, 12), 0) + 0.2
+    found, exact = (
+        torch.autograd.grad(geodesic(*ends, Grid(12), name).distance ** 2, ends)
+        for name in ("linear-program", "quantile")
+        for ends in [leaves(*values)]
+    )
+    assert all(relative_difference(*pair) < 0.02 for pair in zip(found, exact, strict=True))
 
 
 def test_gradient_in_empty_cells():
