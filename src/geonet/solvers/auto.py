@@ -36,7 +36,7 @@ class Auto(Solver):
     that was chosen. Densities have at most three dimensions.
 
     Each attempt is bounded: a linear program takes some seconds and 0.4 GB, and `midpoint` takes at
-    most 20 steps for each of seven blurs on each of its grids. On large grids this can still take
+    most 20 steps on each of its grids. On large grids this can still take
     minutes; `time_limit` ends it. `geonet.progress_callback` shows the current attempt.
 
     Attributes:
