@@ -391,7 +391,7 @@ def _count_atoms(density: Density) -> int:
 def _extract_atoms(density: Density, unit: UnitBox) -> Atoms:
     """Return the non-empty cells."""
     mass = density.tensor.detach().to(torch.float64).reshape(-1)
-    points = unit.to_points(density.grid.points()).reshape(-1, density.grid.dimension)
+    points = unit.cells.points().reshape(-1, density.grid.dimension)  # the same for boxes anywhere
     filled = mass > 0
     return Atoms(points[filled].numpy(), (mass[filled] / mass[filled].sum()).numpy())
 
@@ -441,9 +441,15 @@ class PlanGeodesic(Geodesic):
     @cached_property
     def _boxes(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Centres and sizes (P, d) of the boxes at t = 0 and at t = 1."""
-        start, end = self.start.numpy(), self.end.numpy()
-        size, mass = np.array(self.cells.spacing), self.mass.numpy()
-        return _cut_cells(start, size, mass, end), _cut_cells(end, size, mass, start)
+        unit = unit_box(self.cells)
+        size, mass = np.array(unit.cells.spacing), self.mass.numpy()
+        start, end = (
+            (torch.stack(self._index(points), 1).numpy() + 0.5) * size
+            for points in (self.start, self.end)
+        )
+        boxes = _cut_cells(start, size, mass, end), _cut_cells(end, size, mass, start)
+        first, last = ((unit.from_points(c), unit.from_length(w)) for c, w in boxes)
+        return first, last
 
     def _distance(self) -> Tensor:
         (start, first), (end, last) = self._boxes

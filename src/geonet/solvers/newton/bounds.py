@@ -53,7 +53,7 @@ class BoundsConfig:
     """Tuning parameters of the bounds."""
 
     resolution: float = 7.0  # parts of a cell per W2: the gap is a share of 1/resolution²
-    max_gap: float = 0.015  # relative gap above which parts are halved
+    max_gap: float = 0.01  # relative gap above which parts are halved
     lattice_share: float = 0.3  # share of the gap due to the parts above which they are halved
     max_points: int = 2**18  # largest number of parts, unless cells have at most `few_parts`
     few_parts: int = 16  # number of parts of each cell that any grid may have
