@@ -23,8 +23,10 @@ from geonet.errors import ConvergenceWarning, SolverError
 from geonet.grid import Grid, unit_box
 from geonet.numerics.c_transform import cell_centres, cell_faces, push_cells, transform
 from geonet.numerics.cosine import laplacian_eigenvalues
+from geonet.numerics.splines import interpolate_centres
 from geonet.paths import Geodesic
 from geonet.solvers.base import MenuEntry, Solver, SolverInfo
+from geonet.solvers.newton.bounds import bound_distance
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,9 @@ class MapGeodesic(Geodesic):
         self._psi, self._phi = psi, phi  # (*grid.shape), at source and target
 
     def _distance(self) -> Tensor:
-        return self._unit.from_length(self._squared_distances[1].clamp(min=0).sqrt())
+        """Return the estimate from both potentials, within the bounds."""
+        estimate = self._unit.from_length(self._squared_distances[1].clamp(min=0).sqrt())
+        return estimate.clamp(*self._bounds)
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         frames = [torch.lerp(*self._push_both(t, grid), t) for t in times.tolist()]
@@ -240,12 +244,25 @@ class MapGeodesic(Geodesic):
 
     def _diagnostics(self) -> dict[str, Tensor]:
         forward, backward = self._push_both(0.5, self.grid)
-        lower = self._squared_distances[0].clamp(min=0).sqrt()
+        distance, (lower, upper) = self._distance(), self._bounds
         return {
-            "distance_lower_bound": self._unit.from_length(lower),
-            "distance_upper_bound": torch.tensor(math.nan, dtype=torch.float64),
+            "distance_lower_bound": lower,
+            "distance_upper_bound": upper,
+            "distance_uncertainty": torch.maximum(upper - distance, distance - lower),
             "mismatch": (forward - backward).abs().sum() * self.grid.cell_volume,
         }
+
+    @cached_property
+    def _bounds(self) -> tuple[Tensor, Tensor]:
+        """Bounds of W2, from the potential at t = ½ and from those at the ends."""
+        lower, estimate = (value.clamp(min=0).sqrt() for value in self._squared_distances)
+        midpoint = transform(-self._psi, cell_centres(self._unit.cells))
+        ends = (self._unit.to_density(end.tensor) for end in (self.source, self.target))
+        bounds = bound_distance(
+            interpolate_centres(midpoint), *ends, self._unit.sides, float(estimate)
+        )
+        below, above = self._unit.from_length(torch.tensor(bounds, dtype=torch.float64))
+        return torch.minimum(torch.maximum(below, self._unit.from_length(lower)), above), above
 
     def _push_both(self, t: float, grid: Grid) -> tuple[Tensor, Tensor]:
         """Push the source forward and the target back to time t, (*grid.shape) each."""
