@@ -112,7 +112,7 @@ def test_a_distance_outside_its_bounds_is_shown_as_an_interval(batch_1d):
     assert dict(report.rows())["W2 distance"].startswith(start)
 
 
-@pytest.mark.parametrize(("share", "is_uncertain"), [(0.01, False), (0.03, True)])
+@pytest.mark.parametrize(("share", "is_uncertain"), [(0.005, False), (0.01, True)])
 def test_an_uncertain_distance_is_shown_as_an_interval(pair_1d, share, is_uncertain):
     report = geonet.geodesic(*pair_1d).report
     report = replace(report, distance_uncertainty=share * report.distance)

@@ -44,7 +44,7 @@ class ReportThresholds:
     poor: float = 0.05
     unreliable: float = 0.5
     certified: float = 0.05
-    uncertain: float = 0.02
+    uncertain: float = 0.006
     slack: float = 1e-3
 
 

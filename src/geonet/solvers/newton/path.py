@@ -138,13 +138,24 @@ class MidpointGeodesic(Geodesic):
         return frames
 
     def _distance(self) -> Tensor:
-        """Return the Kantorovich dual value of u within its bounds.
+        """Return the Kantorovich dual value of u, restricted by its bounds.
 
         Its gradient is that of the envelope theorem.
         """
-        value = min(max(self.integrals.distance, self.bounds[0]), self.bounds[1])
-        scaled = self.box.from_length(torch.tensor(value, dtype=torch.float64))
+        value = torch.tensor(self._certified_distance(), dtype=torch.float64)
+        scaled = self.box.from_length(value)
         return with_dual_gradient(scaled, self.source, self.target, self._kantorovich)
+
+    def _certified_distance(self, max_error: float = 5e-3, rounding: float = 5e-6) -> float:
+        """Return the dual value in the unit cube, moved by as little as its bounds require.
+
+        If they are at most twice `max_error` apart, the relative error is at most `max_error`; if
+        they are farther apart, the result is the mean of both.
+        """
+        lower, upper = self.bounds
+        margin = max(max_error * lower, (upper - lower) / 2, rounding)
+        value = min(max(self.integrals.distance, upper - margin), lower + margin)
+        return min(max(value, lower), upper)
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
         return self._map_points(times, points, lambda t, jet: self.box.from_length(jet.gradient))
@@ -201,17 +212,15 @@ class MidpointGeodesic(Geodesic):
         return 16 * self._n_cells  # bounds divide cells into parts
 
     def _diagnostics(self) -> dict[str, Tensor]:
-        lower, upper = self.bounds
+        (lower, upper), distance = self.bounds, self._certified_distance()
+        uncertainty = max(upper - distance, distance - lower)
         values = {
             "distance_lower_bound": self.box.from_length(lower),
             "distance_upper_bound": self.box.from_length(upper),
+            "distance_uncertainty": self.box.from_length(uncertainty),
             "mismatch": self.integrals.mismatch,
             "error_estimate": self.expected_error(),
         }
-        if not self.info.get("converged", True):  # only the bounds of W2 are certain
-            distance = min(max(lower, self.integrals.distance), upper)
-            uncertainty = max(upper - distance, distance - lower)
-            values["distance_uncertainty"] = self.box.from_length(uncertainty)
         if self.in_distribution is not None:
             values["in_distribution"] = self.in_distribution
         return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
