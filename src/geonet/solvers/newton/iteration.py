@@ -50,6 +50,7 @@ class NewtonConfig:
     linear_iterations: int = 40  # largest number of conjugate gradient iterations
     coarsest_cells: int = 8  # cells along the longest axis of the coarsest level
     coarse_tolerance: float = 0.02  # residual at which levels before the last one stop
+    halving_residual: float = 0.1  # residual at which cells are halved
     coarse_width: float = 1.0  # width in cells of averages before the last level
     # standard deviations in cells of the blurs with which the coarsest level is solved first
     first_blurs: tuple[float, ...] = (3.0, 1.5, 0.7, 0.0)
@@ -261,7 +262,8 @@ class MultilevelNewton:
             c: potential to start from, on any cells.
             is_last: whether it is solved to the tolerance, with densities that are not averaged.
             is_first: whether it starts from zero, with blurred densities.
-            needs_halving: whether cells will be halved: then the coarse tolerance is enough.
+            needs_halving: whether cells will be halved. Then the densities are averaged, as on
+                coarser levels: their details would fold the maps.
             evaluation: the equation at c, if `system` has evaluated it already.
         """
         config, width = self.config, 0.0 if is_last else self.config.coarse_width
@@ -272,6 +274,11 @@ class MultilevelNewton:
         for blur in config.first_blurs if is_first else ():
             blurred = [_blur(mean, blur, config.uniform_share) for mean in means]
             c = iteration.run(c, blurred, config.coarse_width, goal).coefficients
+        if needs_halving is not None:
+            evaluation = evaluation or iteration.evaluate(c, means, width)
+            if needs_halving(ResidualIntegrals(*evaluation[1]), unbalanced_mass(*evaluation)):
+                c = iteration.run(c, means, config.coarse_width, config.coarse_tolerance)[0]
+                evaluation = None
         solution = iteration.run(c, means, width, goal, evaluation, needs_halving)
         problem.budget.steps.append(iteration.summary())
         return solution
@@ -356,19 +363,19 @@ class NewtonIteration:
             min_width: see `NewtonSystem.set_densities`.
             goal: residual to reach.
             evaluation: the equation at c, if the system has evaluated it for these densities.
-            needs_halving: if it holds, the coarse tolerance is enough.
+            needs_halving: if it holds, the residual of `halving_residual` is enough.
         """
         system, config, damping = self.system, self.config, self.config.damping
-        if evaluation is None:
-            system.set_densities(densities[0], densities[1], min_width)
-            evaluation = system.evaluate(c)
-        residual, integrals = evaluation
+        residual, integrals = evaluation or self.evaluate(c, densities, min_width)
         size = unbalanced_mass(residual, integrals)
         for _ in range(self.max_iterations):
             if size <= goal or damping > config.max_damping or self.budget.is_exhausted():
                 break
-            is_coarse = needs_halving is not None and size <= config.coarse_tolerance
-            if is_coarse and needs_halving(ResidualIntegrals(*integrals), size):
+            if (
+                needs_halving is not None
+                and size <= config.halving_residual
+                and needs_halving(ResidualIntegrals(*integrals), size)
+            ):
                 break
             self._report(size)
             step = system.compute_step(
@@ -396,6 +403,11 @@ class NewtonIteration:
                 residual, integrals = system.evaluate(c)  # restores the weights of c
                 size = unbalanced_mass(residual, integrals)
         return _Solution(c, size, ResidualIntegrals(*integrals))
+
+    def evaluate(self, c: Tensor, densities: Sequence[Tensor], min_width: float) -> Evaluation:
+        """Evaluate the equation for these densities."""
+        self.system.set_densities(densities[0], densities[1], min_width)
+        return self.system.evaluate(c)
 
     def _normalise_masses(self, integrals: Sequence[float]) -> None:
         """Scale the densities so that their masses at the last potential are one.
