@@ -301,9 +301,17 @@ class SchrodingerBridge(Geodesic):
 
     @cached_property
     def _bounds(self) -> tuple[float, float]:
-        """Lower and upper bound of W2 in the unit cube."""
+        """Lower and upper bound of W2 in the unit cube, the same for swapped ends."""
         estimate = float(self._moment_bounds[0]) / self._unit.length
-        return bound_distance(self._splines, *self._unit_ends(), self._unit.sides, estimate)
+        source, target = self._unit_ends()
+        both = [
+            bound_distance(potential, *ends, self._unit.sides, estimate)
+            for potential, ends in (
+                (self._splines, (source, target)),
+                (-self._splines, (target, source)),
+            )
+        ]
+        return max(lower for lower, _ in both), min(upper for _, upper in both)
 
     @property
     def _unit(self) -> UnitBox:
