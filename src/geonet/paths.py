@@ -131,7 +131,7 @@ class Geodesic(ABC):
     @torch.no_grad()
     def report(self) -> Report:
         """Errors and bounds that are measured from the path itself."""
-        with limit_threads(self._report_size()):
+        with limit_threads(len(QUARTERS) * self._n_cells):
             return import_object("geonet.report:build_report")(self)
 
     @torch.no_grad()
@@ -309,10 +309,6 @@ class Geodesic(ABC):
     def _pair_info(self, k: int) -> dict[str, Any]:
         """Return `info` on the k-th pair: lists have one entry per pair."""
         return {n: value[k] if isinstance(value, list) else value for n, value in self.info.items()}
-
-    def _report_size(self) -> int:
-        """Return the number of cells that the report processes, to choose its threads."""
-        return len(QUARTERS) * self._n_cells
 
     def _kernel_size(self) -> int:
         """Return the number of cells of a frame that C kernels compute; 0 if torch computes it."""

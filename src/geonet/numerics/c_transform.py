@@ -29,7 +29,7 @@ from geonet.grid import Grid
 from geonet.numerics.kernels import load_extension
 
 VERSION = 3  # interface of c_transform.c
-POINTS_PER_THREAD = 8192  # work that makes up for waking one more thread
+POINTS_PER_THREAD = 2**15  # work that makes up for waking one more thread
 
 
 @dataclass(frozen=True)

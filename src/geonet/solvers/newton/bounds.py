@@ -173,7 +173,7 @@ def evaluate_on_lattice(
     return values
 
 
-def _count_threads(points: int, points_per_thread: int = 4096) -> int:
+def _count_threads(points: int, points_per_thread: int = 2**15) -> int:
     """Return the number of threads for points, with enough work to wake each of them."""
     return max(1, min(threads_for(points), points // points_per_thread, MAX_THREADS))
 

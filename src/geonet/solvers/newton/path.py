@@ -208,9 +208,6 @@ class MidpointGeodesic(Geodesic):
         y = indices.movedim(0, -1) * torch.tensor(self.step, dtype=torch.float64)
         return 2 * self.box.from_points(y) - grid.points()
 
-    def _report_size(self) -> int:
-        return 16 * self._n_cells  # bounds divide cells into parts
-
     def _diagnostics(self) -> dict[str, Tensor]:
         (lower, upper), distance = self.bounds, self._certified_distance()
         uncertainty = max(upper - distance, distance - lower)
