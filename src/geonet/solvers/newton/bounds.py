@@ -54,13 +54,13 @@ class BoundsConfig:
 
     resolution: float = 7.0  # parts of a cell per W2: the gap is a share of 1/resolution²
     max_gap: float = 0.01  # relative gap above which parts are halved
-    lattice_share: float = 0.3  # share of the gap due to the parts above which they are halved
+    lattice_share: float = 0.2  # share of the gap due to the parts above which they are halved
     max_points: int = 2**18  # largest number of parts, unless cells have at most `few_parts`
-    few_parts: int = 16  # number of parts of each cell that any grid may have
+    few_parts: tuple[int, ...] = (64, 4, 1)  # parts along each axis in 1D, 2D, 3D for any grid
     scaling_rounds: int = 3  # largest number of rounds of proportional fitting
     scaled_error: float = 0.25  # error of a marginal, a share of the mass, up to which it suffices
-    flow_rounds: int = 5  # largest number of rounds of flow between neighbours
-    flow_error: float = 1e-3  # error of a marginal up to which blocks suffice
+    flow_rounds: int = 20  # largest number of rounds of flow between neighbours
+    flow_error: float = 2e-4  # error of a marginal up to which blocks suffice
     rounding: float = 1e-13  # rounding error of W2², relative to the squared diagonal of the box
 
 
@@ -111,8 +111,9 @@ def _choose_parts(
 
 
 def _most_parts(shape: Sequence[int], config: BoundsConfig) -> int:
-    parts_of_cell = max(config.max_points / math.prod(shape), config.few_parts)
-    return math.floor(parts_of_cell ** (1 / len(shape)) + 1e-9)
+    """Return the largest number of parts of a cell along each axis."""
+    affordable = (config.max_points / math.prod(shape)) ** (1 / len(shape))
+    return max(config.few_parts[len(shape) - 1], math.floor(affordable + 1e-9))
 
 
 # ---- Lower bound
