@@ -153,7 +153,9 @@ def test_all_symmetries_are_equally_likely(n, shape, symmetries):
 
 def test_training_and_validation_draw_the_same_pairs(problem, ends):
     values = torch.stack([end.tensor for end in ends])
-    assert torch.equal(values, random_pairs(seeded(), 6, problem.config))
+    # FFTs may round differently if memory is aligned differently.
+    again = random_pairs(seeded(), 6, problem.config)
+    assert torch.allclose(values, again, rtol=1e-4, atol=1e-5)
     assert problem.box == Grid(problem.config.shape)
     for end, density in zip(ends, problem.draw_densities(6, seeded()), strict=True):
         assert isinstance(end, CellMeans) and density.tensor.dtype == torch.float64

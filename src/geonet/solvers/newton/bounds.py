@@ -60,7 +60,7 @@ class BoundsConfig:
     scaling_rounds: int = 3  # largest number of rounds of proportional fitting
     scaled_error: float = 0.25  # error of a marginal, a share of the mass, up to which it suffices
     flow_rounds: int = 20  # largest number of rounds of flow between neighbours
-    flow_error: float = 2e-4  # error of a marginal up to which blocks suffice
+    flow_error: float = 5e-4  # error of a marginal up to which blocks suffice
     rounding: float = 1e-13  # rounding error of W2², relative to the squared diagonal of the box
 
 
