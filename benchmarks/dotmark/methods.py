@@ -48,12 +48,14 @@ class Answer:
         distance: W2.
         converged: False if it stopped early.
         path: None if the method returns the distance only.
+        report_seconds: of `path.report`, which includes the bounds on W2.
     """
 
     seconds: float
     distance: float
     converged: bool
     path: Geodesic | None = None
+    report_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,15 @@ class Method:
 
 
 def solve_path(pair: Pair, solver: str = "auto", **options: Any) -> Answer:
-    """Solve a pair by a solver of geonet, and evaluate frames at the quarters."""
+    """Solve a pair by a solver of geonet, and evaluate frames at the quarters, then the report."""
     start = perf_counter()
     path = geonet.geodesic(pair.source, pair.target, solver, **options)
     path.density(QUARTERS)
-    seconds = perf_counter() - start
-    return Answer(seconds, float(path.distance), bool(path.info.get("converged", True)), path)
+    solved = perf_counter()
+    distance = path.report.distance
+    seconds = solved - start, perf_counter() - solved
+    converged = bool(path.info.get("converged", True))
+    return Answer(seconds[0], distance, converged, path, seconds[1])
 
 
 def solve_reference(pair: Pair) -> Answer | None:
@@ -170,9 +175,9 @@ def _list_masses(pair: Pair) -> list[np.ndarray]:
     return [end / end.sum() for end in ends]
 
 
-def evaluate_middle(path: Geodesic, pair: Pair) -> Density:
-    """Return the frame of a path at t = ½ on the cells of a pair."""
-    return path.density(0.5, pair.source.grid)
+def evaluate_frames(path: Geodesic, pair: Pair) -> Density:
+    """Return the frames of a path between its ends on the cells of a pair."""
+    return path.density(QUARTERS[1:-1], pair.source.grid)
 
 
 GEONET, BACK_AND_FORTH, REFERENCE = "geonet", "back-and-forth", "reference"

@@ -30,7 +30,8 @@ class Row:
         distance: W2.
         converged: False if the method stopped early.
         reference: W2 of the reference; None on grids without one.
-        frame_percent: L1 error at t = ½ against the reference; None without frames.
+        frame_percent: largest L1 error at t = ¼, ½, ¾ against the reference; None without frames.
+        estimate_percent: the same as the report estimates it; None if it does not.
         report_seconds: of `path.report`; None without a path.
         bounds: lower and upper bound on W2 of the report; None without a path.
     """
@@ -44,6 +45,7 @@ class Row:
     converged: bool
     reference: float | None = None
     frame_percent: float | None = None
+    estimate_percent: float | None = None
     report_seconds: float | None = None
     bounds: list[float] | None = None
 
@@ -155,7 +157,7 @@ def make_class_table(found: Dotmark, cells: int) -> Table:
     """Return medians over the pairs of each class on one grid, one line per class and method."""
     columns = (
         *("class", "method", "ms", "over geonet", "report, ms", "W2", "lower bound"),
-        *("upper bound", "bounds, % wide", "W2, %", "frame, %", "converged"),
+        *("upper bound", "bounds, % wide", "W2, %", "frame, %", "estimated", "converged"),
     )
     lines: list[list[Cell]] = []
     for kind in found.list_kinds():
@@ -175,6 +177,7 @@ def _summarise(own: Sequence[Row], ours: Sequence[Row]) -> list[Cell]:
         _format_distance(_median(row.distance for row in own)),
         *(_format_distance(_median(pair[k] for pair in bounds)) for k in (0, 1)),
         *(_median_width(own), _median_error(own), _median(row.frame_percent for row in own)),
+        _median(row.estimate_percent for row in own),
         f"{sum(row.converged for row in own)} of {max(len(own), len(ours))}",
     ]
 
@@ -219,6 +222,16 @@ def format_sections(found: Dotmark) -> dict[str, str]:
     references = [row for row in found.rows if row.method == REFERENCE]
     reached = sum(row.converged for row in references)
     remark = f"{reached} of {len(references)} references reached their tolerance."
+    ratios = [
+        row.estimate_percent / row.frame_percent
+        for row in found.rows
+        if row.method == GEONET and row.frame_percent and row.estimate_percent
+    ]
+    close = sum(1 <= ratio <= 3 for ratio in ratios)
+    remark += (
+        f" The estimate of geonet is one to three times the error for {close} of {len(ratios)} "
+        "pairs."
+    )
     notes = "".join(f"\n- {note}" for note in found.notes)
     tables = [make_class_table(found, cells).to_markdown() for cells in found.list_sizes()]
     return {

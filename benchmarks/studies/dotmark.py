@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from time import perf_counter
 from typing import Annotated, Literal
 
 import typer
@@ -26,7 +25,7 @@ from benchmarks.dotmark.methods import (
     REFERENCE,
     Answer,
     Method,
-    evaluate_middle,
+    evaluate_frames,
     solve_reference,
 )
 from benchmarks.dotmark.records import (
@@ -145,7 +144,7 @@ def measure_method(
 
 
 def make_row(pair: Pair, label: str, answer: Answer, reference: Answer | None) -> Row:
-    """Return the row of an answer; evaluate its report, and its frame against the reference."""
+    """Return the row of an answer, with its report, and its frames against the reference."""
     if not math.isfinite(answer.distance):
         raise ConvergenceError("W2 is not finite.", math.nan)
     row = Row(
@@ -155,15 +154,18 @@ def make_row(pair: Pair, label: str, answer: Answer, reference: Answer | None) -
     )
     if answer.path is None or label == REFERENCE:
         return row
-    start = perf_counter()
-    report = answer.path.report
-    seconds = perf_counter() - start
+    report, estimate = answer.path.report, answer.path.report.error_estimate
     bounds = [report.distance_lower_bound, report.distance_upper_bound]
-    row = replace(row, report_seconds=seconds, bounds=bounds)
+    row = replace(
+        row,
+        report_seconds=answer.report_seconds,
+        bounds=bounds,
+        estimate_percent=None if estimate is None else 100 * estimate,
+    )
     if reference is None or reference.path is None:
         return row
-    frames = (evaluate_middle(path, pair) for path in (answer.path, reference.path))
-    return replace(row, frame_percent=100 * float(l1(*frames)))
+    frames = (evaluate_frames(path, pair) for path in (answer.path, reference.path))
+    return replace(row, frame_percent=100 * float(l1(*frames).max()))
 
 
 if __name__ == "__main__":

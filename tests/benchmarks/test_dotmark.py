@@ -210,7 +210,8 @@ def test_tables_contain_medians_ratios_and_widths():
     assert rows[-1][1:] == ["–", "–", "–", "20.0", "5.0 ×", "1.00"]
     line = make_class_table(found, 64).format_rows()[1]
     assert line[1:4] == ["back-and-forth", "100", "5.00"]
-    assert line[-3:] == ["100", "0.500", "0 of 2"]  # error of W2, of the frame, converged
+    # error of W2, of the frames, its estimate, converged
+    assert line[-4:] == ["100", "0.500", "1.00", "0 of 2"]
 
 
 def test_page_and_readme_are_written_from_complete_results_only(tmp_path):

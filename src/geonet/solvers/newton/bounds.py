@@ -52,7 +52,7 @@ from geonet.solvers.newton.system import signed_det_and_cofactor
 class BoundsConfig:
     """Tuning parameters of the bounds."""
 
-    resolution: float = 7.0  # parts of a cell per W2: the gap is a share of 1/resolution²
+    resolution: float = 7.0  # number of parts along W2: the gap is about 0.5/resolution²
     max_gap: float = 0.01  # relative gap above which parts are halved
     lattice_share: float = 0.2  # share of the gap due to the parts above which they are halved
     max_points: int = 2**18  # largest number of parts, unless cells have at most `few_parts`
@@ -61,6 +61,7 @@ class BoundsConfig:
     scaled_error: float = 0.25  # error of a marginal, a share of the mass, up to which it suffices
     flow_rounds: int = 20  # largest number of rounds of flow between neighbours
     flow_error: float = 5e-4  # error of a marginal up to which blocks suffice
+    negligible: float = 1e-100  # mass of a cell that cannot be scaled
     rounding: float = 1e-13  # rounding error of W2², relative to the squared diagonal of the box
 
 
@@ -135,9 +136,8 @@ def lower_bound(
     psi = transform(u, vertices, centres)
     phi = transform(-psi, centres, vertices, 0.5)
     psi = transform(-phi, vertices, centres, 0.5)
-    dual = _integrate(phi, source, parts, (0.5, 0.5)) + _integrate(
-        psi, target, parts, (0.125, 0.75, 0.125)
-    )
+    dual = _integrate(phi, source, parts, (0.5, 0.5))
+    dual += _integrate(psi, target, parts, (0.125, 0.75, 0.125))
     rounding = config.rounding * sum(side**2 for side in sides)
     return math.sqrt(max(0.0, 2 * dual - sum(h**2 for h in steps) / 3 - rounding))
 
@@ -204,8 +204,7 @@ def upper_bound(
     masses = [repeat_cells(mass, shape) / parts**source.ndim for mass in (source, target)]
     plan = build_plan(coefficients, masses[0], masses[1], sides)
     scales, held = _fit_proportionally(plan, config)
-    has_all = torch.equal(held[0], masses[0])
-    total = 1.0 if has_all else float(held[0].sum())
+    total = 1.0 if torch.equal(held[0], masses[0]) else float(held[0].sum())
     if not total > 0:  # every cell is folded
         return math.inf
     means = [
@@ -240,7 +239,7 @@ def _fit_proportionally(plan: TransportPlan, config: BoundsConfig) -> tuple[Scal
     held = [plan.marginal(0, scales)] * 2
 
     def fit(side: int) -> None:
-        has_mass, before = held[side] > 0, scales[side]
+        has_mass, before = held[side] > config.negligible, scales[side]
         scale = torch.where(has_mass, plan.masses[side] / held[side], 0.0)
         scales[side] = scale if before is None else before * scale
         held[side] = torch.where(has_mass, plan.masses[side], 0.0)
@@ -291,7 +290,7 @@ def _solve_poisson(excess: Tensor, step: Sequence[float]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(idctn(series, norm="ortho")))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def _inverse_laplacian(shape: tuple[int, ...], step: tuple[float, ...]) -> np.ndarray:
     """Return 1/eigenvalues of the Laplacian in the cosine series; 0 for the constant."""
     eigenvalues = np.zeros(shape)
