@@ -23,6 +23,7 @@ SOURCES = ROOT / "src/geonet/numerics/kernels"
 TESTS = (
     "tests/numerics/test_c_transform.py",
     "tests/solvers/newton/test_compiled.py",
+    "tests/solvers/newton/test_plans.py",
     "tests/solvers/neural/test_unet.py",
     "tests/solvers/neural/transport/test_compiled.py",
 )
