@@ -446,7 +446,7 @@ class BatchedGeodesic(Geodesic):
         """Give every path its moment bounds, which are quicker to compute for all at once."""
         lower, upper = self._moment_bounds
         for k, path in enumerate(self.paths):
-            path.__dict__.setdefault("_moment_bounds", (lower[k], upper[k]))
+            vars(path).setdefault("_moment_bounds", (lower[k], upper[k]))
 
     def _map_pairs(self, function: Callable[[Geodesic], Result]) -> list[Result]:
         """Apply a function to every path, in several threads if C kernels do the work."""

@@ -257,9 +257,9 @@ class MapGeodesic(Geodesic):
         """Bounds of W2, from the potential at t = ½ and from those at the ends."""
         lower, estimate = (value.clamp(min=0).sqrt() for value in self._squared_distances)
         midpoint = transform(-self._psi, cell_centres(self._unit.cells))
-        ends = (self._unit.to_density(end.tensor) for end in (self.source, self.target))
+        source, target = (self._unit.to_density(end.tensor) for end in (self.source, self.target))
         bounds = bound_distance(
-            interpolate_centres(midpoint), *ends, self._unit.sides, float(estimate)
+            interpolate_centres(midpoint), source, target, self._unit.sides, float(estimate)
         )
         below, above = self._unit.from_length(torch.tensor(bounds, dtype=torch.float64))
         return torch.minimum(torch.maximum(below, self._unit.from_length(lower)), above), above

@@ -87,12 +87,12 @@ def bound_distance(
         distance: estimate of W2.
         config: tuning parameters.
     """
-    masses = [values.double() / values.double().sum() for values in (source, target)]
+    first, second = (values.double() / values.double().sum() for values in (source, target))
     lower, upper = 0.0, math.inf
     parts = _choose_parts(source.shape, sides, distance, config)
     while True:
-        lower = max(lower, lower_bound(coefficients, *masses, sides, parts, config))
-        upper = min(upper, upper_bound(coefficients, *masses, sides, parts, config))
+        lower = max(lower, lower_bound(coefficients, first, second, sides, parts, config))
+        upper = min(upper, upper_bound(coefficients, first, second, sides, parts, config))
         gap = upper - lower
         steps = (side / (parts * n) for side, n in zip(sides, source.shape, strict=True))
         by_parts = sum(step**2 for step in steps) / 4 / max(upper, 1e-300)
@@ -153,8 +153,12 @@ def evaluate_on_lattice(
         if library is None:
             taps, weights = spline_stencil(lattice.points(), step, n)
             view = [-1 if k == axis else 1 for k in range(values.ndim)]
-            parts = (values.index_select(axis, taps[:, k]) for k in range(3))
-            values = sum(weights[0][:, k].reshape(view) * part for k, part in enumerate(parts))  # pyright: ignore
+            values = torch.stack(
+                [
+                    weights[0][:, k].reshape(view) * values.index_select(axis, taps[:, k])
+                    for k in range(3)
+                ]
+            ).sum(0)
             continue
         values, shape = values.contiguous(), list(values.shape)
         shape[axis] = lattice.count

@@ -83,9 +83,11 @@ class MidpointGeodesic(Geodesic):
     def bounds(self) -> tuple[float, float]:
         """Lower and upper bound of W2, in the unit cube."""
         report_progress("bounding W2")
-        densities = (self.box.to_density(end.tensor.detach()) for end in (self.source, self.target))
+        source, target = (
+            self.box.to_density(end.tensor.detach()) for end in (self.source, self.target)
+        )
         sides, distance = self.box.sides, self.integrals.distance
-        lower, upper = bound_distance(self.coefficients, *densities, sides, distance)
+        lower, upper = bound_distance(self.coefficients, source, target, sides, distance)
         moments = [float(bound) / self.box.length for bound in self._moment_bounds]
         upper = min(upper, moments[1])
         return min(max(lower, moments[0]), upper), upper
