@@ -195,7 +195,6 @@ def test_stored_results_are_on_the_pages():
 
 
 def test_incomplete_results_are_rejected(tmp_path):
-@pytest.mark.slow
     result = page.read_results()
     replace(result, quick=True).save(tmp_path)
     with pytest.raises(SystemExit, match="quick"):
@@ -203,6 +202,9 @@ def test_incomplete_results_are_rejected(tmp_path):
     replace(result, scaling=[]).save(tmp_path)
     with pytest.raises(SystemExit, match="lacks"):
         page.read_results(tmp_path)
+
+
+@pytest.mark.slow
 def test_prescribed_pairs_in_3d_have_values_on_cells_and_exact_ends():
     pairs = prescribed_map_pairs(2)
     assert pairs.source.mixture is None and float(pairs.distance.min()) > 0

@@ -59,7 +59,6 @@ def test_prescribed_maps_are_found(d, n, generator):
 
 
 def test_gaussians_inside_the_box_agree_with_bures(generator):
-@pytest.mark.slow
     ends = (
         GaussianMixture.isotropic([[2.2, 2.4]], 0.6),
         GaussianMixture.isotropic([[2.8, 2.5]], 0.7),
@@ -68,6 +67,9 @@ def test_gaussians_inside_the_box_agree_with_bures(generator):
     exact = geonet.geodesic(*ends, "bures", grid=BOX_2D)
     assert float(l1(path.density(0.5), exact.density(0.5))) < 1e-2  # the box cuts off the tails
     assert float(path.distance) == pytest.approx(float(exact.distance), rel=1e-2)
+
+
+@pytest.mark.slow
 def test_distance_agrees_with_the_linear_program(generator):
     source, target = mixtures_2d(3, generator), mixtures_2d(3, generator)
     smooth = geonet.geodesic(source, target, "monge-ampere", grid=BOX_2D).distance
