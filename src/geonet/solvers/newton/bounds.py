@@ -45,6 +45,7 @@ from geonet.numerics.c_transform import Lattice, transform
 from geonet.numerics.kernels import compatible_library
 from geonet.numerics.kernels import library as kernel_library
 from geonet.numerics.splines import evaluate_at_points, repeat_cells, spline_stencil
+from geonet.solvers.newton.compiled import MAX_THREADS, GridStructure, make_grid_structure
 from geonet.solvers.newton.system import signed_det_and_cofactor
 
 
@@ -66,7 +67,6 @@ class BoundsConfig:
 
 
 DEFAULT_BOUNDS = BoundsConfig()
-MAX_THREADS = 64  # length of the arrays by thread in bounds.c
 
 
 def bound_distance(
@@ -485,16 +485,12 @@ def is_available() -> bool:
     return compatible_library(_declare) is not None
 
 
-class _Grid(ctypes.Structure):
-    _fields_ = (("shape", ctypes.c_int32 * 3), ("cells", ctypes.c_int64))
-
-
 class _Plan(ctypes.Structure):
     _fields_ = (
         ("d", ctypes.c_int32),
         ("threads", ctypes.c_int32),
-        ("potential", _Grid),
-        ("lattice", _Grid),
+        ("potential", GridStructure),
+        ("lattice", GridStructure),
         ("step", ctypes.c_double * 3),
         ("masses", ctypes.c_void_p * 2),
         ("start", ctypes.c_void_p),
@@ -516,7 +512,8 @@ class CompiledPlan:
         assert 1 <= d <= 3 and cells < 2**31 and coefficients.ndim == d
         c = coefficients.double().contiguous()
         self._library = kernel_library(_declare)
-        self._plan = _Plan(d, _count_threads(cells), _make_grid(c.shape), _make_grid(self.shape))
+        grids = make_grid_structure(c.shape), make_grid_structure(self.shape)
+        self._plan = _Plan(d, _count_threads(cells), *grids)
         self._places = torch.empty(2, d, cells, dtype=torch.float32)
         self._mass = torch.empty(cells, dtype=torch.float64)
         for axis, h in enumerate(self.step):
@@ -579,10 +576,6 @@ class CompiledPlan:
         assert values.shape == (len(self.shape), *self.shape) and values.is_contiguous()
         assert values.dtype == torch.float64
         return values.data_ptr()
-
-
-def _make_grid(shape: Sequence[int]) -> _Grid:
-    return _Grid((ctypes.c_int32 * 3)(*(1,) * (3 - len(shape)), *shape), math.prod(shape))
 
 
 @lru_cache(maxsize=8)

@@ -36,7 +36,9 @@ _float, _double = ctypes.c_float, ctypes.c_double
 _Integrals = _double * 6
 
 
-class _Grid(ctypes.Structure):
+class GridStructure(ctypes.Structure):
+    """Grid of quadratic.h: missing axes come first, with one cell."""
+
     _fields_ = (("shape", _int32 * 3), ("cells", _int64))
 
 
@@ -46,7 +48,7 @@ class _Band(ctypes.Structure):
 
 class _Level(ctypes.Structure):
     _fields_ = (
-        ("grid", _Grid),
+        ("grid", GridStructure),
         ("weights", _pointer),
         ("inverse_diagonal", _pointer),
         ("padded", _pointer),
@@ -81,7 +83,7 @@ class _Hierarchy(ctypes.Structure):
 
 class _Problem(ctypes.Structure):
     _fields_ = (
-        ("grid", _Grid),
+        ("grid", GridStructure),
         ("step", _double * 3),
         ("densities", _pointer * 2),
         ("min_width", _double),
@@ -143,7 +145,7 @@ class CompiledHierarchy:
 
     def _build_level(self, k: int) -> _Level:
         shape, d = self.shapes[k], len(self.sides)
-        level, cells = _Level(grid=_grid(shape)), math.prod(shape)
+        level, cells = _Level(grid=make_grid_structure(shape)), math.prod(shape)
         level.weights = self._allocate(_weights_per_cell(d), cells)
         for name in ("inverse_diagonal", "x", "b", "r", "work", "mode"):
             setattr(level, name, self._allocate(cells))
@@ -306,7 +308,7 @@ def push_frames(
         c.data_ptr(),
         moments.data_ptr(),
         len(times),
-        _grid(shape),
+        make_grid_structure(shape),
         (_float * 3)(*(m / n for m, n in zip(shape, own, strict=True))),
         frames.data_ptr(),
         padded.data_ptr(),
@@ -320,12 +322,13 @@ def _weights_per_cell(d: int) -> int:
     return (1 if d == 3 else 2**d) * d * (d + 1) // 2
 
 
-def _grid(shape: Sequence[int]) -> _Grid:
-    return _Grid((_int32 * 3)(*(1,) * (3 - len(shape)), *shape), math.prod(shape))
+def make_grid_structure(shape: Sequence[int]) -> GridStructure:
+    """Return the structure of a grid with one to three axes."""
+    return GridStructure((_int32 * 3)(*(1,) * (3 - len(shape)), *shape), math.prod(shape))
 
 
 def _problem(shape: Sequence[int], step: Sequence[float]) -> _Problem:
-    return _Problem(_grid(shape), (_double * 3)(*step))
+    return _Problem(make_grid_structure(shape), (_double * 3)(*step))
 
 
 def _set_densities(
@@ -346,7 +349,7 @@ def _declare(library: ctypes.CDLL) -> bool:
     sizes = [ctypes.sizeof(_Level), ctypes.sizeof(_Hierarchy)]
     multigrid = [MAX_LEVELS, *sizes, ROW_BUFFERS, ROW_MARGIN, SUM_BLOCK]
     version, block = 6, 32
-    residual = [version, block, ctypes.sizeof(_Grid), ctypes.sizeof(_Problem)]
+    residual = [version, block, ctypes.sizeof(GridStructure), ctypes.sizeof(_Problem)]
     try:
         for name, numbers in (
             ("geonet_multigrid_abi", multigrid),
@@ -357,6 +360,7 @@ def _declare(library: ctypes.CDLL) -> bool:
     except ValueError:
         return False
     hierarchy, problem = ctypes.POINTER(_Hierarchy), ctypes.POINTER(_Problem)
+    grid = ctypes.POINTER(GridStructure)
     library.geonet_multigrid_prepare.argtypes = [hierarchy, _pointer, _double, _double, _pointer]
     library.geonet_multigrid_prepare.restype = None
     library.geonet_multigrid_solve.argtypes = [hierarchy, *[_pointer] * 3, _double, _int32]
@@ -368,7 +372,7 @@ def _declare(library: ctypes.CDLL) -> bool:
     ]  # fmt: skip
     library.geonet_newton_residual_batch.restype = None
     library.geonet_push_frames.argtypes = [
-        problem, _int32, _int32, _pointer, _pointer, _int32, ctypes.POINTER(_Grid), *[_pointer] * 3,
+        problem, _int32, _int32, _pointer, _pointer, _int32, grid, *[_pointer] * 3,
     ]  # fmt: skip
     library.geonet_push_frames.restype = None
     return True
