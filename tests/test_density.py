@@ -50,9 +50,10 @@ def test_each_density_of_a_batch_is_normalised():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (np.diag([1, np.nan, 1, 1, 1])[:4], "1 of 20 values are NaN; .*missing='exclude'"),
-        (np.diag([1, np.inf, 1, 1, 1])[:4], "1 of 20 values are infinite"),
+        (np.diag([1, np.nan, 1, 1, 1])[:4], "1 of 20 values is NaN; .*missing='exclude'"),
+        (np.diag([1, np.inf, 1, 1, 1])[:4], "1 of 20 values is infinite"),
         (-np.eye(4, 5), "4 of 20 values are negative"),
+        (np.array(19 * [1.0] + [-1]).reshape(4, 5), "1 of 20 values is negative"),
         (np.stack([np.ones((4, 5)), np.zeros((4, 5))]), "Density 1 of the batch is zero"),
         (np.ones((1, 1, 1, 4, 5)), "5 axes but the grid has 2"),
         (np.ones((5, 4)), r"\(5, 4\) do not match the grid's \(4, 5\)"),
@@ -86,7 +87,7 @@ def test_values_beyond_floating_point_raise(values, upper):
         (lambda d: d.at([1.0, 2.0, 3.0]), GridError, "do not lie in 2D"),
         (lambda d: d.at([np.nan, 0.0]), GridError, "NaN"),
         (lambda d: d.at(np.ones((0, 2))), GridError, "no points"),
-        (lambda d: d.at([[0.5, 0.5], [3, 3]]), GridError, "1 of 2 points lie outside the box"),
+        (lambda d: d.at([[0.5, 0.5], [3, 3]]), GridError, "1 of 2 points lies outside the box"),
         (lambda d: d.at(np.ones((2, 50))), GridError, r"such as points\.T"),
         (lambda d: d[0], DensityError, "no batch axis"),
         (len, DensityError, "no batch axis"),
@@ -208,3 +209,23 @@ def test_blur_is_differentiable():
         return Density(values, Grid((5, 6))).gaussian_blur(0.9).tensor
 
     assert torch.autograd.gradcheck(blur, (values,))
+
+
+def test_periodic_axes_wrap_points_and_blur():
+    grid = Grid((16, 8), 0, (2, 1), periodic=(True, False))
+    values = np.random.default_rng(0).random(grid.shape)
+    density, rolled = Density(values, grid), Density(np.roll(values, 5, 0), grid)
+    points = np.array([[0.01, 0.3], [1.97, 0.6]])
+    turns, cells, above = (np.array(step) for step in ([4, 0], [5 / 8, 0], [0, 2]))
+    assert np.allclose(density.at(points + turns), density.at(points), atol=1e-12)
+    assert np.allclose(rolled.at(points + cells), density.at(points), atol=1e-12)
+    with pytest.raises(GridError, match="outside the box"):
+        density.at(points + above)
+    blurred = density.gaussian_blur(1.5).values
+    assert np.allclose(rolled.gaussian_blur(1.5).values, np.roll(blurred, 5, 0), atol=1e-12)
+    assert np.allclose(
+        blurred, gaussian_filter(density.values, 1.5, mode=("wrap", "reflect")), atol=1e-3
+    )
+    assert density.resample(grid.with_shape((8, 4))).grid.periodic == (True, False)
+    with pytest.raises(GridError, match="boxes or periodic axes differ"):
+        density.resample(Grid((8, 4), 0, (2, 1)))

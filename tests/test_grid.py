@@ -4,6 +4,7 @@ import torch
 
 from geonet import Density, Grid
 from geonet.errors import GridError
+from geonet.grid import unit_box
 
 
 def test_cell_centres_and_volumes():
@@ -51,3 +52,42 @@ def test_orientation_does_not_affect_equality():
 def test_invalid_grids_raise(arguments, message):
     with pytest.raises(GridError, match=message):
         Grid(*arguments)
+
+
+# ---- periodic axes
+
+
+def test_periodic_axes_are_part_of_the_grid():
+    grid = Grid((4, 6), 0, (1, 2), periodic=(False, True))
+    assert grid.periodic == (False, True) and grid.is_periodic
+    assert Grid((4, 6), periodic=True).periodic == (True, True)
+    assert Grid(3, periodic=np.bool_(True)).periodic == (True,) and not Grid(3).is_periodic
+    assert grid != Grid((4, 6), 0, (1, 2)) and not grid.same_box(Grid((4, 6), 0, (1, 2)))
+    assert grid.with_shape(8).periodic == unit_box(grid).cells.periodic == (False, True)
+    assert grid.same_box(grid.with_shape(8))
+    assert str(grid) == "4×6 cells on [0, 1]×[0, 2], periodic along axis 1"
+    assert str(Grid(4, periodic=True)) == "4 cells on [0, 1], periodic"
+
+
+@pytest.mark.parametrize(
+    ("periodic", "message"),
+    [
+        ((True,), "periodic has 1 entries but the grid has 2 axes"),
+        ((True, False, True), "periodic has 3 entries"),
+        ((1, 0), r"periodic is \(1, 0\); give True, False or one of them per axis"),
+        ("yes", "periodic is 'yes'"),
+        (1, "periodic is 1"),
+        (None, "periodic is None"),
+    ],
+)
+def test_wrong_periodic_arguments_raise(periodic, message):
+    with pytest.raises(GridError, match=message):
+        Grid((4, 6), periodic=periodic)
+
+
+def test_wrap_and_shorten_use_whole_periods():
+    grid = Grid((4, 4), (1, 0), (3, 1), periodic=(True, False))
+    points = torch.tensor([[0.5, 0.2], [7.25, 1.5], [1.0, 0.0], [2.9, 0.3]], dtype=torch.float64)
+    assert grid.wrap(points).tolist() == [[2.5, 0.2], [1.25, 1.5], [1.0, 0.0], [2.9, 0.3]]
+    moves = torch.tensor([[1.5, 0.9], [-0.75, 0.0]], dtype=torch.float64)
+    assert grid.shorten(moves).tolist() == [[-0.5, 0.9], [-0.75, 0.0]]

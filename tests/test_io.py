@@ -144,7 +144,7 @@ def test_missing_pixels(save_image, invert, pixels, nodata):
     white = {"u1": 255, "u2": 65535, "f4": max(1, others.max())}[pixels.dtype.str[1:]]
     expected = np.insert(1 - others / white if invert else others / white, 1, 0)
     assert values.ravel() == pytest.approx(expected, abs=1e-6)
-    with pytest.raises(FileError, match="1 of 4 cells have no value"):
+    with pytest.raises(FileError, match="1 of 4 cells has no value"):
         geonet.read(file, nodata=nodata)
 
 
@@ -192,8 +192,8 @@ def test_npz_with_box_or_a_single_array(tmp_path):
     [
         (np.ones((2, 2, 2, 2)), "one to 3 axes"),
         (np.ones((1, 4)), "Axis 0 has 1 cells"),
-        (np.array([1, np.nan, 1]), "1 of 3 values are NaN; .*missing="),
-        (np.array([1, np.longdouble("1e4000")]), "1 of 2 values are infinite"),
+        (np.array([1, np.nan, 1]), "1 of 3 values is NaN; .*missing="),
+        (np.array([1, np.longdouble("1e4000")]), "1 of 2 values is infinite"),
         (np.array([1j, 2]), "holds complex128 values"),
         (np.zeros(3, [("a", "f8")]), "save an array of real numbers"),
     ],
@@ -342,12 +342,12 @@ def test_a_cloud_is_counted_on_the_grid(write, text):
     assert weights is not None and weights.tolist() == [1, 3]
     assert (geonet.read(file, Grid((2, 2))).values / 4).tolist() == [[0.25, 0], [0, 0.75]]
     corner = Grid((2, 2), 0, 0.5)
-    with pytest.raises(FileError, match="1 of 2 points lie outside .*outside='drop'"):
+    with pytest.raises(FileError, match="1 of 2 points lies outside .*outside='drop'"):
         geonet.read(file, corner)
     assert geonet.read(file, corner, outside="drop").mass == pytest.approx(corner.cell_volume)
     with pytest.raises(FileError, match="points in 2D but the grid is 1D"):
         geonet.read(file, Grid(4))
-    with pytest.raises(FileError, match="nodata is for cells"):
+    with pytest.raises(FileError, match="nodata marks cells"):
         geonet.read(file, Grid((2, 2)), nodata=0)
 
 
@@ -357,7 +357,7 @@ def test_a_cloud_is_counted_on_the_grid(write, text):
         ("x,y\n1,2\n", "needs a grid"),
         ("x,z\n1,2\n", "has the columns x, z"),
         ("x,y\n1\n", "names 2 columns but has 1"),
-        ("x\nnan\n1\n", "1 of 2 rows of .* are NaN or infinite"),
+        ("x\nnan\n1\n", "1 of 2 rows of .* has NaN or infinite"),
         ("x,y\n", "no rows of numbers"),
         ("1,2\n3\n", "the row '3', not 2 numbers separated by commas"),
         ("1\t2\n3\tfour\n", "separated by spaces or tabs"),
@@ -472,7 +472,7 @@ def test_files_that_are_no_geodesic_raise(path, tmp_path):
             geonet.load(file)
     newer = np.array(str(arrays["geonet"]).replace('"format": 1', '"format": 99'))
     for changed, message in (
-        ({"values": np.ones(3)}, "no saved geodesic"),
+        ({"values": np.ones(3)}, "not a saved geodesic"),
         (arrays | {"geonet": newer}, "this version does not know"),
     ):
         np.savez(file, **changed)
@@ -526,3 +526,40 @@ def test_failed_writes_leave_no_trace(path, tmp_path, monkeypatch):
     with pytest.raises(FileError, match="No space left"):
         path.save(file)
     assert file.read_bytes() == before and len(list(tmp_path.iterdir())) == 1
+
+
+# ---- periodic axes
+
+
+@pytest.mark.parametrize("solver", ["linear", "back-and-forth", "schrodinger"])
+def test_saved_paths_keep_their_periodic_axes(tmp_path, solver):
+    grid = Grid((16, 12), periodic=(True, False))
+    wave = 2 * np.pi * (np.arange(16) + 0.5)[:, None] / 16 + np.zeros(12)
+    ends = (Density(1.1 + np.cos(wave - shift), grid) for shift in (0.0, 2.0))
+    path = geonet.geodesic(*ends, solver)
+    file = path.save(tmp_path / "path.npz")
+    loaded = geonet.load(file)
+    assert loaded.grid == grid and loaded.grid.periodic == (True, False)
+    assert np.array_equal(loaded.density(0.3).values, path.density(0.3).values)
+    assert np.load(file)["periodic"].tolist() == [True, False]
+
+
+def test_a_saved_circle_loads(tmp_path):
+    grid = Grid(16, periodic=True)
+    path = geonet.geodesic(*(Density(RNG.random(16), grid) for _ in range(2)))
+    loaded = geonet.load(path.save(tmp_path / "path.npz"))
+    assert loaded.grid.periodic == (True,) and loaded.distance == path.distance
+
+
+def test_npz_files_may_have_periodic_axes(tmp_path):
+    file = tmp_path / "density.npz"
+    values = RNG.random((4, 6))
+    for flags, expected in ((True, (True, True)), ([False, True], (False, True))):
+        np.savez(file, values=values, lower=0, upper=2, periodic=flags)
+        assert geonet.read(file).grid == Grid((4, 6), 0, 2, periodic=expected)
+    np.savez(file, values=values, periodic=[True, True])
+    assert geonet.read(file).grid.periodic == (True, True)
+    for flags in (1, ["yes"], [True], [[True, False]]):
+        np.savez(file, values=values, periodic=flags)
+        with pytest.raises(FileError, match="periodic"):
+            geonet.read(file)

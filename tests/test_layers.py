@@ -15,7 +15,8 @@ from geonet.solvers.registry import list_solver_names
 
 ROOT = Path(geonet.__file__).parent
 RINGS = {  # other files are the core, ring 0
-    **dict.fromkeys(("solvers", "api", "metrics", "report"), 1),
+    **dict.fromkeys(("solvers", "api", "barycenter_report", "barycenters", "distances"), 1),
+    **dict.fromkeys(("metrics", "report"), 1),
     **dict.fromkeys(("evaluation", "training", "onnx", "plotting", "xarray", "app", "cli"), 2),
 }
 ENTRY_POINTS = ("__init__.py", "__main__.py")
@@ -64,10 +65,35 @@ def test_importing_geonet_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+SLOW_IMPORTS = ("matplotlib", "ot", "PIL", "rich", "torch._dynamo", "typer", "sympy")
+FIRST_USE = f"""
+import sys
+import numpy as np
+import geonet
+from geonet.solvers.neural.model import PRETRAINED, load_model
+y, x = np.mgrid[0:16, 0:16] / 16
+spots = [np.exp(-((x - c) ** 2 + (y - c) ** 2) / 0.01) for c in (0.3, 0.6)]
+ends = [geonet.Density(spot, geonet.Grid((16, 16))) for spot in spots]
+path = geonet.geodesic(*ends)
+path.density(0.5), path.distance, path.report
+for file in PRETRAINED.glob("*.safetensors"):
+    load_model(file)
+imported = [name for name in {SLOW_IMPORTS} if name in sys.modules]
+sys.exit(f"imported {{imported}} by {{path.solver}}" if imported else 0)
+"""
+
+
+def test_the_first_use_imports_nothing_slow():
+    """These packages, or torch's compiler, would delay the first result by up to two seconds."""
+    done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_only_info_describes_solvers():
     """No file but these has a table of solver names, or compares with one."""
     allowed = ("solvers/registry.py", "solvers/neural/pretrained.py", "solvers/auto.py")
-    ambiguous = {"linear", "auto"}  # also names of colour scales and of layouts
+    # also names of colour scales, of layouts, and of a function and a command
+    ambiguous = {"linear", "auto", "barycenter"}
     names = set(list_solver_names()) - ambiguous
     tables = []
     for file, tree in trees():

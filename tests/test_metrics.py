@@ -89,3 +89,21 @@ def test_constant_speed_of_geodesics_and_mixtures():
     with pytest.raises(InputError, match="one number"):
         metrics.constant_speed_defect(geonet.geodesic(*ends), 0.0, [0.1, 0.2])
     assert max(metrics.end_point_errors(geonet.geodesic(*ends))) < 1e-9
+
+
+def test_w1_on_the_circle_equals_a_linear_program(generator):
+    grid = Grid(12, 0.0, 6.0, periodic=True)
+    first, second = (
+        Density(torch.rand(12, dtype=torch.float64, generator=generator), grid) for _ in range(2)
+    )
+    x = grid.axes()[0]
+    apart = (x[:, None] - x).abs()
+    cost = torch.minimum(apart, 6 - apart).numpy()
+    masses = (end.tensor.numpy() * grid.cell_volume for end in (first, second))
+    assert float(metrics.w1(first, second)) == pytest.approx(ot.emd2(*masses, cost), rel=1e-9)
+
+
+def test_sliced_w1_takes_no_periodic_axes():
+    density = Density(torch.ones(4, 4), Grid((4, 4), periodic=(True, False)))
+    with pytest.raises(GridError, match="use w2 for periodic axes"):
+        metrics.sliced_w1(density, density)

@@ -154,3 +154,20 @@ def test_cell_masses_are_integrals_over_the_cells():
     computed = cell_masses(mixture, BOX_CLOUDS)
     assert torch.allclose(computed, expected, rtol=5e-3, atol=1e-8)
     assert 0.997 < float(computed.sum((-2, -1)).min()) < 1
+
+
+def test_mixtures_are_wrapped_on_periodic_axes(generator):
+    grid = Grid((12, 9), (0, -1), (1, 1), periodic=(True, False))
+    mixture = random_mixture(2, generator)
+    points = grid.points()
+    expected = sum(
+        mixture.pdf(points + torch.tensor([k, 0.0], dtype=torch.float64)) for k in range(-40, 41)
+    )
+    expected = expected / (expected.sum() * grid.cell_volume)
+    density = mixture.to_density(grid)
+    assert torch.allclose(density.tensor, expected, rtol=1e-12)
+    assert torch.allclose(density.at(points + torch.tensor([3.0, 0.0])), expected, rtol=1e-12)
+    moved = GaussianMixture(mixture.means + 7 / 12 * torch.tensor([1, 0]), mixture.covariances)
+    equal = GaussianMixture(mixture.means, mixture.covariances)
+    rolled = equal.to_density(grid).tensor.roll(7, 0)
+    assert torch.allclose(moved.to_density(grid).tensor, rolled, rtol=1e-10)

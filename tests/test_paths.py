@@ -71,10 +71,13 @@ def test_the_mass_changes_linearly(pair_1d):
     assert (frames.numpy(mass="given").sum(-1) * cell).tolist() == pytest.approx([5, 3, 1])
 
 
-@pytest.mark.parametrize("solver", ["quantile", "linear-program", "transport-1d"])
-def test_pairs_of_a_batch(solver, generator):
-    first, last = torch.rand(2, 3, 8, generator=generator).double() + 0.1
-    path = geonet.geodesic(Density(first, Grid(8)), Density(last, Grid(8)), solver)
+@pytest.mark.parametrize(
+    ("solver", "cells"), [("quantile", 8), ("linear-program", 8), ("transport-1d", 20)]
+)
+def test_pairs_of_a_batch(solver, cells, generator):
+    grid = Grid(cells)
+    first, last = torch.rand(2, 3, cells, generator=generator).double() + 0.1
+    path = geonet.geodesic(Density(first, grid), Density(last, grid), solver)
     assert len(path) == 3 and bool(path) and path.batch == (3,)
     frames = path.density([0.2, 0.7]).tensor
     for k, pair in enumerate(path):
@@ -84,3 +87,21 @@ def test_pairs_of_a_batch(solver, generator):
         path[3]
     with pytest.raises(InputError, match="single pair"):
         len(path[0])
+
+
+def test_points_wrap_on_periodic_axes():
+    grid = Grid((16, 12), 0, (2, 1), periodic=(True, False))
+    mixtures = (geonet.GaussianMixture.isotropic([[x, 0.5]], 0.15) for x in (1.7, 0.2))
+    path = geonet.geodesic(*(m.to_density(grid) for m in mixtures), "schrodinger")
+    points = torch.tensor([[1.9, 0.4], [0.1, 0.6]], dtype=torch.float64)
+    far = points + torch.tensor([[4.0, 0.0], [-6.0, 0.0]], dtype=torch.float64)
+    for evaluate in (path.velocity, path.potential, path.trajectories):
+        here, there = (torch.as_tensor(evaluate([0.0, 0.6], x)) for x in (points, far))
+        assert torch.allclose(here, there, atol=1e-9)
+    tracks = torch.as_tensor(path.trajectories([0.0, 0.5, 1.0], points))
+    assert bool(((tracks >= 0) & (tracks <= torch.tensor([2.0, 1.0]))).all())
+    assert tracks[2, 0, 0] < 1 < tracks[0, 0, 0]  # it crossed the seam
+    with pytest.raises(GridError, match="outside the box"):
+        path.velocity(0.5, points + torch.tensor([0.0, 1.0]))
+    with pytest.raises(GridError, match="same periodic axes"):
+        path.density(0.5, Grid((8, 8), 0, (2, 1)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -108,7 +109,8 @@ def test_a_distance_outside_its_bounds_is_shown_as_an_interval(batch_1d):
     report = report_with(batch_1d, distance_lower_bound=low, distance_upper_bound=high)
     own, bound = report.distance[0], report.distance_lower_bound[1]
     assert report.is_distance_uncertain and report.to_dict()["distance"][1] == own
-    start = f"{own:.4g}, between {bound:.4g} and 0.5, {own:.4g}"
+    rounded = math.floor(1e4 * bound) / 1e4  # bounds are rounded outwards
+    start = f"{own:.4g}, between {rounded:.4g} and 0.5, {own:.4g}"
     assert dict(report.rows())["W2 distance"].startswith(start)
 
 
@@ -202,6 +204,12 @@ def report(solver: str = "midpoint", **entries: Any) -> Report:
 
 WIDE = {"distance_lower_bound": 6.0, "distance_upper_bound": 18.0}
 UNCONVERGED = {"converged": False}
+GROWING = {
+    "cost": 3.0,
+    "cost_lower_bound": 2.99,
+    "cost_upper_bound": 3.0,
+    "transported_share": 0.8,
+}
 
 
 @pytest.mark.parametrize(
@@ -233,7 +241,12 @@ def test_headline(entries, headline):
         ({"mismatch": 0.09}, "The densities pushed from both ends differ by 9 % halfway."),
         ({"in_distribution": False}, "The pair differs from the training data of the network."),
         ({"info": {"plan entries": 9}}, "The frames between the ends are grainy."),
-        ({"target_mass": 3.0}, "The target has 3 times the mass of the source"),
+        (
+            {"target_mass": 3.0},
+            "The target has 3 times the mass of the source; both are normalised.",
+        ),
+        (GROWING | {"target_mass": 3.0}, "source; the total grows along the path."),
+        (GROWING | {"target_mass": 0.91}, "source; the total shrinks along the path."),
         ({"discontinuous_mass": 0.12}, "The map is discontinuous: 12 % of the mass"),
         ({"solver": "monge-ampere"}, "The residual of the Monge–Ampère equation"),
     ],
@@ -241,6 +254,16 @@ def test_headline(entries, headline):
 def test_sentences(entries, sentence):
     assert sentence in str(report(**entries).summary())
     assert sentence not in str(report().summary())
+
+
+def test_rows_round_bounds_outwards():
+    pair = {"distance_lower_bound": 2.22987, "distance_upper_bound": 2.25012}
+    rows = dict(report(**pair | {"distance": 2.24}).rows())
+    assert (rows["W2 at least"], rows["W2 at most"]) == ("2.229", "2.251")
+    assert dict(report(**pair).rows())["W2 distance"] == "between 2.229 and 2.251"
+    cost = GROWING | {"cost_lower_bound": [1.99996, None], "cost_upper_bound": [2.00011, None]}
+    rows = dict(report(**cost | {"mass_error": [0.0, 0.0]}).rows())
+    assert (rows["cost at least"], rows["cost at most"]) == ("1.999, –", "2.001, –")
 
 
 @pytest.mark.parametrize(
@@ -256,7 +279,8 @@ def test_sentences(entries, sentence):
         ({"solver": "schrodinger", "blur": 20.0}, "a smaller epsilon"),
         ({"solver": "schrodinger", "blur": 3.0, "distance_uncertainty": 1.5}, "a smaller epsilon"),
         ({"solver": "linear-program", "blur": 20.0}, "a larger max_cells"),
-        ({"solver": "linear-program", "info": {"plan entries": 9}}, "for smooth frames"),
+        ({"solver": "linear-program", "info": {"plan entries": 9}}, None),
+        ({"solver": "back-and-forth", "info": UNCONVERGED | {"stagnated": True}}, "'midpoint'"),
         ({"solver": "another-package", "dimension": 4}, "'linear-program'"),
         ({"solver": "monge-ampere"}, None),
     ],
@@ -266,6 +290,68 @@ def test_at_most_one_recommendation(entries, advice):
     sentences = [s for s in report(**entries).summary().sentences if s.startswith(verbs)]
     assert len(sentences) == (advice is not None)
     assert advice is None or advice in sentences[0]
+
+
+def _draw_atoms(shape, count: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.zeros(shape, dtype=torch.float64).flatten()
+    values[torch.randperm(len(values), generator=generator)[:count]] = 1.0
+    return values.reshape(shape)
+
+
+def _make_hard_pairs() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Return pairs on which `midpoint` does not converge, or hardly does."""
+    n, plane, generator = 48, (48, 48), torch.Generator().manual_seed(0)
+    noise = [torch.rand(plane, dtype=torch.float64, generator=generator) for _ in range(2)]
+    row, column, rows = (torch.zeros(plane, dtype=torch.float64) for _ in range(3))
+    row[10], column[:, 40], rows[5], rows[40] = 1.0, 1.0, 0.789, 0.211
+    board = torch.tensor([[(i + j) % 2.0 for j in range(20)] for i in range(20)])
+    islands = torch.zeros(2, n, n, dtype=torch.float64)
+    islands[:, :6, 18:30] = islands[:, 36:42, 18:30] = 1.0
+    islands[0, :6] *= 1.003
+    spikes = torch.where(noise[0] < 0.05, 1.0, 0.0)
+    return {
+        "a few atoms": (_draw_atoms(plane, 15, 0), _draw_atoms(plane, 15, 1)),
+        "many atoms": (_draw_atoms(plane, 200, 2), _draw_atoms(plane, 200, 3)),
+        "one atom": (_draw_atoms(plane, 1, 4), _draw_atoms(plane, 40, 5)),
+        "lines": (row, column),
+        "a row that splits": (row, rows),
+        "checkerboards": (board, 1 - board),
+        "islands": (islands[0], islands[1]),
+        "spikes": (spikes, spikes.roll(1, 0)),
+        "contrast": (noise[0] ** 30, noise[1] ** 30),
+        "atoms in 3D": (_draw_atoms((9, 9, 9), 12, 6), _draw_atoms((9, 9, 9), 12, 7)),
+    }
+
+
+def _follow_advice(ends: tuple[Density, ...]) -> Report:
+    """Return the report after at most four steps that follow the summary of `midpoint`."""
+    options: dict[str, Any] = {"solver": "midpoint"}
+    widths, tried = iter((1, 2, 4)), ends
+    for _ in range(5):
+        report = solve(*tried, **options)
+        advice = report.summary().sentences[-1]
+        if report._has_wide_bounds() and "linear-program" in advice:
+            assert options["solver"] == "midpoint"  # advice leads there once
+            options = {"solver": "linear-program", "coarsen": True}
+        elif "Blur" in advice:
+            width = next(widths)
+            tried = tuple(end.gaussian_blur(width) for end in ends)
+        else:
+            return report
+    return report
+
+
+@pytest.mark.filterwarnings("ignore::geonet.errors.ConvergenceWarning")
+@pytest.mark.parametrize("name", _make_hard_pairs())
+def test_advice_leads_to_an_answer(name):
+    pair = _make_hard_pairs()[name]
+    report = _follow_advice(tuple(Density(values, Grid(values.shape)) for values in pair))
+    assert report.distance_upper_bound <= 1.1 * report.distance_lower_bound
+    if report.solver == "midpoint":
+        assert report.info["converged"] and report.error_estimate <= 0.05
+    else:
+        assert "midpoint" not in report.summary().sentences[-1]
 
 
 def test_a_batch_is_summarised_by_its_worst_pair():

@@ -64,7 +64,7 @@ def test_samples_outside_the_box():
     with pytest.raises(DensityError, match=r"2 of 3 points lie outside.*outside='drop'"):
         geonet.from_samples(points, grid)
     assert geonet.from_samples(points, grid, outside="drop").mass == pytest.approx(1 / 16)
-    with pytest.raises(DensityError, match="None of 1 points lies in the box"):
+    with pytest.raises(DensityError, match="No point of 1 lies in the box"):
         geonet.from_samples(points[1:2], grid, outside="drop")
     with pytest.raises(InputError, match="outside is 'clip'; give 'raise' or 'drop'"):
         geonet.from_samples(points, grid, outside="clip")  # type: ignore[arg-type]
@@ -202,3 +202,19 @@ def test_samples_follow_the_density(d):
     expected = shares(density)
     noise = (expected * (1 - expected) / count).sqrt()
     assert bool(((shares(histogram(samples, density.grid)) - expected).abs() < 5 * noise).all())
+
+
+@pytest.mark.parametrize("kernel", ["cell", "linear"])
+def test_positions_wrap_around_periodic_axes(kernel):
+    grid = Grid((4, 5), 0, (2, 5), periodic=(True, False))
+    points = RNG.random((50, 2)) * [2, 5]
+    turns = RNG.integers(-3, 4, 50)[:, None] * [2, 0]
+    half, above, away = (np.array(step) for step in ([0.5, 0], [0, 3], [9, 3]))
+    here = geonet.from_samples(points, grid, kernel=kernel)
+    assert np.allclose(geonet.from_samples(points + turns, grid, kernel=kernel), here)
+    shifted = geonet.from_samples(points + half, grid, kernel=kernel)
+    assert np.allclose(shifted.values, np.roll(here.values, 1, 0))
+    with pytest.raises(DensityError, match="outside the box"):
+        geonet.from_samples(points + above, grid, kernel=kernel)
+    dropped = geonet.from_samples(points + away, grid, outside="drop", kernel=kernel)
+    assert dropped.mass < here.mass

@@ -116,6 +116,69 @@ def test_images(tmp_path):
     assert float(path.distance) == pytest.approx(first, abs=1e-4)
 
 
+def test_barycenters(tmp_path):
+    printed = run("barycenters", tmp_path)
+    (gap,) = find_numbers(r"gap ([\d.]+)%", printed)
+    assert gap < 5
+    sharp, blurred = find_numbers(r"concentration: ([\d.]+) .*, ([\d.]+) \(mean", printed)
+    assert sharp > 1.15 * blurred
+    centres = re.findall(r"mapped to \[([\d. ]+)\], centre of mass \[([\d. ]+)\]", printed)
+    for moved, own in centres:
+        assert np.allclose(np.fromstring(moved, sep=" "), np.fromstring(own, sep=" "), atol=0.01)
+    assert len(centres) == 4
+    (apart,) = find_numbers(r"and the barycenter: ([\d.]+)%", printed)
+    assert apart < 3
+    for name in ("mean.png", "table.png", "table.gif"):
+        assert read_width(tmp_path / name) > 200
+    assert "<!doctype html>" in (tmp_path / "table.html").read_text(encoding="utf-8")
+    assert geonet.load(tmp_path / "table.npz").shape == (5, 5)
+
+
+def test_unbalanced(tmp_path):
+    printed = run("unbalanced", tmp_path)
+    number = r" +([\d.]+)"
+    rows = {
+        name: find_numbers(rf"{name}{4 * number}%", printed)
+        for name in ("truth", "fade", "balanced", "hellinger", "wfr")
+    }
+    growing, decaying, appearing, _ = rows["truth"]
+    assert rows["hellinger"][0] == pytest.approx(growing, rel=0.01)
+    assert rows["balanced"][0] < 0.85 * growing and rows["balanced"][1] > 1.5 * decaying
+    assert rows["wfr"][2] == pytest.approx(appearing / 2, rel=0.02)  # t² of its mass at the end
+    assert max(rows["hellinger"][3], rows["wfr"][3]) < min(rows["fade"][3], rows["balanced"][3]) / 2
+    moving = re.findall(r"velocity \[([\d. ]+)\] km, growth rate (\S+), exact (\S+)\n", printed)
+    (expected,) = re.findall(r"expected velocity \[([\d. ]+)\]", printed)
+    expected = np.fromstring(expected, sep=" ")
+    for velocity, rate, exact in moving:
+        assert np.allclose(np.fromstring(velocity, sep=" "), expected, rtol=0.02)
+        assert float(rate) == pytest.approx(float(exact), rel=0.03)
+    assert len(moving) == 2
+    shares = [float(s) for s in re.findall(r"([\d.]+)% transported", printed)]
+    assert len(shares) == 7 and shares == sorted(shares)
+    (part,) = find_numbers(r"middle: ([\d.]+) of the whole", printed)
+    assert part == pytest.approx(0.5, abs=0.005)
+    assert read_width(tmp_path / "showers.png") > 300
+    assert float(geonet.load(tmp_path / "showers.npz").density(1).mass) == pytest.approx(
+        2.8, rel=1e-4
+    )
+
+
+def test_periodic(tmp_path):
+    printed = run("periodic", tmp_path)
+    circle, line = find_numbers(r"W2 = ([\d.]+)° on the circle, ([\d.]+)° on a line", printed)
+    assert circle == pytest.approx(70, abs=1) and line > 3 * circle
+    (turned,) = re.findall(r"from 340°: 340°, (.*)°\n", printed)
+    assert np.allclose([float(part) for part in turned.split("°, ")], (358, 15, 33, 50), atol=2)
+    (mean,) = find_numbers(r"blows from ([\d.]+)°", printed)
+    assert mean == pytest.approx(5, abs=1)
+    across, around = find_numbers(r"W2 = ([\d.]+)° across .*, ([\d.]+)° with walls", printed)
+    assert across == pytest.approx((40**2 + 10**2 + 2 * 2**2) ** 0.5, rel=0.002)
+    assert around > 300
+    periodic, walls = find_numbers(r"periodic: ([\d.]+)%(?s:.*)walls: ([\d.]+)%", printed)
+    assert periodic < 3 and walls > 150
+    assert read_width(tmp_path / "date-line.png") > 300
+
+
 def test_histograms_in_time(tmp_path):
     printed = run("histograms_in_time", tmp_path)
     moved, faded = find_numbers(r"snapshots: (\d+)% moved, (\d+)% faded", printed)
@@ -179,11 +242,15 @@ def test_radar(tmp_path):
         for line in printed.splitlines()
         if line.count(" %") == 5
     }
-    assert rows["truth"][0] == 0 and rows["truth"][1] == rows["truth"][4] == 100
-    assert rows["geodesic"][0] < rows["fade"][0] / 3
-    assert rows["geodesic"][4] > rows["fade"][4]  # it is sharper
-    assert abs(rows["geodesic"][1] - 100) < 1
-    assert ("advection" in rows) == (find_spec("pysteps") is not None)
+    assert rows["truth"][0] == 0 and rows["truth"][1:] == [100] * 4
+    assert rows["motion"][0] < rows["fade"][0] / 3
+    assert rows["motion"][0] < rows["geodesic"][0]
+    assert rows["motion"][1] > rows["fade"][1]  # more hits at high rates
+    assert abs(rows["motion"][4] - 100) < abs(rows["fade"][4] - 100)  # it is sharper
+    assert abs(rows["motion"][2] - 100) < 1
+    assert ("pysteps" in rows) == (find_spec("pysteps") is not None)
+    last, nowcast = find_numbers(r"and the nowcast: ([\d.]+) % ([\d.]+) %", printed)
+    assert nowcast < last / 2
     north, east = find_numbers(
         r"'velocity_y': '([\d.]+) km s-1', 'velocity_x': '([\d.]+) km s", printed
     )

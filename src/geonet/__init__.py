@@ -14,7 +14,9 @@ from geonet._utils import VERSION, import_object
 if TYPE_CHECKING:
     from geonet._progress import progress_callback
     from geonet.api import geodesic, list_solvers, load, solver
+    from geonet.barycenters import Barycenter, Barycenters, barycenter
     from geonet.density import Density
+    from geonet.distances import PairwiseDistances, distance, pairwise_distances
     from geonet.grid import Grid
     from geonet.io import from_image, read
     from geonet.mixture import GaussianMixture
@@ -26,17 +28,23 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 __all__ = [
+    "Barycenter",
+    "Barycenters",
     "Density",
     "GaussianMixture",
     "Geodesic",
     "Grid",
+    "PairwiseDistances",
     "Solver",
+    "barycenter",
+    "distance",
     "from_function",
     "from_image",
     "from_samples",
     "geodesic",
     "list_solvers",
     "load",
+    "pairwise_distances",
     "progress_callback",
     "read",
     "register",
@@ -45,6 +53,8 @@ __all__ = [
 
 _HOMES = {
     "geonet.api": ("geodesic", "list_solvers", "load", "solver"),
+    "geonet.barycenters": ("Barycenter", "Barycenters", "barycenter"),
+    "geonet.distances": ("PairwiseDistances", "distance", "pairwise_distances"),
     "geonet.paths": ("Geodesic",),
     "geonet.density": ("Density",),
     "geonet.mixture": ("GaussianMixture",),
@@ -56,7 +66,7 @@ _HOMES = {
     "geonet.solvers.registry": ("register",),
 }
 
-_PACKAGES = ("errors", "evaluation", "metrics", "onnx", "plotting", "training")
+_PACKAGES = ("colours", "errors", "evaluation", "metrics", "onnx", "plotting", "training")
 
 
 def __getattr__(name: str) -> Any:

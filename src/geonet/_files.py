@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from glob import glob
 from pathlib import Path
 from threading import get_ident
 from typing import IO
 
 import numpy as np
-from PIL import UnidentifiedImageError
 
 from geonet.errors import FileError, GeonetError
 
+IMAGE_SUFFIXES = tuple(f".{s}" for s in "png jpg jpeg gif bmp tif tiff webp pgm ppm".split())  # noqa: SIM905
+READABLE_SUFFIXES = (*IMAGE_SUFFIXES, ".npy", ".npz", ".csv")
 MAX_COMPRESSION = 1032  # largest ratio that deflate can reach
 
 
@@ -42,6 +44,50 @@ def ensure_dir(folder: Path) -> Path:
     except OSError as error:
         raise FileError(f"Cannot create the folder {folder}: {error.strerror}.") from error
     return folder
+
+
+def expand_files(
+    names: Iterable[str | Path],
+    suffixes: Sequence[str],
+    is_store: Callable[[Path], bool] | None = None,
+) -> list[Path]:
+    """Return the files of a list of files, folders and patterns, each of them once.
+
+    Args:
+        names: a folder stands for the files in it that have one of the suffixes, and a pattern for
+            those that match it, both in the order of their names.
+        suffixes: the suffixes, in lower case.
+        is_store: decides whether a folder counts as one file.
+    """
+    found = [file for name in names for file in _expand(Path(name), suffixes, is_store)]
+    if not found:
+        raise FileError("No file is given; give one or more.")
+    return list(dict.fromkeys(found))
+
+
+def _expand(
+    path: Path, suffixes: Sequence[str], is_store: Callable[[Path], bool] | None
+) -> list[Path]:
+    if path.is_dir() and not (is_store is not None and is_store(path)):
+        found = sorted(
+            file
+            for file in path.iterdir()
+            if file.name.lower().endswith(tuple(suffixes)) and not file.name.startswith(".")
+        )
+        if not found:
+            raise FileError(
+                f"The folder {path} holds no file whose name ends in {', '.join(suffixes)}; "
+                "give another folder."
+            )
+        return found
+    if path.exists() or not any(sign in str(path) for sign in "*?["):
+        if not path.exists():
+            raise FileError(f"There is no file {path}; check the path.")
+        return [path]
+    found = [Path(name) for name in sorted(glob(str(path)))]
+    if not found:
+        raise FileError(f"No file matches {path}; check the pattern.")
+    return found
 
 
 @contextmanager
@@ -112,7 +158,7 @@ def read_npy(stream: IO[bytes], size: int) -> np.ndarray:
 
 def _cause(error: Exception) -> str:
     """Return the message of a decoder in one line."""
-    if isinstance(error, UnidentifiedImageError):
+    if type(error).__name__ == "UnidentifiedImageError":  # Pillow is imported by its users only
         return "no known format"
     message = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(message.split()).rstrip(".")
@@ -128,4 +174,4 @@ def _check_file(file: Path) -> None:
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise FileError(f"Cannot open {file}: {error}; check path and permissions.") from error
     if size == 0 and file.is_file():
-        raise FileError(f"{file} is empty; write it again.")
+        raise FileError(f"{file} is empty; give another file.")

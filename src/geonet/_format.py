@@ -5,6 +5,11 @@ from __future__ import annotations
 import math
 
 
+def choose_verb(count: int, one: str, many: str) -> str:
+    """Return the form of a verb for a number of things: "1 of 9 values is", "2 of 9 values are"."""
+    return one if count == 1 else many
+
+
 def format_percent(share: float) -> str:
     """Return a share in percent with two digits at most and no exponent: "160 %", "0.081 %"."""
     return f"{_without_exponent(100 * share, 2)} %"
@@ -30,7 +35,7 @@ def format_number(value: float, digits: int = 4) -> str:
     if rounded == 0 or 1e-4 <= rounded < 1e6 or not math.isfinite(value):
         return _without_exponent(value, digits)
     mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
-    return f"{_strip_zeros(mantissa)}e{int(power)}"
+    return f"{strip_zeros(mantissa)}e{int(power)}"
 
 
 def _without_exponent(value: float, digits: int) -> str:
@@ -38,10 +43,10 @@ def _without_exponent(value: float, digits: int) -> str:
         return f"{value + 0.0:g}"  # not "-0"
     rounded = float(f"{value:.{digits - 1}e}")
     exponent = math.floor(math.log10(abs(rounded)))
-    return _strip_zeros(f"{rounded:.{max(digits - 1 - exponent, 0)}f}")
+    return strip_zeros(f"{rounded:.{max(digits - 1 - exponent, 0)}f}")
 
 
-def _strip_zeros(text: str) -> str:
+def strip_zeros(text: str) -> str:
     """Return a number without the zeros at the end of its fraction."""
     return text.rstrip("0").rstrip(".") if "." in text else text
 

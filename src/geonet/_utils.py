@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 
 from geonet._validation import check_instance
+from geonet.errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +24,25 @@ def import_object(location: str) -> Any:
     """Return the object at "module:attribute"."""
     module, attribute = location.split(":")
     return getattr(import_module(module), attribute)
+
+
+def check_installed(feature: str, modules: Sequence[str], extra: str) -> None:
+    """Raise InputError if a module of an optional dependency is not installed.
+
+    Args:
+        feature: what needs the modules, for the message.
+        modules: names of the modules.
+        extra: the extra of the distribution that installs them.
+    """
+    for module in modules:
+        try:
+            import_module(module)
+        except ImportError as error:
+            missing = (getattr(error, "name", None) or module).partition(".")[0]
+            raise InputError(
+                f"{feature} needs {missing}, which is not installed; "
+                f"install it: pip install 'geonet-ot[{extra}]'."
+            ) from error
 
 
 class _WarningFilter:
@@ -58,6 +79,24 @@ _warning_filter = _WarningFilter()
 def suppress_warnings() -> _WarningFilter:
     """Return a context in which warnings of Pillow and POT, and deprecations, are hidden."""
     return _warning_filter
+
+
+_pair_label: ContextVar[str | None] = ContextVar("pair_label", default=None)
+
+
+@contextmanager
+def label_pair(label: str) -> Iterator[None]:
+    """Name the pair that is solved meanwhile, for warnings of the current thread."""
+    token = _pair_label.set(label)
+    try:
+        yield
+    finally:
+        _pair_label.reset(token)
+
+
+def pair_label() -> str | None:
+    """Return the name of the pair that is solved, such as "rain at time 0 to rain at time 1"."""
+    return _pair_label.get()
 
 
 def user_stacklevel() -> int:

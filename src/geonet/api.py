@@ -9,7 +9,6 @@ from geonet._validation import as_path, short_repr
 from geonet.density import Density
 from geonet.errors import InputError, SolverError
 from geonet.grid import Grid, check_grid
-from geonet.io import load_geodesic
 from geonet.mixture import End, GaussianMixture
 from geonet.paths import Geodesic
 from geonet.solvers.base import MixtureSolver, Solver
@@ -26,12 +25,24 @@ def geodesic(
 ) -> Geodesic:
     """Return the W2 geodesic from `source` to `target`.
 
+    Without `reach`, the normalised densities are connected and all mass moves. Along periodic axes
+    of the grid it moves the shorter way round.
+
     Args:
         source: μ_0, one density or a batch.
         target: μ_1, on the same grid.
         solver: a name (see `list_solvers`), a trained model's file (*.safetensors), or a `Solver`.
         grid: grid on which Gaussian mixtures are evaluated; not needed for densities.
-        **options: options of the named solver, such as `floor=0.01` for "monge-ampere".
+        **options: options of the named solver, such as `floor=0.01` for "monge-ampere". Options of
+            "auto" and "midpoint" are, among others:
+
+            - `reach`: length over which mass moves, in units of the grid, for densities of unequal
+              mass, which count as given; the rest grows or fades. The path then also has `cost`,
+              `cost_bounds`, `transported_share` and `growth_rate`.
+            - `growth`: with a reach, "hellinger" (Gaussian–Hellinger transport, the default) or
+              "wfr" (geodesics of the Wasserstein–Fisher–Rao metric).
+            - `tolerance`: share of the mass that may remain unbalanced.
+            - `time_limit`: seconds for each pair.
     """
     if grid is not None:
         check_grid(grid)
@@ -64,11 +75,17 @@ def list_solvers() -> dict[str, str]:
     return lines
 
 
-def load(file: str | Path) -> Geodesic:
-    """Return the path that `path.save(file)` wrote; its results are NumPy arrays."""
+def load(file: str | Path) -> Any:
+    """Return the `Geodesic`, `Barycenter` or `Barycenters` that `save` wrote.
+
+    Its results are NumPy arrays.
+    """
     path = as_path(file)
+    from geonet.barycenters import restore  # these two take long to import
+    from geonet.io import load_saved
+
     import_all_solvers()  # the import of its module registers a kind of path
-    return load_geodesic(path)
+    return load_saved(path, {"barycenter": restore, "barycenters": restore})
 
 
 def _on_grid(end: End, grid: Grid | None, solver: Solver) -> Density:

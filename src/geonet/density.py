@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike, DTypeLike
 from torch import Tensor
 
+from geonet._format import choose_verb
 from geonet._utils import import_object
 from geonet._validation import as_number, check_choice, check_index, check_instance, short_repr
 from geonet.errors import DensityError, GridError
@@ -37,13 +38,13 @@ class Density:
 
     Args:
         values: (batch?, times?, *grid.shape), non-negative, of any mass.
-        grid: where the values live.
+        grid: the cells of the values.
         missing: treatment of cells without a value (NaN, `nodata`, masked in a NumPy masked array):
             "raise" an error, "exclude" them, which leaves them empty, or fill them with a number.
         nodata: a number that marks cells without a value, such as -9999.
 
     Attributes:
-        grid: where the values live.
+        grid: the cells of the values.
         tensor: the values as a torch tensor.
         is_torch: whether results are torch tensors.
         mass_tensor: the mass that was given, (batch?, times?), a float64 tensor.
@@ -82,7 +83,7 @@ class Density:
 
         Args:
             values: (batch?, times?, *grid.shape), of mass one but for errors.
-            grid: where they live.
+            grid: the cells of the values.
             mass: the mass in the user's units, (batch?, times?); one by default.
             is_torch: whether results are torch tensors.
         """
@@ -142,7 +143,8 @@ class Density:
     def at(self, points: ArrayLike | Tensor) -> Array:
         """Return the values (batch?, times?, ...) at points (..., d).
 
-        They are cubic between the cells of the box; exact and anywhere for mixtures.
+        They are cubic between the cells of the box; exact and anywhere for mixtures. Points are
+        taken modulo the length of a periodic axis.
         """
         points = as_points(points, self.grid.dimension)
         values = self._at(points.reshape(-1, self.grid.dimension))
@@ -180,8 +182,9 @@ class Density:
         return self._with_values(mixed, self.grid)
 
     def gaussian_blur(self, cells: float) -> Density:
-        """Return the density after a Gaussian blur with reflecting walls, which keeps the mass.
+        """Return the density after a Gaussian blur, which keeps the mass.
 
+        Walls reflect it, and it wraps around periodic axes.
         It suits counts and noise, whose detail of the size of a cell has no meaning.
 
         Args:
@@ -194,8 +197,9 @@ class Density:
         if width == 0:
             return self
         values = self.tensor
-        for axis in range(-self.grid.dimension, 0):
-            values = gaussian_blur(values.movedim(axis, -1), width).movedim(-1, axis)
+        for axis, wraps in enumerate(self.grid.periodic, start=-self.grid.dimension):
+            columns = values.movedim(axis, -1)
+            values = gaussian_blur(columns, width, periodic=wraps).movedim(-1, axis)
         return self._with_values(values, self.grid)
 
     def mean(self) -> Array:
@@ -249,7 +253,7 @@ class Density:
     def _at(self, points: Tensor) -> Tensor:
         """Return the values (batch?, times?, N) at points (N, d)."""
         if self.mixture is not None:
-            return self.mixture._pdf(points) / self.mass_tensor[..., None]
+            return self.mixture._pdf_on(self.grid, points) / self.mass_tensor[..., None]
         return CubicSpline(self.tensor, self.grid)(clip_to_box(points, self.grid))
 
     def _with_values(self, values: Tensor, grid: Grid) -> Density:
@@ -309,7 +313,9 @@ def as_tensor(values: ArrayLike | Tensor) -> Tensor:
         try:
             array = np.asarray(values)
         except ValueError as error:  # rows of different lengths
-            raise DensityError(f"Values are not an array ({error}); give equal rows.") from error
+            raise DensityError(
+                f"The values are not an array ({error}); give rows of equal length."
+            ) from error
         if array.dtype.kind not in "biuf":
             raise DensityError(
                 f"{short_repr(values)} has the type {array.dtype}; give real numbers."
@@ -345,14 +351,19 @@ def as_points(points: ArrayLike | Tensor, dimension: int) -> Tensor:
 
 
 def clip_to_box(points: Tensor, grid: Grid) -> Tensor:
-    """Return points moved onto the box if rounding put them outside; raise if they are farther."""
+    """Return points moved onto the box if rounding put them outside; raise if they are farther.
+
+    Along periodic axes they are wrapped.
+    """
+    points = grid.wrap(points)
     lower, upper = grid.lower_tensor, grid.upper_tensor
     slack = 1e-9 * (upper - lower)
     outside = ((points < lower - slack) | (points > upper + slack)).any(-1)
     if bool(outside.any()):
+        count = int(outside.sum())
         raise GridError(
-            f"{int(outside.sum())} of {outside.numel()} points lie outside the box of {grid}; "
-            "give points inside."
+            f"{count} of {outside.numel()} points {choose_verb(count, 'lies', 'lie')} outside the "
+            f"box of {grid}; give points inside."
         )
     return points.clamp(lower, upper)
 
@@ -388,8 +399,8 @@ def _fill_missing(values: ArrayLike | Tensor, missing: Missing, nodata: float | 
     count = int(is_missing.sum())
     if count and fill is None:
         raise DensityError(
-            f"{count} of {tensor.numel()} cells have no value; give missing='exclude' to leave "
-            "them empty, or a number to fill them with."
+            f"{count} of {tensor.numel()} cells {choose_verb(count, 'has', 'have')} no value; give "
+            "missing='exclude' to leave such cells empty, or missing=0 to fill them."
         )
     return torch.where(is_missing, fill or 0.0, tensor) if count else tensor
 
@@ -410,8 +421,9 @@ def _check_unmasked(values: ArrayLike) -> None:
     masked = sum(int(np.ma.count_masked(part)) for part in parts if np.ma.isMaskedArray(part))
     if masked:
         raise DensityError(
-            f"{masked} numbers are masked, which only the values of a Density may be; "
-            "remove them, or join masked arrays with np.ma.stack."
+            f"{masked} {choose_verb(masked, 'number is', 'numbers are')} masked, and only "
+            "values of a Density may be masked; remove the mask, or join masked arrays with "
+            "np.ma.stack."
         )
 
 
@@ -461,13 +473,14 @@ def _check_shape(values: Tensor, grid: Grid) -> None:
 
 def _check_values(values: Tensor) -> None:
     for is_bad, name, remedy in (
-        (torch.isnan(values), "NaN", "fill them, or give missing='exclude' to leave them empty"),
-        (torch.isinf(values), "infinite", "fill or remove them first"),
-        (values < 0, "negative", "clip them at zero if they are noise; nodata marks missing cells"),
+        (torch.isnan(values), "NaN", "fill the gaps, or leave them empty with missing='exclude'"),
+        (torch.isinf(values), "infinite", "replace every infinite value first"),
+        (values < 0, "negative", "clip noise at zero, or mark missing cells with nodata"),
     ):
         count = int(is_bad.sum())
         if count:
-            raise DensityError(f"{count} of {values.numel()} values are {name}; {remedy}.")
+            verb = choose_verb(count, "is", "are")
+            raise DensityError(f"{count} of {values.numel()} values {verb} {name}; {remedy}.")
 
 
 def _name_first(is_bad: Tensor) -> str:

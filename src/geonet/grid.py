@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeVar, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,12 +31,16 @@ class Grid:
         orientation: how pictures show two of its axes. "image": the first down and the second to
             the right, as `imshow` shows an array. "plane": the first to the right and the second
             upwards, as a scatter plot shows x and y. Grids that differ in this alone are equal.
+        periodic: for each axis whether its two faces are one and the same, as for angles or
+            longitudes; one flag serves every axis. The other axes have walls. Distances along a
+            periodic axis are the shorter way round, and positions are taken modulo its length.
     """
 
     shape: tuple[int, ...]
     lower: tuple[float, ...]
     upper: tuple[float, ...]
     orientation: Orientation = field(default="image", compare=False)
+    periodic: tuple[bool, ...] = ()
 
     def __init__(
         self,
@@ -43,6 +48,7 @@ class Grid:
         lower: float | Sequence[float] = 0.0,
         upper: float | Sequence[float] = 1.0,
         orientation: Orientation = "image",
+        periodic: bool | Sequence[bool] = False,
     ):
         cells = _parse_shape(shape)
         low = _parse_corner(lower, len(cells), "lower")
@@ -64,6 +70,7 @@ class Grid:
         object.__setattr__(self, "lower", low)
         object.__setattr__(self, "upper", high)
         object.__setattr__(self, "orientation", orientation)
+        object.__setattr__(self, "periodic", _parse_periodic(periodic, len(cells)))
 
     @cached_property
     def dimension(self) -> int:
@@ -100,6 +107,11 @@ class Grid:
         """Volume of the box."""
         return math.prod(self.lengths)
 
+    @cached_property
+    def is_periodic(self) -> bool:
+        """True if any axis is periodic."""
+        return any(self.periodic)
+
     def axes(self) -> list[Tensor]:
         """Return the cell centres along each axis: d tensors (n_i,), float64."""
         return [
@@ -132,12 +144,31 @@ class Grid:
         """Return a grid with other cells on the same box; one number serves every axis."""
         if is_number(shape):
             shape = _parse_shape(shape) * self.dimension
-        return Grid(shape, self.lower, self.upper, self.orientation)
+        return Grid(shape, self.lower, self.upper, self.orientation, self.periodic)
+
+    def wrap(self, points: Tensor) -> Tensor:
+        """Return points (..., d) moved into the box by whole periods along the periodic axes.
+
+        Other coordinates, and points that are inside, do not change.
+        """
+        if not self.is_periodic:
+            return points
+        sides = torch.tensor(self.lengths, dtype=torch.float64)
+        periods = ((points.detach() - self.lower_tensor) / sides).floor()
+        return points - sides * torch.where(torch.tensor(self.periodic), periods, 0.0)
+
+    def shorten(self, displacements: Tensor) -> Tensor:
+        """Return displacements (..., d) less whole periods: the shorter way round periodic axes."""
+        if not self.is_periodic:
+            return displacements
+        sides = torch.tensor(self.lengths, dtype=torch.float64)
+        periods = (displacements.detach() / sides).round()
+        return displacements - sides * torch.where(torch.tensor(self.periodic), periods, 0.0)
 
     def same_box(self, other: Grid) -> bool:
-        """Return whether the two grids cover the same box, up to rounding."""
+        """Return whether the grids have the same box and periodic axes, up to rounding."""
         check_grid(other, "other")
-        if self.dimension != other.dimension:
+        if self.dimension != other.dimension or self.periodic != other.periodic:
             return False
         return all(
             abs(a - b) <= 1e-9 * length
@@ -148,7 +179,13 @@ class Grid:
     def __str__(self) -> str:
         cells = "×".join(str(n) for n in self.shape)
         sides = zip(self.lower, self.upper, strict=True)
-        return f"{cells} cells on {'×'.join(f'[{a:g}, {b:g}]' for a, b in sides)}"
+        text = f"{cells} cells on {'×'.join(f'[{a:g}, {b:g}]' for a, b in sides)}"
+        if not self.is_periodic:
+            return text
+        axes = [str(axis) for axis, flag in enumerate(self.periodic) if flag]
+        if len(axes) == self.dimension:
+            return f"{text}, periodic"
+        return f"{text}, periodic along axis {' and '.join(axes)}"
 
 
 def check_grid(grid: Grid, name: str = "grid") -> None:
@@ -187,6 +224,29 @@ def _parse_corner(corner: Any, dimension: int, name: str) -> tuple[float, ...]:
     return values
 
 
+def _parse_periodic(periodic: Any, dimension: int) -> tuple[bool, ...]:
+    try:
+        flags = (periodic,) * dimension if _is_flag(periodic) else tuple(periodic)
+    except (TypeError, GeonetError) as error:
+        raise GridError(
+            f"periodic is {short_repr(periodic)}; give True, False or one of them per axis."
+        ) from error
+    if isinstance(periodic, str) or not all(map(_is_flag, flags)):
+        raise GridError(
+            f"periodic is {short_repr(periodic)}; give True, False or one of them per axis."
+        )
+    if len(flags) != dimension:
+        raise GridError(
+            f"periodic has {len(flags)} entries but the grid has {dimension} axes; "
+            "give one flag for all axes or one per axis."
+        )
+    return tuple(bool(flag) for flag in flags)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool | np.bool_)
+
+
 Number = TypeVar("Number", float, Tensor)
 
 
@@ -211,7 +271,7 @@ class UnitBox:
     @property
     def cells(self) -> Grid:
         """The grid's cells in the cube."""
-        return Grid(self.grid.shape, 0.0, self.sides)
+        return Grid(self.grid.shape, 0.0, self.sides, periodic=self.grid.periodic)
 
     @property
     def cube(self) -> Grid:

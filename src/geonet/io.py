@@ -7,28 +7,31 @@ axes.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
 from torch import Tensor
 
 from geonet._files import (
-    MAX_COMPRESSION,
+    IMAGE_SUFFIXES,
+    READABLE_SUFFIXES,
     atomic_write,
     open_npz,
     read_arrays,
     read_npy,
     wrap_read_errors,
 )
-from geonet._utils import suppress_warnings
+from geonet._format import choose_verb
+from geonet._images import Picture, read_picture
 from geonet._validation import check_choice, check_flag, short_repr
 from geonet.density import MASSES, Density, Mass, Missing, as_tensor, check_nodata, nodata_mask
 from geonet.errors import FileError, InputError
@@ -37,12 +40,12 @@ from geonet.mixture import GaussianMixture
 from geonet.paths import Geodesic, Times, check_times
 from geonet.samples import Outside, from_samples
 
-IMAGE_SUFFIXES = tuple(f".{s}" for s in "png jpg jpeg gif bmp tif tiff webp pgm ppm".split())  # noqa: SIM905
-IMAGE_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # EPS would run code
 COORDINATES = ("x", "y", "z")
+WEIGHT = "weight"  # name of a column of a point cloud
 
 Corner = float | list[float]
 Kind = Literal["points", "values"]
+Restore = Callable[[dict[str, Any], dict[str, np.ndarray]], Any]
 
 
 def from_image(
@@ -55,6 +58,8 @@ def from_image(
 
     It reads the luminance of colours. A transparent pixel holds no mass, with or without `invert`.
     It takes the first frame of an animation, and applies the orientation that a camera recorded.
+    A TIFF with several pages is a volume (pages, height, width). If a TIFF of ImageJ or OME has
+    voxel sizes, they give the box. Both need the extra `tiff`.
 
     Args:
         file: PNG, JPEG, GIF, BMP, TIFF, WEBP or PPM, with 8 or 16 bits per channel.
@@ -63,11 +68,10 @@ def from_image(
         nodata: the value that marks pixels without data, in the units of the file: 0 to 255 with
             8 bits, and in a colour image the value of all three colours.
     """
-    path = _to_path(file)
+    path = to_path(file)
     check_flag(invert, "invert")
     check_nodata(nodata)
-    contents = FileContents(path, _read_image(path, invert, nodata), ("values",))
-    return contents.density(missing=missing)
+    return _parse_image(path, invert, nodata).density(missing=missing)
 
 
 def read(
@@ -77,13 +81,17 @@ def read(
     missing: Missing = "raise",
     nodata: float | None = None,
     outside: Outside = "raise",
+    columns: Sequence[str] | None = None,
 ) -> Density:
     """Read a density from a file, by its suffix. Every failure is a `FileError` with its name.
 
     * images: see `from_image`;
     * .npy: values (n_1, ..., n_d), one to three axes;
-    * .npz: an array `values` with optional corners `lower` and `upper` of the box, or one array;
-    * .csv with a header `x[,y[,z]][,weight]`: a point cloud, counted on `grid`, which it needs;
+    * .npz: an array `values` with optional corners `lower` and `upper` of the box and flags
+      `periodic` of its axes, or one array;
+    * .csv with a header: a point cloud, counted on `grid`, which it needs. Its coordinates are the
+      columns x, y and z or, if there is no x, up to three columns of any names; a column `weight`
+      has the weights of the points;
     * .csv without header: a table of values, rows along axis 0; one row or one column is 1D.
 
     A table of two or three columns and more rows than columns, in a csv without header or in an
@@ -92,34 +100,43 @@ def read(
 
     Args:
         file: the file to read.
-        grid: where the values live; by default the file's box or, if it has none, a box with
+        grid: the cells of the values; by default the file's box or, if it has none, a box with
             longest side 1.
         kind: "values" of cells, or "points", a row for each and a column for each coordinate.
         missing: treatment of cells without a value (NaN or `nodata`), see `Density`.
         nodata: the number that marks cells without a value. For images see `from_image`.
         outside: treatment of points outside the grid's box: "raise" an error, or "drop" them.
+        columns: names of the coordinates of a csv with a header, in the order of the axes.
     """
     if grid is not None:
         check_grid(grid)
-    contents = parse_file(_to_path(file), nodata=nodata).with_kind(kind)
+    contents = parse_file(to_path(file), nodata=nodata, columns=columns).with_kind(kind)
     if contents.kind is None:
         raise FileError(f'{contents.ambiguity()}; give kind="points" or kind="values".')
     if nodata is not None and contents.kind == "points":
-        raise FileError(f"{contents.file} holds points, and nodata is for cells; leave it out.")
+        raise FileError(
+            f"{contents.file} contains points, and nodata marks cells; leave nodata out."
+        )
     return contents.density(grid, outside, missing)
 
 
-def parse_file(file: Path, invert: bool = False, nodata: float | None = None) -> FileContents:
+def parse_file(
+    file: Path,
+    invert: bool = False,
+    nodata: float | None = None,
+    columns: Sequence[str] | None = None,
+) -> FileContents:
     """Return the numbers of a file, by its suffix, before they are a density."""
     check_nodata(nodata)
     suffix = file.suffix.lower()
+    if columns is not None and suffix != ".csv":
+        raise FileError(f"{file} has no named columns, as a csv may have; leave columns out.")
     if suffix in IMAGE_SUFFIXES:
-        return FileContents(file, _read_image(file, invert, nodata), ("values",))
-    parsers = {".npy": _parse_npy, ".npz": _parse_npz, ".csv": _parse_csv}
+        return _parse_image(file, invert, nodata)
+    parsers = {".npy": _parse_npy, ".npz": _parse_npz, ".csv": partial(_parse_csv, columns=columns)}
     if suffix not in parsers:
         raise FileError(
-            f"{file} has the unknown suffix {suffix!r}; "
-            f"use one of {', '.join((*IMAGE_SUFFIXES, *parsers))}."
+            f"{file} has the unknown suffix {suffix!r}; use one of {', '.join(READABLE_SUFFIXES)}."
         )
     contents = parsers[suffix](file)
     numbers = contents.numbers
@@ -138,15 +155,21 @@ class FileContents:
         file: the file.
         numbers: values of cells (n_1, ..., n_d), masked if there are no data; or points, one a row.
         kinds: the possible meanings of the numbers, "points", "values" or both.
-        names: names of the columns, for points.
+        names: names of the coordinates, for points of a csv with a header.
+        has_weights: whether the last column holds weights of points.
         box: corners (lower, upper), or None if the file has none.
+        periodic: flags of the periodic axes, or one for all.
+        picture: the picture that gave the values, or None.
     """
 
     file: Path
     numbers: np.ndarray
     kinds: tuple[Kind, ...]
-    names: tuple[str, ...] = COORDINATES
+    names: tuple[str, ...] = ()
+    has_weights: bool = False
     box: tuple[Corner, Corner] | None = None
+    periodic: bool | tuple[bool, ...] = False
+    picture: Picture | None = None
 
     @property
     def kind(self) -> Kind | None:
@@ -192,7 +215,13 @@ class FileContents:
         except FileError:
             raise
         except InputError as error:
-            raise FileError(f"{self.file} does not hold a density: {error}") from error
+            hint = ""
+            if self.picture is not None and self.picture.is_ink and not self.numbers.any():
+                hint = (
+                    " Its visible pixels are black; invert=True, on the command line --invert, "
+                    "makes dark pixels hold the mass."
+                )
+            raise FileError(f"{self.file} does not hold a density: {error}{hint}") from error
 
     def values(self) -> np.ndarray:
         """Return (n_1, ..., n_d), masked if there are no data; one row or column of a csv is 1D."""
@@ -211,15 +240,14 @@ class FileContents:
         table = as_tensor(np.ma.getdata(self.numbers)).double()
         table = table[:, None] if table.ndim == 1 else table
         if not len(table):
-            raise FileError(f"{self.file} has no rows; write it again.")
+            raise FileError(f"{self.file} has no rows; give one row for each point.")
         bad = int((~torch.isfinite(table)).any(-1).sum())
         if bad:
             raise FileError(
-                f"{bad} of {len(table)} rows of {self.file} are NaN or infinite; remove them."
+                f"{bad} of {len(table)} rows of {self.file} {choose_verb(bad, 'has', 'have')} NaN "
+                "or infinite numbers; remove such rows."
             )
-        names = self.names[: table.shape[-1]]
-        axes = [names.index(name) for name in COORDINATES if name in names]
-        return table[:, axes], table[:, names.index("weight")] if "weight" in names else None
+        return (table[:, :-1], table[:, -1]) if self.has_weights else (table, None)
 
     def _count_points(self, grid: Grid | None, outside: Outside) -> Density:
         points, weights = self.points()
@@ -240,8 +268,17 @@ class FileContents:
     def _default_grid(self, shape: tuple[int, ...]) -> Grid:
         """Return equal cells on the file's box, or on a box whose longest side is 1."""
         if self.box is not None:
-            return Grid(shape, *self.box)
-        return Grid(shape, 0.0, [n / max(1, *shape) for n in shape])
+            return Grid(shape, *self.box, periodic=self.periodic)
+        return Grid(shape, 0.0, [n / max(1, *shape) for n in shape], periodic=self.periodic)
+
+
+def _parse_image(file: Path, invert: bool, nodata: float | None) -> FileContents:
+    picture = read_picture(file, invert, nodata)
+    box: tuple[Corner, Corner] | None = None
+    if picture.voxel is not None:
+        shape = picture.brightness.shape
+        box = 0.0, [n * size for n, size in zip(shape, picture.voxel, strict=True)]
+    return FileContents(file, picture.brightness, ("values",), box=box, picture=picture)
 
 
 def _infer_kinds(file: Path, numbers: np.ndarray) -> FileContents:
@@ -251,74 +288,14 @@ def _infer_kinds(file: Path, numbers: np.ndarray) -> FileContents:
     return FileContents(file, numbers, get_args(Kind) if may_be_points else ("values",))
 
 
-def _to_path(file: str | os.PathLike[str]) -> Path:
+def to_path(file: str | os.PathLike[str]) -> Path:
+    """Return a file name as a path; raise InputError for anything else."""
     if not isinstance(file, str | os.PathLike):
         raise InputError(
             f"The file is {short_repr(file)}; give the name of a file, or use "
             "geonet.Density(values, grid) for an array."
         )
     return Path(file)
-
-
-# ---- Images
-
-
-def _read_image(file: Path, invert: bool, nodata: float | None) -> np.ndarray:
-    """Return brightness (or darkness) in [0, 1] times opacity, (height, width)."""
-    with (
-        wrap_read_errors(file, "an image"),
-        suppress_warnings(),  # about metadata
-        Image.open(file, formats=IMAGE_FORMATS) as image,
-    ):
-        _check_pixels(image, file.stat().st_size)
-        grey, opacity = _grey_and_opacity(ImageOps.exif_transpose(image), nodata)
-    height, width = grey.shape
-    if min(width, height) < 2:
-        raise FileError(
-            f"{file} is {width}×{height} pixels; a density needs at least 2 pixels along each side."
-        )
-    return (1 - grey if invert else grey) * opacity
-
-
-def _check_pixels(image: Image.Image, size: int) -> None:
-    """Raise if there are more pixels than Pillow's limit, or than a PNG of `size` bytes can hold.
-
-    Pillow raises only above twice its limit. It allocates by the header; a byte holds eight pixels
-    at most before compression.
-    """
-    pixels, limit = image.width * image.height, Image.MAX_IMAGE_PIXELS
-    if limit is not None and pixels > limit:
-        raise Image.DecompressionBombError(
-            f"Image size ({pixels} pixels) exceeds Pillow's limit of {limit} pixels"
-        )
-    if image.format == "PNG" and pixels > 8 * MAX_COMPRESSION * size:
-        raise ValueError(f"its header says {pixels} pixels, more than there are")
-
-
-def _grey_and_opacity(
-    image: Image.Image, nodata: float | None
-) -> tuple[np.ndarray, np.ndarray | float]:
-    """Return luminance (height, width) in [0, 1], masked at `nodata`, and alpha in [0, 1]."""
-    if image.mode[0] in "IF":  # 16-bit or 32-bit integers, or floats: one channel, no alpha
-        levels = as_tensor(np.asarray(image)).double().numpy()
-        if nodata is not None:
-            levels = np.ma.masked_array(levels, nodata_mask(np.asarray(image), nodata))
-        white = 1.0 if image.mode == "F" else 65535.0
-        brightest = 0.0 if np.ma.getmaskarray(levels).all() else levels.max()
-        return levels / max(white, brightest), 1.0
-    channels = np.asarray(image.convert("RGBA"))
-    weights = (299, 587, 114)  # thousandths, ITU-R BT.601; integers keep white exactly 1
-    grey = np.zeros(channels.shape[:2])
-    for k, weight in enumerate(weights):  # one at a time, to save memory
-        grey += np.float64(weight) * channels[..., k]
-    if nodata is not None:
-        if nodata not in range(256):
-            raise InputError(
-                f"nodata is {nodata:g} and a pixel of 8 bits is an integer from 0 to 255; "
-                "give the value of pixels without data."
-            )
-        grey = np.ma.masked_array(grey, nodata_mask(channels[..., :3], nodata).all(-1))
-    return grey / (255 * sum(weights)), channels[..., 3] / 255
 
 
 # ---- NumPy files
@@ -348,11 +325,18 @@ def _parse_npz(file: Path) -> FileContents:
             return _infer_kinds(file, _explain_pickle(file, lambda: archive[names[0]]))
         values = _explain_pickle(file, lambda: archive["values"])
         if ("lower" in names) != ("upper" in names):
-            raise FileError(f"{file} has only one of 'lower' and 'upper'; give both or none.")
+            raise FileError(f"{file} has only one of 'lower' and 'upper'; give both or neither.")
         box = None
         if "lower" in names:
             box = _parse_corner(archive["lower"]), _parse_corner(archive["upper"])
-        return FileContents(file, values, ("values",), box=box)
+        periodic = _parse_flags(archive["periodic"]) if "periodic" in names else False
+        return FileContents(file, values, ("values",), box=box, periodic=periodic)
+
+
+def _parse_flags(flags: np.ndarray) -> bool | tuple[bool, ...]:
+    if flags.dtype.kind != "b" or flags.ndim > 1:
+        raise ValueError("its array 'periodic' does not hold one flag, or one per axis")
+    return tuple(flags.tolist()) if flags.ndim else bool(flags)
 
 
 def _parse_corner(corner: np.ndarray) -> Corner:
@@ -377,24 +361,60 @@ def _explain_pickle(file: Path, load: Callable[[], np.ndarray]) -> np.ndarray:
 # ---- Tables and point clouds
 
 
-def _parse_csv(file: Path) -> FileContents:
+def _parse_csv(file: Path, columns: Sequence[str] | None = None) -> FileContents:
     names, lines = _split_header(file)
     if names is None:
+        if columns is not None:
+            raise FileError(f"{file} has no header with names; leave columns out.")
         return _infer_kinds(file, _parse_rows(file, lines))
-    axes = [name for name in COORDINATES if name in names]
-    known = len(axes) + ("weight" in names)
-    if not axes or tuple(axes) != COORDINATES[: len(axes)] or known != len(names):
+    axes = _choose_columns(file, names, columns)
+    has_weights = WEIGHT in names
+    chosen = [names.index(name) for name in (*axes, *((WEIGHT,) if has_weights else ()))]
+    width = len(_split_row(lines[0], _separator(lines)))
+    if width != len(names):
         raise FileError(
-            f"{file} has the columns {', '.join(names)}; a point cloud has x, then y and z "
-            "as needed, and weight if points count differently."
+            f"{file} names {len(names)} columns but has {width}; "
+            "give every row as many entries as the header has names."
         )
-    table = _parse_rows(file, lines)
-    if table.shape[-1] != len(names):
+    return FileContents(file, _parse_rows(file, lines, chosen), ("points",), axes, has_weights)
+
+
+def _choose_columns(file: Path, names: list[str], columns: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of the coordinates in the order of the axes."""
+    listed = ", ".join(names)
+    if len(set(names)) < len(names):
+        raise FileError(f"{file} has the columns {listed}; give every column its own name.")
+    if columns is not None:
+        axes = tuple(check_columns(columns))
+        unknown = [name for name in axes if name not in names]
+        if unknown:
+            raise FileError(f"{file} has no column {unknown[0]!r}; its columns are {listed}.")
+        return axes
+    others = [name for name in names if name != WEIGHT]
+    axes = tuple(name for name in COORDINATES if name in others)
+    if axes == COORDINATES[: len(axes)] and len(axes) == len(others) > 0:
+        return axes
+    if "x" in others or not 1 <= len(others) <= len(COORDINATES):
         raise FileError(
-            f"{file} names {len(names)} columns but has {table.shape[-1]}; "
-            "give every row as many numbers as the header has names."
+            f"{file} has the columns {listed}; choose one to three coordinates with columns, on "
+            "the command line --columns, such as x,y. A column named weight has the weights."
         )
-    return FileContents(file, table, ("points",), tuple(names))
+    # latitude is the vertical axis, also in the files that name it first
+    return tuple(sorted(others, key=lambda name: name in ("lat", "latitude")))
+
+
+def check_columns(columns: Sequence[str]) -> list[str]:
+    """Return names of coordinates in lower case; raise InputError for anything else."""
+    is_list = isinstance(columns, Sequence) and not isinstance(columns, str)
+    if not is_list or not all(isinstance(name, str) for name in columns):
+        raise InputError(f"columns is {short_repr(columns)}; give names such as ('lon', 'lat').")
+    axes = [name.strip().lower() for name in columns]
+    if not 1 <= len(set(axes)) == len(axes) <= len(COORDINATES) or WEIGHT in axes:
+        raise InputError(
+            f"columns are {', '.join(axes) or 'empty'}; give one to three different names of "
+            "coordinates. A column named weight has the weights."
+        )
+    return axes
 
 
 def _split_header(file: Path) -> tuple[list[str] | None, list[str]]:
@@ -404,17 +424,17 @@ def _split_header(file: Path) -> tuple[list[str] | None, list[str]]:
     lines = [line for line in text.splitlines() if line.strip()]
     names = None
     if lines:
-        cells = lines[0].strip().lstrip("# ").split(_separator(lines[:1]))
+        cells = _split_row(lines[0].strip().lstrip("# "), _separator(lines[:1]))
         if not any(map(_is_number, cells)):
             names = [name.strip().strip('"').lower() for name in cells]
             lines = lines[1:]
     if not lines:
-        raise FileError(f"{file} has no rows of numbers; write it again.")
+        raise FileError(f"{file} has no rows of numbers; give another file.")
     return names, lines
 
 
-def _parse_rows(file: Path, lines: list[str]) -> np.ndarray:
-    """Return rows of numbers, (rows, columns), float64."""
+def _parse_rows(file: Path, lines: list[str], columns: list[int] | None = None) -> np.ndarray:
+    """Return rows of numbers, (rows, columns), float64; by default of all columns."""
     separator = _separator(lines)
     if separator == "," and any(";" in line for line in lines):
         raise FileError(
@@ -422,16 +442,29 @@ def _parse_rows(file: Path, lines: list[str]) -> np.ndarray:
             "separate numbers by one of them, and write decimals with a point."
         )
     try:
-        return np.loadtxt(lines, delimiter=separator, ndmin=2, comments=None)
+        return np.loadtxt(
+            lines, delimiter=separator, ndmin=2, comments=None, usecols=columns, quotechar='"'
+        )
     except ValueError as error:
-        width = len(lines[0].split(separator))
-        rows = ((line, line.split(separator)) for line in lines)
-        broken = (r for r, cells in rows if len(cells) != width or not all(map(_is_number, cells)))
+        width = len(_split_row(lines[0], separator))
+        wanted = range(width) if columns is None else columns
+        rows = ((line, _split_row(line, separator)) for line in lines)
+        broken = (
+            r for r, c in rows if len(c) != width or not all(_is_number(c[k]) for k in wanted)
+        )
         names = {",": "commas", ";": "semicolons", None: "spaces or tabs"}
         raise FileError(
             f"{file} has the row {next(broken, lines[0])[:40]!r}, not {width} numbers separated by "
-            f"{names[separator]}; correct or remove it."
+            f"{names[separator]}; correct or remove it"
+            f"{', or choose other columns' if columns else ''}."
         ) from error
+
+
+def _split_row(line: str, separator: str | None) -> list[str]:
+    """Return the cells of a row; quoted cells may contain the separator."""
+    if separator is None:
+        return line.split()
+    return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
 
 
 def _separator(lines: list[str]) -> str | None:
@@ -451,7 +484,10 @@ def _is_number(cell: str) -> bool:
 
 
 def save_geodesic(path: Geodesic, file: Path, times: Times, grid: Grid | None, mass: Mass) -> Path:
-    """Write frames (times, density, mass, lower, upper) for any reader, and the state to load."""
+    """Write frames and their grid as arrays for any reader, and the state to load.
+
+    The arrays for any reader are times, density, mass, lower, upper and periodic.
+    """
     if file.suffix.lower() != ".npz":
         raise FileError(f"{file} does not end in .npz; a geodesic is saved as an npz file.")
     if not isinstance(path.source, Density):
@@ -473,37 +509,48 @@ def save_geodesic(path: Geodesic, file: Path, times: Times, grid: Grid | None, m
         "mass": masses.numpy(),
         "lower": np.array(frames.grid.lower),
         "upper": np.array(frames.grid.upper),
+        "periodic": np.array(frames.grid.periodic),
         "geonet": np.array(json.dumps(header)),
         **_serialize_density("source", path.source),
         **_serialize_density("target", path.target),
         **{f"state/{key}": value for key, value in path._state().items()},
     }
-    arrays["sha256"] = np.array(_digest(arrays))
+    arrays["sha256"] = np.array(compute_digest(arrays))
     with atomic_write(file) as temporary:
         # Not compressed: that takes ten times as long as most paths, and saves a quarter.
         np.savez(temporary, **arrays)  # pyright: ignore[reportArgumentType]  # of NumPy 2 alone
     return file
 
 
-def load_geodesic(file: Path) -> Geodesic:
-    """Read a path that `save_geodesic` wrote; its results are NumPy arrays."""
+def load_saved(file: Path, others: Mapping[str, Restore]) -> Any:
+    """Read a path that `save_geodesic` wrote, or another saved result.
+
+    Args:
+        file: an npz.
+        others: functions of header and arrays that restore results of other kinds, by their kind.
+    """
     arrays = read_arrays(file, "a saved geodesic")
     if "geonet" not in arrays:
-        raise FileError(f"{file} is an npz but no saved geodesic; write one with path.save().")
+        raise FileError(
+            f"{file} is an npz file but not a saved geodesic; write one with path.save()."
+        )
     with wrap_read_errors(file, "a saved geodesic"):
-        return _deserialize(file, arrays)
+        return _deserialize(file, arrays, others)
 
 
-def _deserialize(file: Path, arrays: dict[str, np.ndarray]) -> Geodesic:
+def _deserialize(file: Path, arrays: dict[str, np.ndarray], others: Mapping[str, Restore]) -> Any:
     header = json.loads(str(arrays["geonet"]))
-    if header["format"] != 1 or header["kind"] not in Geodesic.kinds:
+    if header["format"] != 1 or header["kind"] not in (*Geodesic.kinds, *others):
         raise FileError(
             f"{file} has format {header['format']!r} and kind {header['kind']!r}, which this "
             "version does not know; load it with the version that wrote it."
         )
-    if str(arrays.get("sha256")) != _digest(arrays):
+    if str(arrays.get("sha256")) != compute_digest(arrays):
         raise FileError(f"{file} was changed after it was written; save the geodesic again.")
-    box = (arrays["lower"].tolist(), arrays["upper"].tolist(), header["orientation"])
+    if header["kind"] in others:
+        return others[header["kind"]](header, arrays)
+    periodic = arrays["periodic"].tolist() if "periodic" in arrays else False  # older files
+    box = (arrays["lower"].tolist(), arrays["upper"].tolist(), header["orientation"], periodic)
     source, target = (_deserialize_density(arrays, end, box) for end in ("source", "target"))
     state = {
         name.removeprefix("state/"): _copy_aligned(array)
@@ -523,8 +570,8 @@ def _copy_aligned(array: np.ndarray) -> np.ndarray:
     return torch.from_numpy(array).clone().numpy() if array.dtype.kind in "biuf" else array
 
 
-def _digest(arrays: dict[str, np.ndarray]) -> str:
-    """Return the checksum over all that `load_geodesic` needs, without the frames."""
+def compute_digest(arrays: dict[str, np.ndarray]) -> str:
+    """Return the checksum over the state of a saved result, without the frames for readers."""
     digest = hashlib.sha256()
     for name in sorted(arrays.keys() - {"times", "density", "mass", "sha256"}):
         value = arrays[name]

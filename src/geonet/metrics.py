@@ -39,12 +39,18 @@ def block_l1(density: Density, truth: Density, blocks: int = 16) -> Array:
 
 
 def w1(density: Density, truth: Density) -> Array:
-    """Return the Wasserstein-1 distance in 1D, ∫|F − G| dx."""
+    """Return the Wasserstein-1 distance in 1D, ∫|F − G| dx.
+
+    On a periodic axis it is the smallest ∫|F − G − α| dx, and α the median of F − G.
+    """
     _check_same_grid(density, truth)
     if truth.grid.dimension != 1:
         raise GridError("w1 is for 1D densities; use sliced_w1 in 2D or w2 in any dimension.")
     h = truth.grid.cell_volume
-    distance = ((density.tensor - truth.tensor).cumsum(-1) * h).abs().sum(-1) * h
+    excess = (density.tensor - truth.tensor).cumsum(-1) * h
+    if truth.grid.is_periodic:
+        excess = excess - excess.median(-1, keepdim=True).values
+    distance = excess.abs().sum(-1) * h
     return _to_user(distance, density, truth)
 
 
@@ -56,6 +62,8 @@ def sliced_w1(density: Density, truth: Density, directions: int = 64) -> Array:
     _check_same_grid(density, truth)
     if truth.grid.dimension != 2:
         raise GridError("sliced_w1 is for 2D densities; use w1 in 1D or w2 in any dimension.")
+    if truth.grid.is_periodic:
+        raise GridError(f"sliced_w1 has no projections of {truth.grid}; use w2 for periodic axes.")
     angles = torch.arange(directions, dtype=torch.float64) * (math.pi / directions)
     axes = torch.stack([angles.cos(), angles.sin()])
     projected, order = (truth.grid.points().reshape(-1, 2) @ axes).sort(dim=0)

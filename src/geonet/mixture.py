@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import product
 
 import torch
 from numpy.typing import ArrayLike
@@ -119,10 +120,11 @@ class GaussianMixture:
     def to_density(self, grid: Grid) -> Density:
         """Return the values at the cell centres, renormalised on the box.
 
+        Along periodic axes the Gaussians are wrapped: they are sums over all their images.
         The density keeps the mixture, and evaluates it at points off the grid.
         """
         check_grid(grid)
-        density = Density(self._pdf(grid.points()), grid)
+        density = Density(self._pdf_on(grid, grid.points()), grid)
         density.mixture, density.is_torch = self, self.is_torch
         return density
 
@@ -168,6 +170,30 @@ class GaussianMixture:
             height = (self.weights[..., k] / scale)[..., None]
             total += height * torch.exp(-0.5 * whitened.square().sum(-2))
         return total.reshape(*self.means.shape[:-2], *points.shape[:-1])
+
+    def _pdf_on(self, grid: Grid, points: Tensor, reach: float = 8.5) -> Tensor:
+        """Return the density at points (..., d) with the images along the periodic axes of a grid.
+
+        Args:
+            grid: its periodic axes wrap; on others this is `_pdf`.
+            points: (..., d).
+            reach: standard deviations beyond which a Gaussian is zero up to rounding.
+        """
+        points = grid.wrap(points)
+        if not grid.is_periodic:
+            return self._pdf(points)
+        std = self.covariances.detach().diagonal(dim1=-2, dim2=-1).sqrt() * reach
+        means = self.means.detach()
+        lowest = (means - std).reshape(-1, self.dimension).amin(0).tolist()
+        highest = (means + std).reshape(-1, self.dimension).amax(0).tolist()
+        shifts = []
+        for axis, (wraps, length) in enumerate(zip(grid.periodic, grid.lengths, strict=True)):
+            first = math.floor((lowest[axis] - grid.upper[axis]) / length) + 1
+            last = math.ceil((highest[axis] - grid.lower[axis]) / length) - 1
+            numbers = range(first, max(last, first) + 1) if wraps else (0,)
+            shifts.append([k * length for k in numbers])
+        images = (torch.tensor(shift, dtype=torch.float64) for shift in product(*shifts))
+        return sum((self._pdf(points + image) for image in images), torch.zeros(()).double())
 
     def _like(self, means: Tensor, covariances: Tensor, weights: Tensor) -> GaussianMixture:
         """Return a mixture of other parameters whose results have the same array type."""

@@ -36,6 +36,7 @@ Result = TypeVar("Result")
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from geonet.colours import ColourImage
     from geonet.report import Report
 
 Times = float | Sequence[float] | np.ndarray | Tensor
@@ -57,12 +58,14 @@ class Geodesic(ABC):
         target: μ_1.
         solver: name of the solver.
         info: values that the solver reports, such as the number of iterations; part of `report`.
+        is_balanced: whether all mass is transported; with a reach it grows and fades as well.
         distance_is_lower_bound: whether `distance` is a lower bound of W2, perhaps a loose one.
         frames_are_slow: whether every frame is a computation of its own.
     """
 
     kind: ClassVar[str]
     kinds: ClassVar[dict[str, type[Geodesic]]] = {}
+    is_balanced: bool = True
     distance_is_lower_bound: ClassVar[bool] = False
     frames_are_slow: ClassVar[bool] = False
 
@@ -116,7 +119,10 @@ class Geodesic(ABC):
         return Density.from_unnormalized(values, grid, mass, self.is_torch)
 
     def velocity(self, t: Times, points: ArrayLike | Tensor) -> Array:
-        """Return v_t = ∇u_t at points (..., d): (batch?, times?, ..., d)."""
+        """Return v_t = ∇u_t at points (..., d): (batch?, times?, ..., d).
+
+        Points are taken modulo the length of a periodic axis, here and in the other methods.
+        """
         return self._at_points(self._velocity, t, points, has_components=True)
 
     def potential(self, t: Times, points: ArrayLike | Tensor) -> Array:
@@ -124,8 +130,16 @@ class Geodesic(ABC):
         return self._at_points(self._potential, t, points, has_components=False)
 
     def trajectories(self, times: Times, points: ArrayLike | Tensor) -> Array:
-        """Return positions of particles that start at points (..., d): (batch?, times?, ..., d)."""
-        return self._at_points(self._trajectories, times, points, has_components=True)
+        """Return positions of particles that start at points (..., d): (batch?, times?, ..., d).
+
+        Along periodic axes these are wrapped into the box, so a particle that crosses the seam
+        appears at the other face.
+        """
+
+        def evaluate(times: Tensor, points: Tensor) -> Tensor:
+            return self._wrap(self._trajectories(times, points))
+
+        return self._at_points(evaluate, times, points, has_components=True)
 
     @cached_property
     @torch.no_grad()
@@ -163,6 +177,8 @@ class Geodesic(ABC):
         grid: Grid | None = None,
         *,
         stamp: bool = True,
+        size: int | None = None,
+        colours: Sequence[ColourImage] | None = None,
         **style: Any,
     ) -> Path:
         """Write the path, forwards and backwards, as a .gif; with ffmpeg also as an .mp4.
@@ -172,10 +188,13 @@ class Geodesic(ABC):
             frames: number of times.
             grid: grid of the frames, the path's own by default.
             stamp: whether every frame shows its time.
+            size: longest side of the frames in pixels. By default it is at least 256; in a .gif it
+                is at most 512, or less for many frames, so that the file remains small.
+            colours: source and target in colour, see `geonet.colours`, to show the path in colour.
             **style: colours and units, see `geonet.plotting.Style`.
         """
-        return import_object("geonet.plotting.animation:animate_geodesic")(
-            self, as_path(file), frames, grid, _make_style(style), stamp
+        return import_object("geonet.plotting.animation:animate_geodesics")(
+            [self], as_path(file), frames, grid, _make_style(style), stamp, size, colours
         )
 
     @torch.no_grad()
@@ -271,7 +290,10 @@ class Geodesic(ABC):
         raise self._not_provided("potential")
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
-        """Return positions (batch?, T, N, d): straight lines at constant speed along a geodesic."""
+        """Return positions (batch?, T, N, d): straight lines at constant speed along a geodesic.
+
+        Along periodic axes they need not be inside the box.
+        """
         start = self._velocity(torch.zeros(1, dtype=torch.float64), points)
         return points + times[:, None, None] * start
 
@@ -285,7 +307,19 @@ class Geodesic(ABC):
     @cached_property
     @torch.no_grad()
     def _moment_bounds(self) -> tuple[Tensor, Tensor]:
-        """Bounds of W2 from means and covariances, (batch?) each."""
+        """Bounds of W2 from means and covariances, (batch?) each.
+
+        Those bounds do not hold along periodic axes. There they are zero and the largest distance
+        of two points. With a reach they are zero and infinity.
+        """
+        if not self.is_balanced:
+            lower = torch.zeros(self.batch, dtype=torch.float64)
+            return lower, lower + torch.inf
+        if self.grid.is_periodic:
+            sides = zip(self.grid.lengths, self.grid.periodic, strict=True)
+            farthest = math.hypot(*(side / 2 if wraps else side for side, wraps in sides))
+            lower = torch.zeros(self.batch, dtype=torch.float64)
+            return lower, lower + farthest
         return import_object("geonet.solvers.bures:moment_bounds")(self.source, self.target)
 
     def _final_positions(self, grid: Grid) -> Tensor:
@@ -352,6 +386,9 @@ class Geodesic(ABC):
     def _clip(self, points: Tensor) -> Tensor:
         return clip_to_box(points, self.grid)
 
+    def _wrap(self, points: Tensor) -> Tensor:
+        return self.grid.wrap(points) if isinstance(self.source, Density) else points
+
     @property
     def _n_cells(self) -> int:
         """Number of cells of one end, over all pairs."""
@@ -374,8 +411,9 @@ class Geodesic(ABC):
         check_instance(grid, Grid, "grid", "give a Grid, e.g. path.grid.with_shape(128)", GridError)
         if not grid.same_box(self.grid):
             raise GridError(
-                f"The path lives on {self.grid}, and {grid} is on another box; "
-                "give a grid on the same box, e.g. path.grid.with_shape(128)."
+                f"The path is defined on {self.grid}, and {grid} has another box; "
+                "give a grid on the same box with the same periodic axes, e.g. "
+                "path.grid.with_shape(128)."
             )
         return grid
 
@@ -425,30 +463,38 @@ class BatchedGeodesic(Geodesic):
 
     def __init__(self, paths: Sequence[Geodesic]):
         self.paths = list(paths)
-        source = _stack_densities([path.source for path in paths])
-        target = _stack_densities([path.target for path in paths])
+        source = stack_densities([path.source for path in paths])
+        target = stack_densities([path.target for path in paths])
         solvers = ", ".join(dict.fromkeys(path.solver for path in paths))
         keys = dict.fromkeys(key for path in paths for key in path.info)
         info = {key: [path.info.get(key) for path in paths] for key in keys}
         super().__init__(source, target, solvers, info)
+        self.is_balanced = all(path.is_balanced for path in paths)
 
     def _pair(self, k: int) -> Geodesic:
         return self.paths[k]
 
+    def _interpolate_mass(self, times: Tensor) -> Tensor:
+        if self.is_balanced:
+            return super()._interpolate_mass(times)
+        return torch.stack([path._interpolate_mass(times) for path in self.paths])
+
     def _distance(self) -> Tensor:
-        self._share_moment_bounds()
-        return torch.stack(self._map_pairs(lambda path: path._distance()))
+        self.share_moment_bounds()
+        return torch.stack(self.map_pairs(lambda path: path._distance()))
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
-        return torch.stack(self._map_pairs(lambda path: path._density(times, grid)))
+        return torch.stack(self.map_pairs(lambda path: path._density(times, grid)))
 
-    def _share_moment_bounds(self) -> None:
+    def share_moment_bounds(self) -> None:
         """Give every path its moment bounds, which are quicker to compute for all at once."""
+        if not self.is_balanced:
+            return
         lower, upper = self._moment_bounds
         for k, path in enumerate(self.paths):
             vars(path).setdefault("_moment_bounds", (lower[k], upper[k]))
 
-    def _map_pairs(self, function: Callable[[Geodesic], Result]) -> list[Result]:
+    def map_pairs(self, function: Callable[[Geodesic], Result]) -> list[Result]:
         """Apply a function to every path, in several threads if C kernels do the work."""
         is_grad_enabled = torch.is_grad_enabled()
 
@@ -471,8 +517,8 @@ class BatchedGeodesic(Geodesic):
         return torch.stack([path._trajectories(times, points) for path in self.paths])
 
     def _diagnostics(self) -> dict[str, Tensor]:
-        self._share_moment_bounds()
-        each = self._map_pairs(lambda path: path._diagnostics())
+        self.share_moment_bounds()
+        each = self.map_pairs(lambda path: path._diagnostics())
         names = dict.fromkeys(name for diagnostics in each for name in diagnostics)
         unknown = torch.tensor(torch.nan, dtype=torch.float64)
         return {
@@ -498,7 +544,8 @@ class BatchedGeodesic(Geodesic):
         return cls(paths)
 
 
-def _stack_densities(densities: Sequence[Density]) -> Density:
+def stack_densities(densities: Sequence[Density]) -> Density:
+    """Return single densities on one grid as a batch."""
     values = torch.stack([density.tensor for density in densities])
     mass = torch.stack([density.mass_tensor for density in densities])
     each = [density.mixture.parameters() for density in densities if density.mixture is not None]

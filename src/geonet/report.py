@@ -14,6 +14,7 @@ from torch import Tensor
 from geonet._format import format_number, format_percent
 from geonet.density import Density
 from geonet.errors import InputError, UnavailableError
+from geonet.grid import Grid
 from geonet.paths import QUARTERS, BatchedGeodesic, Geodesic
 from geonet.solvers.base import SolverInfo
 from geonet.solvers.registry import find_info, recommend_solver
@@ -53,7 +54,7 @@ THRESHOLDS = ReportThresholds()
 
 @dataclass(frozen=True)
 class Summary:
-    """A report in words.
+    """A report as sentences.
 
     Attributes:
         headline: accuracy in a few words.
@@ -96,6 +97,10 @@ class Report:
         distance_uncertainty: bound on the error of `distance`.
         blur: standard deviation that noise or coarse cells add at t = ½ along each axis, a length.
         discontinuous_mass: share of the mass with a neighbour that ends elsewhere.
+        cost: cost of a path with a reach; `distance` is then √(2·cost).
+        cost_lower_bound: lower bound of the cost, by duality.
+        cost_upper_bound: upper bound of the cost, by a plan.
+        transported_share: mass of the plan over the mean mass, with a reach.
         source_mass: mass of the source as given.
         target_mass: mass of the target as given.
         cell: side of a cube with the volume of a cell.
@@ -121,6 +126,10 @@ class Report:
     distance_uncertainty: PerPair | None = None
     blur: PerPair | None = None
     discontinuous_mass: PerPair | None = None
+    cost: PerPair | None = None
+    cost_lower_bound: PerPair | None = None
+    cost_upper_bound: PerPair | None = None
+    transported_share: PerPair | None = None
     source_mass: PerPair | None = None
     target_mass: PerPair | None = None
     cell: float | None = None
@@ -158,18 +167,17 @@ class Report:
     def rows(self) -> list[tuple[str, str]]:
         """Return (label, text) for every known entry."""
         distances = [
-            f"between {_format(pair.distance_lower_bound)} and {_format(pair.distance_upper_bound)}"
+            "between {} and {}".format(
+                *round_bounds(pair.distance_lower_bound, pair.distance_upper_bound)
+            )
             if pair._is_uncertain()
-            else _format(pair.distance)
+            else format_entry(pair.distance)
             for pair in self.pairs()
         ]
         is_batch = isinstance(self.mass_error, list)
         entries: dict[str, Any] = {
             "solver": f"{self.solver} ({len(distances)} pairs)" if is_batch else self.solver,
-            "W2 distance": None if self.distance is None else _format(distances),
-            "W2 at least": self.distance_lower_bound,
-            "W2 at most": self.distance_upper_bound,
-            "W2 uncertainty": self.distance_uncertainty,
+            **self._distance_rows(distances),
             "L1 error, estimated": self.error_estimate,
             "in distribution": self.in_distribution,
             "mismatch at t = ½": self.mismatch,
@@ -189,12 +197,32 @@ class Report:
             entries["mass of the target"] = self.target_mass
             entries["mass ratio"] = ratios if is_batch else ratios[0]
         entries |= self.info
-        return [(label, _format(entry)) for label, entry in entries.items() if entry is not None]
+        return [
+            (label, format_entry(entry)) for label, entry in entries.items() if entry is not None
+        ]
 
     def __str__(self) -> str:
         rows = self.rows()
         width = max(len(label) for label, _ in rows)
         return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
+
+    def _distance_rows(self, distances: list[str]) -> dict[str, Any]:
+        """Return W2 with its bounds or, with a reach, the cost."""
+        if self.cost is not None:
+            low, high = round_bounds(self.cost_lower_bound, self.cost_upper_bound)
+            return {
+                "cost": self.cost,
+                "cost at least": low,
+                "cost at most": high,
+                "transported share": self.transported_share,
+            }
+        low, high = round_bounds(self.distance_lower_bound, self.distance_upper_bound)
+        return {
+            "W2 distance": None if self.distance is None else format_entry(distances),
+            "W2 at least": low,
+            "W2 at most": high,
+            "W2 uncertainty": self.distance_uncertainty,
+        }
 
     @property
     def is_distance_uncertain(self) -> bool:
@@ -209,6 +237,10 @@ class Report:
         lower, upper, still = self.distance_lower_bound, self.distance_upper_bound, self._still()
         is_vague = (self.distance_uncertainty or 0.0) > THRESHOLDS.uncertain * self.distance
         return (is_vague and upper > still) or any(_is_outside(self.distance, lower, upper, still))
+
+    def _has_wide_bounds(self: Any) -> bool:
+        lower, upper = self.distance_lower_bound, self.distance_upper_bound
+        return upper - lower > THRESHOLDS.certified * upper
 
     def _is_still(self: Any) -> bool:
         is_short = self.distance is not None and self.distance <= self._still()
@@ -256,7 +288,7 @@ def _is_outside(distance: Any, lower: Any, upper: Any, still: float) -> Any:
     return is_below, (distance > (1 + THRESHOLDS.slack) * upper) & (distance > still)
 
 
-def _format(value: Any, max_entries: int = 5) -> str:
+def format_entry(value: Any, max_entries: int = 5) -> str:
     """Return an entry as text; lists with one list for each pair are joined by semicolons."""
     if value is None:
         return "–"
@@ -265,7 +297,7 @@ def _format(value: Any, max_entries: int = 5) -> str:
     if isinstance(value, list):
         separator = "; " if any(isinstance(entry, list) for entry in value) else ", "
         rest = ["…"] if len(value) > max_entries else []
-        return separator.join([*map(_format, value[:max_entries]), *rest]) or "–"
+        return separator.join([*map(format_entry, value[:max_entries]), *rest]) or "–"
     return str(value)
 
 
@@ -291,23 +323,32 @@ def _write_headline(report: Any, solver: SolverInfo) -> str:
     if solver.exact and solver.guarantee:
         return _capitalise(solver.guarantee)
     if distance is not None and lower <= distance <= upper and (error or 0.0) <= THRESHOLDS.poor:
-        width = (upper - lower) / distance
+        width, name = (upper - lower) / distance, "Distance"
+        if report.cost is not None:
+            width, name = (report.cost_upper_bound - report.cost_lower_bound) / report.cost, "Cost"
         if width <= THRESHOLDS.certified:
-            return f"Distance certified within {format_percent(width)}"
+            return f"{name} certified within {format_percent(width)}"
     if error is not None:
         return f"Expect errors of about {format_percent(error)}"
     return _capitalise(solver.guarantee or "the error between the ends is unknown")
 
 
 def _describe_motion(report: Any, solver: SolverInfo) -> Iterator[str]:
-    """Write how far mass moves, and the bounds of W2."""
+    """Write how far mass moves, and the bounds of W2; with a reach, how much of it moves."""
+    if report.cost is not None:
+        if report._is_still():
+            return
+        low, high = round_bounds(report.cost_lower_bound, report.cost_upper_bound)
+        share = format_percent(report.transported_share)
+        yield f"{share} of the mass is transported; the rest grows or fades in place."
+        yield f"The cost is between {low} and {high}."
+        return
     is_missed = max(report.source_error, report.target_error) > THRESHOLDS.missed
     if not is_missed and not report._is_still():
         at_least = "at least " if report.distance is None else ""
         yield f"Mass moves {at_least}{report._format_length(report._rms_displacement())} (rms)."
     if report._is_uncertain() or not solver.exact:
-        low = _round_bound(report.distance_lower_bound, ROUND_FLOOR)
-        high = _round_bound(report.distance_upper_bound, ROUND_CEILING)
+        low, high = round_bounds(report.distance_lower_bound, report.distance_upper_bound)
         yield f"W2 is between {low} and {high}."
 
 
@@ -348,14 +389,18 @@ def _list_defects(report: Any, solver: SolverInfo) -> Iterator[str]:
         yield "The frames between the ends are grainy."
     if abs(report._mass_ratio() - 1) > THRESHOLDS.unequal:
         ratio = format_number(report._mass_ratio(), 2)
-        yield f"The target has {ratio} times the mass of the source; both are normalised."
+        change = "grows" if report._mass_ratio() > 1 else "shrinks"
+        is_balanced = report.cost is None
+        treatment = "both are normalised" if is_balanced else f"the total {change} along the path"
+        yield f"The target has {ratio} times the mass of the source; {treatment}."
 
 
 def _recommend(report: Any, solver: SolverInfo) -> Iterator[str]:
     """Write at most one recommendation.
 
     Solvers recommend their own options, or the most reliable solver for the dimension, and the
-    latter recommends smoother densities: advice does not lead back to the first solver.
+    latter recommends smoother densities: advice does not lead back to the first solver. If a small
+    mass must move far between islands, blurring does not help, and a linear program provides W2.
     """
     reference = recommend_solver(report.dimension)
     is_reference, stopped = report.solver == reference, report._stopped_early()
@@ -363,18 +408,21 @@ def _recommend(report: Any, solver: SolverInfo) -> Iterator[str]:
     errors = report.source_error, report.target_error, report.mass_error, report.negativity
     if stopped and report.info.get("stopped after"):
         yield "Give a larger time_limit."
-    elif stopped and solver.more_iterations:
+    elif stopped and solver.more_iterations and not report.info.get("stagnated"):
         yield f"Give {solver.more_iterations}."
+    elif is_reference and stopped and not is_poor and report._has_wide_bounds():
+        yield "Choose solver='linear-program' with coarsen=True for W2."
     elif is_reference and (stopped or is_poor):
-        yield "Blur both ends by about a cell: density.gaussian_blur(1) or --blur 1."
+        yield (
+            "Blur both ends by one cell, or by two or four if one does not suffice: "
+            "density.gaussian_blur(1) or --blur 1."
+        )
     elif solver.less_blur and report.blur and (report._is_mostly_blur() or report._is_uncertain()):
         yield f"Give {solver.less_blur}."
     elif is_reference:
         return
     elif stopped or is_poor or report._is_mostly_blur() or max(errors) > THRESHOLDS.noticeable:
         yield f"Choose solver={reference!r}."
-    elif report.info.get("plan entries"):
-        yield f"Choose solver={reference!r} for smooth frames."
     elif report.error_estimate is None and solver.guarantee is None:
         yield f"Compare with solver={reference!r}."
 
@@ -383,9 +431,22 @@ def _capitalise(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}"
 
 
-def _round_bound(value: float, direction: str, digits: int = 4) -> str:
-    """Return a bound as text, rounded such that it remains one."""
-    return format_number(float(Context(digits, direction).create_decimal(repr(value))), digits)
+def round_bounds(lower: Any, upper: Any, digits: int = 4) -> tuple[Any, Any]:
+    """Return two bounds as texts, rounded such that they remain bounds; for lists, lists of texts.
+
+    None, an unknown bound, remains None.
+    """
+    directions = (lower, ROUND_FLOOR), (upper, ROUND_CEILING)
+    low, high = (_round_each(value, Context(digits, way)) for value, way in directions)
+    return low, high
+
+
+def _round_each(value: Any, context: Context) -> Any:
+    if isinstance(value, list):
+        return [_round_each(entry, context) for entry in value]
+    if value is None:
+        return None
+    return format_number(float(context.create_decimal(repr(value))), context.prec)
 
 
 def build_report(path: Geodesic) -> Report:
@@ -469,33 +530,41 @@ def measure_discontinuity(path: Geodesic) -> Tensor | None:
     except UnavailableError:
         return None
     displacement = (ends - grid.points()).reshape(-1, *grid.shape, grid.dimension).double()
-    densities, min_gap = density.reshape(-1, *grid.shape), 0.1 * max(grid.lengths)
-    shares = [_share_torn(*pair, min_gap) for pair in zip(densities, displacement, strict=True)]
+    densities = density.reshape(-1, *grid.shape)
+    shares = [_share_torn(*pair, grid) for pair in zip(densities, displacement, strict=True)]
     return torch.stack(shares).reshape(path.batch)
 
 
 def _share_torn(
-    density: Tensor, displacement: Tensor, min_gap: float, max_stretch: float = 3.0
+    density: Tensor,
+    displacement: Tensor,
+    grid: Grid,
+    min_gap: float = 0.1,
+    max_stretch: float = 3.0,
 ) -> Tensor:
     """Return the share of the mass in cells that move away from a neighbour.
 
     Args:
         density: (*shape).
         displacement: (*shape, d).
-        min_gap: smallest difference of displacements of neighbours that separates them.
+        grid: the cells.
+        min_gap: smallest difference of displacements of neighbours that separates them, relative
+            to the longest side of the box.
         max_stretch: multiple of the median difference that counts as uniform stretching.
     """
     has_mass = density > 1e-3 * density.max()
     pairs = []
-    for axis, n in enumerate(density.shape):
-        both = has_mass.narrow(axis, 0, n - 1) & has_mass.narrow(axis, 1, n - 1)
-        pairs.append((axis, n, both, displacement.diff(dim=axis).norm(dim=-1)))
-    gaps = torch.cat([gap[both] for _, _, both, gap in pairs])
+    for axis, wraps in enumerate(grid.periodic):
+        both = has_mass & has_mass.roll(-1, axis)
+        if not wraps:  # the last cell has no neighbour
+            both.narrow(axis, -1, 1).fill_(False)
+        steps = grid.shorten(displacement.roll(-1, axis) - displacement)
+        pairs.append((axis, both, steps.norm(dim=-1)))
+    gaps = torch.cat([gap[both] for _, both, gap in pairs])
     is_torn = torch.zeros_like(has_mass)
     if len(gaps):
-        limit = max(min_gap, max_stretch * float(gaps.median()))
-        for axis, n, both, gap in pairs:
+        limit = max(min_gap * grid.max_side, max_stretch * float(gaps.median()))
+        for axis, both, gap in pairs:
             separated = both & (gap > limit)
-            is_torn.narrow(axis, 0, n - 1).logical_or_(separated)
-            is_torn.narrow(axis, 1, n - 1).logical_or_(separated)
+            is_torn |= separated | separated.roll(1, axis)
     return density[is_torn].sum() / density[has_mass].sum()

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from geonet._format import choose_verb
 from geonet._utils import check_generator
 from geonet._validation import check_choice, check_count
 from geonet.density import Array, Density, as_points, as_tensor, check_density, to_user_array
@@ -27,7 +28,7 @@ def from_function(function: Callable[[Tensor], ArrayLike | Tensor], grid: Grid) 
     Args:
         function: takes points `(*shape, d)`, a float64 tensor, and returns values `(*shape)`, whose
             array type becomes the density's.
-        grid: where to evaluate it.
+        grid: the cells at whose centres it is evaluated.
     """
     check_grid(grid)
     values = function(grid.points())
@@ -54,10 +55,11 @@ def from_samples(
         points: (n, d); in 1D also (n,).
         grid: the cells. A point on the upper face of the box belongs to the last cell.
         weights: (n,), non-negative; every point counts the same if not given.
-        outside: treatment of points outside the box: "raise" an error, or "drop" them.
+        outside: treatment of points outside the box: "raise" an error, or "drop" them. Along
+            periodic axes no point is outside: positions are taken modulo the length.
         kernel: "cell" gives the weight of a point to its cell. "linear" shares it between the
             nearest cell centres (cloud-in-cell); beyond the outermost centres it stays in the
-            outermost cell.
+            outermost cell, unless the axis is periodic.
     """
     check_choice(outside, get_args(Outside), "outside")
     check_choice(kernel, ("cell", "linear"), "kernel")
@@ -66,7 +68,7 @@ def from_samples(
     positions = as_points(points, grid.dimension)
     if positions.ndim > 2:
         raise InputError(f"Samples have shape {tuple(positions.shape)}; give one cloud, (n, d).")
-    positions = positions.reshape(-1, grid.dimension)
+    positions = grid.wrap(positions.reshape(-1, grid.dimension))
     amounts = _check_weights(weights, len(positions))
     is_inside = ((positions >= grid.lower_tensor) & (positions <= grid.upper_tensor)).all(-1)
     _check_inside(int(is_inside.sum()), len(positions), grid, outside)
@@ -99,8 +101,8 @@ def sample_particles(density: Density, count: int, generator: torch.Generator) -
 def count_in_cells(points: Tensor, weights: Tensor, grid: Grid) -> Tensor:
     """Return the weight (n,) of the points (n, d) in each cell, (*grid.shape), float64.
 
-    The outermost cells count points outside the box. Differentiable in the weights; points that
-    require a gradient raise, since the count is piecewise constant in them.
+    The outermost cells count points outside the box; periodic axes wrap. Differentiable in the
+    weights; points that require a gradient raise, since the count is piecewise constant in them.
     """
     if points.requires_grad and torch.is_grad_enabled():
         raise InputError(
@@ -111,7 +113,7 @@ def count_in_cells(points: Tensor, weights: Tensor, grid: Grid) -> Tensor:
     cells = ((points - grid.lower_tensor) / spacing).floor().long()
     index = torch.zeros(len(points), dtype=torch.long)
     for i, n in enumerate(grid.shape):
-        index = index * n + cells[:, i].clamp(0, n - 1)
+        index = index * n + _to_cells(cells[:, i], n, grid.periodic[i])
     return torch.zeros(grid.size, dtype=torch.float64).index_add(0, index, weights).view(grid.shape)
 
 
@@ -121,7 +123,8 @@ def deposit(centres: Tensor, mass: Tensor, size: Tensor | tuple[float, ...], gri
     The side lengths are (d,), or (P, d) if they differ between the boxes.
 
     Every cell takes the share of each box that overlaps it, so mass is exact; the part beyond a
-    face stays in the outermost cell. Differentiable in the centres and the masses.
+    face stays in the outermost cell, or wraps around a periodic axis. Differentiable in the centres
+    and the masses.
     """
     sizes, indices, shares = torch.as_tensor(size, dtype=torch.float64), [], []
     for i, (n, h) in enumerate(zip(grid.shape, grid.spacing, strict=True)):
@@ -133,7 +136,7 @@ def deposit(centres: Tensor, mass: Tensor, size: Tensor | tuple[float, ...], gri
         overlap = torch.minimum(high[:, None], cell + 1) - torch.maximum(low[:, None], cell)
         overlap = overlap.clamp(min=0)
         shares.append(overlap / overlap.sum(1, keepdim=True))
-        indices.append(cell.long().clamp(0, n - 1))
+        indices.append(_to_cells(cell.long(), n, grid.periodic[i]))
     total = torch.zeros(grid.size, dtype=torch.float64)
     for offsets in product(*(range(share.shape[1]) for share in shares)):
         weight, index = mass, torch.zeros(len(mass), dtype=torch.long)
@@ -142,6 +145,11 @@ def deposit(centres: Tensor, mass: Tensor, size: Tensor | tuple[float, ...], gri
             index = index * grid.shape[i] + indices[i][:, k]
         total.index_add_(0, index, weight)
     return total.reshape(grid.shape) / grid.cell_volume
+
+
+def _to_cells(index: Tensor, n: int, is_periodic: bool) -> Tensor:
+    """Return indices of cells inside the box for indices that may lie beyond its faces."""
+    return index % n if is_periodic else index.clamp(0, n - 1)
 
 
 def _check_weights(weights: ArrayLike | Tensor | None, count: int) -> Tensor:
@@ -155,19 +163,22 @@ def _check_weights(weights: ArrayLike | Tensor | None, count: int) -> Tensor:
         )
     is_bad = ~(torch.isfinite(amounts) & (amounts >= 0))
     if bool(is_bad.any()):
+        bad = int(is_bad.sum())
         raise DensityError(
-            f"{int(is_bad.sum())} of {count} weights are negative, infinite or NaN; remove them."
+            f"{bad} of {count} weights {choose_verb(bad, 'is', 'are')} negative, infinite or NaN; "
+            "correct or remove such points."
         )
     return amounts
 
 
 def _check_inside(inside: int, count: int, grid: Grid, outside: str) -> None:
     if outside == "raise" and inside < count:
+        verb = choose_verb(count - inside, "lies", "lie")
         raise DensityError(
-            f"{count - inside} of {count} points lie outside the box of {grid}; "
-            "give a larger box, or outside='drop' to leave them out."
+            f"{count - inside} of {count} points {verb} outside the box of {grid}; "
+            "give a larger box, or outside='drop' to leave such points out."
         )
     if inside == 0:
         raise DensityError(
-            f"None of {count} points lies in the box of {grid}; give a box that covers them."
+            f"No point of {count} lies in the box of {grid}; give a box that covers the points."
         )

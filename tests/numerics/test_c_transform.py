@@ -154,3 +154,49 @@ def test_invalid_pushes():
         push_cells(mass, corners((3,)), (3, 3))
     with pytest.raises(InputError, match="NaN or infinite"):
         push_cells(mass, corners((3,)) * torch.nan, (3,))
+
+
+# ---- periodic axes
+
+
+@pytest.mark.parametrize("periodic", [(True, True), (False, True), (True, False)], ids=str)
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_periodic_transform_equals_all_pairs(periodic, beyond, generator, either_way):
+    grid = Grid((7, 10), (1, 0), (2, 3), periodic=periodic)
+    values = 0.3 * torch.rand(2, 7, 10, dtype=torch.float64, generator=generator)
+    at, to = cell_centres(grid), cell_centres(grid.with_shape((4, 6)), beyond)
+    offset = grid_of(to)[:, None] - grid_of(at)
+    cost = grid.shorten(offset).square().sum(-1) * 0.7
+    best = (values.reshape(2, 1, -1) + cost).min(-1)
+    shape = tuple(lattice.count for lattice in to)
+    least, index = transform_with_minimisers(values, at, to, 0.7, periodic)
+    assert torch.allclose(transform(values, at, to, 0.7, periodic), least, atol=1e-14)
+    assert torch.allclose(least, best.values.reshape(2, *shape), atol=1e-13)
+    # the index is not wrapped: it leads to the nearest image, at the distance of the cost
+    inside = torch.stack([index[0] % 7, index[1] % 10])
+    image = torch.stack([x.first + x.spacing * k for x, k in zip(at, index, strict=True)], -1)
+    squares = (image - grid_of(to).reshape(*shape, 2)).square().sum(-1) * 0.7
+    batch = torch.arange(2)[:, None, None]
+    assert torch.allclose(values[batch, inside[0], inside[1]] + squares, least, atol=1e-13)
+
+
+def grid_of(lattices):
+    """Return all points of a lattice, (N, d)."""
+    axes = torch.meshgrid(*(lattice.points() for lattice in lattices), indexing="ij")
+    return torch.stack(axes, -1).reshape(-1, len(lattices))
+
+
+def test_wrong_number_of_periodic_flags_raises():
+    with pytest.raises(InputError, match="periodic has 1 entries for 2 lattices"):
+        transform(torch.zeros(3, 3), cell_centres(Grid((3, 3))), periodic=(True,))
+
+
+def test_push_wraps_around_periodic_axes(generator, either_way):
+    mass = torch.rand(6, 5, dtype=torch.float64, generator=generator)
+    axes = (torch.arange(n + 1, dtype=torch.float64) - 0.5 for n in (6, 5))
+    corners = torch.stack(torch.meshgrid(*axes, indexing="ij"))
+    shift = torch.tensor([-8.0, 0.0]).reshape(2, 1, 1)
+    moved = push_cells(mass, corners + shift, (6, 5), (True, False))
+    assert torch.allclose(moved, mass.roll(-8, 0), atol=1e-14)
+    half = push_cells(mass, corners + shift / 16, (6, 5), (True, False))
+    assert torch.allclose(half, (mass + mass.roll(-1, 0)) / 2, atol=1e-14)

@@ -94,3 +94,22 @@ def test_blur_has_the_variance_of_the_kernel_and_reflects_at_the_walls():
     assert float(blurred.sum()) == pytest.approx(1)
     assert float((blurred * x**2).sum()) == pytest.approx(9, rel=2e-3)
     assert float(gaussian_blur(spike.roll(20), 3.0).sum()) == pytest.approx(1)
+
+
+def test_periodic_spline_is_smooth_across_the_seam():
+    errors = []
+    for n in (16, 32):
+        grid = Grid((n, n), 0, (2, 1), periodic=(True, False))
+        spline = CubicSpline(wave(grid.points()), grid)
+        points = Grid((41, 30), 0, (2, 1)).points().reshape(-1, 2)
+        points = points + torch.tensor([7.9, 0.0], dtype=torch.float64)
+        value, slope = spline.value_and_gradient(points)
+        assert torch.allclose(value, spline(points), atol=1e-14)
+        expected = math.pi * torch.cos(math.pi * points[:, 0]) * torch.exp(points[:, 1])
+        assert (slope[:, 0] - expected).abs().max() < 40 / n**3
+        errors.append(float((value - wave(points)).abs().max()))
+    assert errors[0] / errors[1] > 11
+
+
+def wave(points):
+    return torch.sin(math.pi * points[..., 0]) * torch.exp(points[..., 1])

@@ -24,7 +24,12 @@ def uncached(monkeypatch):
 
 def test_missing_builds(uncached):
     uncached.setattr(kernels, "find_spec", lambda name: None)
-    assert kernels.active_build() is kernels.library_name() is None
+    with pytest.warns(
+        UserWarning, match="without its compiled kernels.*install a C compiler"
+    ) as seen:
+        assert kernels.active_build() is kernels.library_name() is None
+        assert kernels.active_build() is None
+    assert len(seen) == 1
     assert kernels.available_builds() == [] and not kernels.is_available()
     assert kernels.compatible_library(lambda library: True) is None
 
@@ -33,7 +38,8 @@ def test_builds_that_do_not_load(tmp_path, uncached):
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"not a library")
     uncached.setattr(kernels, "find_spec", lambda name: ModuleSpec(name, None, origin=str(broken)))
-    assert kernels.active_build() is None
+    with pytest.warns(UserWarning, match="GEONET_COMPILED=0"):
+        assert kernels.active_build() is None
 
 
 def test_incompatible_builds_are_not_used():

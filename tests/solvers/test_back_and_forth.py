@@ -160,3 +160,57 @@ def test_stagnation_with_too_long_steps_is_not_convergence(monkeypatch):
 def test_invalid_options_are_an_error(options):
     with pytest.raises(SolverError, match="both must be positive"):
         geonet.solver("back-and-forth", **options)
+
+
+# ---- periodic axes
+
+
+def rolled_disc(grid, row, column=0):
+    """Return a disc that is moved by whole cells, across the seam if necessary."""
+    values = disc(Grid(grid.shape)).tensor
+    return Density(values.roll((row, column), (0, 1)), grid)
+
+
+@pytest.mark.parametrize("periodic", [(True, False), (True, True)], ids=str)
+def test_a_disc_moves_across_the_seam(periodic):
+    """Move by an eighth of a period; for a quarter it is better to split the disc on the torus."""
+    grid = Grid((64, 64), periodic=periodic)
+    columns = (36, 28, 32) if periodic[1] else (0, 0, 0)
+    source, target, middle = map(rolled_disc, [grid] * 3, (28, 36, 32), columns)
+    path = geonet.geodesic(source, target, "back-and-forth", tolerance=1e-4)
+    expected = math.hypot(8, columns[1] - columns[0]) / 64
+    assert path.distance == pytest.approx(expected, rel=2e-3)
+    assert float(l1(path.density(0.5), middle)) < 0.1
+    assert path.report.distance_lower_bound <= expected * (1 + 1e-9)
+    assert path.report.mass_error < 1e-12 and path.report.target_error < 1e-12
+
+
+def test_a_shift_of_both_ends_changes_nothing():
+    grid = Grid((32, 48), 0, (1, 1.5), periodic=True)
+    ends = gaussian(grid, (0.4, 0.7), (0.1, 0.2)), gaussian(grid, (0.6, 0.9), (0.15, 0.1))
+    shifted = (Density(end.tensor.roll((13, 21), (0, 1)), grid) for end in ends)
+    path, moved = (geonet.geodesic(*pair, "back-and-forth") for pair in (ends, shifted))
+    assert float(moved.distance) == pytest.approx(float(path.distance), rel=1e-6)
+    # beside the mass the potential may differ
+    frame = path.density(0.5).tensor.roll((13, 21), (0, 1))
+    assert float((moved.density(0.5).tensor - frame).abs().sum()) * grid.cell_volume < 1e-3
+
+
+def test_periodic_dual_values_are_the_ones_of_the_circle():
+    grid = Grid(96, 0, 2, periodic=True)
+    values = torch.rand(2, 96, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    values[0, 20:70] = values[1, 60:80] = 0
+    ends = [Density(row, grid) for row in values]
+    exact = float(geonet.geodesic(*ends).distance)
+    path = geonet.geodesic(*ends, "back-and-forth", tolerance=1e-5)
+    assert float(path.distance) == pytest.approx(exact, rel=2e-3)
+    assert path.report.distance_lower_bound <= exact
+
+
+def test_particles_cross_the_seam():
+    grid = Grid((32, 32), periodic=(True, False))
+    path = geonet.geodesic(rolled_disc(grid, 12), rolled_disc(grid, 20), "back-and-forth")
+    start = [[0.9, 0.5], [0.95, 0.45]]
+    expected = [[0.15, 0.5], [0.2, 0.45]]
+    ends = torch.as_tensor(path.trajectories(1.0, start))
+    assert torch.allclose(ends, torch.tensor(expected, dtype=torch.float64), atol=0.03)

@@ -82,6 +82,9 @@ def test_invalid_options_raise():
         make_solver("midpoint", tolerence=1e-3)
     with pytest.raises(SolverError, match="refine of 'midpoint' is 'no'; it takes true or false"):
         make_solver("midpoint", refine="no")
+    for name, value in {"reach": 0.1, "growth": "wfr"}.items():
+        with pytest.raises(SolverError, match=f"takes no {name}; choose one of auto, midpoint"):
+            make_solver("quantile", **{name: value})
     with pytest.raises(SolverError, match="'linear' has no option 'x'; it takes none"):
         make_solver("linear", x=1)
 

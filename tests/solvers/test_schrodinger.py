@@ -11,7 +11,7 @@ from geonet import Density, GaussianMixture, Grid
 from geonet.errors import ConvergenceError, SolverError
 from geonet.metrics import mass_error
 from geonet.mixture import mixtures_1d
-from geonet.numerics.heat_kernel import HeatKernel, _log_kernel
+from geonet.numerics.heat_kernel import MIN_VARIANCE, HeatKernel, _log_kernel
 from geonet.solvers.bures import moment_bounds
 
 LINE = Grid(100, 0, 10)
@@ -401,3 +401,63 @@ def test_slow_convergence_is_an_error(mixtures):
     with pytest.raises(ConvergenceError, match="after 10 iterations") as caught:
         bridge(*mixtures, epsilon=0.02, max_iterations=10)
     assert caught.value.residual > 1e-7
+
+
+# ---- periodic axes
+
+
+def wrapped_ends(grid, centres=((0.9, 0.4), (0.15, 0.35)), std=0.06):
+    return [GaussianMixture.isotropic([centre], std).to_density(grid) for centre in centres]
+
+
+def test_periodic_bridge_crosses_the_seam():
+    grid = Grid((64, 48), 0, (1, 0.75), periodic=(True, False))
+    path = geonet.geodesic(*wrapped_ends(grid), "schrodinger")
+    # W2² of product densities is the sum over the axes; tails go the other way round
+    axes = (Grid(64, periodic=True), (0.9, 0.15)), (Grid(48, 0, 0.75), (0.4, 0.35))
+    ends = ([wrapped_ends(line, [[x]])[0] for x in centres] for line, centres in axes)
+    expected = math.hypot(*(geonet.geodesic(*pair, "quantile").distance for pair in ends))
+    assert path.distance == pytest.approx(expected, rel=1e-3)
+    assert path.report.distance_lower_bound <= expected <= path.report.distance_upper_bound
+    assert path.transport_cost >= expected * (1 - 1e-3)
+    assert path.report.mass_error < 1e-6 and path.report.target_error < 1e-5
+    # halfway it is a Gaussian on the seam but for the tails (see GaussianBridge), S = 0.06²
+    variance = 0.0036 / 2 + math.hypot(0.0036, path.epsilon) / 2
+    (middle,) = wrapped_ends(grid, [(0.025, 0.375)], math.sqrt(variance))
+    assert l1(path.density(0.5).tensor, middle.tensor, grid) < 0.02
+    velocity = torch.as_tensor(path.velocity([0, 0.5, 1], [[0.9, 0.4], [0.025, 0.375]]))
+    assert torch.allclose(velocity[0, 0], torch.tensor([0.25, -0.05]).double(), atol=2e-3)
+    assert torch.allclose(velocity[1, 1], torch.tensor([0.25, -0.05]).double(), atol=2e-3)
+    ends = torch.as_tensor(path.trajectories(1.0, [[0.9, 0.4]]))
+    assert torch.allclose(ends, torch.tensor([[0.15, 0.35]]).double(), atol=2e-3)
+
+
+def test_a_shift_of_both_ends_changes_nothing():
+    grid = Grid((24, 20), periodic=True)
+    ends = wrapped_ends(grid, ((0.4, 0.3), (0.7, 0.55)), 0.08)
+    shifted = [Density(end.tensor.roll((9, 13), (0, 1)), grid) for end in ends]
+    ends = [Density(end.tensor, grid) for end in ends]
+    path, moved = (
+        geonet.geodesic(*pair, "schrodinger", tolerance=1e-9) for pair in (ends, shifted)
+    )
+    assert float(moved.distance) == pytest.approx(float(path.distance), rel=1e-6)
+    assert float(moved.transport_cost) == pytest.approx(float(path.transport_cost), rel=1e-6)
+    for t in (0.0, 0.003, 0.3, 1.0):
+        frame = path.density(t).tensor.roll((9, 13), (0, 1))
+        assert torch.allclose(moved.density(t).tensor, frame, atol=1e-6)
+    offset = torch.tensor([9 / 24, 13 / 20], dtype=torch.float64)
+    points = torch.rand(20, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for t in (0.0, 0.4, 1.0):
+        here, there = path.velocity(t, points), moved.velocity(t, points + offset)
+        assert torch.allclose(here, there, atol=1e-4)
+
+
+@pytest.mark.parametrize("lattice", [{}, {"at": 4}, {"nodes": 4}], ids=str)
+@pytest.mark.parametrize("variance", [MIN_VARIANCE, 3.0, 1e4])
+def test_periodic_kernel_is_the_sum_over_images(variance, lattice):
+    cells, sizes = 12, {"at": 1, "nodes": 1} | lattice
+    x, y = ((torch.arange(cells * m).double() + 0.5) / m for m in sizes.values())
+    images = x[:, None, None] - y[:, None] + cells * torch.arange(-400, 401)
+    kernel = (images.square() / (-2 * variance)).exp().sum(-1)
+    kernel = kernel / kernel.sum(1, keepdim=True)
+    assert torch.allclose(_log_kernel(cells, variance, **sizes, periodic=True).exp(), kernel)

@@ -6,6 +6,9 @@ over the points y of one lattice, at the points x of another. It separates into 
 axis the lower envelope of parabolas takes time linear in the number of points (c_transform.c). If
 the kernel is not available, torch and NumPy do the same up to rounding, in quadratic time.
 
+Along a periodic axis |x − y| is the distance on a circle whose length is that of the lattice,
+count·spacing. The lattice of f is repeated so far that every x has half a period on both sides.
+
 Everything that is passed to C is checked here: the kernel trusts the addresses that it gets.
 """
 
@@ -14,7 +17,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -75,6 +78,7 @@ def transform(
     at: Sequence[Lattice],
     to: Sequence[Lattice] | None = None,
     weight: float = 1.0,
+    periodic: Sequence[bool] | None = None,
 ) -> Tensor:
     """Return min_y f(y) + weight·|x − y|² for each x.
 
@@ -83,12 +87,15 @@ def transform(
         at: lattice of f along each axis.
         to: lattice of the result along each axis; `at` by default.
         weight: positive number.
+        periodic: which axes are circles of length count·spacing of `at`; none by default.
 
     Returns:
         Minima, (..., *counts of `to`), float64; +∞ only if all of f is.
     """
-    to = _check_lattices(values, at, to, weight)
-    for axis, (here, there) in enumerate(zip(at, to, strict=True), start=values.ndim - len(at)):
+    to, wraps = _check_lattices(values, at, to, weight, periodic)
+    for axis, here, there, is_circle in _enumerate_axes(values, at, to, wraps):
+        if is_circle:
+            values, here, _ = _repeat(values, axis, here, there)
         values = _transform_axis(values, axis, here, there, weight)[0]
     return values
 
@@ -98,26 +105,62 @@ def transform_with_minimisers(
     at: Sequence[Lattice],
     to: Sequence[Lattice] | None = None,
     weight: float = 1.0,
+    periodic: Sequence[bool] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return `transform`, and the index of a minimiser y along each axis.
+
+    Along a periodic axis the index k counts on beyond the ends of the lattice: y = first +
+    k·spacing is the image that is nearest to x, and k modulo count its point.
 
     Returns:
         Minima, (..., *counts of `to`), float64, and indices (d, ..., *counts of `to`), int64; −1
         if all of f is +∞.
     """
-    to = _check_lattices(values, at, to, weight)
+    to, wraps = _check_lattices(values, at, to, weight, periodic)
     indices: list[Tensor] = []
-    for axis, (here, there) in enumerate(zip(at, to, strict=True), start=values.ndim - len(at)):
+    for axis, here, there, is_circle in _enumerate_axes(values, at, to, wraps):
+        count, before_first = here.count, 0
+        if is_circle:
+            values, here, before_first = _repeat(values, axis, here, there)
         values, index = _transform_axis(values, axis, here, there, weight, with_indices=True)
-        indices = [before.gather(axis, index.clamp(min=0)) for before in indices]
+        index = index - before_first
+        inside = index % count if is_circle else index.clamp(min=0)
+        indices = [before.gather(axis, inside) for before in indices]
         indices.append(index)
     return values, torch.stack(indices).masked_fill_(torch.isinf(values), -1)
 
 
+def _enumerate_axes(
+    values: Tensor, at: Sequence[Lattice], to: Sequence[Lattice], periodic: Sequence[bool]
+) -> Iterator[tuple[int, Lattice, Lattice, bool]]:
+    """Yield each axis of the values with its two lattices and its boundary."""
+    yield from zip(range(values.ndim - len(at), values.ndim), at, to, periodic, strict=True)
+
+
+def _repeat(values: Tensor, axis: int, at: Lattice, to: Lattice) -> tuple[Tensor, Lattice, int]:
+    """Repeat values of a circle until half a period surrounds every point of `to`.
+
+    Returns:
+        The values, their lattice, and the number of points that were added in front.
+    """
+    half = at.count * at.spacing / 2
+    last = at.first + (at.count - 1) * at.spacing
+    beyond = to.first + (to.count - 1) * to.spacing + half - last
+    before = max(0, math.ceil((at.first - to.first + half) / at.spacing))
+    after = max(0, math.ceil(beyond / at.spacing))
+    index = torch.arange(-before, at.count + after) % at.count
+    lattice = Lattice(at.first - before * at.spacing, at.spacing, len(index))
+    return values.index_select(axis, index), lattice, before
+
+
 def _check_lattices(
-    values: Tensor, at: Sequence[Lattice], to: Sequence[Lattice] | None, weight: float
-) -> Sequence[Lattice]:
-    """Return the lattices of the result; raise InputError if arguments do not match."""
+    values: Tensor,
+    at: Sequence[Lattice],
+    to: Sequence[Lattice] | None,
+    weight: float,
+    periodic: Sequence[bool] | None,
+) -> tuple[Sequence[Lattice], Sequence[bool]]:
+    """Return the lattices of the result and the boundaries; raise InputError if they do not fit."""
     to = at if to is None else to
     counts = tuple(lattice.count for lattice in at)
     if not at or len(at) != len(to) or tuple(values.shape[values.ndim - len(at) :]) != counts:
@@ -129,7 +172,12 @@ def _check_lattices(
         raise InputError(f"weight is {weight:g}; give a positive number.")
     if not bool((values > -torch.inf).all()):
         raise InputError("Values are NaN or −∞ and have no minimum; remove them first.")
-    return to
+    periodic = (False,) * len(at) if periodic is None else periodic
+    if len(periodic) != len(at):
+        raise InputError(
+            f"periodic has {len(periodic)} entries for {len(at)} lattices; give one per axis."
+        )
+    return to, periodic
 
 
 class _Axis(NamedTuple):
@@ -187,7 +235,12 @@ def _transform_axis_torch(
 # ---- push-forward
 
 
-def push_cells(mass: Tensor, corners: Tensor, cells: Sequence[int]) -> Tensor:
+def push_cells(
+    mass: Tensor,
+    corners: Tensor,
+    cells: Sequence[int],
+    periodic: Sequence[bool] | None = None,
+) -> Tensor:
     """Return the mass of cells after a map that is multilinear in each of them; none is lost.
 
     A cell is cut into as many samples along each axis as output cells it is stretched over. The
@@ -199,6 +252,7 @@ def push_cells(mass: Tensor, corners: Tensor, cells: Sequence[int]) -> Tensor:
         corners: images of the corners of the cells, (d, *(shape + 1)), float64, in units of output
             cells: the centre of the first is 0, the centre of the next 1.
         cells: shape of the output.
+        periodic: axes around which images outside the output wrap; none by default.
 
     Returns:
         (*cells), float64.
@@ -213,6 +267,8 @@ def push_cells(mass: Tensor, corners: Tensor, cells: Sequence[int]) -> Tensor:
         raise InputError(f"The output's shape is {tuple(cells)}; give {d} positive numbers.")
     if not bool(torch.isfinite(corners).all()):
         raise InputError("Corners are NaN or infinite; give finite positions.")
+    if periodic is not None and any(periodic):
+        return _push_periodic(mass, corners, cells, periodic)
     # Samples beyond the faces would only end in the outermost cells.
     upper = torch.tensor(cells, dtype=torch.float64).reshape(d, *(1,) * d) - 0.5
     images = corners.detach().to("cpu", torch.float64).clamp(-0.5 * torch.ones_like(upper), upper)
@@ -225,6 +281,25 @@ def push_cells(mass: Tensor, corners: Tensor, cells: Sequence[int]) -> Tensor:
     _available_library().geonet_push_cells(
         masses.data_ptr(), images.data_ptr(), sizes[0], total.data_ptr(), sizes[1], d
     )
+    return total
+
+
+def _push_periodic(
+    mass: Tensor, corners: Tensor, cells: Sequence[int], periodic: Sequence[bool]
+) -> Tensor:
+    """Push onto cells that are repeated as far as the images reach, and add up their periods."""
+    lowest, shape = [0] * len(cells), list(cells)
+    for axis, (n, wraps) in enumerate(zip(cells, periodic, strict=True)):
+        if wraps:
+            lowest[axis] = math.floor(float(corners[axis].min()))
+            shape[axis] = max(n, math.ceil(float(corners[axis].max())) + 1 - lowest[axis])
+    first = torch.tensor(lowest, dtype=torch.float64).reshape(-1, *(1,) * mass.ndim)
+    total = push_cells(mass, corners - first, shape)
+    for axis, (n, wraps) in enumerate(zip(cells, periodic, strict=True)):
+        if wraps:
+            index = torch.arange(lowest[axis], lowest[axis] + shape[axis]) % n
+            folded = total.new_zeros(*total.shape[:axis], n, *total.shape[axis + 1 :])
+            total = folded.index_add_(axis, index, total)
     return total
 
 

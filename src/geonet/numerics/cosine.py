@@ -337,14 +337,19 @@ def _points_1d(count: int, centred: bool) -> Tensor:
     return cell_centres_1d(count) if centred else cell_faces_1d(count)
 
 
-def laplacian_eigenvalues(shape: Sequence[int], spacing: Sequence[float]) -> Tensor:
-    """Return the eigenvalues of −Δ with the stencil 1, −2, 1 on cells, one for each cosine mode.
+def laplacian_eigenvalues(
+    shape: Sequence[int], spacing: Sequence[float], periodic: Sequence[bool] | None = None
+) -> Tensor:
+    """Return the eigenvalues of −Δ with the stencil 1, −2, 1 on cells, one for each mode.
 
-    The constant mode has ∞ instead of zero, so that dividing by the result removes the mean.
+    Modes are cosines along axes with walls, and those of the discrete Fourier transform along
+    periodic axes. The constant mode has ∞ instead of zero, so that dividing by the result removes
+    the mean.
     """
     total = torch.zeros(tuple(shape), dtype=torch.float64, device="cpu")
-    for axis, (n, h) in enumerate(zip(shape, spacing, strict=True)):
-        along = (2 - 2 * torch.cos(frequencies(n) / n)) / h**2
+    flags = (False,) * len(shape) if periodic is None else periodic
+    for axis, (n, h, wraps) in enumerate(zip(shape, spacing, flags, strict=True)):
+        along = (2 - 2 * torch.cos((2 if wraps else 1) * frequencies(n) / n)) / h**2
         total += along.reshape(-1, *(1,) * (len(shape) - 1 - axis))
     total.view(-1)[0] = torch.inf
     return total

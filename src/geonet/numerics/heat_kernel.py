@@ -1,6 +1,7 @@
-"""Heat flow with reflecting walls on the cells of a grid, in the logarithmic domain.
+"""Heat flow on the cells of a grid with walls or periodic axes, in the logarithmic domain.
 
-K_t acts on cell centres by the Gaussian of variance 2εt and its mirror images, axis by axis. If 2εt
+K_t acts on cell centres by the Gaussian of variance 2εt and its images, axis by axis: mirror images
+in reflecting walls, or those one, two, … periods away. If 2εt
 is at least a cell squared, sums over cells equal integrals up to 1e-8 (at half a cell squared: up
 to 1e-4), however steep log f is. For shorter times the density f_t·g_t is refined to sub-cells
 first. (A nearest-neighbour random walk would conserve mass at all times but add noise of the order
@@ -10,7 +11,7 @@ first. (A nearest-neighbour random walk would conserve mass at all times but add
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -24,11 +25,29 @@ LogOperator = Callable[[Tensor], Tensor]  # log f to log(K f)
 
 
 def heat_flow(
-    grid: Grid, epsilon: float, t: float, axes: Sequence[int] | None = None
+    grid: Grid,
+    epsilon: float,
+    t: float,
+    axes: Sequence[int] | None = None,
+    weights: Mapping[int, Tensor] | None = None,
 ) -> LogOperator:
-    """Return the operator log f ↦ log(K_t f), along all axes or some."""
+    """Return the operator log f ↦ log(K_t f), along all axes or some.
+
+    Args:
+        grid: the cells.
+        epsilon: ε, in units of length squared.
+        t: time.
+        axes: axes along which the heat flows; all by default.
+        weights: for periodic axes, factors (n,) by which K(x, y) is multiplied; entry k is for
+            y = x + k cells. None by default.
+    """
     kernels = {
-        axis: HeatKernel(grid.shape[axis], 2 * epsilon * t / grid.spacing[axis] ** 2)
+        axis: HeatKernel(
+            grid.shape[axis],
+            2 * epsilon * t / grid.spacing[axis] ** 2,
+            periodic=grid.periodic[axis],
+            weights=(weights or {}).get(axis),
+        )
         for axis in (range(grid.dimension) if axes is None else axes)
     }
 
@@ -57,17 +76,19 @@ def propagate_factors(
         )
         return log_density - log_g_t, log_g_t
     for axis, (cells, h) in enumerate(zip(grid.shape, grid.spacing, strict=True)):
-        variance = 2 * epsilon / h**2
+        variance, wraps = 2 * epsilon / h**2, grid.periodic[axis]
         if 0 < variance * t < MIN_VARIANCE:
             partner = heat_flow(grid, epsilon, 1.0, range(axis + 1, grid.dimension))(log_g)
-            log_f = _propagate_short(log_f, partner, axis, variance, t)
+            log_f = _propagate_short(log_f, partner, axis, variance, t, wraps)
         elif t > 0:
-            log_f = HeatKernel(cells, variance * t)(log_f, axis)
-        log_g = HeatKernel(cells, variance * (1 - t))(log_g, axis)
+            log_f = HeatKernel(cells, variance * t, periodic=wraps)(log_f, axis)
+        log_g = HeatKernel(cells, variance * (1 - t), periodic=wraps)(log_g, axis)
     return log_f, log_g
 
 
-def _propagate_short(log_f: Tensor, log_g: Tensor, axis: int, variance: float, t: float) -> Tensor:
+def _propagate_short(
+    log_f: Tensor, log_g: Tensor, axis: int, variance: float, t: float, periodic: bool
+) -> Tensor:
     """Apply the heat flow of variance·t < MIN_VARIANCE (cells²) to log f along an axis.
 
     f may be too steep to interpolate, but f = m/(K_1 g) with a density m and a factor that can be
@@ -75,27 +96,30 @@ def _propagate_short(log_f: Tensor, log_g: Tensor, axis: int, variance: float, t
     """
     cells = log_f.shape[axis]
     refinement = math.ceil(1 / math.sqrt(variance * t))
-    log_density = log_f + HeatKernel(cells, variance)(log_g, axis)
+    log_density = log_f + HeatKernel(cells, variance, periodic=periodic)(log_g, axis)
     top = log_density.max()
-    fine = _refine((log_density - top).exp().movedim(axis, -1), refinement).movedim(-1, axis)
-    log_fine = fine.log() + top - HeatKernel(cells, variance, at=refinement)(log_g, axis)
-    return HeatKernel(cells, variance * t, nodes=refinement)(log_fine, axis)
+    columns = (log_density - top).exp().movedim(axis, -1)
+    fine = _refine(columns, refinement, periodic).movedim(-1, axis)
+    between = HeatKernel(cells, variance, at=refinement, periodic=periodic)(log_g, axis)
+    log_fine = fine.log() + top - between
+    return HeatKernel(cells, variance * t, nodes=refinement, periodic=periodic)(log_fine, axis)
 
 
-def _refine(density: Tensor, refinement: int) -> Tensor:
+def _refine(density: Tensor, refinement: int, periodic: bool = False) -> Tensor:
     """Interpolate values (..., n) at centres to values ≥ 0 (..., n·refinement) at sub-cells.
 
     Each value m_i is multiplied by the basis function of cubic interpolation if its neighbours have
     a similar size. If they are much smaller, the negative lobes of the cubic (up to 0.064·m_i)
     would outweigh them, so the basis function tends to the hat function. Both bases sum to one,
-    which conserves mass. Values are reflected at the walls.
+    which conserves mass. Values are reflected at the walls, or periodic.
     """
     n = density.shape[-1]
     position = (torch.arange(n * refinement, dtype=torch.float64) + 0.5) / refinement - 0.5
     first = position.floor().long()
     s = position - first
     cells = torch.arange(n)
-    smallest = torch.stack([density[..., _reflect(cells + k, n)] for k in (-2, -1, 1, 2)]).amin(0)
+    near = (_fold(cells + k, n, periodic) for k in (-2, -1, 1, 2))
+    smallest = torch.stack([density[..., cell] for cell in near]).amin(0)
     cubic_share = (7 * smallest / density.clamp(min=1e-300)).clamp(max=1)
     cubic = (
         s * (1 - s) * (s - 2) / 6,
@@ -106,19 +130,21 @@ def _refine(density: Tensor, refinement: int) -> Tensor:
     hat = (0.0, 1 - s, s, 0.0)
     total = torch.zeros(*density.shape[:-1], n * refinement, dtype=density.dtype)
     for k in range(4):
-        cell = _reflect(first + k - 1, n)
+        cell = _fold(first + k - 1, n, periodic)
         total += density[..., cell] * (hat[k] + cubic_share[..., cell] * (cubic[k] - hat[k]))
     return total.clamp(min=0)
 
 
-def _reflect(index: Tensor, n: int) -> Tensor:
-    """Reflect indices beyond the walls."""
+def _fold(index: Tensor, n: int, periodic: bool) -> Tensor:
+    """Reflect indices beyond the walls, or wrap them."""
+    if periodic:
+        return index % n
     index = index % (2 * n)
     return torch.where(index < n, index, 2 * n - 1 - index)
 
 
 class HeatKernel:
-    """Heat kernel K on [0, cells] with reflecting walls, as the operator log(K exp(·)).
+    """Heat kernel K on [0, cells] with walls or periodic, as the operator log(K exp(·)).
 
     Rows of K sum to one. They are processed in blocks: K_ij = (K_ij / K_rj)·K_rj, with r the middle
     row of the block. The first factor stays between e^±span and is multiplied as a matrix; the
@@ -130,13 +156,26 @@ class HeatKernel:
         variance: variance of the kernel, in cells².
         at: output points per cell, m = cells·at.
         nodes: input points per cell, n = cells·nodes.
+        periodic: whether the axis is a circle; otherwise walls reflect.
+        weights: positive factors (cells,) of K(x, y) on a circle, for y = x + 0, 1, … cells.
     """
 
     span = 200.0
     chunk = 1 << 22  # entries in memory at once
 
-    def __init__(self, cells: int, variance: float, at: int = 1, nodes: int = 1):
-        log_kernel = _log_kernel(cells, variance, at, nodes)
+    def __init__(
+        self,
+        cells: int,
+        variance: float,
+        at: int = 1,
+        nodes: int = 1,
+        periodic: bool = False,
+        weights: Tensor | None = None,
+    ):
+        log_kernel = _log_kernel(cells, variance, at, nodes, periodic)
+        if weights is not None:
+            index = torch.arange(cells)
+            log_kernel = log_kernel + weights.log()[(index - index[:, None]) % cells]
         rows, columns = log_kernel.shape
         # log K changes by at most cells/variance per cell, |x_i − x_r| ≤ half a block
         size = min(max(int(2 * self.span * variance / cells**2 * rows), 1), rows)
@@ -162,11 +201,12 @@ class HeatKernel:
         return result.reshape(-1, log_values.shape[1])[: self._rows]
 
 
-def _log_kernel(cells: int, variance: float, at: int, nodes: int) -> Tensor:
+def _log_kernel(cells: int, variance: float, at: int, nodes: int, periodic: bool = False) -> Tensor:
     """Return log K with K(x, y) = θ(x − y) + θ(x + y), (cells·at, cells·nodes).
 
-    θ(d) = Σ_k N(d + 2·cells·k) sums the Gaussian over its mirror images in both walls. All
-    distances are multiples of half a sub-cell, so few values of θ are needed.
+    θ(d) = Σ_k N(d + 2·cells·k) sums the Gaussian over its mirror images in both walls. On a circle
+    K(x, y) = θ(x − y) + θ(x − y + cells). All distances are multiples of half a sub-cell, so few
+    values of θ are needed.
     """
     variance = min(variance, 9.0 * cells**2)  # the kernel is flat to 1e-19 beyond
     farthest = 1 + int(5 * math.sqrt(variance) / cells)  # farther images contribute nothing
@@ -177,5 +217,6 @@ def _log_kernel(cells: int, variance: float, at: int, nodes: int) -> Tensor:
     log_theta = (images.square() / (-2 * variance)).logsumexp(1)
     x = (2 * torch.arange(cells * at) + 1)[:, None] * (unit // (2 * at))
     y = (2 * torch.arange(cells * nodes) + 1) * (unit // (2 * nodes))
-    log_kernel = torch.logaddexp(log_theta[(x - y) % period], log_theta[(x + y) % period])
+    image = x - y + period // 2 if periodic else x + y
+    log_kernel = torch.logaddexp(log_theta[(x - y) % period], log_theta[image % period])
     return log_kernel - log_kernel[0].logsumexp(0)  # the sum is the same in all rows

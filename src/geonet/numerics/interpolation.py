@@ -22,7 +22,8 @@ class CubicSpline:
     """Interpolating cubic B-spline s(x) = Σ_k c_k β³((x − x_k)/h) of gridded values.
 
     s is twice continuously differentiable, s(x_k) = values_k, and |s − f| = O(h⁴) everywhere in the
-    box for f ∈ C⁴: beyond the faces the values are extrapolated by cubic polynomials. Autograd
+    box for f ∈ C⁴: beyond the faces the values are extrapolated by cubic polynomials, and along
+    periodic axes they are repeated. Autograd
     differentiates it in the values and in the points. Like every cubic interpolation it may
     overshoot near jumps.
 
@@ -35,15 +36,15 @@ class CubicSpline:
         self.grid = grid
         self.batch_shape = tuple(values.shape[: values.ndim - grid.dimension])
         coefficients = values.reshape(-1, *grid.shape)
-        for axis in range(1, grid.dimension + 1):
-            coefficients = spline_filter(coefficients.movedim(axis, -1)).movedim(-1, axis)
+        for axis, wraps in enumerate(grid.periodic, start=1):
+            coefficients = spline_filter(coefficients.movedim(axis, -1), wraps).movedim(-1, axis)
         self._padded_shape = tuple(coefficients.shape[1:])
         self._coefficients = coefficients.reshape(len(coefficients), -1)  # (B, C), C = Π padded
 
     def __call__(self, points: Tensor) -> Tensor:
         """Return values (*leading, N) at points (N, d), or at separate points (*leading, N, d).
 
-        Points outside the box are moved to the nearest face.
+        Points outside the box are moved to the nearest face, or wrapped along periodic axes.
         """
         index, weights, _ = self._taps(points)
         return self._contract(index, _outer(weights), points)
@@ -66,7 +67,10 @@ class CubicSpline:
         weights, slopes = [], []
         for i in range(d):
             h, n = grid.spacing[i], grid.shape[i]
-            cells = ((points[..., i] - grid.lower[i]) / h - 0.5).clamp(-0.5, n - 0.5)
+            cells = (points[..., i] - grid.lower[i]) / h - 0.5
+            if grid.periodic[i]:
+                cells = cells - n * ((cells.detach() + 0.5) / n).floor()
+            cells = cells.clamp(-0.5, n - 0.5)
             first = cells.detach().floor().clamp(-1, n - 1)
             w, dw = _cubic_weights(cells - first)
             weights.append(w)
@@ -104,8 +108,8 @@ def resample(values: Tensor, source: Grid, target: Grid) -> Tensor:
     """
     if not source.same_box(target):
         raise GridError(
-            f"Cannot resample from {source} to {target}: the boxes differ; "
-            "pass a grid on the same box."
+            f"Cannot resample from {source} to {target}: boxes or periodic axes differ; "
+            "pass a grid on the same box with the same periodic axes."
         )
     d = source.dimension
     for i in range(d):
@@ -123,7 +127,7 @@ def resample(values: Tensor, source: Grid, target: Grid) -> Tensor:
     return values
 
 
-def spline_filter(values: Tensor) -> Tensor:
+def spline_filter(values: Tensor, periodic: bool = False) -> Tensor:
     """Return B-spline coefficients along the last axis: (..., n) to (..., n + 2·GHOSTS).
 
     (c_{k−1} + 4c_k + c_{k+1})/6 = s_k is inverted by its two-sided exponential impulse response.
@@ -131,11 +135,14 @@ def spline_filter(values: Tensor) -> Tensor:
     pole = math.sqrt(3) - 2
     reach = 32  # |pole|^32 < 1e-18: the tail of the response is below rounding
     n, pad = values.shape[-1], reach + GHOSTS
-    order = min(4, n)
-    outward = _extrapolation(pad, order).to(values.dtype)
-    left = (values[..., :order] @ outward.T).flip(-1)
-    right = values[..., -order:].flip(-1) @ outward.T
-    padded = torch.cat([left, values, right], dim=-1)
+    if periodic:
+        padded = values[..., torch.arange(-pad, n + pad) % n]
+    else:
+        order = min(4, n)
+        outward = _extrapolation(pad, order).to(values.dtype)
+        left = (values[..., :order] @ outward.T).flip(-1)
+        right = values[..., -order:].flip(-1) @ outward.T
+        padded = torch.cat([left, values, right], dim=-1)
     offsets = torch.arange(-reach, reach + 1, dtype=values.dtype).abs()
     response = pole**offsets * (-6 * pole / (1 - pole**2))
     rows = padded.reshape(-1, 1, padded.shape[-1])
@@ -170,17 +177,20 @@ def _outer(weights: list[Tensor]) -> Tensor:
     return product
 
 
-def gaussian_blur(values: Tensor, width: float, truncate: float = 4.0) -> Tensor:
-    """Blur along the last axis by a Gaussian, with reflecting walls.
+def gaussian_blur(
+    values: Tensor, width: float, truncate: float = 4.0, periodic: bool = False
+) -> Tensor:
+    """Blur along the last axis by a Gaussian, with reflecting walls or periodic.
 
     Args:
         values: (..., n).
         width: standard deviation, in cells.
         truncate: half the width of the kernel, in standard deviations.
+        periodic: whether the axis wraps around.
     """
     count, reach = values.shape[-1], math.ceil(truncate * width)
     offsets = torch.arange(-reach, reach + 1, dtype=values.dtype)
     kernel = torch.exp(-0.5 * (offsets / width) ** 2)
-    index = torch.arange(-reach, count + reach) % (2 * count)
-    reflected = torch.minimum(index, 2 * count - 1 - index)
-    return values[..., reflected].unfold(-1, len(kernel), 1) @ (kernel / kernel.sum())
+    index = torch.arange(-reach, count + reach) % (count if periodic else 2 * count)
+    inside = torch.minimum(index, 2 * count - 1 - index)
+    return values[..., inside].unfold(-1, len(kernel), 1) @ (kernel / kernel.sum())

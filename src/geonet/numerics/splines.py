@@ -4,6 +4,8 @@ u(y) = Σ_i c_i Π_a β(y_a/h_a − i_a − ½) with β the quadratic B-spline, 
 coefficient per cell, even reflection at the faces. Like the potential of a geodesic at t = ½ it is
 C^{1,1}. Integrals are sums over the centres of half-cells, two per axis and cell. The kernels have
 the same in quadratic.h.
+
+`periodic` says for each axis whether it wraps around instead; axes that it does not list reflect.
 """
 
 from __future__ import annotations
@@ -31,6 +33,15 @@ _HALF_CELL_WEIGHTS = torch.tensor(
 )
 
 
+Periodic = Sequence[bool]
+NOT_PERIODIC: Periodic = ()
+
+
+def is_periodic(periodic: Periodic, axis: int) -> bool:
+    """Return whether an axis is periodic."""
+    return axis < len(periodic) and bool(periodic[axis])
+
+
 class Jet(NamedTuple):
     """u, ∇u and D²u at points, (...), (..., d) and (..., d, d)."""
 
@@ -39,7 +50,9 @@ class Jet(NamedTuple):
     hessian: Tensor
 
 
-def evaluate_at_half_cells(coefficients: Tensor, step: Sequence[float]) -> Jet:
+def evaluate_at_half_cells(
+    coefficients: Tensor, step: Sequence[float], periodic: Periodic = NOT_PERIODIC
+) -> Jet:
     """Return the jet at the half-cells of every cell, (2, …, 2, *cells) of each."""
     d = coefficients.ndim
 
@@ -47,19 +60,25 @@ def evaluate_at_half_cells(coefficients: Tensor, step: Sequence[float]) -> Jet:
         values = coefficients
         for axis in range(d):
             order = directions.count(axis)
-            values = evaluate_along_axis(values, axis + axis, order).movedim(0, axis)
+            wraps = is_periodic(periodic, axis)
+            values = evaluate_along_axis(values, axis + axis, order, wraps).movedim(0, axis)
             values = values / step[axis] ** order
         return values
 
     return _assemble_jet(derivative, d)
 
 
-def evaluate_at_points(coefficients: Tensor, step: Sequence[float], points: Tensor) -> Jet:
+def evaluate_at_points(
+    coefficients: Tensor,
+    step: Sequence[float],
+    points: Tensor,
+    periodic: Periodic = NOT_PERIODIC,
+) -> Jet:
     """Return the jet at points (N, d) of a box with corner zero; constant beyond its faces."""
     shape, d = coefficients.shape, coefficients.ndim
     index, weights = torch.zeros(len(points), *(1,) * d, dtype=torch.long), []
     for axis, n in enumerate(shape):
-        taps, own = spline_stencil(points[:, axis], step[axis], n)
+        taps, own = spline_stencil(points[:, axis], step[axis], n, is_periodic(periodic, axis))
         view = [-1, *(3 if k == axis else 1 for k in range(d))]
         index = index + (taps * math.prod(shape[axis + 1 :])).reshape(view)
         weights.append([part.reshape(view) for part in own])
@@ -81,58 +100,63 @@ def _assemble_jet(derivative: Callable[..., Tensor], d: int) -> Jet:
     return Jet(derivative(), gradient, torch.stack(rows, -2))
 
 
-def evaluate_along_axis(values: Tensor, axis: int, order: int) -> Tensor:
+def evaluate_along_axis(values: Tensor, axis: int, order: int, wraps: bool = False) -> Tensor:
     """Return a derivative at both half-cells of the cells along an axis, (2, *shape)."""
-    taps = _neighbours(values, axis)
+    taps = _neighbours(values, axis, wraps)
     weights = _HALF_CELL_WEIGHTS[order].to(values.dtype)
     return torch.stack([sum(w * tap for w, tap in zip(row, taps, strict=True)) for row in weights])  # pyright: ignore
 
 
-def evaluate_along_axis_transpose(values: Tensor, axis: int, order: int) -> Tensor:
+def evaluate_along_axis_transpose(
+    values: Tensor, axis: int, order: int, wraps: bool = False
+) -> Tensor:
     """Apply the transpose of `evaluate_along_axis`: (2, *shape) to (*shape)."""
     weights = _HALF_CELL_WEIGHTS[order].to(values.dtype)
     parts = [sum(weights[q, k] * values[q] for q in range(2)) for k in range(3)]
     before, middle, after = (part.movedim(axis, 0) for part in parts)  # pyright: ignore
     total = middle.clone()
     total[:-1] += before[1:]
-    total[0] += before[0]
+    total[-1 if wraps else 0] += before[0]
     total[1:] += after[:-1]
-    total[-1] += after[-1]
+    total[0 if wraps else -1] += after[-1]
     return total.movedim(0, axis)
 
 
-def interpolate_centres(values: Tensor) -> Tensor:
+def interpolate_centres(values: Tensor, periodic: Periodic = NOT_PERIODIC) -> Tensor:
     """Return coefficients of a spline with these values at cell centres; exact for quadratics.
 
     Along each axis c = s − (s₋ − 2s + s₊)/8.
     """
     for axis in range(values.ndim):
-        before, here, after = _neighbours(values, axis)
+        before, here, after = _neighbours(values, axis, is_periodic(periodic, axis))
         values = here - (before - 2 * here + after) / 8
     return values
 
 
-def _neighbours(values: Tensor, axis: int) -> list[Tensor]:
-    """Return the previous cell, the cell itself and the next cell, repeated at the faces."""
+def _neighbours(values: Tensor, axis: int, wraps: bool = False) -> list[Tensor]:
+    """Return the previous cell, the cell itself and the next cell, reflected at the faces."""
     n = values.shape[axis]
     first, last = values.narrow(axis, 0, 1), values.narrow(axis, n - 1, 1)
-    padded = torch.cat([first, values, last], axis)
+    padded = torch.cat([last, values, first] if wraps else [first, values, last], axis)
     return [padded.narrow(axis, k, n) for k in range(3)]
 
 
-def spline_stencil(x: Tensor, step: float, cells: int) -> tuple[Tensor, list[Tensor]]:
+def spline_stencil(
+    x: Tensor, step: float, cells: int, wraps: bool = False
+) -> tuple[Tensor, list[Tensor]]:
     """Return the three coefficients that determine a spline at points (N,) of an axis.
 
     Returns:
         Indices (N, 3), and weights (N, 3) of the value, of the slope and of the curvature.
     """
-    position = (x / step).clamp(0, cells)
+    position = (x / step) % cells if wraps else (x / step).clamp(0, cells)
     cell = position.detach().floor().clamp(max=cells - 1)
     s = position - cell - 0.5
     value = torch.stack([0.5 * (0.5 - s) ** 2, 0.75 - s**2, 0.5 * (0.5 + s) ** 2], -1)
     slope = torch.stack([s - 0.5, -2 * s, s + 0.5], -1) / step
     curvature = torch.tensor([1.0, -2.0, 1.0], dtype=s.dtype).expand(len(s), 3) / step**2
-    indices = (cell.long()[:, None] + torch.arange(-1, 2)).clamp(0, cells - 1)
+    indices = cell.long()[:, None] + torch.arange(-1, 2)
+    indices = indices % cells if wraps else indices.clamp(0, cells - 1)
     return indices, [value, slope, curvature]
 
 
@@ -151,14 +175,56 @@ def half_cell_centres(shape: Sequence[int]) -> Tensor:
     return torch.stack(fields, -1)
 
 
-def average_over_boxes(values: Tensor, centre: Tensor, width: Tensor) -> Tensor:
+def average_over_boxes(
+    values: Tensor, centre: Tensor, width: Tensor, periodic: Periodic = NOT_PERIODIC
+) -> Tensor:
     """Return means (...) of a density (*cells) over boxes; see `overlap_fractions`."""
-    flat, overlaps = values.flatten(), overlap_fractions(centre, width, values.shape)
+    flat, overlaps = values.flatten(), overlap_fractions(centre, width, values.shape, periodic)
     return sum(fraction * flat[cell] for cell, fraction in overlaps)  # pyright: ignore
 
 
+def accumulate(values: Tensor) -> Tensor:
+    """Return sums of a density (*cells) over all cells before each vertex, (*cells + 1)."""
+    sums = values.double()
+    for axis in range(values.ndim):
+        sums = torch.cat([torch.zeros_like(sums.narrow(axis, 0, 1)), sums.cumsum(axis)], axis)
+    return sums
+
+
+def average_over_wide_boxes(
+    values: Tensor, centre: Tensor, width: Tensor, periodic: Periodic = NOT_PERIODIC
+) -> Tensor:
+    """Return means (...) of a density (*cells) over boxes of any width, from its sums."""
+    sums, taps = accumulate(values), []
+    for axis, n in enumerate(values.shape):
+        wraps, w = is_periodic(periodic, axis), width[..., axis].clamp(1e-3, n)
+        low = centre[..., axis] - w / 2
+        if not wraps:
+            low = torch.minimum(low, n - w).clamp(min=0)
+        own, periods = [], torch.zeros_like(w)
+        for end, sign in ((low, -1), (low + w, 1)):
+            turns = (end / n).floor() if wraps else torch.zeros_like(end)
+            position = (end - turns * n).clamp(0, n)
+            cell = position.detach().floor().clamp(max=n - 1)
+            own += [
+                (cell.long(), sign * (cell + 1 - position) / w),
+                (cell.long() + 1, sign * (position - cell) / w),
+            ]
+            periods = periods + sign * turns / w
+        if wraps:
+            own.append((torch.full_like(own[0][0], n), periods))
+        taps.append(own)
+    total = torch.zeros(centre.shape[:-1], dtype=torch.float64)
+    for corner in product(*taps):
+        weight = torch.ones_like(total)
+        for _, share in corner:
+            weight = weight * share
+        total = total + weight * sums[tuple(index for index, _ in corner)]
+    return total.clamp(min=0)
+
+
 def overlap_fractions(
-    centre: Tensor, width: Tensor, shape: Sequence[int]
+    centre: Tensor, width: Tensor, shape: Sequence[int], periodic: Periodic = NOT_PERIODIC
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the 2^d cells that boxes may overlap, with the fraction of each box in the cell.
 
@@ -166,6 +232,7 @@ def overlap_fractions(
         centre: centres of the boxes in cells, (..., d); boxes are shifted into the grid.
         width: widths of the boxes in cells, (..., d), at most one.
         shape: cells of the grid.
+        periodic: whether each axis is periodic.
 
     Yields:
         Flat indices of cells and fractions, (...) each.
@@ -173,7 +240,9 @@ def overlap_fractions(
     first, fractions = [], []
     for axis, n in enumerate(shape):
         w = width[..., axis]
-        low = torch.minimum((centre[..., axis] - w / 2).clamp(min=0), n - w)
+        low = centre[..., axis] - w / 2
+        wraps = is_periodic(periodic, axis)
+        low = low % n if wraps else torch.minimum(low.clamp(min=0), n - w)
         cell = low.detach().floor().clamp(0, n - 1)
         beyond = ((low + w - cell - 1) / w).clamp(min=0)
         first.append(cell.long())
@@ -181,7 +250,9 @@ def overlap_fractions(
     for corner in product((0, 1), repeat=len(shape)):
         index, fraction = torch.zeros_like(first[0]), torch.ones_like(fractions[0][0])
         for axis, side in enumerate(corner):
-            index = index * shape[axis] + (first[axis] + side).clamp(max=shape[axis] - 1)
+            cell, n = first[axis] + side, shape[axis]
+            cell = cell % n if is_periodic(periodic, axis) else cell.clamp(max=n - 1)
+            index = index * n + cell
             fraction = fraction * fractions[axis][side]
         yield index, fraction
 
@@ -217,14 +288,17 @@ def level_shapes(
     return shapes
 
 
-def prolong_spline(coefficients: Tensor, shape: Sequence[int]) -> Tensor:
+def prolong_spline(
+    coefficients: Tensor, shape: Sequence[int], periodic: Periodic = NOT_PERIODIC
+) -> Tensor:
     """Return a spline (*cells) on other cells of the same box, (*shape).
 
     It is the same spline if cells are halved, else one that agrees for quadratic polynomials.
     """
     for axis, n in enumerate(shape):
         if coefficients.shape[axis] != n:
-            matrix = prolongation_matrix(coefficients.shape[axis], n)
+            wraps = is_periodic(periodic, axis)
+            matrix = prolongation_matrix(coefficients.shape[axis], n, wraps)
             coefficients = matrix.apply(coefficients, axis)
     return coefficients
 
@@ -242,7 +316,8 @@ class BandMatrix(NamedTuple):
 
     Attributes:
         first: first column of each row, (rows,), int32.
-        taps: entries from there on, (rows, width), single precision.
+        taps: entries from there on, (rows, width), single precision; beyond the last column they
+            continue with the first one.
         columns: number of columns.
     """
 
@@ -255,14 +330,14 @@ class BandMatrix(NamedTuple):
         shape = [-1 if k == axis % values.ndim else 1 for k in range(values.ndim)]
         first, taps = self.first.long(), self.taps.to(values.dtype)
         parts = (
-            values.index_select(axis, first + k) * tap.reshape(shape)
+            values.index_select(axis, (first + k) % self.columns) * tap.reshape(shape)
             for k, tap in enumerate(taps.T)
         )
         return sum(parts)  # pyright: ignore
 
     def apply_transpose(self, values: Tensor, axis: int) -> Tensor:
         """Multiply by the transpose along an axis."""
-        columns = self.first.long()[:, None] + torch.arange(self.taps.shape[1])
+        columns = (self.first.long()[:, None] + torch.arange(self.taps.shape[1])) % self.columns
         parts = values.movedim(axis, -1)[..., None] * self.taps.to(values.dtype)
         shape = (*parts.shape[:-2], self.columns)
         result = parts.new_zeros(shape).index_add_(-1, columns.flatten(), parts.flatten(-2))
@@ -271,39 +346,43 @@ class BandMatrix(NamedTuple):
 
 @lru_cache(maxsize=256)
 @torch.inference_mode(False)
-def prolongation_matrix(coarse: int, fine: int) -> BandMatrix:
+def prolongation_matrix(coarse: int, fine: int, wraps: bool = False) -> BandMatrix:
     """Return the matrix from coefficients on `coarse` cells of an axis to `fine` ones."""
+
+    def locate(cells: np.ndarray, count: int) -> np.ndarray:
+        return cells % count if wraps else np.clip(cells, 0, count - 1)
+
     if fine == coarse:
-        return _to_band(csr_matrix(np.eye(coarse)))
+        return _to_band(csr_matrix(np.eye(coarse)), wraps)
     if fine == 2 * coarse:
         i = np.arange(fine)
-        beside = np.clip(i // 2 + 2 * (i % 2) - 1, 0, coarse - 1)
+        beside = locate(i // 2 + 2 * (i % 2) - 1, coarse)
         entries = np.r_[np.full(fine, 0.75), np.full(fine, 0.25)]
         positions = (np.r_[i, i], np.r_[i // 2, beside])
-        return _to_band(csr_matrix((entries, positions), (fine, coarse)))
+        return _to_band(csr_matrix((entries, positions), (fine, coarse)), wraps)
     # Values at the centres, then coefficients as in `interpolate_centres`.
     centres = (np.arange(fine) + 0.5) * coarse / fine
     cell = np.minimum(centres.astype(int), coarse - 1)
     s = centres - cell - 0.5
     weights = np.stack([0.5 * (0.5 - s) ** 2, 0.75 - s**2, 0.5 * (0.5 + s) ** 2], 1)
-    taps = np.clip(cell[:, None] + np.arange(-1, 2), 0, coarse - 1)
+    taps = locate(cell[:, None] + np.arange(-1, 2), coarse)
     rows = np.repeat(np.arange(fine), 3)
     values = csr_matrix((weights.ravel(), (rows, taps.ravel())), (fine, coarse))
-    before, after = np.maximum(np.arange(fine) - 1, 0), np.minimum(np.arange(fine) + 1, fine - 1)
-    return _to_band(csr_matrix(1.25 * values - 0.125 * (values[before] + values[after])))
+    before, after = locate(np.arange(fine) - 1, fine), locate(np.arange(fine) + 1, fine)
+    return _to_band(csr_matrix(1.25 * values - 0.125 * (values[before] + values[after])), wraps)
 
 
 @lru_cache(maxsize=256)
 @torch.inference_mode(False)
-def restriction_matrix(fine: int, coarse: int) -> BandMatrix:
+def restriction_matrix(fine: int, coarse: int, wraps: bool = False) -> BandMatrix:
     """Return the transpose of the matrix from coefficients on `coarse` cells to `fine` ones."""
-    band = prolongation_matrix(coarse, fine)
+    band = prolongation_matrix(coarse, fine, wraps)
     rows, width = band.taps.shape
-    columns = band.first.numpy()[:, None] + np.arange(width)
+    columns = (band.first.numpy()[:, None] + np.arange(width)) % coarse
     entries = (band.taps.numpy().ravel(), (columns.ravel(), np.repeat(np.arange(rows), width)))
     matrix = csr_matrix(entries, (coarse, fine))
     matrix.eliminate_zeros()
-    return _to_band(matrix)
+    return _to_band(matrix, wraps)
 
 
 @lru_cache(maxsize=256)
@@ -325,14 +404,26 @@ def averaging_matrix(fine: int, coarse: int, parts: int = 2) -> BandMatrix:
     return _to_band(csr_matrix((shares.ravel()[kept], positions), (rows, count)))
 
 
-def _to_band(matrix: csr_matrix) -> BandMatrix:
+def _to_band(matrix: csr_matrix, wraps: bool = False) -> BandMatrix:
     matrix.sum_duplicates()
     rows, columns = len(matrix.indptr) - 1, matrix.shape[-1]  # pyright: ignore
-    begins, ends = matrix.indptr[:-1], matrix.indptr[1:] - 1
-    low, high = matrix.indices[begins], matrix.indices[ends]
-    width = int((high - low).max()) + 1
-    first = np.minimum(low, columns - width)
+    if wraps:
+        rows_of_columns = np.split(matrix.indices, matrix.indptr[1:-1])
+        first = np.array([_begin_of_band(row, columns) for row in rows_of_columns])
+        own = np.repeat(np.arange(rows), np.diff(matrix.indptr))
+        width = int(((matrix.indices - first[own]) % columns).max()) + 1
+    else:
+        low, high = matrix.indices[matrix.indptr[:-1]], matrix.indices[matrix.indptr[1:] - 1]
+        width = int((high - low).max()) + 1
+        first = np.minimum(low, columns - width)
+        own = np.repeat(np.arange(rows), np.diff(matrix.indptr))
     taps = np.zeros((rows, width), dtype=np.float32)
-    own = np.repeat(np.arange(rows), np.diff(matrix.indptr))
-    taps[own, matrix.indices - first[own]] = matrix.data
+    taps[own, (matrix.indices - first[own]) % columns] = matrix.data
     return BandMatrix(torch.from_numpy(first.astype(np.int32)), torch.from_numpy(taps), columns)
+
+
+def _begin_of_band(indices: np.ndarray, columns: int) -> int:
+    """Return the column after the widest gap between entries of a row that wraps around."""
+    ordered = np.sort(indices)
+    gaps = np.diff(ordered, prepend=ordered[-1] - columns)
+    return int(ordered[np.argmax(gaps)])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from geonet._format import format_number, format_percent
 from geonet._progress import report_progress
-from geonet._utils import user_stacklevel
+from geonet._utils import pair_label, user_stacklevel
 from geonet.density import Density
 from geonet.errors import ConvergenceWarning, SolverError
 from geonet.grid import Grid, unit_box
@@ -42,6 +43,8 @@ class BackAndForthConfig:
     window: int = 3  # iterations over which the change of W2 is measured
     negligible: float = 1e-3  # W2² that counts as zero, in cells squared
     rounding: float = 1e-7  # relative rounding error of dual values
+    max_gap: float = 0.1  # relative distance of the bounds of W2 above which it did not converge
+    motionless: float = 0.01  # W2 in cells up to which densities count as equal
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,9 @@ class BackAndForth(Solver):
     difference of the two parts at t = ½. The particles of `path.trajectories` follow the map that
     pushes the source.
 
+    **Periodic axes.** The cost is the squared distance the shorter way round, (−Δ)⁻¹ is periodic,
+    and mass wraps.
+
     Atoms that fill single cells are hard for this method: it stops well below W2, and the densities
     in between are noise. Use `linear-program` for these.
 
@@ -90,6 +96,7 @@ class BackAndForth(Solver):
         family="dual ascent",
         dimensions=(1, 2, 3),
         provides=("density", "distance", "trajectories"),
+        periodic=True,
         tolerance="relative change of W2 over three iterations",
         more_iterations="a larger max_iterations",
         menu=MenuEntry("Back-and-forth method", dimensions=(2,)),
@@ -115,17 +122,28 @@ class BackAndForth(Solver):
             iterations, change = iterations + 1, ascent.relative_change()
             text = f", change of W2 {format_percent(change)}" if change < math.inf else ""
             report_progress(f"back-and-forth: iteration {iterations}{text}")
-        converged = change <= self.tolerance
-        if not converged:
+        info = {"iterations": iterations, "relative change": change, "converged": True}
+        path = MapGeodesic(source, target, self.name, info, *ascent.best)
+        label = f"{pair_label()}: " if pair_label() else ""
+        if change > self.tolerance:
+            info["converged"] = False
             warnings.warn(
-                f"back-and-forth stopped after {iterations} iterations while W2 still changed by "
-                f"{format_number(change, 2)} (tolerance {self.tolerance:g}); use a larger "
-                "max_iterations.",
+                f"{label}back-and-forth stopped after {iterations} iterations while W2 still "
+                f"changed by {format_number(change, 2)} (tolerance {self.tolerance:g}); use a "
+                "larger max_iterations.",
                 ConvergenceWarning,
                 stacklevel=user_stacklevel(),
             )
-        info = {"iterations": iterations, "relative change": change, "converged": converged}
-        return MapGeodesic(source, target, self.name, info, *ascent.best)
+        elif not path.is_certified(self.config):
+            info |= {"converged": False, "stagnated": True}
+            lower, upper = (format_number(float(bound), 3) for bound in path.certified_bounds)
+            warnings.warn(
+                f"{label}back-and-forth settled on a potential that only shows that W2 is between "
+                f"{lower} and {upper}; choose solver='midpoint'.",
+                ConvergenceWarning,
+                stacklevel=user_stacklevel(),
+            )
+        return path
 
 
 class _Ascent:
@@ -137,13 +155,14 @@ class _Ascent:
 
     def __init__(self, source: Tensor, target: Tensor, cells: Grid, config: BackAndForthConfig):
         self._source, self._target, self._cells, self._config = source, target, cells, config
-        self._inverse = (1 / laplacian_eigenvalues(cells.shape, cells.spacing)).numpy()
+        eigenvalues = laplacian_eigenvalues(cells.shape, cells.spacing, cells.periodic)
+        self._inverse = (1 / eigenvalues).numpy()
         peak = float(torch.maximum(source, target).max()) / cells.cell_volume
         self._step = config.first_step / peak
         self._psi = self._phi = torch.zeros_like(source)
         self._value = self._predicted = 0.0
         self._values = deque([0.0], maxlen=config.window + 1)
-        self._squared_cell = sum(h**2 for h in cells.spacing)
+        self._squared_cell = len(cells.shape) * min(cells.spacing) ** 2
         self._best_value = config.rounding**2 * self._squared_cell
         self.best = self._psi, self._phi
 
@@ -183,14 +202,27 @@ class _Ascent:
         return psi, phi
 
     def _precondition(self, difference: Tensor) -> tuple[Tensor, float]:
-        """Return (−Δ)⁻¹ of a field, without flux through the faces, and the slope along it."""
-        modes: Any = fft.dctn(difference.numpy(), norm="ortho")
+        """Return (−Δ)⁻¹ of a field, without flux through walls, and the slope along it."""
+        periodic = self._cells.periodic
+        circles = [axis for axis, wraps in enumerate(periodic) if wraps]
+        walls = [axis for axis, wraps in enumerate(periodic) if not wraps]
+        modes: Any = difference.numpy()
+        if walls:
+            modes = fft.dctn(modes, axes=walls, norm="ortho")
+        if circles:
+            modes = fft.fftn(modes, axes=circles, norm="ortho")
         solution = modes * self._inverse
-        slope = float((modes * solution).sum()) * self._cells.cell_volume
-        return torch.from_numpy(fft.idctn(solution, norm="ortho", overwrite_x=True)), slope
+        slope = float((modes.conj() * solution).sum().real) * self._cells.cell_volume
+        if circles:
+            inverse: Any = fft.ifftn(solution, axes=circles, norm="ortho")
+            solution = np.ascontiguousarray(inverse.real)
+        if walls:
+            solution = fft.idctn(solution, axes=walls, norm="ortho", overwrite_x=True)
+        return torch.from_numpy(solution), slope
 
     def _c_transform(self, potential: Tensor) -> Tensor:
-        return transform(-potential, cell_centres(self._cells), weight=0.5)
+        centres, periodic = cell_centres(self._cells), self._cells.periodic
+        return transform(-potential, centres, weight=0.5, periodic=periodic)
 
     def _adapt_step(self, gain: float) -> None:
         config = self._config
@@ -228,7 +260,20 @@ class MapGeodesic(Geodesic):
     def _distance(self) -> Tensor:
         """Return the estimate from both potentials, within the bounds."""
         estimate = self._unit.from_length(self._squared_distances[1].clamp(min=0).sqrt())
-        return estimate.clamp(*self._bounds)
+        return estimate.clamp(*self.certified_bounds)
+
+    @property
+    def certified_bounds(self) -> tuple[Tensor, Tensor]:
+        """Bounds of W2 from the potentials and from the moments of both ends."""
+        (lower, upper), moments = self._bounds, self._moment_bounds
+        upper = torch.minimum(upper, moments[1].double())
+        return torch.minimum(torch.maximum(lower, moments[0].double()), upper), upper
+
+    def is_certified(self, config: BackAndForthConfig) -> bool:
+        """Return whether the bounds of W2 are close, or both ends count as equal."""
+        lower, upper = (float(bound) for bound in self.certified_bounds)
+        still = config.motionless * min(self.grid.spacing)
+        return upper <= still or upper - lower <= config.max_gap * upper
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
         frames = [torch.lerp(*self._push_both(t, grid), t) for t in times.tolist()]
@@ -238,13 +283,15 @@ class MapGeodesic(Geodesic):
         """Return x + t(T(x) − x), with the map that pushes the source."""
         start = self._unit.to_points(points)
         step = _interpolate_corners(self._displacements[0], start, self._unit.cells)
+        end = start + step
         sides = torch.tensor(self._unit.sides, dtype=torch.float64)
-        end = (start + step).clamp(torch.zeros_like(sides), sides)
+        is_circle = torch.tensor(self.grid.periodic)
+        end = torch.where(is_circle, end, end.clamp(torch.zeros_like(sides), sides))
         return self._unit.from_points(torch.lerp(start, end, times[:, None, None]))
 
     def _diagnostics(self) -> dict[str, Tensor]:
         forward, backward = self._push_both(0.5, self.grid)
-        distance, (lower, upper) = self._distance(), self._bounds
+        distance, (lower, upper) = self._distance(), self.certified_bounds
         return {
             "distance_lower_bound": lower,
             "distance_upper_bound": upper,
@@ -256,10 +303,12 @@ class MapGeodesic(Geodesic):
     def _bounds(self) -> tuple[Tensor, Tensor]:
         """Bounds of W2, from the potential at t = ½ and from those at the ends."""
         lower, estimate = (value.clamp(min=0).sqrt() for value in self._squared_distances)
-        midpoint = transform(-self._psi, cell_centres(self._unit.cells))
+        periodic = self.grid.periodic
+        midpoint = transform(-self._psi, cell_centres(self._unit.cells), periodic=periodic)
         source, target = (self._unit.to_density(end.tensor) for end in (self.source, self.target))
+        coefficients, sides = interpolate_centres(midpoint, periodic), self._unit.sides
         bounds = bound_distance(
-            interpolate_centres(midpoint), source, target, self._unit.sides, float(estimate)
+            coefficients, source, target, sides, float(estimate), periodic=periodic
         )
         below, above = self._unit.from_length(torch.tensor(bounds, dtype=torch.float64))
         return torch.minimum(torch.maximum(below, self._unit.from_length(lower)), above), above
@@ -305,18 +354,28 @@ def displacement_at(potential: Tensor, cells: Grid) -> Tensor:
     """Return −∇ψ at the corners of the cells, (d, *(shape + 1)), for ψ at their centres.
 
     Differences of neighbours are averaged over those that meet at a corner and extrapolated
-    linearly at the faces.
+    linearly at walls.
     """
     slopes = []
     for axis, h in enumerate(cells.spacing):
-        slope = _extrapolate(potential.diff(dim=axis) / -h, axis)
+        if cells.periodic[axis]:
+            slope = _wrap_ends(potential, axis).diff(dim=axis) / -h
+        else:
+            slope = _extrapolate(potential.diff(dim=axis) / -h, axis)
         for other in range(potential.ndim):
             if other != axis:
-                wide = _extrapolate(slope, other)
+                extend = _wrap_ends if cells.periodic[other] else _extrapolate
+                wide = extend(slope, other)
                 n = wide.shape[other] - 1
                 slope = (wide.narrow(other, 0, n) + wide.narrow(other, 1, n)) / 2
         slopes.append(slope)
     return torch.stack(slopes)
+
+
+def _wrap_ends(values: Tensor, axis: int) -> Tensor:
+    """Add the last value in front of an axis, and the first one at its end."""
+    last = values.shape[axis] - 1
+    return torch.cat([values.narrow(axis, last, 1), values, values.narrow(axis, 0, 1)], axis)
 
 
 def _extrapolate(values: Tensor, axis: int) -> Tensor:
@@ -344,7 +403,7 @@ def push_forward(
     edges = torch.meshgrid(*cells.edges(), indexing="ij")
     axes = zip(edges, displacement, cells.lower, shape, cells.lengths, strict=True)
     corners = [(edge + step - low) * (n / length) - 0.5 for edge, step, low, n, length in axes]
-    return push_cells(mass, torch.stack(corners), shape)
+    return push_cells(mass, torch.stack(corners), shape, cells.periodic)
 
 
 def _interpolate_corners(field: Tensor, points: Tensor, cells: Grid) -> Tensor:
@@ -375,16 +434,21 @@ def dual_estimates(
     cell beyond. If φ + ψ ≤ c holds on two lattices, it also holds between their points if
     ½|x|² − ψ and ½|y|² − φ are multilinear there, since a linear function below such values at the
     corners of a cell is below them inside too. Compared with multilinear φ and ψ, this costs Σh²/12
-    for φ and Σ(h/parts)²/12 for ψ. Only cells with mass count.
+    for φ and Σ(h/parts)²/12 for ψ. Only cells with mass count. Along periodic axes all of this
+    holds on the line, with periodic φ and ψ.
 
     **Estimate.** Between its points φ need not be that low: a smooth φ through these values has a
     mean over a cell that is higher by (h² − δ²φ)/24 per axis, with the second difference δ²φ ≤ h².
     For equal ends the estimate is zero up to rounding.
     """
-    fine, wide = cell_faces(cells, parts), cell_centres(cells, beyond=1)
-    psi = transform(torch.where(second > 0, -phi, torch.inf), cell_centres(cells), fine, 0.5)
-    used = _mark_corners(first > 0, parts)
-    phi = transform(torch.where(used, -psi, torch.inf), fine, wide, 0.5)
+    fine, wide, periodic = cell_faces(cells, parts), cell_centres(cells, beyond=1), cells.periodic
+    phi = torch.where(second > 0, -phi, torch.inf)
+    psi = transform(phi, cell_centres(cells), fine, 0.5, periodic)
+    used = torch.where(_mark_corners(first > 0, parts, periodic), -psi, torch.inf)
+    for axis in (axis for axis, wraps in enumerate(periodic) if wraps):
+        used = used.narrow(axis, 0, used.shape[axis] - 1)  # the last face is the first one
+    once = [replace(one, count=n) for one, n in zip(fine, used.shape, strict=True)]
+    phi = transform(used, once, wide, 0.5, periodic)
     squares = sum(h**2 for h in cells.spacing)
     mean, curvature = phi, torch.zeros_like(second)
     for axis in range(second.ndim):
@@ -396,12 +460,14 @@ def dual_estimates(
     return 2 * half, 2 * half + (squares - (second * curvature).sum()) / 12
 
 
-def _mark_corners(has_mass: Tensor, parts: int) -> Tensor:
+def _mark_corners(has_mass: Tensor, parts: int, periodic: Sequence[bool]) -> Tensor:
     """Return a mask of the points `cell_faces(cells, parts)` that belong to a cell with mass."""
-    for axis in range(has_mass.ndim):
+    for axis, wraps in enumerate(periodic):
         fine = has_mass.repeat_interleave(parts, axis)
-        none = torch.zeros_like(fine.narrow(axis, 0, 1))
-        has_mass = torch.cat([fine, none], axis) | torch.cat([none, fine], axis)
+        first, last = fine.narrow(axis, 0, 1), fine.narrow(axis, fine.shape[axis] - 1, 1)
+        none = torch.zeros_like(first)
+        above, below = (first, last) if wraps else (none, none)
+        has_mass = torch.cat([fine, above], axis) | torch.cat([below, fine], axis)
     return has_mass
 
 

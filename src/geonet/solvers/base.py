@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from geonet._progress import report_progress
 from geonet._threads import limit_threads, map_in_threads
+from geonet._utils import import_object
 from geonet.density import Density, requires_grad
 from geonet.errors import DensityError, GeonetError, GridError, SolverError
 from geonet.mixture import End, GaussianMixture
@@ -48,6 +49,7 @@ class SolverInfo:
         provides: quantities that its paths can compute.
         differentiable: quantities that autograd differentiates with respect to the densities at
             the ends; all others are detached.
+        periodic: whether it takes grids with periodic axes.
         exact: whether the distance is exact for the discrete problem that it solves.
         transports: False for paths that blend the ends and move no mass.
         guarantee: known property of the frames between the ends, for paths without an error
@@ -64,6 +66,7 @@ class SolverInfo:
     dimensions: tuple[int, ...] | None = None
     provides: tuple[str, ...] = ALL_QUANTITIES
     differentiable: tuple[str, ...] = ()
+    periodic: bool = False
     exact: bool = False
     transports: bool = True
     guarantee: str | None = None
@@ -119,6 +122,12 @@ class Solver(ABC):
                 f"The solver {self.name!r} takes {dimensions} densities, these are {d}D; choose "
                 "solver='auto' or another one (geonet.list_solvers() or `geonet solvers`)."
             )
+        if source.grid.is_periodic and not self.info.periodic:
+            names = import_object("geonet.solvers.registry:list_periodic_solvers")(d)
+            raise SolverError(
+                f"The solver {self.name!r} takes no periodic axes, and the densities lie on "
+                f"{source.grid}; choose one of {', '.join(names)}."
+            )
 
 
 class MixtureSolver(Solver):
@@ -152,7 +161,9 @@ def check_pair(source: Density, target: Density) -> None:
     first, second = source.grid, target.grid
     if first != second and (first.shape != second.shape or not first.same_box(second)):
         remedy = "both need the same lower and upper corners."
-        if first.same_box(second):
+        if first.periodic != second.periodic:
+            remedy = "both need the same periodic axes."
+        elif first.same_box(second):
             remedy = "use density.resample(grid) for one of them."
         raise GridError(f"Source and target lie on different grids: {first} and {second}; {remedy}")
     if source.batch_shape != target.batch_shape or len(source.batch_shape) > 1:

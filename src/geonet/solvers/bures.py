@@ -45,8 +45,8 @@ class Bures(MixtureSolver):
     )
 
     def _check(self, source: Density, target: Density) -> None:
-        _check_gaussians(source, target)
         super()._check(source, target)
+        _check_gaussians(source, target)
 
     def _solve(self, source: Density, target: Density) -> BuresGeodesic:
         # The path is the one on R^d, so report the mass that the box cuts off.
@@ -188,6 +188,11 @@ class GridlessBuresGeodesic(BuresGeodesic):
             return self.grid
         if grid.dimension != self._dimension:
             raise GridError(f"The Gaussians are {self._dimension}D, the grid is {grid.dimension}D.")
+        if grid.is_periodic:
+            raise GridError(
+                "The path between these Gaussians is the one on R^d, and the grid is periodic; "
+                "give a grid without periodic axes."
+            )
         return grid
 
 

@@ -27,6 +27,7 @@ class Linear(Solver):
         family="baseline",
         provides=("density",),
         differentiable=("density",),
+        periodic=True,
         transports=False,
         menu=MenuEntry("No transport: one density fades into the other"),
     )

@@ -69,7 +69,7 @@ class MongeAmpere(Solver):
 
     info = SolverInfo(
         name="monge-ampere",
-        summary="1D to 3D boxes, smooth positive densities, high accuracy; the truth in 2D",
+        summary="1D to 3D boxes, smooth positive densities, high accuracy; a reference in 2D",
         family="Newton",
         dimensions=(1, 2, 3),
         differentiable=ALL_QUANTITIES,

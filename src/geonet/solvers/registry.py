@@ -19,6 +19,8 @@ from geonet.errors import SolverError
 from geonet.solvers.base import Solver, SolverInfo
 from geonet.solvers.neural.pretrained import PRETRAINED_MODELS, pretrained_solver, solver_for_form
 
+PROBLEM_OPTIONS = ("reach", "growth")  # options that change the problem and not the method
+
 _LOCATIONS: dict[str, str] = {
     "auto": "geonet.solvers.auto:Auto",
     "quantile": "geonet.solvers.quantile:Quantile",
@@ -60,6 +62,18 @@ def load_solver_classes() -> dict[str, type[Solver]]:
         with suppress(SolverError):
             classes[name] = load_solver_class(name)
     return classes
+
+
+def list_solvers_with_option(name: str) -> list[str]:
+    """Return the names of the solvers that have an option of this name."""
+    classes = load_solver_classes().items()
+    return [solver for solver, cls in classes if name in {o.name for o in list_options(cls)}]
+
+
+def list_periodic_solvers(dimension: int) -> list[str]:
+    """Return the names of the solvers that take periodic axes in this dimension."""
+    infos = ((name, cls.info) for name, cls in load_solver_classes().items())
+    return [name for name, info in infos if info.periodic and info.takes(dimension)]
 
 
 def load_solver_class(name: str) -> type[Solver]:
@@ -139,6 +153,11 @@ def _check_options(cls: type[Solver], name: str, values: dict[str, Any]) -> None
     """Raise SolverError for options that the solver does not have, or of a wrong type."""
     options = {option.name: option for option in list_options(cls)}
     for key, value in values.items():
+        if key not in options and key in PROBLEM_OPTIONS:
+            raise SolverError(
+                f"The solver {name!r} is for balanced transport and takes no {key}; choose one of "
+                f"{', '.join(list_solvers_with_option(key))}."
+            )
         if key not in options:
             close = difflib.get_close_matches(key, options, n=1)
             hint = f"did you mean {close[0]!r}? It" if close else "it"

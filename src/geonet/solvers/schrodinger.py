@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from geonet.numerics.interpolation import CubicSpline, resample
 from geonet.numerics.ode import VelocityField, runge_kutta
 from geonet.numerics.splines import interpolate_centres
 from geonet.paths import Geodesic, Times
+from geonet.solvers.back_and_forth import cell_masses
 from geonet.solvers.base import MenuEntry, Solver, SolverInfo
 from geonet.solvers.newton.bounds import bound_distance
 
@@ -47,8 +49,8 @@ class Schrodinger(Solver):
 
         ∂t μ + div(μ ∇u) + εΔμ = 0          ∂t u + ½|∇u|² − εΔu = 0
 
-    Its exact solution is μ_t = f_t·g_t with ∂t f = εΔf, ∂t g = −εΔg, reflecting walls and
-    u = −2ε log f. With the heat flow K_t, f_t = K_t f_0 and g_t = K_{1−t} g_1. Sinkhorn's
+    Its exact solution is μ_t = f_t·g_t with ∂t f = εΔf, ∂t g = −εΔg, reflecting walls or periodic
+    axes, and u = −2ε log f. With the heat flow K_t, f_t = K_t f_0 and g_t = K_{1−t} g_1. Sinkhorn's
     iteration, in the log domain and over-relaxed, solves f_0·K_1 g_1 = μ_0, g_1·K_1 f_0 = μ_1.
     As ε → 0 the path becomes the geodesic.
 
@@ -91,6 +93,7 @@ class Schrodinger(Solver):
         family="entropic",
         dimensions=(1, 2, 3),
         differentiable=("distance",),
+        periodic=True,
         guarantee="the path is the exact bridge with noise, not the geodesic",
         tolerance="L1 error at both ends, a share of the mass",
         less_blur="a smaller epsilon",
@@ -118,7 +121,7 @@ class Schrodinger(Solver):
 
     def _solve_pair(self, source: Density, target: Density) -> SchrodingerBridge:
         epsilon = self._resolve_epsilon(source.grid)
-        first, second = _cell_masses(source), _cell_masses(target)
+        first, second = cell_masses(source), cell_masses(target)
         propagate = heat_flow(source.grid, epsilon, 1.0)
         log_f, log_g, iterations, error = self._sinkhorn(first, second, propagate)
         if not error < self.tolerance:
@@ -194,12 +197,6 @@ def min_epsilon(grid: Grid) -> float:
     return MIN_VARIANCE * max(grid.spacing) ** 2 / 2
 
 
-def _cell_masses(density: Density) -> Tensor:
-    """Return the mass of each cell in float64; Sinkhorn cannot converge if the sums differ."""
-    values = density.tensor.detach().to(torch.float64)
-    return values / values.sum()
-
-
 def _mean(masses: Tensor, values: Tensor) -> Tensor:
     return (masses * values.masked_fill(masses == 0, 0.0)).sum()
 
@@ -262,13 +259,25 @@ class SchrodingerBridge(Geodesic):
 
     def _transport_cost(self) -> Tensor:
         propagate = heat_flow(self.grid, self.epsilon, 1.0)
+        mass = torch.exp(self._log_f + propagate(self._log_g))
         total = torch.zeros((), dtype=torch.float64)
-        for x in self._coordinates():
-            moments = [
-                torch.exp(self._log_f + propagate(self._log_g + k * x.log())) for k in range(3)
-            ]
-            total += (x * x * moments[0] - 2 * x * moments[1] + moments[2]).sum()
+        for axis, x in enumerate(self._coordinates()):
+            if self.grid.periodic[axis]:
+                total += self._periodic_cost(axis) - self.grid.spacing[axis] ** 2 * mass.sum()
+                continue
+            first, second = (
+                torch.exp(self._log_f + propagate(self._log_g + k * x.log())) for k in (1, 2)
+            )
+            total += (x * x * mass - 2 * x * first + second).sum()
         return (total * self.grid.cell_volume).clamp(min=0).sqrt()
+
+    def _periodic_cost(self, axis: int) -> Tensor:
+        """Return Σ(d² + h²) over the plan, with the distance d on a circle; h² avoids log 0."""
+        n, h = self.grid.shape[axis], self.grid.spacing[axis]
+        offset = torch.arange(n, dtype=torch.float64)
+        squares = (torch.minimum(offset, n - offset) * h) ** 2 + h**2
+        propagate = heat_flow(self.grid, self.epsilon, 1.0, weights={axis: squares})
+        return torch.exp(self._log_f + propagate(self._log_g)).sum()
 
     def drift(self, t: Times, points: ArrayLike | Tensor) -> Array:
         """Return ∇u_t at points (..., d): (times?, ..., d); `velocity` is this plus ε∇log μ_t."""
@@ -286,7 +295,8 @@ class SchrodingerBridge(Geodesic):
     def _kantorovich(self) -> tuple[Tensor, Tensor]:
         """Return −u_0(x) = min_y |x − y|² − u(y) and u_1(x) = min_y |x − y|² + u(y)."""
         u, centres = self._midpoint_potential, cell_centres(self.grid)
-        return transform(-u, centres), transform(u, centres)
+        periodic = self.grid.periodic
+        return transform(-u, centres, periodic=periodic), transform(u, centres, periodic=periodic)
 
     @cached_property
     def _midpoint_potential(self) -> Tensor:
@@ -297,7 +307,9 @@ class SchrodingerBridge(Geodesic):
     @cached_property
     def _splines(self) -> Tensor:
         """Quadratic splines of the midpoint potential in the unit cube."""
-        return interpolate_centres(self._unit.to_potential(self._midpoint_potential))
+        return interpolate_centres(
+            self._unit.to_potential(self._midpoint_potential), self.grid.periodic
+        )
 
     @cached_property
     def _bounds(self) -> tuple[float, float]:
@@ -305,7 +317,9 @@ class SchrodingerBridge(Geodesic):
         estimate = float(self._moment_bounds[0]) / self._unit.length
         source, target = self._unit_ends()
         both = [
-            bound_distance(potential, *ends, self._unit.sides, estimate)
+            bound_distance(
+                potential, *ends, self._unit.sides, estimate, periodic=self.grid.periodic
+            )
             for potential, ends in (
                 (self._splines, (source, target)),
                 (-self._splines, (target, source)),
@@ -364,17 +378,34 @@ class SchrodingerBridge(Geodesic):
     def _self_mean(self, end: Density) -> Tensor:
         """Return `_conditional_mean` for the bridge from a density to itself."""
         propagate = heat_flow(self.grid, self.epsilon, 1.0)
-        return self._conditional_mean(_self_factor(_cell_masses(end), propagate))
+        return self._conditional_mean(_self_factor(cell_masses(end), propagate))
 
     def _conditional_mean(self, log_factor: Tensor) -> Tensor:
         """Return E[y | x] at the cells x, (d, *grid.shape), for the density K_1(x, y)·factor(y).
 
-        E[y | x] has the origin of `_coordinates`.
+        E[y | x] has the origin of `_coordinates`. Along periodic axes it is E[y − x | x] plus the
+        length of the axis.
         """
         propagate = heat_flow(self.grid, self.epsilon, 1.0)
-        total = propagate(log_factor)
-        means = [propagate(log_factor + x.log()) - total for x in self._coordinates()]
+        total, means = propagate(log_factor), []
+        for axis, x in enumerate(self._coordinates()):
+            if self.grid.periodic[axis]:
+                weights = {axis: self._mean_displacements(axis)}
+                weighted = heat_flow(self.grid, self.epsilon, 1.0, weights=weights)(log_factor)
+            else:
+                weighted = propagate(log_factor + x.log())
+            means.append(weighted - total)
         return torch.stack(means).exp()
+
+    def _mean_displacements(self, axis: int) -> Tensor:
+        """Return the mean of y − x over the images of y = x + 0, 1, … cells, plus the length."""
+        n, h = self.grid.shape[axis], self.grid.spacing[axis]
+        variance = min(2 * self.epsilon / h**2, 9.0 * n**2)
+        farthest = 2 + int(6 * math.sqrt(variance) / n)
+        offset = torch.arange(n, dtype=torch.float64)[:, None]
+        images = offset + n * torch.arange(-farthest, farthest + 1)
+        share = (images.square() / (-2 * variance)).softmax(1)
+        return h * ((share * images).sum(1) + n)
 
     def _coordinates(self) -> list[Tensor]:
         """Return broadcastable cell coordinates, shifted to be positive for their logarithms."""
@@ -389,6 +420,7 @@ class SchrodingerBridge(Geodesic):
         """Integrate in s ∈ [0, 1] with t = sin²(πs/2): near sharp edges v grows as sqrt(ε/t)."""
         clock = torch.asin(times.sqrt()) * (2 / math.pi)
         lower, upper = self.grid.lower_tensor, self.grid.upper_tensor
+        is_circle = torch.tensor(self.grid.periodic)
 
         def field(s: float) -> VelocityField:
             t = min(math.sin(math.pi * s / 2) ** 2, 1.0)
@@ -401,7 +433,7 @@ class SchrodingerBridge(Geodesic):
         for index in clock.argsort().tolist():
             s = float(clock[index])
             points = runge_kutta(field, points, now, s, Schrodinger.config.steps)
-            points, now = torch.minimum(torch.maximum(points, lower), upper), s
+            points, now = torch.where(is_circle, points, points.clamp(lower, upper)), s
             frames[index] = points
         return frames
 
@@ -416,7 +448,8 @@ class SchrodingerBridge(Geodesic):
     def _smooth_factors(self, t: float) -> tuple[Tensor, Tensor]:
         """Return log f_t and log g_t; the rougher one is changed to limit the slope of log μ_t."""
         log_f, log_g = self._factors(t)
-        log_density = _limit_slope(log_f + log_g, Schrodinger.config.max_slope)
+        slope = Schrodinger.config.max_slope
+        log_density = _limit_slope(log_f + log_g, slope, self.grid.periodic)
         return (log_density - log_g, log_g) if t <= 0.5 else (log_f, log_density - log_f)
 
     def _factors(self, t: float) -> tuple[Tensor, Tensor]:
@@ -452,12 +485,17 @@ def _self_factor(masses: Tensor, propagate: LogOperator) -> Tensor:
     return log_f
 
 
-def _limit_slope(log_density: Tensor, slope: float) -> Tensor:
+def _limit_slope(log_density: Tensor, slope: float, periodic: Sequence[bool]) -> Tensor:
     """Return the least function above log_density that changes by ≤ slope from cell to cell."""
-    for axis in range(log_density.ndim):
+    for axis, wraps in enumerate(periodic):
         columns = log_density.movedim(axis, -1)
+        n = columns.shape[-1]
+        if wraps:  # one period on each side
+            columns = torch.cat([columns] * 3, -1)
         ramp = slope * torch.arange(columns.shape[-1], dtype=torch.float64)
         from_left = (columns + ramp).cummax(-1).values - ramp
         from_right = (columns - ramp).flip(-1).cummax(-1).values.flip(-1) + ramp
-        log_density = torch.maximum(from_left, from_right).movedim(-1, axis)
+        limited = torch.maximum(from_left, from_right)
+        log_density = limited[..., n : 2 * n] if wraps else limited
+        log_density = log_density.movedim(-1, axis)
     return log_density

@@ -2,11 +2,14 @@
 
 import math
 
+import numpy as np
+import ot
 import pytest
 import torch
 
 import geonet
 from benchmarks.pairs import EXACT_PAIRS, exact_pair
+from benchmarks.problems import draw_digits
 from geonet.density import Density
 from geonet.grid import Grid
 from geonet.solvers.newton.bounds import bound_distance
@@ -128,3 +131,18 @@ def test_bounds_hold_for_stripes(width):
         path = geonet.geodesic(*(Density(values, Grid((64, 64))) for values in ends), "midpoint")
         assert path.bounds[0] <= truth <= path.bounds[1]
         assert path.bounds[0] <= float(path.distance) <= path.bounds[1]
+
+
+def test_bounds_hold_for_tiny_densities():
+    """Factors of proportional fitting may overflow for densities that go down to 1e-170."""
+    digits = draw_digits()
+    values = np.stack([digit.numpy() for digit in digits])
+    values /= values.sum((1, 2), keepdims=True)
+    mean = ot.bregman.convolutional_barycenter2d_debiased(values, 1e-3, stopThr=1e-3)
+    assert 0 < mean[mean > 0].min() < 1e-100
+    tiny, cut = (
+        geonet.Density(np.where(mean > limit, mean, 0.0), digits[0].grid) for limit in (0.0, 1e-25)
+    )
+    for digit in (digits[2], digits[6]):
+        first, second = (geonet.geodesic(end, digit, "midpoint") for end in (tiny, cut))
+        assert second.bounds[0] <= first.bounds[1] <= 1.05 * second.bounds[1]

@@ -12,8 +12,9 @@ import torch
 from geonet.numerics import kernels
 from geonet.solvers.newton import compiled
 from geonet.solvers.newton.compiled import CompiledHierarchy
+from geonet.solvers.newton.multigrid import apply_stiffness
 from geonet.solvers.newton.path import push_frames_torch
-from geonet.solvers.newton.system import TorchHierarchy, apply_stiffness
+from geonet.solvers.newton.reference import TorchHierarchy
 
 # Odd, elongated, tiny; some have blocks of 32 cells and a remainder, some several levels.
 SIDES = {
@@ -72,7 +73,7 @@ def potential(shape, sides, curvature):
 def evaluate(hierarchy, shape, curvature, min_width=0.0):
     """Return the system, its residual and its integrals."""
     system, sides = hierarchy[0], SIDES[shape]
-    system.set_densities(*densities_on(shape, sides), min_width)
+    system.set_densities(densities_on(shape, sides), min_width)
     return system, *system.evaluate(potential(shape, sides, curvature))
 
 
@@ -121,7 +122,7 @@ def test_solve_uses_the_matrix_of_the_last_step():
         compute_step(system)
     right = noise(*shape, seed=5) - 0.5
     solution = ours.solve(right, 1e-5, 50)
-    error = apply_stiffness(reference.levels[0].weights, solution) - (right - right.mean())
+    error = apply_stiffness(reference.levels[0].fields[0], solution) - (right - right.mean())
     assert float(error.norm() / right.norm()) < 1e-4
     assert 0 < ours.iterations < 15
 
@@ -163,7 +164,7 @@ def test_threads_change_only_the_order_of_sums(shape, curvature):
     results = []
     for threads in (1, 3):
         system = CompiledHierarchy(shape, sides, threads)[0]
-        system.set_densities(*densities, 0.0)
+        system.set_densities(densities, 0.0)
         residual, integrals = system.evaluate(c)
         step = system.compute_step(residual, 0.03, 1e-2, 20)
         frames = compiled.push_frames(c, densities, sides, TIMES, shape, threads)
@@ -182,7 +183,7 @@ def test_levels_share_their_memory():
     steps = []
     for k in (0, 1, 0):
         system = hierarchy[k]
-        system.set_densities(*densities_on(system.shape, sides), 0.0)
+        system.set_densities(densities_on(system.shape, sides), 0.0)
         residual, _ = system.evaluate(potential(system.shape, sides, 0.4))
         steps.append(system.compute_step(residual, 0.03, 1e-4, 30))
     assert torch.equal(steps[0], steps[2])
@@ -196,7 +197,7 @@ def test_wild_potentials_stay_in_bounds(value, shape):
     densities, c = densities_on(shape, sides), torch.zeros(shape).double()
     c[(3,) * len(shape)] = value
     system = CompiledHierarchy(shape, sides, 1)[0]
-    system.set_densities(*densities, 0.0)
+    system.set_densities(densities, 0.0)
     residual, _ = system.evaluate(c)
     assert residual.shape == shape
     system.compute_step(residual, 0.03, 1e-3, 5)

@@ -8,14 +8,17 @@ import torch
 from benchmarks.pairs import draw
 from geonet.numerics.splines import evaluate_along_axis
 from geonet.solvers.newton import compiled
-from geonet.solvers.newton.system import (
-    ResidualIntegrals,
+from geonet.solvers.newton.multigrid import apply_stiffness
+from geonet.solvers.newton.reference import (
     TorchHierarchy,
-    apply_stiffness,
-    build_hierarchy,
-    evaluate_residual,
     project_onto_splines,
     signed_det_and_cofactor,
+)
+from geonet.solvers.newton.system import (
+    ResidualIntegrals,
+    build_hierarchy,
+    evaluate_residual,
+    unmatched_mass,
 )
 
 SHAPES = pytest.mark.parametrize("shape", [(9,), (1, 6), (6, 5), (4, 3, 5)], ids=str)
@@ -37,7 +40,7 @@ def density(shape, seed=7):
 
 def system_on(shape, min_width=0.0):
     system = TorchHierarchy(shape, sides_of(shape))[0]
-    system.set_densities(density(shape), density(shape, seed=8), min_width)
+    system.set_densities((density(shape), density(shape, seed=8)), min_width)
     return system
 
 
@@ -108,7 +111,7 @@ def test_multigrid_converges_fast_for_smooth_weights(shape, most):
     residual, _ = system.evaluate(potential(shape, 0.2))
     step = system.compute_step(residual, 0.1, 1e-6, 50)
     assert system.iterations <= most
-    error = apply_stiffness(system.levels[0].weights, step) - (residual - residual.mean())
+    error = apply_stiffness(system.levels[0].fields[0], step) - (residual - residual.mean())
     assert float(error.norm()) < 2e-6 * float(residual.norm())
 
 
@@ -116,7 +119,7 @@ def test_multigrid_with_jumping_weights():
     system = TorchHierarchy((32, 32), (1.0, 1.0))[0]
     source, target = torch.zeros(2, 32, 32).double()
     source[4:13, 6:20], target[15:28, 9:14] = 1.0, 1.0
-    system.set_densities(source / source.mean(), target / target.mean(), 0.0)
+    system.set_densities((source / source.mean(), target / target.mean()), 0.0)
     residual, _ = system.evaluate(torch.zeros(32, 32).double())
     system.compute_step(residual, 0.03, 1e-3, 100)  # weights jump from 0.03 to 30
     assert system.iterations <= 12
@@ -148,7 +151,7 @@ def test_shift_by_whole_cells_solves_the_equation():
     slope[6:21] = k / n  # ∇u in the region of the mass at t = ½
     c = (slope.cumsum(0) / n)[:, None] + torch.zeros(n).double()
     system = TorchHierarchy((n, n), (1.0, 1.0))[0]
-    system.set_densities(source / source.mean(), target / target.mean(), 0.0)
+    system.set_densities((source / source.mean(), target / target.mean()), 0.0)
     residual, integrals = system.evaluate(c)
     assert float(residual.abs().sum()) < 1e-10
     assert ResidualIntegrals(*integrals).distance == pytest.approx(k / n, rel=1e-9)
@@ -161,11 +164,11 @@ def test_stiffness_is_the_derivative_of_the_residual():
     wave = lambda k: torch.cos(k * torch.pi * x)  # noqa: E731
     system = TorchHierarchy((n, n), (1.0, 1.0))[0]
     source, target = 1 + 0.3 * wave(1)[:, None] * wave(2), 1 - 0.2 * wave(1) + 0 * x[:, None]
-    system.set_densities(source, target, 0.0)
+    system.set_densities((source, target), 0.0)
     c, change = 0.02 * wave(2)[:, None] * wave(1), wave(1)[:, None] * wave(1)
     before, _ = system.evaluate(c)
     system.compute_step(before, 0.0, 0.5, 1)
-    expected = apply_stiffness(system.levels[0].weights, change)
+    expected = apply_stiffness(system.levels[0].fields[0], change)
     after, _ = system.evaluate(c + 1e-4 * change)
     difference = (before - after) / 1e-4
     assert float((difference - expected).norm() / expected.norm()) < 0.02
@@ -194,7 +197,7 @@ def test_batch_agrees_with_single_pairs(batch, threads):
     state = evaluate_residual(*batch, threads)
     system = build_hierarchy((32, 32), (1.0, 1.0), 1)[0]
     for k, (c, source, target) in enumerate(zip(*batch, strict=True)):
-        system.set_densities(source, target, 0.0)
+        system.set_densities((source, target), 0.0)
         mean = float((c.double() * state.weight[k]).sum() / state.weight[k].sum())
         residual, integrals = system.evaluate(c.double() / 32**2)
         # In single precision half-cells may fall into another cell, and constants round.
@@ -237,3 +240,15 @@ def test_compiled_batch_agrees_with_torch(d, monkeypatch):
         states.append(evaluate_residual(c, source, target, 2))
     for ours, expected in zip(*states, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("matched", "growth", "expected"),
+    [
+        (0.999, 0.001, 0.001),  # quadrature is exact: the difference
+        (1.0015, 0.001, 0.001 / 1.0025),  # too large by quadrature: relative to the sum
+        (0.3, 0.2, 0.7),  # a half of the mass is not pulled back: the difference
+    ],
+)
+def test_unmatched_mass_is_free_of_quadrature_errors(matched, growth, expected):
+    assert unmatched_mass(1.0, matched, growth) == pytest.approx(expected, rel=1e-12)

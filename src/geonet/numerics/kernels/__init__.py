@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.util import find_spec
@@ -17,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from geonet._utils import user_stacklevel
 from geonet.errors import InputError
 
 BUILDS = ("default", "avx2", "avx512")  # a processor that runs one also runs those before it
@@ -107,9 +109,19 @@ def addresses(*tensors: Tensor) -> list[int]:
 
 @lru_cache(maxsize=1)
 def _native_build() -> str | None:
-    """Return the build for this processor, or else the default one."""
+    """Return the build for this processor, or else the default one; warn once if there is none."""
     names = (_capability(), "default")
-    return next((name for name in names if _load_build(name) is not None), None)
+    found = next((name for name in names if _load_build(name) is not None), None)
+    if found is None:
+        warnings.warn(
+            "geonet was installed without its compiled kernels, so that torch does their work, "
+            "many times slower; install a C compiler (GCC or Clang) and run pip install "
+            "--force-reinstall --no-deps --no-binary :all: geonet-ot, or set GEONET_COMPILED=0 to "
+            "hide this warning.",
+            UserWarning,
+            stacklevel=user_stacklevel(),
+        )
+    return found
 
 
 def _capability() -> str:

@@ -1,19 +1,21 @@
-/* A transport plan between two densities from a potential at t = 1/2, and its cost.
+/* A transport plan between two densities from a potential, and its cost.
 
-   The plan lives on a lattice of cells. The cell y at t = 1/2 sends its mass from x = y -
-   grad u/2 by the displacement grad u. Start and displacement are split linearly, so that mass
-   moves from the 2^d cells around x, each by the 2^d displacements around grad u that are whole
-   numbers of cells. bounds.py documents the method and has the same in torch. */
+   The plan lives on a lattice of cells. The cell y sends its mass from x = y + s0 grad u to
+   y + s1 grad u. Start and displacement are split linearly, so that mass moves from the 2^d cells
+   around x, each by the 2^d displacements around (s1 - s0) grad u that are whole numbers of cells.
+   plans.py documents the method and has the same in torch. */
 
 #include "quadratic.h"
 
-#define VERSION 4 /* increment with every change of the interface to bounds.py */
+#define VERSION 8 /* increment with every change of the interface to plans.py */
 
 typedef struct {
     int32_t d, threads;
     Grid potential; /* cells of the potential */
     Grid lattice; /* cells of the plan */
     double step[3]; /* side lengths of a cell of the plan, for the axes of the lattice */
+    double factors[2]; /* s0 and s1 of the starts y + s0 grad u and of the ends y + s1 grad u */
+    double reach; /* of Wasserstein-Fisher-Rao transport, whose factors are shorter; else zero */
     const double *masses[2]; /* of source and target in the cells of the plan */
     float *start; /* in cells from the first centre, (d, cells) */
     float *displacement; /* in cells, (d, cells) */
@@ -103,6 +105,25 @@ INLINE double positive_determinant(const int d, const double *h, double s) {
     return a > 0 && minor > 0 && det > 0 ? det : 0;
 }
 
+/* The factor of the map y + factor grad u of Wasserstein-Fisher-Rao transport to one end, with s = -1/2
+   or 1/2: s atan(q)/q, q = |grad u|/reach. det: det G det(G^-1 + s D2u), zero where the map folds,
+   where G has the eigenvalue 1/(1 + q^2) along grad u and atan(q)/q across it. */
+INLINE double shorten_factor(const int d, double reach, double s, const double *gradient,
+                             const double *hessian, double *det) {
+    double square = 0, shifted[6];
+    for (int a = 0; a < d; a++) square += gradient[a] * gradient[a];
+    const double q2 = square / (reach * reach), q = sqrt(q2), along = 1 / (1 + q2);
+    const double across = q > 1e-4 ? atan(q) / q : 1 - q2 / 3;
+    const double other = square > 0 ? (1 / along - 1 / across) / square : 0;
+    for (int a = 0, e = 0; a < d; a++)
+        for (int b = a; b < d; b++, e++)
+            shifted[e] = hessian[e] + ((a == b ? 1 / across - 1 : 0) +
+                                       other * gradient[a] * gradient[b]) /
+                                          s;
+    *det = along * (d > 1 ? across : 1) * (d > 2 ? across : 1) * positive_determinant(d, shifted, s);
+    return s * across;
+}
+
 /* Linear interpolation of a density at a position in cells. */
 INLINE double interpolate(const int d, const Grid *grid, const double *values, const double *x) {
     double t[3], total = 0;
@@ -133,11 +154,10 @@ INLINE void place_rows(const int d, Plan *plan, const double *padded, int64_t fr
     const Grid *grid = &plan->potential, *lattice = &plan->lattice;
     const int32_t n = grid->shape[2], m = lattice->shape[2];
     double *rows = malloc(sizeof(double) * (size_t)(row_count(d) * (n + 2)));
-    double ratio[3], pitch[3], scale[3];
+    double ratio[3], pitch[3];
     for (int a = 0; a < d; a++) {
         ratio[a] = (double)grid->shape[3 - d + a] / lattice->shape[3 - d + a];
         pitch[a] = ratio[a] / plan->step[a]; /* 1 / side length of a cell of the potential */
-        scale[a] = 0.5 * pitch[a] / plan->step[a];
     }
     for (int64_t r = from; r < to; r++) {
         const int32_t i = (int32_t)(r / lattice->shape[1]), j = (int32_t)(r % lattice->shape[1]);
@@ -148,15 +168,19 @@ INLINE void place_rows(const int d, Plan *plan, const double *padded, int64_t fr
             const int32_t cell = spline_weights((k + 0.5) * ratio[d - 1], n, w);
             const int64_t point = r * m + k;
             evaluate_jet(d, rows, n + 2, cell, w, gradient, hessian);
-            for (int a = 0, e = 0; a < d; a++)
+            for (int a = 0, e = 0; a < d; a++) {
+                gradient[a] *= pitch[a];
                 for (int b = a; b < d; b++) hessian[e++] *= pitch[a] * pitch[b];
+            }
             for (int side = 0; side < 2; side++) {
-                const double s = side ? 0.5 : -0.5;
+                double s = plan->factors[side];
+                if (plan->reach > 0)
+                    s = shorten_factor(d, plan->reach, s, gradient, hessian, &det[side]);
+                else
+                    det[side] = positive_determinant(d, hessian, s);
                 for (int a = 0; a < d; a++)
-                    x[side][a] =
-                        clamp(index[3 - d + a] + (side ? 1 : -1) * scale[a] * gradient[a],
-                              lattice->shape[3 - d + a] - 1);
-                det[side] = positive_determinant(d, hessian, s);
+                    x[side][a] = clamp(index[3 - d + a] + s * gradient[a] / plan->step[a],
+                                       lattice->shape[3 - d + a] - 1);
                 rho[side] = det[side] > 0 ? det[side] * interpolate(d, lattice, plan->masses[side],
                                                                     x[side])
                                           : 0;
@@ -351,6 +375,98 @@ double geonet_plan_product(const Plan *plan, double *const *means, const double 
         if (plan->d == 1) totals[part] = add_products(1, plan, means, scale, begin, end);
         if (plan->d == 2) totals[part] = add_products(2, plan, means, scale, begin, end);
         if (plan->d == 3) totals[part] = add_products(3, plan, means, scale, begin, end);
+    }
+    for (int part = 0; part < plan->threads; part++) total += totals[part];
+    return total;
+}
+
+/* The cost -reach^2/2 log cos^2(r/reach) of a displacement in cells, its slope over r, and the
+   curvature at r + beyond, or at the farthest distance. */
+INLINE void find_cost(const int d, const Plan *plan, const int32_t *cells, double beyond,
+                      double farthest, double *cost) {
+    double square = 0;
+    for (int a = 0; a < d; a++) {
+        const double x = cells[a] * plan->step[a];
+        square += x * x;
+    }
+    const double r = sqrt(square), s = r / plan->reach;
+    const double far = cos((r + beyond < farthest ? r + beyond : farthest) / plan->reach);
+    cost[0] = -plan->reach * plan->reach * log(cos(s));
+    cost[1] = s > 1e-8 ? tan(s) / s : 1;
+    cost[2] = 1 / (far * far);
+}
+
+INLINE double add_costs(const int d, const Plan *plan, const double *const *scales,
+                        const double *const *shifts, const double *const *spreads, double beyond,
+                        double farthest, int64_t begin, int64_t end) {
+    const Grid *grid = &plan->lattice;
+    const int corners = 1 << d;
+    double total = 0;
+    for (int64_t p = begin; p < end; p++) {
+        if (plan->mass[p] == 0) continue;
+        int32_t start[3], move[3];
+        double t[3], f[3], near[8][3], sum = 0;
+        for (int a = 0; a < d; a++) {
+            const float x = plan->start[a * grid->cells + p];
+            const float y = plan->displacement[a * grid->cells + p];
+            start[a] = (int32_t)x, move[a] = (int32_t)floorf(y);
+            t[a] = x - (float)start[a], f[a] = y - (float)move[a];
+        }
+        for (int c = 0; c < corners; c++) {
+            int32_t cells[3];
+            for (int a = 0; a < d; a++) cells[a] = move[a] + (c >> a & 1);
+            find_cost(d, plan, cells, beyond, farthest, near[c]);
+        }
+        for (int b = 0; b < corners * corners; b++) {
+            const int up = b % corners, more = b / corners;
+            int64_t from = 0, to = 0;
+            int32_t cells[3], is_clamped = 0;
+            double share = 1, own[3], slope = 0, product = 0;
+            for (int a = 0; a < d; a++) {
+                const int32_t n = grid->shape[3 - d + a], i = start[a] + (up >> a & 1);
+                const int32_t first = clamp_index(i, n);
+                const int32_t last = clamp_index(i + move[a] + (more >> a & 1), n);
+                share *= (up >> a & 1 ? t[a] : 1 - t[a]) * (more >> a & 1 ? f[a] : 1 - f[a]);
+                cells[a] = last - first;
+                is_clamped |= cells[a] != move[a] + (more >> a & 1);
+                from = from * n + first, to = to * n + last;
+            }
+            if (scales[0]) share *= scales[0][from];
+            if (scales[1]) share *= scales[1][to];
+            if (share == 0) continue;
+            if (is_clamped) find_cost(d, plan, cells, beyond, farthest, own);
+            const double *cost = is_clamped ? own : near[more];
+            for (int a = 0; a < d; a++) {
+                const double first = shifts[0][a * grid->cells + from];
+                const double last = shifts[1][a * grid->cells + to];
+                slope += cells[a] * plan->step[a] * (last - first);
+                product += first * last;
+            }
+            const double spread = spreads[0][from] + spreads[1][to] - 2 * product;
+            sum += share * (cost[0] + cost[1] * slope + 0.5 * cost[2] * spread);
+        }
+        total += plan->mass[p] * sum;
+    }
+    return total;
+}
+
+/* Upper bound of the cost of Wasserstein-Fisher-Rao transport under the plan if the mass of every
+   cell of source and target moves on by random distances, by at most `beyond` together: means of
+   these displacements, shifts (d, cells), and of their squares, spreads (cells). No distance exceeds
+   `farthest`. scales: factors of the cells of source and target, or null for one. */
+double geonet_plan_cost(const Plan *plan, const double *const *scales, const double *const *shifts,
+                        const double *const *spreads, double beyond, double farthest) {
+    const int64_t cells = plan->lattice.cells;
+    double totals[MAX_THREADS], total = 0;
+#pragma omp parallel for num_threads(plan->threads) schedule(static) if (plan->threads > 1)
+    for (int part = 0; part < plan->threads; part++) {
+        const int64_t a = cells * part / plan->threads, b = cells * (part + 1) / plan->threads;
+        if (plan->d == 1)
+            totals[part] = add_costs(1, plan, scales, shifts, spreads, beyond, farthest, a, b);
+        if (plan->d == 2)
+            totals[part] = add_costs(2, plan, scales, shifts, spreads, beyond, farthest, a, b);
+        if (plan->d == 3)
+            totals[part] = add_costs(3, plan, scales, shifts, spreads, beyond, farthest, a, b);
     }
     for (int part = 0; part < plan->threads; part++) total += totals[part];
     return total;
@@ -627,4 +743,136 @@ void geonet_spline_axis(const double *coefficients, double *values, int64_t oute
     }
 }
 
-const int32_t geonet_bounds_abi[] = {VERSION, sizeof(Plan)};
+/* ---- c-transform with any cost that grows with the distance */
+
+/* Points of two lattices with equal spacing, in blocks. Missing axes come first. */
+typedef struct {
+    int32_t from[3], to[3]; /* points along each axis */
+    int32_t block[3]; /* points of a block */
+    int32_t threads;
+    const double *cost; /* of the offsets -(from - 1) ... to - 1, (from + to - 1) along each axis */
+    const double *least; /* least cost between blocks, likewise for the numbers of blocks */
+} Radial;
+
+INLINE int32_t count_blocks(int32_t n, int32_t size) { return (n + size - 1) / size; }
+
+typedef struct {
+    double bound;
+    int64_t block;
+} Candidate;
+
+static int compare_candidates(const void *a, const void *b) {
+    const double x = ((const Candidate *)a)->bound, y = ((const Candidate *)b)->bound;
+    return x < y ? -1 : x > y;
+}
+
+/* First and last point of a block along each axis, from its number. */
+INLINE void find_block(const int32_t *points, const int32_t *size, int64_t block, int32_t *first,
+                       int32_t *last) {
+    for (int a = 2; a >= 0; a--) {
+        const int32_t count = count_blocks(points[a], size[a]);
+        first[a] = (int32_t)(block % count) * size[a];
+        last[a] = first[a] + size[a] < points[a] ? first[a] + size[a] : points[a];
+        block /= count;
+    }
+}
+
+/* Lower the results of one block by the values of another; return the largest result. */
+static double meet_blocks(const Radial *radial, const double *values, const int32_t *first,
+                          const int32_t *last, int64_t block, double *result) {
+    const int32_t *from = radial->from, *to = radial->to;
+    const int64_t width = from[2] + to[2] - 1, height = from[1] + to[1] - 1;
+    int32_t begin[3], end[3];
+    double largest = -INFINITY;
+    find_block(from, radial->block, block, begin, end);
+    for (int32_t i = first[0]; i < last[0]; i++)
+        for (int32_t j = first[1]; j < last[1]; j++) {
+            double *row = result + ((int64_t)i * to[1] + j) * to[2];
+            for (int32_t a = begin[0]; a < end[0]; a++)
+                for (int32_t b = begin[1]; b < end[1]; b++) {
+                    const double *own = values + ((int64_t)a * from[1] + b) * from[2];
+                    const double *costs = radial->cost + ((i - a + from[0] - 1) * height + j - b +
+                                                          from[1] - 1) * width + from[2] - 1;
+                    for (int32_t c = begin[2]; c < end[2]; c++) {
+                        const double value = own[c];
+                        if (!(value < INFINITY)) continue;
+#pragma omp simd
+                        for (int32_t k = first[2]; k < last[2]; k++) {
+                            const double sum = value + costs[k - c];
+                            row[k] = sum < row[k] ? sum : row[k];
+                        }
+                    }
+                }
+            for (int32_t k = first[2]; k < last[2]; k++)
+                largest = row[k] > largest ? row[k] : largest;
+        }
+    return largest;
+}
+
+/* Minima over y of values(y) + cost(x - y) for every x. A block of y is skipped if its least value
+   and the least cost to a block of x exceed the minima that are known there already.
+
+   lows: scratch, least value of each block of y; candidates: (threads, blocks of y). */
+void geonet_radial_transform(const Radial *radial, const double *values, double *lows,
+                             Candidate *candidates, double *result) {
+    int64_t blocks = 1, targets = 1;
+    int32_t counts[3], other[3];
+    for (int a = 0; a < 3; a++) {
+        counts[a] = count_blocks(radial->from[a], radial->block[a]);
+        other[a] = count_blocks(radial->to[a], radial->block[a]);
+        blocks *= counts[a], targets *= other[a];
+    }
+    for (int64_t block = 0; block < blocks; block++) {
+        int32_t first[3], last[3];
+        find_block(radial->from, radial->block, block, first, last);
+        lows[block] = INFINITY;
+        for (int32_t i = first[0]; i < last[0]; i++)
+            for (int32_t j = first[1]; j < last[1]; j++)
+                for (int32_t k = first[2]; k < last[2]; k++) {
+                    const double value =
+                        values[((int64_t)i * radial->from[1] + j) * radial->from[2] + k];
+                    lows[block] = value < lows[block] ? value : lows[block];
+                }
+    }
+#pragma omp parallel for num_threads(radial->threads) schedule(static) if (radial->threads > 1)
+    for (int part = 0; part < radial->threads; part++) {
+        Candidate *list = candidates + part * blocks;
+        for (int64_t t = targets * part / radial->threads;
+             t < targets * (part + 1) / radial->threads; t++) {
+            int32_t first[3], last[3];
+            find_block(radial->to, radial->block, t, first, last);
+            for (int32_t i = first[0]; i < last[0]; i++)
+                for (int32_t j = first[1]; j < last[1]; j++)
+                    for (int32_t k = first[2]; k < last[2]; k++)
+                        result[((int64_t)i * radial->to[1] + j) * radial->to[2] + k] = INFINITY;
+            const int32_t own[3] = {first[0] / radial->block[0], first[1] / radial->block[1],
+                                    first[2] / radial->block[2]};
+            int64_t best = 0, count = 0, block = 0;
+            double bound = INFINITY;
+            for (int32_t i = 0; i < counts[0]; i++)
+                for (int32_t j = 0; j < counts[1]; j++) {
+                    const double *row =
+                        radial->least +
+                        ((int64_t)(own[0] - i + counts[0] - 1) * (counts[1] + other[1] - 1) +
+                         own[1] - j + counts[1] - 1) * (counts[2] + other[2] - 1) +
+                        own[2] + counts[2] - 1;
+                    for (int32_t k = 0; k < counts[2]; k++, block++) {
+                        list[block].bound = lows[block] + row[-k];
+                        if (list[block].bound < bound) bound = list[best = block].bound;
+                    }
+                }
+            if (!(bound < INFINITY)) continue;
+            double largest = meet_blocks(radial, values, first, last, best, result);
+            for (block = 0; block < blocks; block++)
+                if (list[block].bound < largest && block != best) {
+                    list[count].bound = list[block].bound;
+                    list[count++].block = block;
+                }
+            qsort(list, (size_t)count, sizeof(Candidate), compare_candidates);
+            for (int64_t c = 0; c < count && list[c].bound < largest; c++)
+                largest = meet_blocks(radial, values, first, last, list[c].block, result);
+        }
+    }
+}
+
+const int32_t geonet_bounds_abi[] = {VERSION, sizeof(Plan), sizeof(Radial)};

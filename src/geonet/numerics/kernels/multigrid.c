@@ -1,8 +1,12 @@
 /* The linear system of a Newton step, K x = b, by conjugate gradients with multigrid.
 
    (K x)_i is the sum over points of grad B_i . A grad x, with a positive definite matrix A at
-   every point; in 3D A is constant in a cell. K is never assembled. Coarser levels have twice the
-   spacing and means of A; the smoother is Chebyshev-Jacobi. system.py has the same in torch. */
+   every point, plus a diagonal mass m_i x_i; in 3D A is constant in a cell. K is never assembled.
+   Coarser levels have twice the spacing and means of A; the smoother is Chebyshev-Jacobi.
+
+   A barycenter has one field of unknowns for each density, and one K for each, which are coupled by
+   the constraint sum_f w_f x_f = 0 at every cell. All vectors have the shape (fields, cells). Transfers
+   preserve the constraint, and Jacobi steps project onto it. system.py has the same in torch. */
 
 #include "quadratic.h"
 
@@ -12,11 +16,12 @@
     0.25 /* smallest eigenvalue that smoothing damps, as a share of the largest */
 #define CELLS_PER_THREAD 8192 /* work that makes up for waking one more thread */
 #define SUM_BLOCK 1024 /* cells that a thread sums without interruption */
+#define MAX_COARSEST 4096 /* largest number of unknowns of the coarsest level */
 
 /* Before a loop over cells, with `threads` threads. */
 #define PARALLEL _Pragma("omp parallel for simd num_threads(threads) if (parallel : threads > 1)")
 
-/* A matrix with few entries in each row, side by side. */
+/* A matrix with few entries in each row, side by side; columns beyond the last one wrap. */
 typedef struct {
     const int32_t *first; /* column of the first entry of each row */
     const float *taps; /* (rows, width) */
@@ -26,11 +31,13 @@ typedef struct {
 /* One level of the hierarchy. */
 typedef struct {
     Grid grid;
-    float *weights; /* A times the quadrature weight of a point: (weight_points, entries, cells) */
-    float *inverse_diagonal; /* 1 / diagonal of K, (cells) */
+    float *weights; /* A times quadrature weights: (fields, weight_points, entries, cells) */
+    float *mass; /* diagonal of the mass matrix, (fields, cells); NULL if there is none */
+    float *inverse_diagonal; /* 1 / diagonal of K, (fields, cells) */
+    float *constraint; /* 1 / sum_f w_f^2 / diagonal_f, (cells); unused for one field */
     float *padded, *summed; /* (rows, last + 2), in 1D and 2D */
-    float *x, *b, *r, *work; /* (cells) each */
-    float *mode; /* eigenvector of the largest eigenvalue, (cells) */
+    float *x, *b, *r, *work; /* (fields, cells) each */
+    float *mode; /* eigenvector of the largest eigenvalue, (fields, cells) */
     double largest_eigenvalue; /* of D^-1 K, D the diagonal of K */
     /* by axis: from and to the next coarser level; means over its half-cells, in 3D its cells */
     Band prolong[3], restriction[3], average[3];
@@ -41,42 +48,57 @@ typedef struct {
 typedef struct {
     int32_t d, levels, threads;
     int32_t fresh; /* whether `mode` has no estimate yet */
+    int32_t fields;
+    const double *field_weights; /* w, (fields); unused for one field */
     Level level[MAX_LEVELS];
-    double *factor; /* Cholesky factor of the matrix of the coarsest level */
+    double *factor; /* Cholesky factor of the coarsest level, and the matrices of its fields */
     float *coarsening[2]; /* weights after one and after two axes are coarsened */
     float *row_buffers; /* in 3D: (threads, ROW_BUFFERS, last + ROW_MARGIN) */
-    double *block_sums; /* (2, cells / SUM_BLOCK + 1) */
+    double *block_sums; /* (2, fields cells / SUM_BLOCK + 1) */
 } Hierarchy;
+
+INLINE int64_t unknowns(const Hierarchy *h, const Level *level) {
+    return h->fields * level->grid.cells;
+}
+
+/* Weights A of a field. */
+INLINE float *weights_of(const Hierarchy *h, const Level *level, int f) {
+    return level->weights + (int64_t)f * weight_points(h->d) * entries(h->d) * level->grid.cells;
+}
 
 /* ---- rows */
 
-/* Copy (rows, n) to (rows, n + 2), repeating the first and the last column. */
+/* Copy (rows, n) to (rows, n + 2), with the columns beyond either end. */
 static void pad_rows(const Grid *grid, const float *x, float *padded) {
     const int32_t n = grid->shape[2];
+    const int32_t before = neighbour_index(grid, 2, -1), after = neighbour_index(grid, 2, n);
     for (int64_t i = 0; i < grid->cells / n; i++) {
         float *row = padded + i * (n + 2);
         memcpy(row + 1, x + i * n, sizeof(float) * (size_t)n);
-        row[0] = row[1];
-        row[n + 1] = row[n];
+        row[0] = row[1 + before];
+        row[n + 1] = row[1 + after];
     }
 }
 
 void geonet_pad_rows(const Grid *grid, const double *x, double *padded) {
     const int32_t n = grid->shape[2];
+    const int32_t before = neighbour_index(grid, 2, -1), after = neighbour_index(grid, 2, n);
     for (int64_t i = 0; i < grid->cells / n; i++) {
         double *row = padded + i * (n + 2);
         memcpy(row + 1, x + i * n, sizeof(double) * (size_t)n);
-        row[0] = row[1];
-        row[n + 1] = row[n];
+        row[0] = row[1 + before];
+        row[n + 1] = row[1 + after];
     }
 }
 
 /* Transpose of `pad_rows`, for some rows. */
-void geonet_fold_rows(int32_t n, int64_t from, int64_t to, float *summed, float *y) {
+void geonet_fold_rows(const Grid *grid, int64_t from, int64_t to, float *summed, float *y) {
+    const int32_t n = grid->shape[2];
+    const int32_t before = neighbour_index(grid, 2, -1), after = neighbour_index(grid, 2, n);
     for (int64_t i = from; i < to; i++) {
         float *row = summed + i * (n + 2);
-        row[1] += row[0];
-        row[n] += row[n + 1];
+        row[1 + before] += row[0];
+        row[1 + after] += row[n + 1];
         memcpy(y + i * n, row + 1, sizeof(float) * (size_t)n);
     }
 }
@@ -145,14 +167,16 @@ INLINE void stiffness_block(const int d, const float *weights, int64_t cells, in
     }
 }
 
-INLINE void stiffness_slab(const int d, Level *level, int32_t from, int32_t to) {
+INLINE void stiffness_slab(const int d, Level *level, const float *weights, int32_t from,
+                           int32_t to) {
     const Grid *grid = &level->grid;
     const int32_t n = grid->shape[2];
     float value[2][3][BLOCK], slope[2][3][BLOCK], back[2][3][BLOCK], back_slope[2][3][BLOCK];
     memset(level->summed + (int64_t)from * (n + 2), 0,
            sizeof(float) * (size_t)((int64_t)(to - from) * (n + 2)));
-    for (int32_t line = from - 1; line <= to; line++) {
-        if (line < 0 || line >= grid->shape[1]) continue;
+    for (int32_t s = from - 1; s <= last_overlap(grid, 1, from, to); s++) {
+        const int32_t line = existing_index(grid, 1, s);
+        if (line < 0) continue;
         int64_t rows[3];
         const float *taps[3];
         float *sums[3];
@@ -166,18 +190,18 @@ INLINE void stiffness_slab(const int d, Level *level, int32_t from, int32_t to) 
         for (int32_t start = 0; start < n; start += BLOCK) {
             const int32_t count = n - start < BLOCK ? n - start : BLOCK;
             evaluate_row(d, taps, start, count, value, slope);
-            stiffness_block(d, level->weights + cell + start, grid->cells, count, value, slope,
-                            back, back_slope);
+            stiffness_block(d, weights + cell + start, grid->cells, count, value, slope, back,
+                            back_slope);
             evaluate_row_transpose(d, back, back_slope, count, sums, start);
         }
     }
 }
 
 /* Not inlined, because the loops are slower within a parallel region. */
-static __attribute__((noinline)) void stiffness_slab_any(int d, Level *level, int32_t from,
-                                                         int32_t to) {
-    if (d == 1) stiffness_slab(1, level, from, to);
-    if (d == 2) stiffness_slab(2, level, from, to);
+static __attribute__((noinline)) void stiffness_slab_any(int d, Level *level, const float *weights,
+                                                         int32_t from, int32_t to) {
+    if (d == 1) stiffness_slab(1, level, weights, from, to);
+    if (d == 2) stiffness_slab(2, level, weights, from, to);
 }
 
 /* ---- the stiffness in 3D, with a matrix A that is constant in each cell
@@ -191,7 +215,8 @@ static __attribute__((noinline)) void stiffness_slab_any(int d, Level *level, in
    so that products of MEAN, SLOPE and CURVATURE along the three axes determine the sum over the
    eight points. They are computed axis by axis; a slope is needed along one axis at least, and a
    curvature along one axis at most. The transpose gathers from cells: the cell beyond a face is
-   the reflection of the cell at the face, and its SLOPE has the opposite sign. */
+   the reflection of the cell at the face, and its SLOPE has the opposite sign. Along a periodic
+   axis it is the first or the last cell itself. */
 
 enum { MEAN, SLOPE, CURVATURE, NUMBERS };
 
@@ -252,9 +277,10 @@ static void evaluate_first_axis(const Grid *grid, const float *x, int32_t i, int
                                 float *const *numbers) {
     const int32_t n = grid->shape[2];
     const int64_t plane = (int64_t)grid->shape[1] * n;
-    const float *here = x + i * plane + (int64_t)line * n;
-    const float *before = here - (i > 0 ? plane : 0);
-    const float *after = here + (i < grid->shape[0] - 1 ? plane : 0);
+    const float *row = x + (int64_t)line * n, *here = row + i * plane;
+    const float *before = row + neighbour_index(grid, 0, i - 1) * plane;
+    const float *after = row + neighbour_index(grid, 0, i + 1) * plane;
+    const int32_t left = neighbour_index(grid, 2, -1), right = neighbour_index(grid, 2, n);
     float *mean = numbers[MEAN] + 1, *slope = numbers[SLOPE] + 1,
           *curvature = numbers[CURVATURE] + 1;
 #pragma omp simd
@@ -264,8 +290,8 @@ static void evaluate_first_axis(const Grid *grid, const float *x, int32_t i, int
         curvature[j] = curvature_of(before[j], here[j], after[j]);
     }
     for (int a = 0; a < NUMBERS; a++) {
-        numbers[a][0] = numbers[a][1];
-        numbers[a][n + 1] = numbers[a][n];
+        numbers[a][0] = numbers[a][1 + left];
+        numbers[a][n + 1] = numbers[a][1 + right];
     }
 }
 
@@ -327,14 +353,16 @@ static void evaluate_fluxes(int32_t n, const float *weights, int64_t cells,
 INLINE float slope_transpose(float before, float after) { return 0.5f * (before - after); }
 
 /* Transpose along the last axis: fluxes for the numbers along axes 0 and 1. */
-INLINE void gather_last_axis(int32_t n, float *const *fluxes, const int has_mean,
+INLINE void gather_last_axis(const Grid *grid, float *const *fluxes, const int has_mean,
                              const int has_curvature, float *sum) {
+    const int32_t n = grid->shape[2];
+    const int32_t before = neighbour_index(grid, 2, -1), after = neighbour_index(grid, 2, n);
     float *mean = fluxes[MEAN], *slope = fluxes[SLOPE], *curvature = fluxes[CURVATURE];
     for (int c = 0; c < NUMBERS; c++) {
-        const float sign = c == SLOPE ? -1.0f : 1.0f;
+        const float sign = c == SLOPE && !grid->periodic[2] ? -1.0f : 1.0f;
         if ((c == MEAN && !has_mean) || (c == CURVATURE && !has_curvature)) continue;
-        fluxes[c][0] = sign * fluxes[c][1];
-        fluxes[c][n + 1] = sign * fluxes[c][n];
+        fluxes[c][0] = sign * fluxes[c][1 + before];
+        fluxes[c][n + 1] = sign * fluxes[c][1 + after];
     }
 #pragma omp simd
     for (int32_t j = 1; j <= n; j++) {
@@ -345,13 +373,21 @@ INLINE void gather_last_axis(int32_t n, float *const *fluxes, const int has_mean
     }
 }
 
+/* Line, from -2 to the number of lines plus one, of a periodic axis. */
+INLINE int32_t wrap_line(int32_t line, int32_t lines) { return (line + 2 * lines) % lines; }
+
+/* Place of a line, from -2 on, among three that are kept. */
+INLINE int ring_place(int32_t line) { return (line + 3) % 3; }
+
 /* Transpose along axis 1: fluxes of a line for the numbers along axis 0. */
-static void gather_second_axis(int32_t n, int32_t lines, int32_t line, float *const back[3][3][3],
+static void gather_second_axis(const Grid *grid, int32_t line, float *const back[3][3][3],
                                float *const *sums) {
-    const int is_first = line == 0, is_last = line == lines - 1;
-    float *const(*before)[3] = back[(is_first ? line : line - 1) % 3];
-    float *const(*here)[3] = back[line % 3];
-    float *const(*after)[3] = back[(is_last ? line : line + 1) % 3];
+    const int32_t n = grid->shape[2];
+    const int is_first = line == 0 && !grid->periodic[1];
+    const int is_last = line == grid->shape[1] - 1 && !grid->periodic[1];
+    float *const(*before)[3] = back[ring_place(is_first ? line : line - 1)];
+    float *const(*here)[3] = back[ring_place(line)];
+    float *const(*after)[3] = back[ring_place(is_last ? line : line + 1)];
     const float sign_before = is_first ? -1.0f : 1.0f, sign_after = is_last ? -1.0f : 1.0f;
     for (int a = 0; a < NUMBERS; a++) {
         const float *m0 = before[a][MEAN], *m1 = here[a][MEAN], *m2 = after[a][MEAN];
@@ -374,7 +410,7 @@ static void scatter_first_axis(const Grid *grid, float *const *sums, int32_t i, 
     const int32_t n = grid->shape[2];
     const float *mean = sums[MEAN] + 1, *slope = sums[SLOPE] + 1, *curvature = sums[CURVATURE] + 1;
     for (int k = 0; k < 3; k++) {
-        const int32_t plane = clamp_index(i + k - 1, grid->shape[0]);
+        const int32_t plane = neighbour_index(grid, 0, i + k - 1);
         if (plane < from || plane >= to) continue;
         const float m = k == 1 ? 0.6875f : 0.15625f, s = 0.5f * (float)(k - 1);
         const float c = k == 1 ? -2.0f : 1.0f;
@@ -384,42 +420,57 @@ static void scatter_first_axis(const Grid *grid, float *const *sums, int32_t i, 
     }
 }
 
-/* Planes from ... to of y = K x. */
-static void stiffness_slab_3d(const Level *level, const float *x, float *y, int32_t from,
-                              int32_t to, float *memory) {
+/* Fluxes of a line of plane i, from -1 to the number of lines, for the numbers along axes 0 and 1.
+
+   `rows.first` holds the numbers along axis 0 of the line and of its neighbours. */
+static void evaluate_line(const Grid *grid, const float *weights, int32_t i, int32_t line,
+                          const RowBuffers *rows) {
+    const int32_t n = grid->shape[2], lines = grid->shape[1];
+    const int32_t before = grid->periodic[1] ? line - 1 : clamp_index(line - 1, lines);
+    const int32_t after = grid->periodic[1] ? line + 1 : clamp_index(line + 1, lines);
+    const int64_t row = (int64_t)i * lines + neighbour_index(grid, 1, line);
+    evaluate_second_axis(n, rows->first[ring_place(before)], rows->first[ring_place(line)],
+                         rows->first[ring_place(after)], rows->second);
+    evaluate_fluxes(n, weights + row * n, grid->cells, rows->second, rows->third);
+    for (int a = 0; a < NUMBERS; a++)
+        for (int b = 0; b < NUMBERS - (a == CURVATURE); b++) {
+            float *const *fluxes = rows->third[a][b];
+            float *sum = rows->back[ring_place(line)][a][b];
+            if (a == CURVATURE || b == CURVATURE)
+                gather_last_axis(grid, fluxes, 1, 0, sum);
+            else if (a == MEAN && b == MEAN)
+                gather_last_axis(grid, fluxes, 0, 1, sum);
+            else
+                gather_last_axis(grid, fluxes, 1, 1, sum);
+        }
+}
+
+/* Planes from ... to of y = K x. Along a periodic axis, the lines beyond both ends come twice. */
+static void stiffness_slab_3d(const Level *level, const float *weights, const float *x, float *y,
+                              int32_t from, int32_t to, float *memory) {
     const Grid *grid = &level->grid;
     const int32_t n = grid->shape[2], lines = grid->shape[1];
+    const int32_t beyond = grid->periodic[1] ? 1 : 0;
     const int64_t plane = (int64_t)lines * n;
     const RowBuffers rows = split_row_buffers(memory, n);
     memset(y + from * plane, 0, sizeof(float) * (size_t)((to - from) * plane));
-    for (int32_t i = from - 1; i <= to; i++) {
-        if (i < 0 || i >= grid->shape[0]) continue;
-        evaluate_first_axis(grid, x, i, 0, rows.first[0]);
-        for (int32_t line = 0; line < lines; line++) {
-            const int32_t before = clamp_index(line - 1, lines),
-                          after = clamp_index(line + 1, lines);
-            if (after > line) evaluate_first_axis(grid, x, i, after, rows.first[after % 3]);
-            evaluate_second_axis(n, rows.first[before % 3], rows.first[line % 3],
-                                 rows.first[after % 3], rows.second);
-            evaluate_fluxes(n, level->weights + i * plane + (int64_t)line * n, grid->cells,
-                            rows.second, rows.third);
-            for (int a = 0; a < NUMBERS; a++)
-                for (int b = 0; b < NUMBERS - (a == CURVATURE); b++) {
-                    float *const *fluxes = rows.third[a][b];
-                    float *sum = rows.back[line % 3][a][b];
-                    if (a == CURVATURE || b == CURVATURE)
-                        gather_last_axis(n, fluxes, 1, 0, sum);
-                    else if (a == MEAN && b == MEAN)
-                        gather_last_axis(n, fluxes, 0, 1, sum);
-                    else
-                        gather_last_axis(n, fluxes, 1, 1, sum);
-                }
+    for (int32_t s = from - 1; s <= last_overlap(grid, 0, from, to); s++) {
+        const int32_t i = existing_index(grid, 0, s);
+        if (i < 0) continue;
+        for (int32_t line = -2 * beyond; line <= 0; line++)
+            evaluate_first_axis(grid, x, i, wrap_line(line, lines), rows.first[ring_place(line)]);
+        for (int32_t line = -beyond; line < lines + beyond; line++) {
+            if (line + 1 < lines + 2 * beyond && line >= 0)
+                evaluate_first_axis(grid, x, i, wrap_line(line + 1, lines),
+                                    rows.first[ring_place(line + 1)]);
+            evaluate_line(grid, weights, i, line, &rows);
             if (line > 0) {
-                gather_second_axis(n, lines, line - 1, rows.back, rows.sums);
+                gather_second_axis(grid, line - 1, rows.back, rows.sums);
                 scatter_first_axis(grid, rows.sums, i, line - 1, from, to, y);
             }
         }
-        gather_second_axis(n, lines, lines - 1, rows.back, rows.sums);
+        if (beyond) continue;
+        gather_second_axis(grid, lines - 1, rows.back, rows.sums);
         scatter_first_axis(grid, rows.sums, i, lines - 1, from, to, y);
     }
 }
@@ -438,26 +489,37 @@ static float *buffers_of(const Hierarchy *h, int part) {
     return h->row_buffers + (int64_t)part * ROW_BUFFERS * (h->level[0].grid.shape[2] + ROW_MARGIN);
 }
 
-/* y = K x on a level. */
-static void stiffness(const Hierarchy *h, Level *level, const float *x, float *y) {
+/* y = K x for one field of a level. */
+static void stiffness_of(const Hierarchy *h, Level *level, int f, const float *x, float *y) {
     const int d = h->d, threads = threads_for(h, level);
-    const int32_t size = level->grid.shape[slab_axis(d)], n = level->grid.shape[2];
+    const int32_t size = level->grid.shape[slab_axis(d)];
+    const float *weights = weights_of(h, level, f);
     if (d < 3) pad_rows(&level->grid, x, level->padded);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int part = 0; part < threads; part++) {
         const int32_t from = slab_begin(size, part, threads),
                       to = slab_begin(size, part + 1, threads);
         if (d < 3) {
-            stiffness_slab_any(d, level, from, to);
-            geonet_fold_rows(n, from, to, level->summed, y);
+            stiffness_slab_any(d, level, weights, from, to);
+            geonet_fold_rows(&level->grid, from, to, level->summed, y);
         } else
-            stiffness_slab_3d(level, x, y, from, to, buffers_of(h, part));
+            stiffness_slab_3d(level, weights, x, y, from, to, buffers_of(h, part));
     }
+    if (!level->mass) return;
+    const float *mass = level->mass + f * level->grid.cells;
+    PARALLEL
+    for (int64_t i = 0; i < level->grid.cells; i++) y[i] += mass[i] * x[i];
+}
+
+/* y = K x on a level. */
+static void stiffness(const Hierarchy *h, Level *level, const float *x, float *y) {
+    const int64_t cells = level->grid.cells;
+    for (int f = 0; f < h->fields; f++) stiffness_of(h, level, f, x + f * cells, y + f * cells);
 }
 
 /* ---- the diagonal of the stiffness */
 
-INLINE void diagonal_any(const int d, Level *level) {
+INLINE void diagonal_any(const int d, Level *level, const float *weights, float *result) {
     const Grid *grid = &level->grid;
     const int32_t n = grid->shape[2];
     memset(level->summed, 0, sizeof(float) * (size_t)(grid->cells / n * (n + 2)));
@@ -470,8 +532,8 @@ INLINE void diagonal_any(const int d, Level *level) {
                 float *to = level->summed + rows[k] + l;
                 for (int q = 0; q < 2; q++)
                     for (int p = 0; p < leading_points(d); p++) {
-                        const float *a = level->weights +
-                                         (int64_t)((2 * p + q) * entries(d)) * grid->cells + cell;
+                        const float *a =
+                            weights + (int64_t)((2 * p + q) * entries(d)) * grid->cells + cell;
                         const float last = (float)(leading_weight(d, 0, 0, p, k) * W[1][q][l]);
                         const float first = (float)(leading_weight(d, 1, 0, p, k) * W[0][q][l]);
                         const int64_t N = grid->cells;
@@ -485,7 +547,7 @@ INLINE void diagonal_any(const int d, Level *level) {
                     }
             }
     }
-    geonet_fold_rows(n, 0, grid->cells / n, level->summed, level->inverse_diagonal);
+    geonet_fold_rows(grid, 0, grid->cells / n, level->summed, result);
 }
 
 /* The diagonal in 3D: a sum over entries (a, b) of A of products of three filters with three taps.
@@ -498,13 +560,15 @@ INLINE float squared_tap(int slopes, int tap) {
     return (float)(first[tap] * second[tap] + first_beside[tap] * second_beside[tap]);
 }
 
-static void diagonal_row_3d(const Level *level, int32_t i, int32_t line, float *row, float *to) {
-    const Grid *grid = &level->grid;
+static void diagonal_row_3d(const Grid *grid, const float *weights, int32_t i, int32_t line,
+                            float *row, float *to) {
+    const int32_t before = neighbour_index(grid, 2, -1);
+    const int32_t after = neighbour_index(grid, 2, grid->shape[2]);
     const int32_t n = grid->shape[2], at[2] = {i, line};
     for (int32_t j = 0; j < n; j++) to[j] = 0;
     for (int a = 0, e = 0; a < 3; a++)
         for (int b = a; b < 3; b++, e++) {
-            const float *plane = level->weights + e * grid->cells;
+            const float *plane = weights + e * grid->cells;
             float taps[3][3]; /* by axis, for the cells before, here and after */
             for (int axis = 0; axis < 3; axis++)
                 for (int k = 0; k < 3; k++)
@@ -517,43 +581,89 @@ static void diagonal_row_3d(const Level *level, int32_t i, int32_t line, float *
                 for (int axis = 0; axis < 2; axis++) {
                     const int32_t wanted = at[axis] + offset[axis] - 1;
                     const int is_odd = (a == axis) != (b == axis);
-                    cell[axis] = clamp_index(wanted, grid->shape[axis]);
+                    cell[axis] = neighbour_index(grid, axis, wanted);
                     tap *= taps[axis][offset[axis]];
-                    if (is_odd && cell[axis] != wanted) tap = -tap;
+                    if (is_odd && cell[axis] != wanted && !grid->periodic[axis]) tap = -tap;
                 }
                 if (tap == 0.0f) continue;
                 const float *from = plane + ((int64_t)cell[0] * grid->shape[1] + cell[1]) * n;
 #pragma omp simd
                 for (int32_t j = 0; j < n; j++) row[j + 1] += tap * from[j];
             }
-            const float sign = (a == 2) != (b == 2) ? -1.0f : 1.0f;
-            row[0] = sign * row[1];
-            row[n + 1] = sign * row[n];
+            const float sign = (a == 2) != (b == 2) && !grid->periodic[2] ? -1.0f : 1.0f;
+            row[0] = sign * row[1 + before];
+            row[n + 1] = sign * row[1 + after];
 #pragma omp simd
             for (int32_t j = 0; j < n; j++)
                 to[j] += taps[2][0] * row[j] + taps[2][1] * row[j + 1] + taps[2][2] * row[j + 2];
         }
 }
 
-/* 1 / diagonal of K on a level. */
-static void diagonal(const Hierarchy *h, Level *level) {
+/* 1 / diagonal of K for one field of a level. */
+static void diagonal_of(const Hierarchy *h, Level *level, int f) {
     const Grid *grid = &level->grid;
     const int threads = threads_for(h, level);
-    if (h->d == 1) diagonal_any(1, level);
-    if (h->d == 2) diagonal_any(2, level);
+    const float *weights = weights_of(h, level, f);
+    const float *mass = level->mass ? level->mass + f * grid->cells : NULL;
+    float *result = level->inverse_diagonal + f * grid->cells;
+    if (h->d == 1) diagonal_any(1, level, weights, result);
+    if (h->d == 2) diagonal_any(2, level, weights, result);
     if (h->d == 3) {
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
         for (int part = 0; part < threads; part++)
             for (int32_t i = slab_begin(grid->shape[0], part, threads);
                  i < slab_begin(grid->shape[0], part + 1, threads); i++)
                 for (int32_t line = 0; line < grid->shape[1]; line++)
-                    diagonal_row_3d(level, i, line, buffers_of(h, part),
-                                    level->inverse_diagonal +
-                                        ((int64_t)i * grid->shape[1] + line) * grid->shape[2]);
+                    diagonal_row_3d(
+                        grid, weights, i, line, buffers_of(h, part),
+                        result + ((int64_t)i * grid->shape[1] + line) * grid->shape[2]);
     }
     PARALLEL
     for (int64_t i = 0; i < grid->cells; i++)
-        level->inverse_diagonal[i] = 1.0f / level->inverse_diagonal[i];
+        result[i] = 1.0f / (result[i] + (mass ? mass[i] : 0.0f));
+}
+
+/* 1 / diagonal of K on a level, and the factor of the projection onto the constraint. */
+static void diagonal(const Hierarchy *h, Level *level) {
+    const int64_t cells = level->grid.cells;
+    for (int f = 0; f < h->fields; f++) diagonal_of(h, level, f);
+    if (h->fields == 1) return;
+    memset(level->constraint, 0, sizeof(float) * (size_t)cells);
+    for (int f = 0; f < h->fields; f++) {
+        const float *inverse = level->inverse_diagonal + f * cells;
+        const float square = (float)(h->field_weights[f] * h->field_weights[f]);
+        for (int64_t i = 0; i < cells; i++) level->constraint[i] += square * inverse[i];
+    }
+    for (int64_t i = 0; i < cells; i++) level->constraint[i] = 1.0f / level->constraint[i];
+}
+
+/* z = D^-1 (g - w p), with the field p for which z satisfies the constraint. z may be g. */
+static void precondition(const Hierarchy *h, const Level *level, const float *g, float *z) {
+    const int64_t cells = level->grid.cells;
+    const int threads = threads_for(h, level);
+    const float *inverse = level->inverse_diagonal;
+    if (h->fields == 1) {
+        PARALLEL
+        for (int64_t i = 0; i < cells; i++) z[i] = inverse[i] * g[i];
+        return;
+    }
+    float *multiplier = level->scratch;
+    memset(multiplier, 0, sizeof(float) * (size_t)cells);
+    for (int f = 0; f < h->fields; f++) {
+        const float weight = (float)h->field_weights[f];
+        const float *own = inverse + f * cells, *from = g + f * cells;
+        PARALLEL
+        for (int64_t i = 0; i < cells; i++) multiplier[i] += weight * own[i] * from[i];
+    }
+    PARALLEL
+    for (int64_t i = 0; i < cells; i++) multiplier[i] *= level->constraint[i];
+    for (int f = 0; f < h->fields; f++) {
+        const float weight = (float)h->field_weights[f];
+        const float *own = inverse + f * cells, *from = g + f * cells;
+        float *to = z + f * cells;
+        PARALLEL
+        for (int64_t i = 0; i < cells; i++) to[i] = own[i] * (from[i] - weight * multiplier[i]);
+    }
 }
 
 /* ---- transfers between levels, axis by axis */
@@ -568,7 +678,13 @@ static void apply(const float *in, float *out, int64_t outer, int32_t n_in, int3
             const float *from = in + (o * n_in + band.first[i]) * inner;
             float *to = out + (o * n_out + i) * inner;
             const float *w = band.taps + (int64_t)i * width;
-            if (inner == 1) {
+            if (band.first[i] + width > n_in) {
+                for (int64_t j = 0; j < inner; j++) to[j] = 0;
+                for (int32_t k = 0; k < width; k++) {
+                    const float *row = in + (o * n_in + (band.first[i] + k) % n_in) * inner;
+                    for (int64_t j = 0; j < inner; j++) to[j] += w[k] * row[j];
+                }
+            } else if (inner == 1) {
                 float sum = 0;
                 for (int32_t k = 0; k < width; k++) sum += w[k] * from[k];
                 *to = sum;
@@ -600,20 +716,24 @@ static void transfer(const float *x, float *y, int32_t *shape, const int32_t *ta
 static void prolong(const Hierarchy *h, const Level *fine, const Level *coarse, const float *x,
                     float *y) {
     float *const buffers[2] = {fine->scratch, fine->scratch + fine->grid.cells};
-    int32_t shape[3];
-    memcpy(shape, coarse->grid.shape, sizeof shape);
-    transfer(x, y, shape, fine->grid.shape, 3 - h->d, 3, fine->prolong, buffers,
-             threads_for(h, fine));
+    for (int f = 0; f < h->fields; f++) {
+        int32_t shape[3];
+        memcpy(shape, coarse->grid.shape, sizeof shape);
+        transfer(x + f * coarse->grid.cells, y + f * fine->grid.cells, shape, fine->grid.shape,
+                 3 - h->d, 3, fine->prolong, buffers, threads_for(h, fine));
+    }
 }
 
 /* Transpose of `prolong`. */
 static void restrict_to(const Hierarchy *h, const Level *fine, const Level *coarse, const float *x,
                         float *y) {
     float *const buffers[2] = {fine->scratch, fine->scratch + fine->grid.cells};
-    int32_t shape[3];
-    memcpy(shape, fine->grid.shape, sizeof shape);
-    transfer(x, y, shape, coarse->grid.shape, 2, 2 - h->d, fine->restriction, buffers,
-             threads_for(h, fine));
+    for (int f = 0; f < h->fields; f++) {
+        int32_t shape[3];
+        memcpy(shape, fine->grid.shape, sizeof shape);
+        transfer(x + f * fine->grid.cells, y + f * coarse->grid.cells, shape, coarse->grid.shape, 2,
+                 2 - h->d, fine->restriction, buffers, threads_for(h, fine));
+    }
 }
 
 /* Average planes (2^d, entries, cells) of the weights over coarser half-cells along one axis, in
@@ -668,16 +788,17 @@ static void average_cells(const float *in, const int32_t *shape_in, float *out,
     apply(in, out, outer, shape_in[axis], shape_out[axis], inner, fine->average[axis], threads);
 }
 
-/* Weights of the next coarser level: means, in the units of the coarser level. */
-static void coarsen(const Hierarchy *h, const Level *fine, Level *coarse) {
+/* Weights of a field on the next coarser level: means, in the units of the coarser level. */
+static void coarsen_of(const Hierarchy *h, const Level *fine, Level *coarse, int f) {
     const int d = h->d, threads = threads_for(h, coarse);
-    const float *from = fine->weights;
+    const float *from = weights_of(h, fine, f);
+    float *result = weights_of(h, coarse, f);
     int32_t shape[3], next[3], axes[3], count = 0;
     memcpy(shape, fine->grid.shape, sizeof shape);
     for (int axis = 3 - d; axis < 3; axis++)
         if (coarse->grid.shape[axis] != shape[axis]) axes[count++] = axis;
     for (int k = 0; k < count; k++) {
-        float *to = k == count - 1 ? coarse->weights : h->coarsening[k];
+        float *to = k == count - 1 ? result : h->coarsening[k];
         memcpy(next, shape, sizeof shape);
         next[axes[k]] = coarse->grid.shape[axes[k]];
         if (d == 3)
@@ -696,17 +817,23 @@ static void coarsen(const Hierarchy *h, const Level *fine, Level *coarse) {
             while (rest >= d - i) rest -= d - i++;
             const int j = i + rest;
             const float scale = volume / (fine->ratio[3 - d + i] * fine->ratio[3 - d + j]);
-            float *plane = coarse->weights + (int64_t)(point * m + e) * coarse->grid.cells;
+            float *plane = result + (int64_t)(point * m + e) * coarse->grid.cells;
             PARALLEL
             for (int64_t c = 0; c < coarse->grid.cells; c++) plane[c] *= scale;
         }
+}
+
+/* Weights and mass of the next coarser level. */
+static void coarsen(const Hierarchy *h, const Level *fine, Level *coarse) {
+    for (int f = 0; f < h->fields; f++) coarsen_of(h, fine, coarse, f);
+    if (fine->mass) restrict_to(h, fine, coarse, fine->mass, coarse->mass);
 }
 
 /* ---- multigrid */
 
 /* Inner product on a level, the same for any number of threads. */
 static double dot(const Hierarchy *h, const Level *level, const float *a, const float *b) {
-    const int64_t n = level->grid.cells;
+    const int64_t n = unknowns(h, level);
     const int threads = threads_for(h, level);
     double total = 0;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
@@ -721,10 +848,29 @@ static double dot(const Hierarchy *h, const Level *level, const float *a, const 
     return total;
 }
 
-/* Squares of K m and of m, for m = mode and K m = work, in the norms of D^-1 and D: in them D^-1 K
-   is symmetric. */
+/* Square of the part of g that no multiple w_f p of the constraint explains. Overwrites r. */
+static double residual_square(const Hierarchy *h, Level *level, const float *g) {
+    if (h->fields == 1) return dot(h, level, g, g);
+    const int64_t cells = level->grid.cells;
+    double squares = 0;
+    for (int f = 0; f < h->fields; f++) squares += h->field_weights[f] * h->field_weights[f];
+    memset(level->scratch, 0, sizeof(float) * (size_t)cells);
+    for (int f = 0; f < h->fields; f++) {
+        const float weight = (float)(h->field_weights[f] / squares);
+        for (int64_t i = 0; i < cells; i++) level->scratch[i] += weight * g[f * cells + i];
+    }
+    for (int f = 0; f < h->fields; f++) {
+        const float weight = (float)h->field_weights[f];
+        for (int64_t i = 0; i < cells; i++)
+            level->r[f * cells + i] = g[f * cells + i] - weight * level->scratch[i];
+    }
+    return dot(h, level, level->r, level->r);
+}
+
+/* Squares of K m and of m, for m = mode, K m = work and r = D^-1 K m, in the norms of D^-1 and D: in
+   them D^-1 K is symmetric. */
 static void measure_mode(const Hierarchy *h, const Level *level, double *image, double *mode) {
-    const int64_t n = level->grid.cells, blocks = n / SUM_BLOCK + 1;
+    const int64_t n = unknowns(h, level), blocks = n / SUM_BLOCK + 1;
     const int threads = threads_for(h, level);
     double *sums = h->block_sums;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
@@ -733,7 +879,7 @@ static void measure_mode(const Hierarchy *h, const Level *level, double *image, 
         double own_image = 0, own_mode = 0;
 #pragma omp simd reduction(+ : own_image, own_mode)
         for (int64_t i = k * SUM_BLOCK; i < end; i++) {
-            own_image += (double)(level->inverse_diagonal[i] * level->work[i]) * level->work[i];
+            own_image += (double)level->r[i] * level->work[i];
             own_mode += (double)level->mode[i] * level->mode[i] / level->inverse_diagonal[i];
         }
         sums[k] = own_image;
@@ -746,23 +892,27 @@ static void measure_mode(const Hierarchy *h, const Level *level, double *image, 
 /* Largest eigenvalue of D^-1 K by the power method, starting from the eigenvector of the last
    problem. */
 static double largest_eigenvalue(const Hierarchy *h, Level *level) {
-    const int64_t n = level->grid.cells;
+    const int64_t n = unknowns(h, level);
     const int steps = h->fresh ? 6 : 2, threads = threads_for(h, level);
     uint32_t state = 12345u;
     for (int64_t i = 0; h->fresh && i < n; i++) {
         state = state * 1664525u + 1013904223u;
         level->mode[i] = (float)(state >> 8) / 8388608.0f - 1.0f;
     }
+    if (h->fields > 1) { /* the last mode satisfies the constraint of other weights */
+        for (int64_t i = 0; i < n; i++) level->mode[i] /= level->inverse_diagonal[i];
+        precondition(h, level, level->mode, level->mode);
+    }
     double value = 1;
     for (int s = 0; s < steps; s++) {
         stiffness(h, level, level->mode, level->work);
+        precondition(h, level, level->work, level->r);
         double norm, size;
         measure_mode(h, level, &norm, &size);
         value = sqrt(norm / size);
         const float scale = (float)(1 / sqrt(norm));
         PARALLEL
-        for (int64_t i = 0; i < n; i++)
-            level->mode[i] = scale * (level->inverse_diagonal[i] * level->work[i]);
+        for (int64_t i = 0; i < n; i++) level->mode[i] = scale * level->r[i];
     }
     return EIGENVALUE_MARGIN * value;
 }
@@ -771,25 +921,26 @@ static double largest_eigenvalue(const Hierarchy *h, Level *level) {
 
    From x = 0 if `fresh`. Overwrites work and r. */
 static void smooth(const Hierarchy *h, Level *level, const float *b, float *x, int fresh) {
-    const int64_t n = level->grid.cells;
+    const int64_t n = unknowns(h, level);
     const int threads = threads_for(h, level);
     const double top = level->largest_eigenvalue, bottom = top * SMALLEST_DAMPED;
     const double theta = (top + bottom) / 2, delta = (top - bottom) / 2, sigma = theta / delta;
-    const float first_scale = (float)(1 / theta), *inverse = level->inverse_diagonal;
     double rho = 1 / sigma;
-    float *product = level->r, *step = level->work;
+    float *direction = level->r, *step = level->work;
     for (int s = 0; s < SMOOTHING_STEPS; s++) {
-        if (s == 0 && fresh) {
+        const int is_zero = s == 0 && fresh;
+        if (!is_zero) {
+            stiffness(h, level, x, direction);
             PARALLEL
-            for (int64_t i = 0; i < n; i++) x[i] = step[i] = first_scale * inverse[i] * b[i];
-            continue;
+            for (int64_t i = 0; i < n; i++) direction[i] = b[i] - direction[i];
         }
-        stiffness(h, level, x, product);
+        precondition(h, level, is_zero ? b : direction, direction);
         if (s == 0) {
+            const float scale = (float)(1 / theta);
             PARALLEL
             for (int64_t i = 0; i < n; i++) {
-                step[i] = first_scale * inverse[i] * (b[i] - product[i]);
-                x[i] += step[i];
+                step[i] = scale * direction[i];
+                x[i] = step[i] + (fresh ? 0.0f : x[i]);
             }
             continue;
         }
@@ -798,58 +949,104 @@ static void smooth(const Hierarchy *h, Level *level, const float *b, float *x, i
         rho = next;
         PARALLEL
         for (int64_t i = 0; i < n; i++) {
-            step[i] = keep * step[i] + scale * inverse[i] * (b[i] - product[i]);
+            step[i] = keep * step[i] + scale * direction[i];
             x[i] += step[i];
         }
     }
 }
 
-/* Factor the matrix of the coarsest level, plus a constant matrix that removes its null
-   space. */
-static void factor(Hierarchy *h) {
+/* Index of the field that the constraint eliminates on the coarsest level: the largest weight. */
+static int eliminated_field(const Hierarchy *h) {
+    int pivot = 0;
+    for (int f = 1; f < h->fields; f++)
+        if (h->field_weights[f] > h->field_weights[pivot]) pivot = f;
+    return pivot;
+}
+
+/* Unknowns of the coarsest level after the elimination of one field. */
+static int64_t coarsest_unknowns(const Hierarchy *h) {
+    const int64_t n = h->level[h->levels - 1].grid.cells;
+    return h->fields == 1 ? n : (h->fields - 1) * n;
+}
+
+/* The k-th field that is not eliminated, and its share w / w_pivot of the eliminated one. */
+INLINE int remaining_field(int k, int pivot, int fields) {
+    return fields == 1 || k < pivot ? k : k + 1;
+}
+
+/* Matrix of one field on the coarsest level, (n, n). Without a mass a constant matrix removes its
+   null space. */
+static void assemble_coarsest(Hierarchy *h, int f, double *a) {
     Level *level = &h->level[h->levels - 1];
     const int64_t n = level->grid.cells;
-    double *a = h->factor, mean = 0;
+    double mean = 0;
     for (int64_t i = 0; i < n; i++) {
         memset(level->x, 0, sizeof(float) * (size_t)n);
         level->x[i] = 1;
-        stiffness(h, level, level->x, level->work);
+        stiffness_of(h, level, f, level->x, level->work);
         for (int64_t j = 0; j < n; j++) a[i * n + j] = level->work[j];
         mean += a[i * n + i] / (double)n;
     }
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < n; j++)
-            a[i * n + j] += mean / (double)n; /* shifts the eigenvalue of the constant */
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; !level->mass && i < n * n; i++) a[i] += mean / (double)n;
+}
+
+/* Factor the matrix of the coarsest level. */
+static void factor(Hierarchy *h) {
+    const int64_t n = h->level[h->levels - 1].grid.cells, size = coarsest_unknowns(h);
+    const int pivot = h->fields == 1 ? 0 : eliminated_field(h);
+    double *a = h->factor, *own = h->fields == 1 ? a : a + size * size;
+    for (int f = 0; f < h->fields; f++) assemble_coarsest(h, f, own + f * n * n);
+    if (h->fields > 1) {
+        const double *w = h->field_weights;
+        for (int64_t r = 0; r < size; r++)
+            for (int64_t c = 0; c < size; c++) {
+                const int f = remaining_field((int)(r / n), pivot, h->fields);
+                const int g = remaining_field((int)(c / n), pivot, h->fields);
+                const int64_t at = r % n * n + c % n;
+                a[r * size + c] = w[f] * w[g] / (w[pivot] * w[pivot]) * own[pivot * n * n + at] +
+                                  (f == g ? own[f * n * n + at] : 0.0);
+            }
+    }
+    double mean = 0;
+    for (int64_t i = 0; i < size; i++) mean += a[i * size + i] / (double)size;
+    for (int64_t i = 0; i < size; i++)
         for (int64_t j = 0; j <= i; j++) {
-            double sum = a[i * n + j];
-            for (int64_t k = 0; k < j; k++) sum -= a[i * n + k] * a[j * n + k];
-            a[i * n + j] =
-                i == j ? sqrt(sum > 1e-12 * mean ? sum : 1e-12 * mean) : sum / a[j * n + j];
+            double sum = a[i * size + j];
+            for (int64_t k = 0; k < j; k++) sum -= a[i * size + k] * a[j * size + k];
+            a[i * size + j] =
+                i == j ? sqrt(sum > 1e-12 * mean ? sum : 1e-12 * mean) : sum / a[j * size + j];
         }
 }
 
 static void solve_coarsest(const Hierarchy *h, const float *b, float *x) {
-    const int64_t n = h->level[h->levels - 1].grid.cells;
-    const double *a = h->factor;
-    double y[4096];
-    for (int64_t i = 0; i < n; i++) {
-        double sum = b[i];
-        for (int64_t k = 0; k < i; k++) sum -= a[i * n + k] * y[k];
-        y[i] = sum / a[i * n + i];
+    const int64_t n = h->level[h->levels - 1].grid.cells, size = coarsest_unknowns(h);
+    const int pivot = h->fields == 1 ? 0 : eliminated_field(h);
+    const double *a = h->factor, *w = h->field_weights;
+    double y[MAX_COARSEST];
+    for (int64_t i = 0; i < size; i++) {
+        const int f = remaining_field((int)(i / n), pivot, h->fields);
+        double sum = b[f * n + i % n];
+        if (h->fields > 1) sum -= w[f] / w[pivot] * b[pivot * n + i % n];
+        for (int64_t k = 0; k < i; k++) sum -= a[i * size + k] * y[k];
+        y[i] = sum / a[i * size + i];
     }
-    for (int64_t i = n - 1; i >= 0; i--) {
+    for (int64_t i = size - 1; i >= 0; i--) {
         double sum = y[i];
-        for (int64_t k = i + 1; k < n; k++) sum -= a[k * n + i] * y[k];
-        y[i] = sum / a[i * n + i];
+        for (int64_t k = i + 1; k < size; k++) sum -= a[k * size + i] * y[k];
+        y[i] = sum / a[i * size + i];
     }
-    for (int64_t i = 0; i < n; i++) x[i] = (float)y[i];
+    if (h->fields > 1) memset(x + pivot * n, 0, sizeof(float) * (size_t)n);
+    for (int64_t i = 0; i < size; i++) {
+        const int f = remaining_field((int)(i / n), pivot, h->fields);
+        x[f * n + i % n] = (float)y[i];
+        if (h->fields > 1) x[pivot * n + i % n] -= (float)(w[f] / w[pivot] * y[i]);
+    }
 }
 
 /* One V-cycle from zero for K x = b on level l. */
 static void cycle(Hierarchy *h, int l, const float *b, float *x) {
     Level *level = &h->level[l];
-    const int64_t n = level->grid.cells;
+    const int64_t n = unknowns(h, level);
     if (l == h->levels - 1) {
         solve_coarsest(h, b, x);
         return;
@@ -881,26 +1078,28 @@ static void neighbour_maximum(const Grid *grid, int axis, const float *in, float
         for (int32_t i = 0; i < n; i++) {
             const float *from = in + (line * n + i) * inner;
             float *to = out + (line * n + i) * inner;
-            const int64_t before = i > 0 ? inner : 0, after = i < n - 1 ? inner : 0;
+            const int64_t before = (neighbour_index(grid, axis, i - 1) - i) * inner;
+            const int64_t after = (neighbour_index(grid, axis, i + 1) - i) * inner;
 #pragma omp simd
             for (int64_t j = 0; j < inner; j++)
-                to[j] = larger(from[j], larger(from[j - before], from[j + after]));
+                to[j] = larger(from[j], larger(from[j + before], from[j + after]));
         }
 }
 
-/* Add to A on the finest level: damping + local_damping times the largest |residual| per volume of
-   a cell and its neighbours. */
-static void add_damping(Hierarchy *h, const double *step, double damping, double local_damping,
-                        const float *residual) {
+/* Add to A of a field on the finest level: damping + local_damping times the largest |residual| per
+   volume of a cell and its neighbours, times the weight of the field. */
+static void add_damping(Hierarchy *h, int f, const double *step, double damping,
+                        double local_damping, const float *residual) {
     Level *finest = &h->level[0];
     const int64_t cells = finest->grid.cells;
     const int d = h->d, m = entries(d), threads = threads_for(h, finest);
+    const double weight = h->fields == 1 ? 1 : h->field_weights[f];
     double volume = 1;
     for (int a = 0; a < d; a++) volume *= step[a];
     float *field = finest->scratch, *spare = field + cells;
     PARALLEL
     for (int64_t i = 0; i < cells; i++)
-        field[i] = (float)(damping + local_damping / volume * fabsf(residual[i]));
+        field[i] = (float)(weight * damping + local_damping / volume * fabsf(residual[i]));
     for (int axis = 3 - d; axis < 3; axis++) {
         neighbour_maximum(&finest->grid, axis, field, spare, threads);
         float *swap = field;
@@ -910,17 +1109,52 @@ static void add_damping(Hierarchy *h, const double *step, double damping, double
     for (int point = 0; point < weight_points(d); point++)
         for (int a = 0; a < d; a++) {
             const float share = (float)(volume / (1 << d) / (step[a] * step[a]));
-            float *plane = finest->weights + (int64_t)(point * m + diagonal_entry(d, a)) * cells;
+            float *plane =
+                weights_of(h, finest, f) + (int64_t)(point * m + diagonal_entry(d, a)) * cells;
             PARALLEL
             for (int64_t i = 0; i < cells; i++) plane[i] += share * field[i];
         }
 }
 
-/* Prepare all levels, after adding the damping to A on the finest one. */
+/* Replace the integrals of a density over cells by its integrals against the splines, along one
+   axis: (1/6, 2/3, 1/6) of three cells. */
+static void integrate_splines(const Grid *grid, int axis, const float *in, float *out) {
+    int64_t inner = 1;
+    const int32_t n = grid->shape[axis];
+    for (int a = axis + 1; a < 3; a++) inner *= grid->shape[a];
+    for (int64_t line = 0; line < grid->cells / n / inner; line++)
+        for (int32_t i = 0; i < n; i++) {
+            const float *row = in + line * n * inner, *here = row + i * inner;
+            const float *before = row + neighbour_index(grid, axis, i - 1) * inner;
+            const float *after = row + neighbour_index(grid, axis, i + 1) * inner;
+            float *to = out + (line * n + i) * inner;
+#pragma omp simd
+            for (int64_t j = 0; j < inner; j++)
+                to[j] = (before[j] + 4 * here[j] + after[j]) * (1.0f / 6.0f);
+        }
+}
+
+/* Lump the mass matrix of a field on the finest level, from integrals over cells in `mass`. */
+static void lump_mass(Hierarchy *h, int f) {
+    Level *finest = &h->level[0];
+    const int64_t cells = finest->grid.cells;
+    float *mass = finest->mass + f * cells, *from = mass, *to = finest->scratch;
+    for (int axis = 3 - h->d; axis < 3; axis++) {
+        integrate_splines(&finest->grid, axis, from, to);
+        from = to;
+        to = to == finest->scratch ? finest->scratch + cells : finest->scratch;
+    }
+    memcpy(mass, from, sizeof(float) * (size_t)cells);
+}
+
+/* Prepare all levels, after adding the damping to A on the finest one. `mass` of the finest level, if
+   any, holds integrals over cells. residual: (fields, cells). */
 void geonet_multigrid_prepare(Hierarchy *h, const double *step, double damping,
                               double local_damping, const float *residual) {
-    const int d = h->d;
-    add_damping(h, step, damping, local_damping, residual);
+    for (int f = 0; f < h->fields; f++) {
+        add_damping(h, f, step, damping, local_damping, residual + f * h->level[0].grid.cells);
+        if (h->level[0].mass) lump_mass(h, f);
+    }
     for (int l = 0; l < h->levels; l++) {
         Level *level = &h->level[l];
         if (l > 0) coarsen(h, level - 1, level);
@@ -932,27 +1166,39 @@ void geonet_multigrid_prepare(Hierarchy *h, const double *step, double damping,
     factor(h);
 }
 
+/* Copy b without the means of its fields: constants are in the null space of K. */
+static void subtract_means(const Hierarchy *h, const Level *level, const float *b, float *g) {
+    const int64_t cells = level->grid.cells;
+    const int threads = threads_for(h, level);
+    for (int f = 0; f < h->fields; f++) {
+        const float *from = b + f * cells;
+        float *to = g + f * cells;
+        double mean = 0;
+        for (int64_t i = 0; i < cells; i++) mean += from[i];
+        mean = level->mass ? 0 : mean / (double)cells;
+        PARALLEL
+        for (int64_t i = 0; i < cells; i++) to[i] = (float)(from[i] - mean);
+    }
+}
+
 /* Solve K x = b up to `tolerance` of |b| by conjugate gradients with multigrid, from zero.
 
-   Returns the number of iterations. scratch: (4, cells). */
+   b and x: (fields, cells). b counts up to multiples of the constraint: w_f p for a field p.
+   Returns the number of iterations. scratch: (4, fields, cells). */
 int32_t geonet_multigrid_solve(Hierarchy *h, const float *b, float *x, float *scratch,
                                double tolerance, int32_t max_iterations) {
     Level *level = &h->level[0];
-    const int64_t n = level->grid.cells;
+    const int64_t n = unknowns(h, level);
     const int threads = threads_for(h, level);
     float *p = scratch, *q = p + n, *z = q + n, *g = z + n;
-    double mean = 0;
-    for (int64_t i = 0; i < n; i++) mean += b[i];
-    mean /= (double)n;
-    PARALLEL
-    for (int64_t i = 0; i < n; i++) {
-        x[i] = 0;
-        g[i] = (float)(b[i] - mean);
-    }
-    const double start = dot(h, level, g, g);
-    double gz = 0, now = start;
+    subtract_means(h, level, b, g);
+    memset(x, 0, sizeof(float) * (size_t)n);
+    double start = 0, gz = 0;
     int32_t step = 0;
-    while (step < max_iterations && now > tolerance * tolerance * start && start > 0) {
+    while (step < max_iterations) {
+        const double now = residual_square(h, level, g);
+        if (step == 0) start = now;
+        if (!(now > tolerance * tolerance * start) || !(start > 0)) break;
         cycle(h, 0, g, z);
         const double next = dot(h, level, g, z);
         const float beta = step ? (float)(next / gz) : 0.0f;
@@ -971,7 +1217,6 @@ int32_t geonet_multigrid_solve(Hierarchy *h, const float *b, float *x, float *sc
             x[i] += alpha * p[i];
             g[i] -= alpha * q[i];
         }
-        now = dot(h, level, g, g);
         step++;
     }
     return step;
@@ -979,5 +1224,5 @@ int32_t geonet_multigrid_solve(Hierarchy *h, const float *b, float *x, float *sc
 
 /* compiled.py compares these numbers with its own, so that it never calls an outdated
    library. */
-const int32_t geonet_multigrid_abi[] = {MAX_LEVELS,  sizeof(Level), sizeof(Hierarchy),
-                                        ROW_BUFFERS, ROW_MARGIN,    SUM_BLOCK};
+const int32_t geonet_multigrid_abi[] = {MAX_LEVELS,  sizeof(Level), sizeof(Hierarchy), ROW_BUFFERS,
+                                        ROW_MARGIN,  SUM_BLOCK,     MAX_COARSEST};

@@ -5,76 +5,45 @@
        rho0(y) = mu0(y - v/2) det(I - D2u/2)        rho1(y) = mu1(y + v/2) det(I + D2u/2),
 
    with mu averaged over the image of the half-cell, a box. If the map folds, the determinant
-   counts as negative: then the mass of rho stays one, and the fold is pushed apart. system.py
-   and path.py have the same in torch. */
+   counts as negative: then the mass of rho stays one, and the fold is pushed apart.
+
+   A barycenter has one potential for each density, and its density at y + grad u. With a reach,
+   densities are weighted by the exponential of the potential at their end. system.py and path.py
+   have the same in torch. */
 
 #include "quadratic.h"
 
-#define VERSION 6 /* increment with every change of the interface to compiled.py */
+#define VERSION 10 /* increment with every change of the interface to compiled.py */
 
 #define MIN_WIDTH 1e-3f /* of deposited boxes, in cells of a frame */
 
-/* The pair, relative to the uniform density on the box. */
+#define MAX_EXPONENT 20.0f /* of the weights of densities with a reach */
+
+enum { BALANCED, HELLINGER, FISHER_RAO };
+
+/* The densities that belong to one potential: a pair, or one density of a barycenter. */
 typedef struct {
     Grid grid;
     double step[3]; /* side lengths of a cell, for the axes of the grid */
-    const float *densities[2]; /* (cells) each */
+    const float *densities[2]; /* (cells) each; only the second one for a barycenter */
+    const double *sums; /* of the second density over all cells before each vertex, for boxes wider
+                           than a cell: (shape + 1); NULL for a pair, which has none */
+    double positions[2]; /* s, for densities at y + s grad u */
     double min_width; /* smallest width in cells over which a density is averaged */
+    double weight; /* factor of residual, weights and mass; one for a pair */
+    double reach; /* in the units of `step`; unused if balanced */
+    int32_t growth; /* BALANCED, HELLINGER or FISHER_RAO */
+    int32_t first_side; /* 0 for a pair, 1 for one density */
 } Problem;
 
-/* Minus the product of |eigenvalues| of a packed symmetric matrix that is not positive
-   definite, and the cofactors of the matrix with |eigenvalues|, by Jacobi rotations. In 1D and
-   2D; see `fold_block` for 3D. */
-static double folded_determinant(const int d, const double *m, double *cof) {
-    double a[2][2], v[2][2] = {{1, 0}, {0, 1}}, w[2] = {1, 1};
-    if (d == 1) {
-        cof[0] = 1;
-        return m[0];
-    }
-    int e = 0;
-    for (int i = 0; i < d; i++)
-        for (int j = i; j < d; j++) a[i][j] = a[j][i] = m[e++];
-    for (int sweep = 0; sweep < 12; sweep++)
-        for (int i = 0; i < d; i++)
-            for (int j = i + 1; j < d; j++) {
-                if (fabs(a[i][j]) < 1e-14) continue;
-                const double theta = (a[j][j] - a[i][i]) / (2 * a[i][j]);
-                const double t = (theta >= 0 ? 1 : -1) / (fabs(theta) + sqrt(theta * theta + 1));
-                const double c = 1 / sqrt(t * t + 1), s = t * c;
-                for (int k = 0; k < d; k++) {
-                    const double x = a[k][i], y = a[k][j];
-                    a[k][i] = c * x - s * y;
-                    a[k][j] = s * x + c * y;
-                }
-                for (int k = 0; k < d; k++) {
-                    const double x = a[i][k], y = a[j][k];
-                    a[i][k] = c * x - s * y;
-                    a[j][k] = s * x + c * y;
-                }
-                for (int k = 0; k < d; k++) {
-                    const double x = v[k][i], y = v[k][j];
-                    v[k][i] = c * x - s * y;
-                    v[k][j] = s * x + c * y;
-                }
-            }
-    double det = -1;
-    for (int i = 0; i < d; i++) {
-        w[i] = fabs(a[i][i]);
-        det *= fabs(a[i][i]);
-    }
-    e = 0;
-    for (int i = 0; i < d; i++)
-        for (int j = i; j < d; j++) {
-            double sum = 0;
-            for (int k = 0; k < d; k++) {
-                double others = 1;
-                for (int o = 0; o < d; o++)
-                    if (o != k) others *= w[o];
-                sum += v[i][k] * v[j][k] * others;
-            }
-            cof[e++] = sum;
-        }
-    return det;
+INLINE int has_periodic_axis(const Grid *grid) {
+    return grid->periodic[0] || grid->periodic[1] || grid->periodic[2];
+}
+
+/* Position on a periodic axis, from 0 to below n; 0 for numbers that are not finite. */
+INLINE float wrap_position(float x, int32_t n) {
+    const float wrapped = x - (float)n * floorf(x / (float)n);
+    return wrapped >= 0 && wrapped < (float)n ? wrapped : 0;
 }
 
 /* Means of a density over boxes, centres and widths in cells. The density is constant in each
@@ -89,6 +58,20 @@ INLINE void average_over_boxes(const int d, const Grid *grid, const float *value
     float fraction[3][BLOCK];
     for (int axis = d - 1; axis >= 0; axis--) {
         const int32_t n = grid->shape[3 - d + axis];
+        if (grid->periodic[3 - d + axis]) {
+#pragma omp simd
+            for (int32_t j = 0; j < count; j++) {
+                const float w = width[axis][j], low = centre[axis][j] - 0.5f * w;
+                const float from = wrap_position(low, n);
+                const int32_t i = (int32_t)from;
+                const float beyond = (from + w - (float)(i + 1)) / w;
+                fraction[axis][j] = beyond > 0 ? beyond : 0;
+                next[axis][j] = i < n - 1 ? stride : -i * stride;
+                at[j] = (axis == d - 1 ? 0 : at[j]) + i * stride;
+            }
+            stride *= n;
+            continue;
+        }
 #pragma omp simd
         for (int32_t j = 0; j < count; j++) {
             const float w = width[axis][j], upper = (float)n - w;
@@ -165,6 +148,62 @@ INLINE void average_over_boxes_3d(const Grid *grid, const float *values, float c
         const float under = (1 - u) * (s * pairs[2][j][0] + t * pairs[2][j][1]) +
                             u * (s * pairs[3][j][0] + t * pairs[3][j][1]);
         mean[j] = (1 - v) * above + v * under;
+    }
+}
+
+/* Mean of a density over one box of any width, from its sums over all cells before each vertex. */
+static float average_over_wide_box(int d, const Grid *grid, const double *sums, const float *centre,
+                                   const float *width) {
+    int64_t index[3][5];
+    double weight[3][5], total = 0;
+    int count[3] = {1, 1, 1};
+    int64_t stride = 1;
+    for (int a = 0; a < 3 - d; a++) index[a][0] = 0, weight[a][0] = 1;
+    for (int a = d - 1; a >= 0; a--) {
+        const int axis = 3 - d + a, wraps = grid->periodic[axis];
+        const int32_t n = grid->shape[axis];
+        const double w = width[a] < (float)n ? width[a] : n;
+        double low = centre[a] - 0.5 * w, periods = 0;
+        if (!wraps) low = low < n - w ? low : n - w;
+        if (!wraps) low = low > 0 ? low : 0;
+        for (int end = 0; end < 2; end++) {
+            double p = low + end * w;
+            const double sign = (end ? 1 : -1) / w, turns = wraps ? floor(p / n) : 0;
+            p -= turns * n;
+            p = p > 0 ? p : 0; /* also if it is not a number */
+            p = p < n ? p : n;
+            const int32_t i = p < n - 1 ? (int32_t)p : n - 1;
+            index[axis][2 * end] = i * stride;
+            weight[axis][2 * end] = sign * (i + 1 - p);
+            index[axis][2 * end + 1] = (i + 1) * stride;
+            weight[axis][2 * end + 1] = sign * (p - i);
+            periods += sign * turns;
+        }
+        index[axis][4] = n * stride;
+        weight[axis][4] = periods;
+        count[axis] = wraps ? 5 : 4;
+        stride *= n + 1;
+    }
+    for (int i = 0; i < count[0]; i++)
+        for (int j = 0; j < count[1]; j++)
+            for (int k = 0; k < count[2]; k++)
+                total += weight[0][i] * weight[1][j] * weight[2][k] *
+                         sums[index[0][i] + index[1][j] + index[2][k]];
+    return total > 0 ? (float)total : 0;
+}
+
+/* `average_over_wide_box` for the boxes of a block that are wider than a cell. */
+static __attribute__((noinline)) void widen_means(int d, const Grid *grid, const double *sums,
+                                                  float centre[3][BLOCK], float width[3][BLOCK],
+                                                  int32_t count, float *mean) {
+    for (int32_t j = 0; j < count; j++) {
+        float at[3], w[3], largest = 0;
+        for (int a = 0; a < d; a++) {
+            at[a] = centre[a][j];
+            w[a] = width[a][j] > 1e-3f ? width[a][j] : 1e-3f;
+            largest = w[a] > largest ? w[a] : largest;
+        }
+        if (largest > 1) mean[j] = average_over_wide_box(d, grid, sums, at, w);
     }
 }
 
@@ -311,7 +350,7 @@ INLINE double value_at(const int d, const Potential *u, int p, int q, int32_t j)
 
 /* m = I + s D2u (packed), its determinant, and the smallest of its leading minors: the map
    folds unless that is positive. */
-INLINE void evaluate_jacobian(const int d, float s, int32_t count, float hessian[6][BLOCK],
+INLINE void evaluate_jacobian(const int d, float s, int32_t count, const float hessian[6][BLOCK],
                               float m[6][BLOCK], float *det, float *minor_min) {
 #pragma omp simd
     for (int32_t j = 0; j < count; j++) {
@@ -346,15 +385,15 @@ INLINE void evaluate_jacobian(const int d, float s, int32_t count, float hessian
 /* The part of `pull_back` for folds in 2D, in closed form: with S = M M, |M| = S^(1/2) =
    (S + |det M| I) / (tr S + 2 |det M|)^(1/2). */
 INLINE void add_folds_2d(int32_t count, float m[6][BLOCK], const float *density,
-                         const float *minor_min, float *rho, float *det, float cof[6][BLOCK],
-                         float *folded_mass) {
+                         const float *minor_min, float share, float *rho, float *det,
+                         float cof[6][BLOCK], float *folded_mass) {
     float total = 0;
 #pragma omp simd reduction(+ : total)
     for (int32_t j = 0; j < count; j++) {
         const float folded = minor_min[j] > 0 ? 0 : density[j], size = fabsf(det[j]);
         const float a = m[0][j] * m[0][j] + m[1][j] * m[1][j] + size;
         const float c = m[2][j] * m[2][j] + m[1][j] * m[1][j] + size;
-        const float trace = sqrtf(a + c) + 1e-20f, half = 0.5f * folded / trace;
+        const float trace = sqrtf(a + c) + 1e-20f, half = share * folded / trace;
         cof[0][j] += half * c;
         cof[1][j] -= half * m[1][j] * (m[0][j] + m[2][j]);
         cof[2][j] += half * a;
@@ -377,8 +416,8 @@ INLINE void add_folds_2d(int32_t count, float m[6][BLOCK], const float *density,
    x is the smallest or the largest root of p(x) = x^3 - T x^2 + S x - det, to which Newton's
    method converges from a bound. */
 INLINE void fold_block(int32_t count, float m[6][BLOCK], const float *density,
-                       const float *minor_min, float *det, float *rho, float cof[6][BLOCK],
-                       float *folded_mass) {
+                       const float *minor_min, float share, float *det, float *rho,
+                       float cof[6][BLOCK], float *folded_mass) {
     float folded = 0;
 #pragma omp simd reduction(+ : folded)
     for (int32_t j = 0; j < count; j++) {
@@ -398,7 +437,7 @@ INLINE void fold_block(int32_t count, float m[6][BLOCK], const float *density,
         const double scale = all_negative || !(trace > 1e-30) ? 0 : 2 * k / trace;
         const double sign = all_negative ? 1 : -1, rest = x * x - x * T;
         const int folds = !(minor_min[j] > 0);
-        const float half = folds ? 0.5f * density[j] : 0;
+        const float half = folds ? share * density[j] : 0;
         cof[0][j] += half * (float)(sign * c0 + scale * (c0 + x * a + rest));
         cof[1][j] += half * (float)(sign * c1 + scale * (c1 + x * b));
         cof[2][j] += half * (float)(sign * c2 + scale * (c2 + x * c));
@@ -412,32 +451,143 @@ INLINE void fold_block(int32_t count, float m[6][BLOCK], const float *density,
     *folded_mass += folded;
 }
 
-/* Pull one density back to t = 1/2: rho = det(I + s D2u) mu(y + s grad u), and det. Adds half
-   of mu times the cofactors to `cof`, and mu at folds to `folded_mass`. */
-INLINE void pull_back(const int d, const Problem *problem, const float *mu, float s, int32_t count,
-                      float centre[3][BLOCK], float gradient[3][BLOCK], float hessian[6][BLOCK],
-                      float *rho, float *det, float cof[6][BLOCK], float *folded_mass) {
-    float m[6][BLOCK];
-    float density[BLOCK], minor_min[BLOCK], x[3][BLOCK], width[3][BLOCK], smallest = 1;
+/* Derivatives of the potential at one point of every cell of a block. */
+typedef struct {
+    float centre[3][BLOCK]; /* centres of the half-cells, in cells */
+    float value[BLOCK]; /* only with a reach */
+    float gradient[3][BLOCK], hessian[6][BLOCK];
+} Point;
+
+/* The displacement of the Wasserstein-Fisher-Rao cost is s G grad u with G = 2 D2h*, instead of
+   s grad u, where h* is the conjugate of the cost of half the way. G has the eigenvalue 1/(1 + q^2)
+   along grad u and atan(q)/q across it, q = |grad u|/reach. */
+typedef struct {
+    float across[BLOCK]; /* eigenvalue atan(q)/q, the ratio of displacement and s grad u */
+    float along[BLOCK]; /* eigenvalue 1/(1 + q^2) */
+    float square[BLOCK]; /* |grad u|^2 */
+} Shortening;
+
+INLINE void evaluate_shortening(const int d, const Problem *problem, const Point *point,
+                                int32_t count, Shortening *shortening) {
+    const float inverse = (float)(1 / (problem->reach * problem->reach));
+    for (int32_t j = 0; j < count; j++) {
+        float square = 0;
+        for (int a = 0; a < d; a++) square += point->gradient[a][j] * point->gradient[a][j];
+        const float q2 = square * inverse, q = sqrtf(q2);
+        shortening->square[j] = square;
+        shortening->along[j] = 1 / (1 + q2);
+        shortening->across[j] = q > 1e-3f ? atanf(q) / q : 1 - q2 / 3;
+    }
+}
+
+/* Entry (a, a) of G at cell j. */
+INLINE float shortened_entry(const Shortening *shortening, const Point *point, int a, int32_t j) {
+    const float across = shortening->across[j], square = shortening->square[j];
+    const float part = square > 0 ? point->gradient[a][j] * point->gradient[a][j] / square : 0;
+    return across + (shortening->along[j] - across) * part;
+}
+
+/* hessian + (G^-1 - I)/s, so that I + s (...) = G^-1 + s D2u; multiplies factor by det G. */
+INLINE void shorten_hessian(const int d, float s, const Point *point, const Shortening *shortening,
+                            int32_t count, float hessian[6][BLOCK], float *factor) {
+    for (int32_t j = 0; j < count; j++) {
+        const float across = shortening->across[j], along = shortening->along[j];
+        const float own = 1 / across - 1, square = shortening->square[j];
+        const float other = square > 0 ? (1 / along - 1 / across) / square : 0;
+        int e = 0;
+        for (int a = 0; a < d; a++)
+            for (int b = a; b < d; b++, e++)
+                hessian[e][j] = point->hessian[e][j] +
+                                ((a == b ? own : 0) +
+                                 other * point->gradient[a][j] * point->gradient[b][j]) /
+                                    s;
+        factor[j] *= along * (d > 1 ? across : 1) * (d > 2 ? across : 1);
+    }
+}
+
+/* Exponent of the weight of a density with a reach at cell j: -phi/lambda, with the potential phi at
+   its end, and lambda = reach^2/2. */
+INLINE float weight_exponent(const int d, const Problem *problem, float s, const Point *point,
+                             int32_t j) {
+    const float inverse = (float)(2 / (problem->reach * problem->reach));
+    float square = 0;
+    for (int a = 0; a < d; a++) square += point->gradient[a][j] * point->gradient[a][j];
+    const float cost = problem->growth == FISHER_RAO ? 0.5f * log1pf(0.5f * inverse * square)
+                                                     : 0.5f * fabsf(s) * square * inverse;
+    const float exponent = (s < 0 ? inverse : -inverse) * point->value[j] - cost;
+    const float limited = exponent < MAX_EXPONENT ? exponent : MAX_EXPONENT;
+    return limited > -4 * MAX_EXPONENT ? limited : -4 * MAX_EXPONENT;
+}
+
+/* Add the mass that a density loses by its weight, the integral of rho (1/weight - 1), at a point of
+   the cells of a block. */
+INLINE double sum_growth(const int d, const Problem *problem, int side, const Point *point,
+                         int32_t count, const float *rho) {
+    double total = 0;
+    for (int32_t j = 0; j < count; j++) {
+        const float x = -weight_exponent(d, problem, (float)problem->positions[side], point, j);
+        const float series = x * (1 + 0.5f * x * (1 + x / 3));
+        total += (double)rho[j] * (fabsf(x) < 1e-2f ? series : expf(x) - 1);
+    }
+    return total;
+}
+
+/* Pull one density back: rho = det(I + s D2u) mu(y + s grad u), and det. Adds |s| mu times the
+   cofactors to `cof`, and mu at folds to `folded_mass`. With a reach mu is weighted, if
+   `is_weighted`. */
+INLINE void pull_back(const int d, const Problem *problem, int side, int is_weighted, int32_t count,
+                      const Point *point, float *rho, float *det, float cof[6][BLOCK],
+                      float *folded_mass) {
+    const float *mu = problem->densities[side];
+    const float s = (float)problem->positions[side], share = fabsf(s);
+    float m[6][BLOCK], shortened[6][BLOCK], factor[BLOCK];
+    float density[BLOCK], minor_min[BLOCK], x[3][BLOCK], width[3][BLOCK], wide[3][BLOCK];
+    float smallest = 1;
+    const float(*hessian)[BLOCK] = point->hessian;
     for (int a = 0; a < d; a++) {
         const float scale = s / (float)problem->step[a], min_width = (float)problem->min_width;
 #pragma omp simd
         for (int32_t j = 0; j < count; j++) {
-            x[a][j] = centre[a][j] + scale * gradient[a][j];
+            x[a][j] = point->centre[a][j] + scale * point->gradient[a][j];
             float w = 0.5f + 0.5f * s * hessian[diagonal_entry(d, a)][j];
             w = w > min_width ? w : min_width;
+            wide[a][j] = w;
             width[a][j] = w < 1 ? w : 1;
         }
     }
-    if (d == 3 && problem->grid.shape[2] > 1)
+    if (problem->growth == FISHER_RAO) {
+        Shortening shortening;
+        evaluate_shortening(d, problem, point, count, &shortening);
+        for (int32_t j = 0; j < count; j++) factor[j] = 1;
+        shorten_hessian(d, s, point, &shortening, count, shortened, factor);
+        for (int a = 0; a < d; a++)
+            for (int32_t j = 0; j < count; j++) {
+                const float scale = s / (float)problem->step[a];
+                const float entry = shortened_entry(&shortening, point, a, j);
+                x[a][j] =
+                    point->centre[a][j] + scale * shortening.across[j] * point->gradient[a][j];
+                float w = 0.5f + 0.5f * s * entry * hessian[diagonal_entry(d, a)][j];
+                w = w > (float)problem->min_width ? w : (float)problem->min_width;
+                width[a][j] = w < 1 ? w : 1;
+            }
+        hessian = (const float(*)[BLOCK])shortened;
+    } else if (problem->growth != BALANCED)
+        for (int32_t j = 0; j < count; j++) factor[j] = 1;
+    if (problem->growth != BALANCED && is_weighted)
+        for (int32_t j = 0; j < count; j++)
+            factor[j] *= expf(weight_exponent(d, problem, s, point, j));
+    if (d == 3 && problem->grid.shape[2] > 1 && !has_periodic_axis(&problem->grid))
         average_over_boxes_3d(&problem->grid, mu, x, width, count, density);
     else
         average_over_boxes(d, &problem->grid, mu, x, width, count, density);
+    if (problem->sums) widen_means(d, &problem->grid, problem->sums, x, wide, count, density);
+    if (problem->growth != BALANCED)
+        for (int32_t j = 0; j < count; j++) density[j] *= factor[j];
     evaluate_jacobian(d, s, count, hessian, m, det, minor_min);
 #pragma omp simd reduction(min : smallest)
     for (int32_t j = 0; j < count; j++) {
-        const float half = minor_min[j] > 0 ? 0.5f * density[j] : 0;
-        if (d == 1) cof[0][j] += 0.5f * density[j];
+        const float half = minor_min[j] > 0 ? share * density[j] : 0;
+        if (d == 1) cof[0][j] += share * density[j];
         if (d == 2) {
             cof[0][j] += half * m[2][j];
             cof[1][j] -= half * m[1][j];
@@ -456,28 +606,15 @@ INLINE void pull_back(const int d, const Problem *problem, const float *mu, floa
     }
     if (smallest > 0) return;
     if (d == 3) {
-        fold_block(count, m, density, minor_min, det, rho, cof, folded_mass);
+        fold_block(count, m, density, minor_min, share, det, rho, cof, folded_mass);
         return;
     }
     if (d == 2) {
-        add_folds_2d(count, m, density, minor_min, rho, det, cof, folded_mass);
+        add_folds_2d(count, m, density, minor_min, share, rho, det, cof, folded_mass);
         return;
     }
-    for (int32_t j = 0; j < count; j++) {
-        if (minor_min[j] > 0) continue;
-        if (d > 1 && density[j] == 0) { /* the common case: no mass is folded */
-            det[j] = -fabsf(det[j]);
-            continue;
-        }
-        double entry[6], cofactors[6];
-        for (int e = 0; e < entries(d); e++) entry[e] = m[e][j];
-        det[j] = (float)folded_determinant(d, entry, cofactors);
-        if (d > 1)
-            for (int e = 0; e < entries(d); e++)
-                cof[e][j] += 0.5f * density[j] * (float)cofactors[e];
-        rho[j] = density[j] * det[j];
-        *folded_mass += density[j];
-    }
+    for (int32_t j = 0; j < count; j++) /* in 1D the determinant has its sign already */
+        if (!(minor_min[j] > 0)) *folded_mass += density[j];
 }
 
 /* Project values at the points of a block onto the splines: (2^(d-1), 2, count) to rows of
@@ -531,7 +668,17 @@ INLINE void project_row_3d(float part[4][2][BLOCK], int32_t count, float *const 
     }
 }
 
-enum { MISMATCH, SOURCE_MASS, TARGET_MASS, KINETIC_ENERGY, DUAL_TERM, FOLDED_MASS, INTEGRALS };
+enum {
+    MISMATCH,
+    SOURCE_MASS,
+    TARGET_MASS,
+    KINETIC_ENERGY,
+    DUAL_TERM,
+    FOLDED_MASS,
+    SOURCE_GROWTH,
+    TARGET_GROWTH,
+    INTEGRALS
+};
 
 /* Add the integrals over a block. */
 INLINE void add_integrals(const int d, int p, int q, int32_t count, const Potential *potential,
@@ -549,16 +696,31 @@ INLINE void add_integrals(const int d, int p, int q, int32_t count, const Potent
         energy += (double)square * (rho[0][j] + rho[1][j]);
         dual_term += value_at(d, potential, p, q, j) * difference;
     }
-    const double sums[INTEGRALS] = {mismatch, source_mass, target_mass,
-                                    energy,   dual_term,   folded_mass};
-    for (int k = 0; k < INTEGRALS; k++) integrals[k] += share * sums[k];
+    const double sums[SOURCE_GROWTH] = {mismatch, source_mass, target_mass,
+                                        energy,   dual_term,   folded_mass};
+    for (int k = 0; k < SOURCE_GROWTH; k++) integrals[k] += share * sums[k];
+}
+
+/* Evaluate the potential at one point of every cell of a block. */
+INLINE void evaluate_point(const int d, const Problem *problem, const Potential *potential,
+                           int32_t i, int32_t line, int32_t start, int p, int q, int32_t count,
+                           Point *point) {
+    evaluate_derivatives(d, potential, problem->step, p, q, count, point->gradient, point->hessian);
+    for (int32_t j = 0; j < count; j++) {
+        float at[3];
+        half_cell_centre(d, i, line, start + j, p, q, at);
+        for (int a = 0; a < d; a++) point->centre[a][j] = at[a];
+    }
+    if (problem->growth != BALANCED)
+        for (int32_t j = 0; j < count; j++)
+            point->value[j] = (float)value_at(d, potential, p, q, j);
 }
 
 /* Store A at one point of the cells of a block, or its mean over the points. */
 INLINE void store_weights(const int d, const Problem *problem, float cof[6][BLOCK], int32_t count,
                           float *weights, int point) {
     const int64_t cells = problem->grid.cells;
-    double share = 1.0 / (1 << d);
+    double share = problem->weight / (1 << d);
     for (int a = 0; a < d; a++) share *= problem->step[a];
     int e = 0;
     for (int a = 0; a < d; a++)
@@ -570,34 +732,38 @@ INLINE void store_weights(const int d, const Problem *problem, float cof[6][BLOC
         }
 }
 
+/* Add the integrals of (rho0 + rho1)/lambda over the half-cells of a block. */
+INLINE void add_mass(const Problem *problem, double share, int32_t count, float rho[2][BLOCK],
+                     float *mass) {
+    const float scale = (float)(share * 2 / (problem->reach * problem->reach));
+    for (int side = 0; side < 2; side++)
+        for (int32_t j = 0; j < count; j++) mass[j] += rho[side][j] > 0 ? scale * rho[side][j] : 0;
+}
+
 /* One block of `geonet_newton_residual`. */
 INLINE void residual_block(const int d, const Problem *problem, const double *const *taps,
-                           float *const *sums, float *weights, int32_t i, int32_t line,
+                           float *const *sums, float *weights, float *mass, int32_t i, int32_t line,
                            int32_t start, int own, double *integrals) {
     const Grid *grid = &problem->grid;
     const int32_t n = grid->shape[2], count = n - start < BLOCK ? n - start : BLOCK;
     double share = 1.0 / (1 << d);
     Potential potential;
-    float part[4][2][BLOCK], mean_cof[6][BLOCK];
+    Point point;
+    float part[4][2][BLOCK], mean_cof[6][BLOCK], rho[2][BLOCK];
     for (int a = 0; a < d; a++) share *= problem->step[a];
+    const float scale = (float)(share * problem->weight);
     memset(mean_cof, 0, sizeof mean_cof);
+    memset(rho, 0, sizeof rho);
+    if (mass && own) memset(mass + start, 0, sizeof(float) * (size_t)count);
     evaluate_potential(d, taps, start, count, &potential);
     for (int p = 0; p < leading_points(d); p++)
         for (int q = 0; q < 2; q++) {
-            float gradient[3][BLOCK], hessian[6][BLOCK], centre[3][BLOCK], cof[6][BLOCK];
-            float rho[2][BLOCK], det[BLOCK], folded_mass = 0;
+            float cof[6][BLOCK], det[BLOCK], folded_mass = 0;
             memset(cof, 0, sizeof cof);
-            evaluate_derivatives(d, &potential, problem->step, p, q, count, gradient, hessian);
-            for (int32_t j = 0; j < count; j++) {
-                float at[3];
-                half_cell_centre(d, i, line, start + j, p, q, at);
-                for (int a = 0; a < d; a++) centre[a][j] = at[a];
-            }
-            for (int side = 0; side < 2; side++)
-                pull_back(d, problem, problem->densities[side], side ? 0.5f : -0.5f, count, centre,
-                          gradient, hessian, rho[side], det, cof, &folded_mass);
-            for (int32_t j = 0; j < count; j++)
-                part[p][q][j] = (float)share * (rho[1][j] - rho[0][j]);
+            evaluate_point(d, problem, &potential, i, line, start, p, q, count, &point);
+            for (int side = problem->first_side; side < 2; side++)
+                pull_back(d, problem, side, 1, count, &point, rho[side], det, cof, &folded_mass);
+            for (int32_t j = 0; j < count; j++) part[p][q][j] = scale * (rho[1][j] - rho[0][j]);
             if (!own) continue;
             if (d == 3)
                 for (int e = 0; e < entries(d); e++)
@@ -605,7 +771,12 @@ INLINE void residual_block(const int d, const Problem *problem, const double *co
                     for (int32_t j = 0; j < count; j++) mean_cof[e][j] += 0.125f * cof[e][j];
             else
                 store_weights(d, problem, cof, count, weights + start, 2 * p + q);
-            add_integrals(d, p, q, count, &potential, gradient, rho, folded_mass, share, integrals);
+            if (mass) add_mass(problem, share * problem->weight, count, rho, mass + start);
+            add_integrals(d, p, q, count, &potential, point.gradient, rho, folded_mass, share,
+                          integrals);
+            for (int side = problem->first_side; side < 2 && problem->growth != BALANCED; side++)
+                integrals[SOURCE_GROWTH + side] +=
+                    share * sum_growth(d, problem, side, &point, count, rho[side]);
         }
     if (d == 3 && own) store_weights(d, problem, mean_cof, count, weights + start, 0);
     if (d == 3)
@@ -615,13 +786,15 @@ INLINE void residual_block(const int d, const Problem *problem, const double *co
 }
 
 INLINE void residual_slab(const int d, const Problem *problem, const double *padded, float *summed,
-                          float *weights, int32_t from, int32_t to, double *integrals) {
+                          float *weights, float *mass, int32_t from, int32_t to,
+                          double *integrals) {
     const Grid *grid = &problem->grid;
     const int32_t n = grid->shape[2], axis = slab_axis(d), lines = d == 3 ? grid->shape[1] : 1;
     memset(summed + (int64_t)from * lines * (n + 2), 0,
            sizeof(float) * (size_t)((int64_t)(to - from) * lines * (n + 2)));
-    for (int32_t s = from - 1; s <= to; s++) {
-        if (s < 0 || s >= grid->shape[axis]) continue;
+    for (int32_t place = from - 1; place <= last_overlap(grid, axis, from, to); place++) {
+        const int32_t s = existing_index(grid, axis, place);
+        if (s < 0) continue;
         for (int32_t line = 0; line < lines; line++) {
             const int32_t i = d == 3 ? s : 0, j = d == 3 ? line : s;
             int64_t rows[9];
@@ -634,8 +807,8 @@ INLINE void residual_slab(const int d, const Problem *problem, const double *pad
             }
             const int64_t cell = ((int64_t)i * grid->shape[1] + j) * n;
             for (int32_t start = 0; start < n; start += BLOCK)
-                residual_block(d, problem, taps, sums, weights + cell, i, j, start,
-                               s >= from && s < to, integrals);
+                residual_block(d, problem, taps, sums, weights + cell, mass ? mass + cell : NULL, i,
+                               j, start, s >= from && s < to, integrals);
         }
     }
 }
@@ -644,14 +817,16 @@ INLINE void residual_slab(const int d, const Problem *problem, const double *pad
 
    residual: (cells), the integral of (rho1 - rho0) against every spline. weights: (weight_points,
    entries, cells), A = (mu0 cof(I - D2u/2) + mu1 cof(I + D2u/2))/2 at every point, in 3D its mean
-   over the points of a cell, times the quadrature weight and scaled to cells. integrals: of
-   |rho1 - rho0|, rho0, rho1, |grad u|^2 (rho0 + rho1), u (rho1 - rho0), and the folded mass.
+   over the points of a cell, times the quadrature weight and scaled to cells. mass: (cells), the
+   integral of (rho0 + rho1)/lambda over every cell; NULL if balanced. integrals: of
+   |rho1 - rho0|, rho0, rho1, |grad u|^2 (rho0 + rho1), u (rho1 - rho0), the folded mass, and rho0
+   and rho1 times (1/weight - 1), which is zero if balanced.
    padded: scratch, (rows, last + 2) doubles; summed: as many floats. */
 void geonet_newton_residual(const Problem *problem, int32_t d, int32_t threads,
                             const double *coefficients, float *residual, float *weights,
-                            double *integrals, double *padded, float *summed) {
+                            float *mass, double *integrals, double *padded, float *summed) {
     const Grid *grid = &problem->grid;
-    const int32_t n = grid->shape[2], size = grid->shape[slab_axis(d)];
+    const int32_t size = grid->shape[slab_axis(d)];
     const int64_t lines = d == 3 ? grid->shape[1] : 1;
     double parts[MAX_THREADS][INTEGRALS] = {0};
     threads = threads > MAX_THREADS ? MAX_THREADS : threads;
@@ -661,10 +836,10 @@ void geonet_newton_residual(const Problem *problem, int32_t d, int32_t threads,
     for (int part = 0; part < threads; part++) {
         const int32_t from = slab_begin(size, part, threads),
                       to = slab_begin(size, part + 1, threads);
-        if (d == 1) residual_slab(1, problem, padded, summed, weights, from, to, parts[part]);
-        if (d == 2) residual_slab(2, problem, padded, summed, weights, from, to, parts[part]);
-        if (d == 3) residual_slab(3, problem, padded, summed, weights, from, to, parts[part]);
-        geonet_fold_rows(n, from * lines, to * lines, summed, residual);
+        if (d == 1) residual_slab(1, problem, padded, summed, weights, mass, from, to, parts[part]);
+        if (d == 2) residual_slab(2, problem, padded, summed, weights, mass, from, to, parts[part]);
+        if (d == 3) residual_slab(3, problem, padded, summed, weights, mass, from, to, parts[part]);
+        geonet_fold_rows(grid, from * lines, to * lines, summed, residual);
     }
     memset(integrals, 0, sizeof(double) * INTEGRALS);
     for (int part = 0; part < threads; part++)
@@ -705,7 +880,7 @@ static void evaluate_pair(const Problem *common, int32_t d, int32_t threads, int
     problem.densities[0] = source + k * cells;
     problem.densities[1] = target + k * cells;
     geonet_newton_residual(&problem, d, threads, coefficients + k * cells, residual + k * cells,
-                           floats, integrals + k * INTEGRALS, doubles,
+                           floats, NULL, integrals + k * INTEGRALS, doubles,
                            floats + weights_size(d, &common->grid));
     mean_weight(d, &problem, floats, mean + k * cells);
 }
@@ -739,15 +914,20 @@ void geonet_newton_residual_batch(const Problem *common, int32_t d, int32_t thre
 
 /* ---- frames */
 
-/* Shift [centre - width/2, centre + width/2] into [0, n]; return the first cell that it
-   overlaps. */
-INLINE int32_t clip_interval(float centre, float width, int32_t n, float *low, float *high) {
+/* Shift [centre - width/2, centre + width/2] into [0, n], or its begin if the axis is periodic; return
+   the first cell that it overlaps. */
+INLINE int32_t clip_interval(float centre, float width, int32_t n, int periodic, float *low,
+                             float *high) {
     const float upper = (float)n - width;
     float from = centre - 0.5f * width;
-    from = from < upper ? from : upper;
-    from = from > 0 ? from : 0;
+    if (periodic)
+        from = wrap_position(from, n);
+    else {
+        from = from < upper ? from : upper;
+        from = from > 0 ? from : 0;
+    }
     *low = from;
-    *high = from + width < (float)n ? from + width : (float)n;
+    *high = from + width < (float)n || periodic ? from + width : (float)n;
     const int32_t first = (int32_t)from;
     return first < n - 1 ? first : n - 1;
 }
@@ -769,16 +949,16 @@ INLINE void deposit_small(const Grid *grid, const float *centre, const float *wi
         const int32_t n = grid->shape[1 + a];
         const float w = resolved_width(width[a], n);
         float low, high;
-        at[a] = clip_interval(centre[a], w, n, &low, &high);
+        at[a] = clip_interval(centre[a], w, n, grid->periodic[1 + a], &low, &high);
         beyond[a] = (high - (float)(at[a] + 1)) / (high - low);
         beyond[a] = beyond[a] > 0 ? beyond[a] : 0;
     }
-    const int32_t stride = grid->shape[2], right = at[1] < stride - 1;
+    const int32_t stride = grid->shape[2], right = neighbour_index(grid, 2, at[1] + 1) - at[1];
     float *row = frame + (int64_t)at[0] * stride + at[1];
     const float lower = mass * beyond[0], upper = mass - lower;
     row[0] += upper * (1 - beyond[1]);
     row[right] += upper * beyond[1];
-    row += at[0] < grid->shape[1] - 1 ? stride : 0;
+    row += (int64_t)(neighbour_index(grid, 1, at[0] + 1) - at[0]) * stride;
     row[0] += lower * (1 - beyond[1]);
     row[right] += lower * beyond[1];
 }
@@ -796,16 +976,18 @@ INLINE void deposit(const int d, const Grid *grid, const float *centre, const fl
         const int32_t n = grid->shape[3 - d + a];
         float w = resolved_width(width[a], n);
         w = w < (float)n ? w : (float)n;
-        first[3 - d + a] = clip_interval(centre[a], w, n, &low[3 - d + a], &high[3 - d + a]);
+        first[3 - d + a] = clip_interval(centre[a], w, n, grid->periodic[3 - d + a],
+                                         &low[3 - d + a], &high[3 - d + a]);
     }
     mass /= (high[0] - low[0]) * (high[1] - low[1]) * (high[2] - low[2]);
-    for (int32_t i = first[0]; i < grid->shape[0] && (float)i < high[0]; i++) {
+    const int32_t *n = grid->shape;
+    for (int32_t i = first[0]; (float)i < high[0]; i++) {
         const float a = fminf(high[0], (float)(i + 1)) - fmaxf(low[0], (float)i);
-        for (int32_t j = first[1]; j < grid->shape[1] && (float)j < high[1]; j++) {
+        for (int32_t j = first[1]; (float)j < high[1]; j++) {
             const float b = mass * a * (fminf(high[1], (float)(j + 1)) - fmaxf(low[1], (float)j));
-            float *row = frame + ((int64_t)i * grid->shape[1] + j) * grid->shape[2];
-            for (int32_t k = first[2]; k < grid->shape[2] && (float)k < high[2]; k++)
-                row[k] += b * (fminf(high[2], (float)(k + 1)) - fmaxf(low[2], (float)k));
+            float *row = frame + ((int64_t)(i % n[0]) * n[1] + j % n[1]) * n[2];
+            for (int32_t k = first[2]; (float)k < high[2]; k++)
+                row[k % n[2]] += b * (fminf(high[2], (float)(k + 1)) - fmaxf(low[2], (float)k));
         }
     }
 }
@@ -814,6 +996,66 @@ INLINE void deposit(const int d, const Grid *grid, const float *centre, const fl
    square. */
 INLINE float confidence(float det) { return det > 0 ? det * det : 0; }
 
+/* A half-cell on the geodesic of the Wasserstein-Fisher-Rao cone. */
+typedef struct {
+    float angle; /* length of the way over the reach */
+    float root; /* root of the ratio of both masses, exp(u/lambda) */
+    float weights[2]; /* share of each density that has a partner */
+} Cone;
+
+INLINE Cone evaluate_cone(const int d, const Problem *problem, const Point *point, float angle,
+                          int32_t j) {
+    const float exponent = (float)(2 / (problem->reach * problem->reach)) * point->value[j];
+    const float limited = fmaxf(-MAX_EXPONENT, fminf(exponent, MAX_EXPONENT));
+    Cone cone = {angle, expf(limited), {0, 0}};
+    for (int side = 0; side < 2; side++)
+        cone.weights[side] =
+            expf(weight_exponent(d, problem, (float)problem->positions[side], point, j));
+    return cone;
+}
+
+/* Mass of a half-cell at time t, and the fraction of the way that it has covered.
+
+   Balanced: a weighted mean of both densities. Hellinger: both densities, cross-faded; it is scaled
+   by `moving_share`, and the rest is not moved. Fisher-Rao: the geodesic of the cone, |1 - t + t root exp(i angle)|^2 times the first density. Errors of both
+   densities cancel in the sum of the parts with a partner, and do not change the way. */
+INLINE float mass_at_time(int growth, float t, const float *rho, const float *det, const Cone *cone,
+                          float *fraction) {
+    *fraction = t;
+    if (growth == BALANCED) {
+        const float w0 = (1 - t) * confidence(det[0]), w1 = t * confidence(det[1]);
+        return (w0 * rho[0] + w1 * rho[1]) / (w0 + w1);
+    }
+    const float first = rho[0] > 0 ? rho[0] : 0, second = rho[1] > 0 ? rho[1] : 0;
+    if (growth == HELLINGER) return (1 - t) * first + t * second;
+    const float angle = cone->angle, b = t * cone->root;
+    if (angle > 1e-4f) *fraction = atan2f(b * sinf(angle), 1 - t + b * cosf(angle)) / angle;
+    const float matched = cone->weights[0] * first + cone->weights[1] * second;
+    return (1 - t) * (1 - t) * first + t * t * second + t * (1 - t) * matched;
+}
+
+/* Share of the mass of a half-cell that moves in the Hellinger model: all of it, unless the plan has
+   less than a third of either density. The rest stays at its end. */
+INLINE float moving_share(const int d, const Problem *problem, const Point *point, int32_t j) {
+    const float first = weight_exponent(d, problem, (float)problem->positions[0], point, j);
+    const float second = weight_exponent(d, problem, (float)problem->positions[1], point, j);
+    return fminf(1, 3 * expf(fminf(first, second)));
+}
+
+/* Deposit the mass of a half-cell that has covered a part of its way, for s = part - 1/2. */
+INLINE void deposit_on_way(const int d, const Problem *problem, const Point *point, int32_t j,
+                           float s, float across, const float *ratio, const Grid *to,
+                           const float *scale, float mass, float *frame) {
+    float centre[3], width[3];
+    for (int a = 0; a < d; a++) {
+        const float displacement = s * across * point->gradient[a][j] / (float)problem->step[a];
+        centre[a] = (point->centre[a][j] + displacement) * scale[a];
+        width[a] = (0.5f + 0.5f * s * ratio[a] * point->hessian[diagonal_entry(d, a)][j]) *
+                   scale[a];
+    }
+    deposit(d, to, centre, width, mass, frame);
+}
+
 /* Push a block of half-cells to every frame. */
 INLINE void push_block(const int d, const Problem *problem, const double *const *taps, int32_t i,
                        int32_t line, int32_t start, const float *times, int32_t time_count,
@@ -821,36 +1063,45 @@ INLINE void push_block(const int d, const Problem *problem, const double *const 
     const Grid *grid = &problem->grid;
     const int32_t n = grid->shape[2], count = n - start < BLOCK ? n - start : BLOCK;
     Potential potential;
+    Point point;
+    Shortening shortening;
     evaluate_potential(d, taps, start, count, &potential);
     for (int p = 0; p < leading_points(d); p++)
         for (int q = 0; q < 2; q++) {
-            float gradient[3][BLOCK], hessian[6][BLOCK], centre[3][BLOCK], cof[6][BLOCK];
-            float rho[2][BLOCK], det[2][BLOCK], folded_mass = 0;
+            float cof[6][BLOCK], rho[2][BLOCK], det[2][BLOCK], folded_mass = 0;
             memset(cof, 0, sizeof cof);
-            evaluate_derivatives(d, &potential, problem->step, p, q, count, gradient, hessian);
-            for (int32_t j = 0; j < count; j++) {
-                float at[3];
-                half_cell_centre(d, i, line, start + j, p, q, at);
-                for (int a = 0; a < d; a++) centre[a][j] = at[a];
-            }
+            evaluate_point(d, problem, &potential, i, line, start, p, q, count, &point);
             for (int side = 0; side < 2; side++)
-                pull_back(d, problem, problem->densities[side], side ? 0.5f : -0.5f, count, centre,
-                          gradient, hessian, rho[side], det[side], cof, &folded_mass);
+                pull_back(d, problem, side, 0, count, &point, rho[side], det[side], cof,
+                          &folded_mass);
+            if (problem->growth == FISHER_RAO)
+                evaluate_shortening(d, problem, &point, count, &shortening);
             for (int32_t j = 0; j < count; j++) {
-                const float first = confidence(det[0][j]), second = confidence(det[1][j]);
-                if (!(rho[0][j] > 0) && !(rho[1][j] > 0)) continue;
+                const float own[2] = {rho[0][j], rho[1][j]}, dets[2] = {det[0][j], det[1][j]};
+                float ratio[3] = {1, 1, 1}, across = 1, share = 1;
+                Cone cone = {0, 1, {1, 1}};
+                if (!(own[0] > 0) && !(own[1] > 0)) continue;
+                if (problem->growth == FISHER_RAO) {
+                    across = shortening.across[j];
+                    const float way = across * sqrtf(shortening.square[j]);
+                    cone = evaluate_cone(d, problem, &point, way / (float)problem->reach, j);
+                    for (int a = 0; a < d; a++) ratio[a] = shortened_entry(&shortening, &point, a, j);
+                }
+                if (problem->growth == HELLINGER) share = moving_share(d, problem, &point, j);
                 for (int32_t m = 0; m < time_count; m++) {
-                    const float t = times[m], s = t - 0.5f;
-                    const float w0 = (1 - t) * first, w1 = t * second;
-                    const float mass = (w0 * rho[0][j] + w1 * rho[1][j]) / (w0 + w1);
-                    if (!(mass > 0)) continue;
-                    float box_centre[3], width[3];
-                    for (int a = 0; a < d; a++) {
-                        const float displacement = s * gradient[a][j] / (float)problem->step[a];
-                        box_centre[a] = (centre[a][j] + displacement) * scale[a];
-                        width[a] = (0.5f + 0.5f * s * hessian[diagonal_entry(d, a)][j]) * scale[a];
+                    float fraction, *frame = frames + m * to->cells;
+                    const float mass = share * mass_at_time(problem->growth, times[m], own, dets,
+                                                            &cone, &fraction);
+                    if (mass > 0)
+                        deposit_on_way(d, problem, &point, j, fraction - 0.5f, across, ratio, to,
+                                       scale, mass, frame);
+                    for (int side = 0; side < 2 && share < 1; side++) {
+                        const float part = side ? times[m] : 1 - times[m];
+                        const float still = (1 - share) * part * own[side];
+                        if (still > 0)
+                            deposit_on_way(d, problem, &point, j, (float)problem->positions[side],
+                                           across, ratio, to, scale, still, frame);
                     }
-                    deposit(d, to, box_centre, width, mass, frames + m * to->cells);
                 }
             }
         }
@@ -893,6 +1144,112 @@ void geonet_push_frames(const Problem *problem, int32_t d, int32_t threads,
         if (d == 2) push_slab(2, problem, padded, from, until, times, time_count, to, scale, own);
         if (d == 3) push_slab(3, problem, padded, from, until, times, time_count, to, scale, own);
     }
+}
+
+/* ---- the density of a barycenter */
+
+/* Relative difference from the density between cell centres up to which a density is smooth. */
+#define SMOOTH_DIFFERENCE 0.25f
+
+/* `pull_back` for the density of a barycenter: where mu is smooth, it is interpolated linearly between
+   cell centres; at jumps it stays constant in its cells. */
+INLINE void pull_back_smoothly(const int d, const Problem *problem, int is_weighted, int32_t count,
+                               const Point *point, float *rho, float *det) {
+    float cof[6][BLOCK], smooth[BLOCK], folded_mass = 0;
+    Problem wide = *problem;
+    wide.min_width = 1;
+    memset(cof, 0, sizeof cof);
+    pull_back(d, problem, 1, is_weighted, count, point, rho, det, cof, &folded_mass);
+    pull_back(d, &wide, 1, is_weighted, count, point, smooth, det, cof, &folded_mass);
+    for (int32_t j = 0; j < count; j++)
+        if (fabsf(smooth[j] - rho[j]) < SMOOTH_DIFFERENCE * smooth[j]) rho[j] = smooth[j];
+}
+
+/* One block of `geonet_barycenter_density`. */
+INLINE void mean_block(const int d, const Problem *problems, int32_t fields, const double *padded,
+                       const int64_t *rows, int32_t i, int32_t line, int32_t start, float *density,
+                       double *mismatch) {
+    const Grid *grid = &problems[0].grid;
+    const int32_t n = grid->shape[2], count = n - start < BLOCK ? n - start : BLOCK;
+    const int64_t padded_cells = padded_size(grid);
+    const int is_balanced = problems[0].growth == BALANCED;
+    float rho[fields][BLOCK], total[BLOCK], sum[BLOCK], mean[BLOCK];
+    Potential potential;
+    Point point;
+    for (int32_t j = 0; j < count; j++) density[j] = 0;
+    for (int p = 0; p < leading_points(d); p++)
+        for (int q = 0; q < 2; q++) {
+            for (int32_t j = 0; j < count; j++) total[j] = sum[j] = mean[j] = 0;
+            for (int f = 0; f < fields; f++) {
+                const Problem *problem = problems + f;
+                const float weight = (float)problem->weight;
+                const double *taps[9];
+                float cof[6][BLOCK], det[BLOCK], carried[BLOCK], folded_mass = 0;
+                memset(cof, 0, sizeof cof);
+                for (int k = 0; k < tap_row_count(d); k++)
+                    taps[k] = padded + f * padded_cells + rows[k];
+                evaluate_potential(d, taps, start, count, &potential);
+                evaluate_point(d, problem, &potential, i, line, start, p, q, count, &point);
+                pull_back(d, problem, 1, 1, count, &point, rho[f], det, cof, &folded_mass);
+                pull_back_smoothly(d, problem, 0, count, &point, carried, det);
+                for (int32_t j = 0; j < count; j++) {
+                    const float share = weight * (is_balanced ? confidence(det[j]) : 1);
+                    mean[j] += weight * rho[f][j];
+                    total[j] += is_balanced || carried[j] > 0 ? share * carried[j] : 0;
+                    sum[j] += share;
+                }
+            }
+            for (int f = 0; f < fields; f++)
+                for (int32_t j = 0; j < count; j++)
+                    *mismatch += problems[f].weight * fabsf(rho[f][j] - mean[j]);
+            for (int32_t j = 0; j < count; j++) {
+                const float value = sum[j] > 0 ? total[j] / sum[j] : 0;
+                density[j] += value / (float)(2 * leading_points(d));
+            }
+        }
+}
+
+INLINE void mean_slab(const int d, const Problem *problems, int32_t fields, const double *padded,
+                      int32_t from, int32_t until, float *density, double *mismatch) {
+    const Grid *grid = &problems[0].grid;
+    const int32_t n = grid->shape[2], lines = d == 3 ? grid->shape[1] : 1;
+    for (int32_t s = from; s < until; s++)
+        for (int32_t line = 0; line < lines; line++) {
+            const int32_t i = d == 3 ? s : 0, j = d == 3 ? line : s;
+            int64_t rows[9];
+            tap_rows(d, grid, i, j, n + 2, rows);
+            float *row = density + ((int64_t)i * grid->shape[1] + j) * n;
+            for (int32_t start = 0; start < n; start += BLOCK)
+                mean_block(d, problems, fields, padded, rows, i, j, start, row + start, mismatch);
+        }
+}
+
+/* Weighted mean of the densities of a barycenter, pulled back by their potentials, as cell means.
+
+   coefficients: (fields, cells). density: (cells). padded: scratch, (fields, rows, last + 2).
+   Balanced densities are weighted by the squares of their determinants; with a reach the mean is that
+   of the densities that are carried, without their weights. Returns sum_f w_f int |rho_f - rho|. */
+double geonet_barycenter_density(const Problem *problems, int32_t d, int32_t fields,
+                                 int32_t threads, const double *coefficients, float *density,
+                                 double *padded) {
+    const Grid *grid = &problems[0].grid;
+    const int32_t size = grid->shape[slab_axis(d)];
+    double parts[MAX_THREADS] = {0}, mismatch = 0, share = 1.0 / (1 << d);
+    for (int a = 0; a < d; a++) share *= problems[0].step[a];
+    threads = threads > MAX_THREADS ? MAX_THREADS : threads;
+    threads = threads > size ? size : threads;
+    for (int f = 0; f < fields; f++)
+        geonet_pad_rows(grid, coefficients + f * grid->cells, padded + f * padded_size(grid));
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int part = 0; part < threads; part++) {
+        const int32_t from = slab_begin(size, part, threads),
+                      until = slab_begin(size, part + 1, threads);
+        if (d == 1) mean_slab(1, problems, fields, padded, from, until, density, &parts[part]);
+        if (d == 2) mean_slab(2, problems, fields, padded, from, until, density, &parts[part]);
+        if (d == 3) mean_slab(3, problems, fields, padded, from, until, density, &parts[part]);
+    }
+    for (int part = 0; part < threads; part++) mismatch += share * parts[part];
+    return mismatch;
 }
 
 const int32_t geonet_newton_residual_abi[] = {VERSION, BLOCK, sizeof(Grid), sizeof(Problem)};

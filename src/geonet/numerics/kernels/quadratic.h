@@ -1,4 +1,5 @@
-/* Quadratic splines on a grid, one coefficient per cell, with even reflection at the faces.
+/* Quadratic splines on a grid, one coefficient per cell, with even reflection at the faces, or
+   wrapped along periodic axes.
 
    u = sum_i c_i B_i, where B is a product of one quadratic B-spline per axis, three taps wide.
    Integrals are sums over the centres of half-cells, two per axis and cell: a half-cell that is
@@ -46,15 +47,23 @@ INLINE int32_t clamp_index(int32_t i, int32_t n) { return i < 0 ? 0 : i < n ? i 
 /* A grid with up to three axes; missing axes come first, with one cell. */
 typedef struct {
     int32_t shape[3];
+    int32_t periodic[3]; /* whether each axis is periodic */
     int64_t cells;
 } Grid;
+
+/* Index i, from -1 to n, of a cell along an axis: wrapped or, by reflection, clamped. */
+INLINE int32_t neighbour_index(const Grid *grid, int axis, int32_t i) {
+    const int32_t n = grid->shape[axis];
+    if (grid->periodic[axis]) return i < 0 ? i + n : i < n ? i : i - n;
+    return clamp_index(i, n);
+}
 
 /* The rows of taps around leading cell (i, j), in an array with rows of `stride` numbers. */
 INLINE void tap_rows(const int d, const Grid *grid, int32_t i, int32_t j, int64_t stride,
                      int64_t *rows) {
     for (int k = 0; k < tap_row_count(d); k++) {
-        const int32_t a = d == 3 ? clamp_index(i + k / 3 - 1, grid->shape[0]) : 0;
-        const int32_t b = d == 1 ? 0 : clamp_index(j + k % 3 - 1, grid->shape[1]);
+        const int32_t a = d == 3 ? neighbour_index(grid, 0, i + k / 3 - 1) : 0;
+        const int32_t b = d == 1 ? 0 : neighbour_index(grid, 1, j + k % 3 - 1);
         rows[k] = ((int64_t)a * grid->shape[1] + b) * stride;
     }
 }
@@ -66,6 +75,18 @@ INLINE int slab_axis(const int d) { return d == 3 ? 0 : 1; }
 INLINE int in_slab(const int d, const Grid *grid, int64_t row, int32_t from, int32_t to) {
     const int32_t centre = (int32_t)(d == 3 ? row / grid->shape[1] : row);
     return centre >= from && centre < to;
+}
+
+/* The last index, from `from` - 1 on, whose splines overlap the slab; each counts once. */
+INLINE int32_t last_overlap(const Grid *grid, int axis, int32_t from, int32_t to) {
+    const int32_t n = grid->shape[axis];
+    return grid->periodic[axis] && to - from + 2 > n ? from - 2 + n : to;
+}
+
+/* Index i, from -1 to n, of a cell that exists: wrapped, or -1 beyond a face. */
+INLINE int32_t existing_index(const Grid *grid, int axis, int32_t i) {
+    if (i >= 0 && i < grid->shape[axis]) return i;
+    return grid->periodic[axis] ? neighbour_index(grid, axis, i) : -1;
 }
 
 /* First index of the slab of a thread. */
@@ -88,7 +109,7 @@ INLINE int diagonal_entry(const int d, int a) {
     return d == 3 ? (a == 0 ? 0 : a == 1 ? 3 : 5) : a * d;
 }
 
-void geonet_fold_rows(int32_t n, int64_t from, int64_t to, float *summed, float *y);
+void geonet_fold_rows(const Grid *grid, int64_t from, int64_t to, float *summed, float *y);
 void geonet_pad_rows(const Grid *grid, const double *x, double *padded);
 
 #endif

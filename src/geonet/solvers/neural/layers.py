@@ -7,7 +7,7 @@ of the densities at sensors and a trunk network T. Every layer accepts tensors a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -118,7 +118,9 @@ class Coordinates(Module):
     def __init__(self, count: int):
         super().__init__()
         self.outputs = count
-        self.scale = _build_fixed_linear(2 * torch.eye(count), -torch.ones(count))
+        self.scale = _build_fixed_linear(
+            (count, count), lambda: 2 * torch.eye(count), lambda: -torch.ones(count)
+        )
 
     def forward(self, z: Z) -> Z:
         """Map (..., count) to (..., count)."""
@@ -131,8 +133,12 @@ class Cosines(Module):
     def __init__(self, count: int, modes: int):
         super().__init__()
         self.outputs = count * modes
-        wave_numbers = math.pi * torch.arange(1.0, modes + 1)
-        self.phases = _build_fixed_linear(torch.kron(torch.eye(count), wave_numbers[:, None]))
+
+        def compute() -> Tensor:
+            wave_numbers = math.pi * torch.arange(1.0, modes + 1)
+            return torch.kron(torch.eye(count), wave_numbers[:, None])
+
+        self.phases = _build_fixed_linear((count * modes, count), compute)
 
     def forward(self, z: Z) -> Z:
         """Map (..., count) to (..., count · modes)."""
@@ -145,7 +151,9 @@ class RandomFourier(Module):
     def __init__(self, count: int, modes: int, sigma: float):
         super().__init__()
         self.outputs = 2 * modes
-        self.phases = _build_fixed_linear(2 * math.pi * sigma * torch.randn(modes, count))
+        self.phases = _build_fixed_linear(
+            (modes, count), lambda: 2 * math.pi * sigma * torch.randn(modes, count)
+        )
 
     def forward(self, z: Z) -> Z:
         """Map (..., count) to (..., 2 · modes)."""
@@ -214,11 +222,22 @@ def _build_features(settings: Trunk, dimension: int) -> tuple[Features, Features
     return Coordinates(dimension), Coordinates(1)
 
 
-def _build_fixed_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
-    layer = Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
-    layer.weight.data = weight
-    if bias is not None:
-        layer.bias.data = bias
+def _build_fixed_linear(
+    shape: tuple[int, int],
+    weight: Callable[[], Tensor],
+    bias: Callable[[], Tensor] | None = None,
+) -> Linear:
+    """Return a layer with weights that training does not change.
+
+    They are not computed on the device "meta", where torch would import its compiler.
+    """
+    outputs, inputs = shape
+    values = None if torch.empty(0).is_meta else weight()
+    layer = Linear(inputs, outputs, bias=bias is not None)
+    if values is not None:
+        layer.weight.data = values
+        if bias is not None:
+            layer.bias.data = bias()
     return layer.requires_grad_(False)
 
 
@@ -306,6 +325,8 @@ class BranchTrunkSettings(ModelSettings):
         dimension: dimension d of the densities.
         sensors: number of cells along each axis at which the branches read the densities.
         rank: p, the number of terms in the sum over k.
+        branch: settings of both branches.
+        trunk: settings of the trunk.
     """
 
     dimension: int = 1

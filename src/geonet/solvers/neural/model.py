@@ -57,6 +57,9 @@ class Branch:
     """Settings of a branch network: sensor values of one density to `rank` numbers.
 
     Attributes:
+        network: "mlp", or "modified-mlp", the paper's network with two gates.
+        width: width of the hidden layers.
+        depth: number of layers, with the last one.
         modes: number of cosine modes along each axis that replace the sensor values as input; 0
             for the sensor values themselves.
     """
@@ -77,9 +80,13 @@ class Trunk:
     Attributes:
         network: "mlp" and "modified-mlp" take x and t together; "separable" multiplies a network
             of x with a network of t (the paper's Fourier-feature trunk).
+        width: width of the hidden layers.
+        depth: number of layers, with the last one.
         features: the input: "coordinates"; "cosines" cos(kπx_i), k ≤ `modes`, whose normal
             derivative vanishes at the faces of the box; "fourier": cos and sin of `modes` fixed
             random frequencies with standard deviation `sigma`, in periods per box.
+        modes: number of cosines along each axis, or of random frequencies.
+        sigma: standard deviation of the random frequencies.
     """
 
     network: Literal["mlp", "modified-mlp", "separable"] = "modified-mlp"

@@ -26,6 +26,15 @@ from geonet.numerics import kernels
 INPUTS = 6  # channels that `make_inputs` makes of three fields
 
 
+def _draw_weights(inputs: int, outputs: int, scale: float) -> Tensor:
+    """Return normal random numbers; on the device "meta" only memory without contents.
+
+    Random numbers on that device would import torch's compiler, which takes seconds.
+    """
+    weights = torch.empty(inputs, outputs)
+    return weights if weights.is_meta else weights.normal_().mul_(scale)
+
+
 class SymmetricConv(Module):
     """A convolution with 3^d cells and zero padding: (B, inputs, *cells) to (B, outputs, *cells).
 
@@ -37,7 +46,7 @@ class SymmetricConv(Module):
         super().__init__()
         self.dimension = dimension
         scale = gain / math.sqrt(3**dimension * inputs)
-        self.weight = Parameter(scale * torch.randn((dimension + 1) * inputs, outputs))
+        self.weight = Parameter(_draw_weights((dimension + 1) * inputs, outputs, scale))
         self.bias = Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,7 +62,7 @@ class Pointwise(Module):
 
     def __init__(self, inputs: int, outputs: int, gain: float = 1.0):
         super().__init__()
-        self.weight = Parameter(gain / math.sqrt(inputs) * torch.randn(inputs, outputs))
+        self.weight = Parameter(_draw_weights(inputs, outputs, gain / math.sqrt(inputs)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply one matrix product."""

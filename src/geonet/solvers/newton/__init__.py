@@ -15,5 +15,8 @@ the order of a call:
 - `system`: residual and linear system of a step, with the reference implementation in torch;
 - `compiled`: the same by C kernels (newton_residual.c, multigrid.c);
 - `path`: densities, velocities and distance from u, and their gradients;
-- `bounds`: lower and upper bounds of W2 that hold for any u (`BoundsConfig`).
+- `bounds`: lower and upper bounds of W2 and of barycenters that hold for any u (`BoundsConfig`);
+- `unbalanced_bounds`: the same for unequal masses;
+- `lattices`, `plans`, `repairs`: potentials and transport plans on lattices, for the bounds;
+- `bounds_kernels`: the interface to their kernels (bounds.c).
 """

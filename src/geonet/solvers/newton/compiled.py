@@ -1,4 +1,4 @@
-"""Newton systems and frames by the C kernels newton_residual.c and multigrid.c.
+"""Problems of the Newton engine; their systems and frames by newton_residual.c and multigrid.c.
 
 The classes implement the interface of `system`. Everything that is passed to C is checked here:
 the kernels trust the addresses that they get.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +20,9 @@ from torch import Tensor
 from geonet.numerics.kernels import compatible_library, library
 from geonet.numerics.splines import (
     BandMatrix,
+    accumulate,
     averaging_matrix,
+    is_periodic,
     level_shapes,
     prolongation_matrix,
     restriction_matrix,
@@ -29,17 +33,70 @@ MAX_THREADS = 64  # length of the arrays by thread in quadratic.h
 ROW_BUFFERS = 75  # rows of memory for each thread in multigrid.c, in 3D
 ROW_MARGIN = 18  # numbers of such a row in addition to those of the last axis
 SUM_BLOCK = 1024  # cells of a partial sum in multigrid.c
+MAX_COARSEST = 4096  # unknowns of the coarsest level in multigrid.c
 CELLS_PER_THREAD = 8192  # work that makes up for waking one more thread
 
 _int32, _int64, _pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 _float, _double = ctypes.c_float, ctypes.c_double
-_Integrals = _double * 6
+_Integrals = _double * 8
+
+
+Growth = Literal["hellinger", "wfr"]
+
+
+@dataclass(frozen=True)
+class Formulation:
+    """Boundary of the box, penalty on growth, and weights of a barycenter.
+
+    A pair has one potential u with its densities at y ∓ ½∇u. A barycenter has one potential ψ_i
+    for each density, which lies at y + ∇ψ_i, and Σ w_i ψ_i = 0.
+
+    With a reach, masses need not be equal: λ·KL, λ = reach²/2, penalises the difference between
+    the marginals of the plan and the densities. Densities are then weighted by exp(−φ/λ), with the
+    potential φ at their end. The cost is |x − z|²/2 or, for Wasserstein–Fisher–Rao,
+    −λ log cos²(|x − z|/reach).
+
+    Attributes:
+        periodic: whether each axis is periodic; axes that it does not list are not.
+        reach: length in the unit cube; None for balanced transport.
+        growth: cost of a pair with a reach, "hellinger" for the quadratic one, or "wfr".
+        weights: weights of the densities of a barycenter, above zero; None for a pair.
+    """
+
+    periodic: tuple[bool, ...] = ()
+    reach: float | None = None
+    growth: Growth = "hellinger"
+    weights: tuple[float, ...] | None = None
+
+    @property
+    def fields(self) -> int:
+        """Number of potentials."""
+        return 1 if self.weights is None else len(self.weights)
+
+    @property
+    def positions(self) -> tuple[float, ...]:
+        """Factors s of the maps y + s∇u to the densities of one potential."""
+        return (-0.5, 0.5) if self.weights is None else (1.0,)
+
+    @property
+    def penalty(self) -> float:
+        """λ = reach²/2."""
+        assert self.reach is not None
+        return self.reach**2 / 2
+
+    @property
+    def is_shortened(self) -> bool:
+        """True if displacements are shorter than the gradient, for Wasserstein–Fisher–Rao."""
+        return self.reach is not None and self.growth == "wfr"
+
+
+BALANCED_PAIR = Formulation()
 
 
 class GridStructure(ctypes.Structure):
     """Grid of quadratic.h: missing axes come first, with one cell."""
 
-    _fields_ = (("shape", _int32 * 3), ("cells", _int64))
+    _fields_ = (("shape", _int32 * 3), ("periodic", _int32 * 3), ("cells", _int64))
 
 
 class _Band(ctypes.Structure):
@@ -50,7 +107,9 @@ class _Level(ctypes.Structure):
     _fields_ = (
         ("grid", GridStructure),
         ("weights", _pointer),
+        ("mass", _pointer),
         ("inverse_diagonal", _pointer),
+        ("constraint", _pointer),
         ("padded", _pointer),
         ("summed", _pointer),
         ("x", _pointer),
@@ -73,6 +132,8 @@ class _Hierarchy(ctypes.Structure):
         ("levels", _int32),
         ("threads", _int32),
         ("fresh", _int32),
+        ("fields", _int32),
+        ("field_weights", _pointer),
         ("level", _Level * MAX_LEVELS),
         ("factor", _pointer),
         ("coarsening", _pointer * 2),
@@ -86,7 +147,13 @@ class _Problem(ctypes.Structure):
         ("grid", GridStructure),
         ("step", _double * 3),
         ("densities", _pointer * 2),
+        ("sums", _pointer),
+        ("positions", _double * 2),
         ("min_width", _double),
+        ("weight", _double),
+        ("reach", _double),
+        ("growth", _int32),
+        ("first_side", _int32),
     )
 
 
@@ -102,24 +169,38 @@ class CompiledHierarchy:
         shape: cells of the finest grid.
         sides: side lengths of the box.
         threads: largest number of threads.
+        formulation: boundary, growth and weights.
     """
 
-    def __init__(self, shape: Sequence[int], sides: Sequence[float], threads: int):
-        self.library = library(_declare)
+    def __init__(
+        self,
+        shape: Sequence[int],
+        sides: Sequence[float],
+        threads: int,
+        formulation: Formulation = BALANCED_PAIR,
+    ):
+        self.library, self.formulation = library(_declare), formulation
         self.sides, self.threads = tuple(sides), min(threads, MAX_THREADS)
         self.shapes = level_shapes(shape, sides)
         self._owned: list[Tensor] = []
         self._free = (0, 0)  # first and last address of the unused part of the last block
         self._levels = [self._build_level(k) for k in range(len(self.shapes))]
-        n = math.prod(self.shapes[-1])
-        self._factor = self._allocate(n * n, itemsize=8)
+        n, fields = math.prod(self.shapes[-1]), formulation.fields
+        unknowns = n * max(1, fields - 1)
+        assert unknowns <= MAX_COARSEST
+        extra = fields * n * n if fields > 1 else 0
+        self._factor = self._allocate(unknowns**2 + extra, itemsize=8)
+        self._field_weights = (_double * fields)(*(formulation.weights or (1.0,)))
         self._coarsening = [self._allocate(size) for size in self._coarsening_sizes()]
         rows = self.threads * ROW_BUFFERS if len(shape) == 3 else 0
         self._row_buffers = self._allocate(rows, shape[-1] + ROW_MARGIN)
-        self._block_sums = self._allocate(2, math.prod(shape) // SUM_BLOCK + 1, itemsize=8)
+        blocks = fields * math.prod(shape) // SUM_BLOCK + 1
+        self._block_sums = self._allocate(2, blocks, itemsize=8)
 
     def __getitem__(self, level: int) -> CompiledNewtonSystem:
-        hierarchy = _Hierarchy(len(self.sides), len(self.shapes) - level, self.threads, 1)
+        count, fields = len(self.shapes) - level, self.formulation.fields
+        hierarchy = _Hierarchy(len(self.sides), count, self.threads, 1, fields)
+        hierarchy.field_weights = ctypes.addressof(self._field_weights)
         for k, own in enumerate(self._levels[level:]):
             hierarchy.level[k] = own
         hierarchy.factor = self._factor
@@ -145,10 +226,13 @@ class CompiledHierarchy:
 
     def _build_level(self, k: int) -> _Level:
         shape, d = self.shapes[k], len(self.sides)
-        level, cells = _Level(grid=make_grid_structure(shape)), math.prod(shape)
-        level.weights = self._allocate(_weights_per_cell(d), cells)
+        fields, cells = self.formulation.fields, math.prod(shape)
+        level = _Level(grid=make_grid_structure(shape, self.formulation.periodic))
+        level.weights = self._allocate(fields, _weights_per_cell(d), cells)
         for name in ("inverse_diagonal", "x", "b", "r", "work", "mode"):
-            setattr(level, name, self._allocate(cells))
+            setattr(level, name, self._allocate(fields, cells))
+        level.constraint = self._allocate(cells) if fields > 1 else None
+        level.mass = None if self.formulation.reach is None else self._allocate(fields, cells)
         for name in ("padded", "summed"):
             setattr(level, name, self._allocate(cells // shape[-1], shape[-1] + 2))
         level.scratch = self._allocate(2, cells)
@@ -159,9 +243,10 @@ class CompiledHierarchy:
     def _attach_transfer(self, level: _Level, shape: Sequence[int], coarser: Sequence[int]) -> None:
         """Set the matrices between a level and the next coarser one."""
         parts = 1 if len(shape) == 3 else 2  # weights of a cell along an axis
-        for axis, (fine, coarse) in enumerate(zip(shape, coarser, strict=True), 3 - len(shape)):
-            level.prolong[axis] = self._band(prolongation_matrix(coarse, fine))
-            level.restriction[axis] = self._band(restriction_matrix(fine, coarse))
+        for k, (fine, coarse) in enumerate(zip(shape, coarser, strict=True)):
+            axis, wraps = 3 - len(shape) + k, is_periodic(self.formulation.periodic, k)
+            level.prolong[axis] = self._band(prolongation_matrix(coarse, fine, wraps))
+            level.restriction[axis] = self._band(restriction_matrix(fine, coarse, wraps))
             level.average[axis] = self._band(averaging_matrix(fine, coarse, parts))
             level.ratio[axis] = fine / coarse
 
@@ -188,38 +273,63 @@ class CompiledNewtonSystem:
 
     def __init__(self, owner: CompiledHierarchy, hierarchy: _Hierarchy, shape: tuple[int, ...]):
         self.shape, self.owner, self._hierarchy = shape, owner, hierarchy
+        self.formulation = owner.formulation
         self.step = tuple(side / n for side, n in zip(owner.sides, shape, strict=True))
         self.iterations, cells = 0, math.prod(shape)
-        self._problem = _problem(shape, self.step)
+        weights, self._fields = self.formulation.weights or (1.0,), self.formulation.fields
+        self._problems = (_Problem * self._fields)(
+            *(_problem(shape, self.step, self.formulation, weight) for weight in weights)
+        )
         self._threads = max(1, min(owner.threads, cells // CELLS_PER_THREAD))
-        self._padded = torch.empty(cells // shape[-1], shape[-1] + 2, dtype=torch.float64)
+        padded = self._fields, cells // shape[-1], shape[-1] + 2
+        self._padded = torch.empty(*padded, dtype=torch.float64)
         self._steps = (_double * 3)(*self.step)
-        self._scratch = torch.empty(4, cells, dtype=torch.float32)
+        self._scratch = torch.empty(4, self._fields, cells, dtype=torch.float32)
 
-    def set_densities(self, source: Tensor, target: Tensor, min_width: float) -> None:
-        self._densities = _set_densities(self._problem, source, target, min_width)
+    @property
+    def _vector_shape(self) -> tuple[int, ...]:
+        """Shape of potentials and residuals."""
+        return self.shape if self.formulation.weights is None else (self._fields, *self.shape)
 
-    def scale_densities(self, source_factor: float, target_factor: float) -> None:
-        source, target = self._densities
-        self.set_densities(source_factor * source, target_factor * target, self._problem.min_width)
+    def set_densities(self, densities: Sequence[Tensor], min_width: float) -> None:
+        own = [values.detach().to(torch.float32).contiguous() for values in densities]
+        assert len(own) == (2 if self.formulation.weights is None else self._fields)
+        self._densities = own
+        for k, problem in enumerate(self._problems):
+            _set_densities(problem, own if problem.first_side == 0 else own[k : k + 1], min_width)
+        if self.formulation.weights is not None:
+            self._sums = [accumulate(values).contiguous() for values in own]
+            for problem, sums in zip(self._problems, self._sums, strict=True):
+                problem.sums = sums.data_ptr()
+
+    def scale_densities(self, factors: Sequence[float]) -> None:
+        scaled = [f * values for f, values in zip(factors, self._densities, strict=True)]
+        self.set_densities(scaled, self._problems[0].min_width)
 
     def evaluate(self, coefficients: Tensor) -> tuple[Tensor, list[float]]:
         c = coefficients.to(torch.float64).contiguous()
-        assert c.shape == self.shape
-        residual = torch.empty(self.shape, dtype=torch.float32)
-        integrals, level = _Integrals(), self._hierarchy.level[0]
-        self.owner.library.geonet_newton_residual(
-            self._problem,
-            len(self.shape),
-            self._threads,
-            c.data_ptr(),
-            residual.data_ptr(),
-            level.weights,
-            integrals,
-            self._padded.data_ptr(),
-            level.summed,
-        )
-        return residual, list(integrals)
+        assert c.shape == self._vector_shape
+        residual = torch.empty(self._vector_shape, dtype=torch.float32)
+        numbers, level, cells = [], self._hierarchy.level[0], math.prod(self.shape)
+        weights_size = 4 * _weights_per_cell(len(self.shape)) * cells
+        for k, problem in enumerate(self._problems):
+            integrals = _Integrals()
+            self.owner.library.geonet_newton_residual(
+                problem,
+                len(self.shape),
+                self._threads,
+                c.data_ptr() + 8 * k * cells,
+                residual.data_ptr() + 4 * k * cells,
+                level.weights + k * weights_size,
+                None if level.mass is None else level.mass + 4 * k * cells,
+                integrals,
+                self._padded.data_ptr(),
+                level.summed,
+            )
+            numbers += integrals
+        if self.formulation.weights is not None:
+            residual = subtract_weighted_mean(residual, self.formulation.weights)
+        return residual, numbers
 
     def compute_step(
         self,
@@ -230,7 +340,7 @@ class CompiledNewtonSystem:
         local_damping: float = 0.0,
     ) -> Tensor:
         r = residual.to(torch.float32).contiguous()
-        assert r.shape == self.shape
+        assert r.shape == self._vector_shape
         self.owner.library.geonet_multigrid_prepare(
             self._hierarchy, self._steps, damping, local_damping, r.data_ptr()
         )
@@ -238,7 +348,7 @@ class CompiledNewtonSystem:
 
     def solve(self, right: Tensor, tolerance: float, max_iterations: int) -> Tensor:
         b = right.to(torch.float32).contiguous()
-        assert b.shape == self.shape
+        assert b.shape == self._vector_shape
         x = torch.empty_like(b)
         self.iterations = self.owner.library.geonet_multigrid_solve(
             self._hierarchy,
@@ -250,6 +360,27 @@ class CompiledNewtonSystem:
         )
         return x.to(torch.float64)
 
+    def mean_density(self, coefficients: Tensor) -> tuple[Tensor, float]:
+        c = coefficients.to(torch.float64).contiguous()
+        assert self.formulation.weights is not None and c.shape == self._vector_shape
+        density = torch.empty(self.shape, dtype=torch.float32)
+        mismatch = self.owner.library.geonet_barycenter_density(
+            self._problems,
+            len(self.shape),
+            self._fields,
+            self._threads,
+            c.data_ptr(),
+            density.data_ptr(),
+            self._padded.data_ptr(),
+        )
+        return density.to(torch.float64), mismatch
+
+
+def subtract_weighted_mean(residual: Tensor, weights: Sequence[float]) -> Tensor:
+    """Return w_i(r_i − Σ w_k r_k), (N, *cells), from w_i r_i: the residual of a barycenter."""
+    w = torch.tensor(weights, dtype=residual.dtype).reshape(-1, *(1,) * (residual.ndim - 1))
+    return residual - w * residual.sum(0)
+
 
 def evaluate_pairs(
     coefficients: Tensor, source: Tensor, target: Tensor, sides: Sequence[float], threads: int
@@ -257,7 +388,7 @@ def evaluate_pairs(
     """Evaluate the equation for many pairs on one grid.
 
     Returns:
-        Residuals and trace A/d, (B, *shape) each, and integrals, (B, 6).
+        Residuals and trace A/d, (B, *shape) each, and integrals, (B, 8).
     """
     count, *shape = coefficients.shape
     d, cells = len(shape), math.prod(shape)
@@ -274,7 +405,7 @@ def evaluate_pairs(
     integrals = torch.empty(count, len(_Integrals()), dtype=torch.float64, device="cpu")
     arrays = c, first, second, residual, mean_weight, integrals, floats, doubles
     library(_declare).geonet_newton_residual_batch(
-        _problem(shape, [side / n for side, n in zip(sides, shape, strict=True)]),
+        _problem(shape, [side / n for side, n in zip(sides, shape, strict=True)], BALANCED_PAIR),
         d,
         threads,
         count,
@@ -290,11 +421,13 @@ def push_frames(
     times: Tensor,
     shape: Sequence[int],
     threads: int,
+    formulation: Formulation = BALANCED_PAIR,
 ) -> Tensor:
     """Return frames (T, *shape) at times (T,), up to a factor; see `path.push_frames`."""
     own, d, cells = coefficients.shape, coefficients.ndim, coefficients.numel()
-    problem = _problem(own, [side / n for side, n in zip(sides, own, strict=True)])
-    kept_alive = _set_densities(problem, *densities, 0.0)
+    problem = _problem(own, [side / n for side, n in zip(sides, own, strict=True)], formulation)
+    kept_alive = [values.detach().to(torch.float32).contiguous() for values in densities]
+    _set_densities(problem, kept_alive, 0.0)
     rows = own[0] if d > 1 else 1
     threads = max(1, min(threads, cells // CELLS_PER_THREAD, rows, MAX_THREADS))
     c = coefficients.to(torch.float64).contiguous()
@@ -308,7 +441,7 @@ def push_frames(
         c.data_ptr(),
         moments.data_ptr(),
         len(times),
-        make_grid_structure(shape),
+        make_grid_structure(shape, formulation.periodic),
         (_float * 3)(*(m / n for m, n in zip(shape, own, strict=True))),
         frames.data_ptr(),
         padded.data_ptr(),
@@ -322,33 +455,45 @@ def _weights_per_cell(d: int) -> int:
     return (1 if d == 3 else 2**d) * d * (d + 1) // 2
 
 
-def make_grid_structure(shape: Sequence[int]) -> GridStructure:
+def make_grid_structure(shape: Sequence[int], periodic: Sequence[bool] = ()) -> GridStructure:
     """Return the structure of a grid with one to three axes."""
-    return GridStructure((_int32 * 3)(*(1,) * (3 - len(shape)), *shape), math.prod(shape))
+    missing = 3 - len(shape)
+    wraps = (is_periodic(periodic, axis) for axis in range(len(shape)))
+    cells, flags = (*(1,) * missing, *shape), (*(0,) * missing, *wraps)
+    return GridStructure((_int32 * 3)(*cells), (_int32 * 3)(*flags), math.prod(shape))
 
 
-def _problem(shape: Sequence[int], step: Sequence[float]) -> _Problem:
-    return _Problem(make_grid_structure(shape), (_double * 3)(*step))
+def _problem(
+    shape: Sequence[int], step: Sequence[float], formulation: Formulation, weight: float = 1.0
+) -> _Problem:
+    grid = make_grid_structure(shape, formulation.periodic)
+    problem = _Problem(grid, (_double * 3)(*step), weight=weight)
+    problem.first_side = 2 - len(formulation.positions)
+    for side, position in enumerate(formulation.positions, problem.first_side):
+        problem.positions[side] = position
+    if formulation.reach is not None:
+        problem.reach = formulation.reach
+        problem.growth = 2 if formulation.growth == "wfr" else 1
+    return problem
 
 
-def _set_densities(
-    problem: _Problem, source: Tensor, target: Tensor, min_width: float
-) -> list[Tensor]:
-    """Set the densities of a problem; return the tensors, which must outlive it."""
-    densities = [values.detach().to(torch.float32).contiguous() for values in (source, target)]
-    # C indexes cells with 32 bits.
-    assert all(values.numel() == problem.grid.cells < 2**31 for values in densities)
-    problem.densities[0], problem.densities[1] = (values.data_ptr() for values in densities)
+def _set_densities(problem: _Problem, densities: Sequence[Tensor], min_width: float) -> None:
+    """Set the densities of a problem, which must outlive it."""
+    assert len(densities) == 2 - problem.first_side
+    for side, values in enumerate(densities, problem.first_side):
+        # C indexes cells with 32 bits.
+        assert values.numel() == problem.grid.cells < 2**31
+        assert values.dtype == torch.float32 and values.is_contiguous()
+        problem.densities[side] = values.data_ptr()
     problem.min_width = min_width
-    return densities
 
 
 @lru_cache(maxsize=8)
 def _declare(library: ctypes.CDLL) -> bool:
     """Declare the functions of a library; return whether it was built for these structures."""
     sizes = [ctypes.sizeof(_Level), ctypes.sizeof(_Hierarchy)]
-    multigrid = [MAX_LEVELS, *sizes, ROW_BUFFERS, ROW_MARGIN, SUM_BLOCK]
-    version, block = 6, 32
+    multigrid = [MAX_LEVELS, *sizes, ROW_BUFFERS, ROW_MARGIN, SUM_BLOCK, MAX_COARSEST]
+    version, block = 10, 32
     residual = [version, block, ctypes.sizeof(GridStructure), ctypes.sizeof(_Problem)]
     try:
         for name, numbers in (
@@ -365,7 +510,7 @@ def _declare(library: ctypes.CDLL) -> bool:
     library.geonet_multigrid_prepare.restype = None
     library.geonet_multigrid_solve.argtypes = [hierarchy, *[_pointer] * 3, _double, _int32]
     library.geonet_multigrid_solve.restype = _int32
-    library.geonet_newton_residual.argtypes = [problem, _int32, _int32, *[_pointer] * 6]
+    library.geonet_newton_residual.argtypes = [problem, _int32, _int32, *[_pointer] * 7]
     library.geonet_newton_residual.restype = None
     library.geonet_newton_residual_batch.argtypes = [
         problem, _int32, _int32, _int64, *[_pointer] * 8,
@@ -375,4 +520,6 @@ def _declare(library: ctypes.CDLL) -> bool:
         problem, _int32, _int32, _pointer, _pointer, _int32, grid, *[_pointer] * 3,
     ]  # fmt: skip
     library.geonet_push_frames.restype = None
+    library.geonet_barycenter_density.argtypes = [problem, *[_int32] * 3, *[_pointer] * 3]
+    library.geonet_barycenter_density.restype = _double
     return True

@@ -6,7 +6,8 @@ levels have halved cells. A step that does not lower the residual is repeated wi
 Levenberg–Marquardt damping.
 
 Quadrature changes the masses of both densities halfway by some thousandths, and no potential could
-balance different masses. So the iteration scales both densities until their masses are one.
+balance different masses. So the iteration scales the densities until their masses are one. With a
+reach masses may differ, and nothing is scaled.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from time import monotonic
 from typing import NamedTuple
 
 import torch
-from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from geonet._progress import report_progress
 from geonet.grid import Grid
 from geonet.numerics.interpolation import resample
-from geonet.numerics.splines import prolong_spline, repeat_cells
+from geonet.numerics.splines import Periodic, is_periodic, prolong_spline, repeat_cells
+from geonet.solvers.newton.compiled import BALANCED_PAIR, Formulation
 from geonet.solvers.newton.system import (
     Hierarchy,
     NewtonSystem,
     ResidualIntegrals,
+    bound_rebalancing,
     build_hierarchy,
 )
 
@@ -65,6 +67,7 @@ class NewtonConfig:
     zero_distance: float = 1e-3  # W2 in cells below which densities count as equal
     max_halvings: int = 2  # largest number of halvings of the cells
     max_cells: int = 2**20  # largest number of cells after halving
+    rebalancing_share: float = 0.3  # cost of rebalancing over W2² at which the last level stops
 
 
 DEFAULT_CONFIG = NewtonConfig()
@@ -79,7 +82,7 @@ class NewtonResult:
         residual: Σ_i|∫B_i(ρ1 − ρ0)|, the share of the mass that is not balanced, plus lost mass.
         integrals: integrals on the last level.
         steps: per level, from coarse to fine: cells, Newton steps, conjugate gradient iterations.
-        converged: whether the residual is at most the tolerance.
+        converged: whether the residual is at most the tolerance, and hardly matters for W2.
         timed_out: whether the time limit ended the iteration before it converged.
     """
 
@@ -117,6 +120,7 @@ class MultilevelNewton:
         threads: largest number of threads.
         time_limit: seconds after which no step begins and the best potential so far is returned.
         config: tuning parameters.
+        formulation: boundary and growth.
     """
 
     tolerance: float
@@ -125,6 +129,7 @@ class MultilevelNewton:
     threads: int = 1
     time_limit: float | None = None
     config: NewtonConfig = DEFAULT_CONFIG
+    formulation: Formulation = BALANCED_PAIR
 
     def solve(
         self,
@@ -153,7 +158,8 @@ class MultilevelNewton:
         if guess is None or result.converged or result.timed_out:
             return result
         from_zero = self.solve(source, target, sides)
-        return from_zero if from_zero.residual < result.residual else result
+        is_better = from_zero.converged or from_zero.residual < result.residual
+        return from_zero if is_better else result
 
     def polish(
         self, source: Tensor, target: Tensor, sides: Sequence[float], guess: InitialGuess
@@ -171,29 +177,38 @@ class MultilevelNewton:
         problem.budget.steps.append(iteration.summary())
         return self._result(problem.budget, solution)
 
-    def _problem(self, source: Tensor, target: Tensor, sides: Sequence[float]) -> _Problem:
+    def _problem(self, source: Tensor, target: Tensor, sides: Sequence[float]) -> Problem:
         densities = source.double(), target.double()
-        return _Problem(densities, tuple(sides), Budget(self.time_limit))
+        return Problem(densities, tuple(sides), Budget(self.time_limit), self.formulation)
 
-    def _result(self, budget: Budget, solution: _Solution) -> NewtonResult:
-        converged, late = solution.residual <= self.tolerance, budget.is_exhausted()
-        return NewtonResult(*solution, tuple(budget.steps), converged, late and not converged)
+    def _result(self, budget: Budget, solution: Solution) -> NewtonResult:
+        converged = solution.residual <= self.tolerance and solution.rebalancing <= 1
+        late = budget.is_exhausted()
+        return NewtonResult(
+            solution.coefficients,
+            solution.residual,
+            solution.integrals,
+            tuple(budget.steps),
+            converged,
+            late and not converged,
+        )
 
-    def _multilevel(self, problem: _Problem) -> _Solution:
+    def _multilevel(self, problem: Problem) -> Solution:
         """Solve on the densities' own cells, from zero on the coarsest level."""
-        levels = build_hierarchy(problem.shape, problem.sides, self.threads)
+        levels = problem.build_hierarchy(self.threads)
         fine = sum(max(shape) > self.config.coarsest_cells for shape in levels.shapes)
         first = min(fine, len(levels.shapes) - 1)
         c = torch.zeros(levels.shapes[first], dtype=torch.float64)
         return self._descend(problem, levels, first, c, from_zero=True)
 
-    def _warm_start(self, problem: _Problem, guess: InitialGuess) -> _Solution | None:
+    def _warm_start(self, problem: Problem, guess: InitialGuess) -> Solution | None:
         """Solve from a guess; return None if it is not close enough."""
         c = guess.coefficients.double()
-        c = c - c.mean()  # masses differ slightly, so that a constant would change the dual value
+        if self.formulation.reach is None:  # masses differ slightly: a constant would matter
+            c = c - c.mean()
         if c.shape == problem.shape:
             state = self._evaluate(problem, c)
-            if unbalanced_mass(*state.evaluation) > self.config.guess_residual:
+            if state.residual > self.config.guess_residual:
                 return None
             return self._solve_level(
                 problem,
@@ -202,18 +217,17 @@ class MultilevelNewton:
                 needs_halving=self._halving_test(problem, 1),
                 evaluation=state.evaluation,
             )
-        levels = build_hierarchy(problem.shape, problem.sides, self.threads)
+        levels = problem.build_hierarchy(self.threads)
         finer = [k for k, shape in enumerate(levels.shapes) if max(shape) >= max(c.shape)] or [0]
         if not self._start_is_close(problem, levels[finer[-1]], c):
             return None
         return self._descend(problem, levels, finer[-1], c, from_zero=False)
 
-    def _choose_resolution(self, problem: _Problem, guess: InitialGuess) -> _LevelState:
+    def _choose_resolution(self, problem: Problem, guess: InitialGuess) -> _LevelState:
         """Refine a guess while the pair needs it and the dual value rises."""
         best = self._evaluate(problem, guess.coefficients.double())
         for times in range(1, self.config.max_halvings + 1):
-            residual = unbalanced_mass(*best.evaluation)
-            if not self._halving_test(problem, times)(best.integrals, residual):
+            if not self._halving_test(problem, times)(best.integrals, best.residual):
                 break
             finer = guess.refine()
             if finer is None:
@@ -225,15 +239,16 @@ class MultilevelNewton:
             best = state
         return best
 
-    def _evaluate(self, problem: _Problem, c: Tensor) -> _LevelState:
+    def _evaluate(self, problem: Problem, c: Tensor) -> _LevelState:
         """Evaluate the equation at a potential on the densities' cells."""
-        system = build_hierarchy(c.shape, problem.sides, self.threads)[0]
-        system.set_densities(*problem.densities, 0.0)
+        hierarchy = build_hierarchy(c.shape, problem.sides, self.threads, self.formulation)
+        system = hierarchy[0]
+        system.set_densities(problem.densities, 0.0)
         return _LevelState(problem, system, c, system.evaluate(c))
 
     def _descend(
-        self, problem: _Problem, levels: Hierarchy, first: int, c: Tensor, from_zero: bool
-    ) -> _Solution:
+        self, problem: Problem, levels: Hierarchy, first: int, c: Tensor, from_zero: bool
+    ) -> Solution:
         """Solve level by level, from `first` to the finest, which has the densities' cells."""
         for k in range(first, 0, -1):
             begins = from_zero and k == first
@@ -245,7 +260,7 @@ class MultilevelNewton:
 
     def _solve_level(
         self,
-        problem: _Problem,
+        problem: Problem,
         system: NewtonSystem,
         c: Tensor,
         *,
@@ -253,7 +268,7 @@ class MultilevelNewton:
         is_first: bool = False,
         needs_halving: HalvingTest | None = None,
         evaluation: Evaluation | None = None,
-    ) -> _Solution:
+    ) -> Solution:
         """Solve one level.
 
         Args:
@@ -267,23 +282,24 @@ class MultilevelNewton:
             evaluation: the equation at c, if `system` has evaluated it already.
         """
         config, width = self.config, 0.0 if is_last else self.config.coarse_width
-        c = prolong_spline(c, system.shape)
-        means = [_average(values, system.shape, problem.sides) for values in problem.densities]
+        c = prolong_spline(c, system.shape, self.formulation.periodic)
+        means = problem.average(system.shape)
         goal = self.tolerance if is_last else max(config.coarse_tolerance, self.tolerance)
         iteration = self._iteration(system, problem)
         for blur in config.first_blurs if is_first else ():
-            blurred = [_blur(mean, blur, config.uniform_share) for mean in means]
+            blurred = problem.blur(means, blur, config.uniform_share)
             c = iteration.run(c, blurred, config.coarse_width, goal).coefficients
         if needs_halving is not None:
             evaluation = evaluation or iteration.evaluate(c, means, width)
-            if needs_halving(ResidualIntegrals(*evaluation[1]), unbalanced_mass(*evaluation)):
+            size = unbalanced_mass(evaluation[0], list_masses(evaluation[1], self.formulation))
+            if needs_halving(ResidualIntegrals(*evaluation[1]), size):
                 c = iteration.run(c, means, config.coarse_width, config.coarse_tolerance)[0]
                 evaluation = None
         solution = iteration.run(c, means, width, goal, evaluation, needs_halving)
         problem.budget.steps.append(iteration.summary())
         return solution
 
-    def _halve_while_needed(self, problem: _Problem, solution: _Solution) -> _Solution:
+    def _halve_while_needed(self, problem: Problem, solution: Solution) -> Solution:
         """Solve again on halved cells while the pair has more detail than the cells."""
         fine = problem
         for times in range(1, self.config.max_halvings + 1):
@@ -293,7 +309,7 @@ class MultilevelNewton:
             if not needs_halving or problem.budget.is_exhausted():
                 break
             fine = fine.halve()
-            system = build_hierarchy(fine.shape, fine.sides, self.threads)[0]
+            system = fine.build_hierarchy(self.threads)[0]
             solution = self._solve_level(
                 fine,
                 system,
@@ -302,19 +318,19 @@ class MultilevelNewton:
             )
         return solution
 
-    def _iteration(self, system: NewtonSystem, problem: _Problem) -> NewtonIteration:
+    def _iteration(self, system: NewtonSystem, problem: Problem) -> NewtonIteration:
         return NewtonIteration(
             system, self.max_iterations, problem.uniform, problem.budget, self.config
         )
 
-    def _start_is_close(self, problem: _Problem, system: NewtonSystem, start: Tensor) -> bool:
+    def _start_is_close(self, problem: Problem, system: NewtonSystem, start: Tensor) -> bool:
         """Return whether a potential balances most of the mass; others are worse than zero."""
-        source, target = (_average(v, system.shape, problem.sides) for v in problem.densities)
-        system.set_densities(source, target, self.config.coarse_width)
-        residual, _ = system.evaluate(prolong_spline(start.double(), system.shape))
+        system.set_densities(problem.average(system.shape), self.config.coarse_width)
+        start = prolong_spline(start.double(), system.shape, self.formulation.periodic)
+        residual, _ = system.evaluate(start)
         return float(residual.abs().sum()) < self.config.resampled_guess_residual
 
-    def _halving_test(self, problem: _Problem, times: int) -> HalvingTest:
+    def _halving_test(self, problem: Problem, times: int) -> HalvingTest:
         """Return the test whether cells should be halved for the first or second time."""
         config, cell = self.config, problem.cell
         is_small = problem.cells < config.small_grid
@@ -325,6 +341,7 @@ class MultilevelNewton:
         def needs_halving(integrals: ResidualIntegrals, residual: float) -> bool:
             distance, unresolved = integrals.distance, integrals.mismatch - residual
             is_short = config.zero_distance < distance / cell < config.short_distance / times
+            is_short = is_short and self.formulation.reach is None  # growth dominates the cost
             return can_halve and (is_short or (times == 1 and unresolved > detail))
 
         return needs_halving
@@ -354,22 +371,28 @@ class NewtonIteration:
         goal: float,
         evaluation: Evaluation | None = None,
         needs_halving: HalvingTest | None = None,
-    ) -> _Solution:
+    ) -> Solution:
         """Iterate until the residual is at most `goal`, or no step lowers it.
+
+        On the last level, rebalancing the residual must not cost too much, either.
 
         Args:
             c: potential to start from.
             densities: source and target.
-            min_width: see `NewtonSystem.set_densities`.
+            min_width: see `NewtonSystem.set_densities`; zero on the last level.
             goal: residual to reach.
             evaluation: the equation at c, if the system has evaluated it for these densities.
             needs_halving: if it holds, the residual of `halving_residual` is enough.
         """
         system, config, damping = self.system, self.config, self.config.damping
         residual, integrals = evaluation or self.evaluate(c, densities, min_width)
-        size = unbalanced_mass(residual, integrals)
+        size = self._measure(residual, integrals)
+        is_pair = system.formulation.reach is None and system.formulation.weights is None
+        is_last = is_pair and min_width == 0
         for _ in range(self.max_iterations):
-            if size <= goal or damping > config.max_damping or self.budget.is_exhausted():
+            if damping > config.max_damping or self.budget.is_exhausted():
+                break
+            if size <= goal and (not is_last or self._rebalance(residual, integrals) <= 1):
                 break
             if (
                 needs_halving is not None
@@ -387,7 +410,7 @@ class NewtonIteration:
             )
             self._normalise_masses(integrals)
             trial, trial_integrals = system.evaluate(c + step)
-            trial_size = unbalanced_mass(trial, trial_integrals)
+            trial_size = self._measure(trial, trial_integrals)
             self.steps += 1
             self.linear_iterations += system.iterations
             if trial_size < config.sufficient_reduction * size:
@@ -401,30 +424,42 @@ class NewtonIteration:
             else:
                 damping *= config.damping_increase
                 residual, integrals = system.evaluate(c)  # restores the weights of c
-                size = unbalanced_mass(residual, integrals)
-        return _Solution(c, size, ResidualIntegrals(*integrals))
+                size = self._measure(residual, integrals)
+        rebalancing = self._rebalance(residual, integrals) if is_last and size <= goal else 0.0
+        return Solution(c, size, integrals, rebalancing)
+
+    def _rebalance(self, residual: Tensor, integrals: Sequence[float]) -> float:
+        """Return the cost of rebalancing the residual, relative to the largest that is allowed."""
+        step, config = self.system.step, self.config
+        distance = ResidualIntegrals(*integrals).distance
+        allowed = config.rebalancing_share * distance**2 + (config.zero_distance * max(step)) ** 2
+        return bound_rebalancing(residual, step) / allowed
 
     def evaluate(self, c: Tensor, densities: Sequence[Tensor], min_width: float) -> Evaluation:
         """Evaluate the equation for these densities."""
-        self.system.set_densities(densities[0], densities[1], min_width)
+        self.system.set_densities(densities, min_width)
         return self.system.evaluate(c)
+
+    def _measure(self, residual: Tensor, integrals: Sequence[float]) -> float:
+        return unbalanced_mass(residual, list_masses(integrals, self.system.formulation))
 
     def _normalise_masses(self, integrals: Sequence[float]) -> None:
         """Scale the densities so that their masses at the last potential are one.
 
         If a mass is far from one, the potential is the cause, and must change.
         """
-        source, target = integrals[1:3]
-        if max(abs(1 - source), abs(1 - target)) < self.config.mass_tolerance:
-            self.system.scale_densities(1 / source, 1 / target)
+        masses = list_masses(integrals, self.system.formulation)
+        if masses and max(abs(1 - mass) for mass in masses) < self.config.mass_tolerance:
+            self.system.scale_densities([1 / mass for mass in masses])
 
     def summary(self) -> tuple[str, int, int]:
         """Return cells, Newton steps and conjugate gradient iterations so far."""
         return self.cells, self.steps, self.linear_iterations
 
     def _report(self, residual: float) -> None:
+        name = "midpoint" if self.system.formulation.weights is None else "barycenter"
         report_progress(
-            f"midpoint: {self.cells} cells, Newton step {self.steps + 1}, "
+            f"{name}: {self.cells} cells, Newton step {self.steps + 1}, "
             f"residual {100 * residual:.3g} %"
         )
 
@@ -445,16 +480,25 @@ class Budget:
         return monotonic() >= self._end
 
 
+def list_masses(integrals: Sequence[float], formulation: Formulation) -> list[float]:
+    """Return the masses of the densities at a potential that should be one; none with a reach."""
+    if formulation.reach is not None:
+        return []
+    if formulation.weights is None:
+        return list(integrals[1:3])
+    return list(integrals[2 :: len(ResidualIntegrals._fields)])
+
+
 def unbalanced_mass(
     residual: Tensor,
-    integrals: Sequence[float],
+    masses: Sequence[float],
     mass_tolerance: float = DEFAULT_CONFIG.mass_tolerance,
 ) -> float:
-    """Return Σ|r_i| plus the mass that both densities lose between quadrature points.
+    """Return Σ|r_i| plus the mass that densities lose between quadrature points.
 
     Quadrature alone changes masses by less than `mass_tolerance`, which does not count.
     """
-    lost = sum(max(0.0, abs(1 - mass) - mass_tolerance) for mass in integrals[1:3])
+    lost = sum(max(0.0, abs(1 - mass) - mass_tolerance) for mass in masses)
     return float(residual.abs().sum()) + lost
 
 
@@ -462,20 +506,31 @@ Evaluation = tuple[Tensor, list[float]]  # residual and integrals of NewtonSyste
 HalvingTest = Callable[[ResidualIntegrals, float], bool]  # from integrals and residual
 
 
-class _Solution(NamedTuple):
-    """A potential on one level with its residual and integrals."""
+class Solution(NamedTuple):
+    """A potential on one level with its residual and the integrals of `NewtonSystem.evaluate`.
+
+    On the last level, `rebalancing` is the cost of rebalancing a residual that reached its goal,
+    relative to the largest that is allowed.
+    """
 
     coefficients: Tensor
     residual: float
-    integrals: ResidualIntegrals
+    values: list[float]
+    rebalancing: float = 0.0
+
+    @property
+    def integrals(self) -> ResidualIntegrals:
+        """Integrals of a pair."""
+        return ResidualIntegrals(*self.values)
 
 
-class _Problem(NamedTuple):
-    """A pair of densities (*shape) on a box, and the budget of its solve."""
+class Problem(NamedTuple):
+    """Densities (*shape) on a box, and the budget of their solve."""
 
-    densities: tuple[Tensor, Tensor]
+    densities: Sequence[Tensor]
     sides: tuple[float, ...]
     budget: Budget
+    formulation: Formulation
 
     @property
     def shape(self) -> torch.Size:
@@ -495,17 +550,43 @@ class _Problem(NamedTuple):
         """Value of the uniform density."""
         return 1 / math.prod(self.sides)
 
-    def halve(self, times: int = 1) -> _Problem:
+    def build_hierarchy(self, threads: int) -> Hierarchy:
+        """Return the Newton systems on the cells of the densities and all coarser ones."""
+        return build_hierarchy(self.shape, self.sides, threads, self.formulation)
+
+    def halve(self, times: int = 1) -> Problem:
         """Return the same densities on cells that are halved this many times."""
         shape = [n << times for n in self.shape]
-        first, second = (repeat_cells(values, shape) for values in self.densities)
-        return self._replace(densities=(first, second))
+        return self._replace(densities=[repeat_cells(values, shape) for values in self.densities])
+
+    def average(self, shape: Sequence[int]) -> list[Tensor]:
+        """Return the densities averaged over the cells of a coarser grid."""
+        if tuple(self.shape) == tuple(shape):
+            return list(self.densities)
+        own, coarse = Grid(self.shape, 0.0, self.sides), Grid(shape, 0.0, self.sides)
+        return [resample(values, own, coarse) for values in self.densities]
+
+    def blur(self, densities: Sequence[Tensor], cells: float, uniform_share: float) -> list[Tensor]:
+        """Convolve with a Gaussian of this standard deviation, and mix with uniform densities."""
+        from scipy.ndimage import gaussian_filter  # which is not needed for most pairs
+
+        mode = _filter_modes(self.formulation.periodic, len(self.shape))
+        blurred = [
+            torch.from_numpy(gaussian_filter(values.numpy(), cells, mode=mode))  # pyright: ignore
+            for values in densities
+        ]
+        return [torch.lerp(values, values.mean(), uniform_share) for values in blurred]
+
+
+def _filter_modes(periodic: Periodic, d: int) -> list[str]:
+    """Return the names of the boundaries for SciPy's filters."""
+    return ["wrap" if is_periodic(periodic, axis) else "reflect" for axis in range(d)]
 
 
 class _LevelState(NamedTuple):
     """A potential with the equation at it, which its system has evaluated last."""
 
-    problem: _Problem
+    problem: Problem
     system: NewtonSystem
     coefficients: Tensor
     evaluation: Evaluation
@@ -514,15 +595,7 @@ class _LevelState(NamedTuple):
     def integrals(self) -> ResidualIntegrals:
         return ResidualIntegrals(*self.evaluation[1])
 
-
-def _average(values: Tensor, shape: Sequence[int], sides: Sequence[float]) -> Tensor:
-    """Average over the cells of a coarser grid."""
-    if tuple(values.shape) == tuple(shape):
-        return values
-    return resample(values, Grid(values.shape, 0.0, sides), Grid(shape, 0.0, sides))
-
-
-def _blur(values: Tensor, cells: float, uniform_share: float) -> Tensor:
-    """Convolve with a Gaussian of this standard deviation, and mix with the uniform density."""
-    blurred = torch.from_numpy(gaussian_filter(values.numpy(), cells, mode="reflect"))
-    return torch.lerp(blurred, blurred.mean(), uniform_share)
+    @property
+    def residual(self) -> float:
+        residual, integrals = self.evaluation
+        return unbalanced_mass(residual, list_masses(integrals, self.system.formulation))

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,25 +21,25 @@ from geonet._progress import report_progress
 from geonet._threads import threads_for
 from geonet.density import Density, requires_grad
 from geonet.grid import Grid, unit_box
-from geonet.numerics.autograd import once_differentiable, with_dual_gradient
+from geonet.numerics.autograd import with_dual_gradient
 from geonet.numerics.c_transform import Lattice, transform_with_minimisers
+from geonet.numerics.interpolation import resample
 from geonet.numerics.splines import (
     Jet,
     evaluate_at_half_cells,
     evaluate_at_points,
     half_cell_centres,
+    is_periodic,
     repeat_cells,
 )
 from geonet.paths import Geodesic
 from geonet.solvers.newton import compiled
-from geonet.solvers.newton.bounds import bound_distance, evaluate_on_lattice
-from geonet.solvers.newton.system import (
-    ResidualIntegrals,
-    build_hierarchy,
-    project_onto_splines,
-    pull_back_density,
-    signed_det_and_cofactor,
-)
+from geonet.solvers.newton.adjoint import differentiate_solution, signed_determinants
+from geonet.solvers.newton.bounds import bound_distance
+from geonet.solvers.newton.compiled import BALANCED_PAIR, Formulation
+from geonet.solvers.newton.lattices import evaluate_at_vertices
+from geonet.solvers.newton.reference import pull_back_density, shorten, weight_exponent
+from geonet.solvers.newton.system import ResidualIntegrals
 
 
 class MidpointGeodesic(Geodesic):
@@ -76,6 +75,7 @@ class MidpointGeodesic(Geodesic):
         self.coefficients, self.residual, self.integrals = coefficients, residual, integrals
         self.in_distribution = in_distribution
         self.box = unit_box(source.grid)
+        self.formulation = Formulation(source.grid.periodic)
         cells = zip(self.box.sides, coefficients.shape, strict=True)
         self.step = [side / n for side, n in cells]
 
@@ -87,7 +87,9 @@ class MidpointGeodesic(Geodesic):
             self.box.to_density(end.tensor.detach()) for end in (self.source, self.target)
         )
         sides, distance = self.box.sides, self.integrals.distance
-        lower, upper = bound_distance(self.coefficients, source, target, sides, distance)
+        lower, upper = bound_distance(
+            self.coefficients, source, target, sides, distance, periodic=self.grid.periodic
+        )
         moments = [float(bound) / self.box.length for bound in self._moment_bounds]
         upper = min(upper, moments[1])
         return min(max(lower, moments[0]), upper), upper
@@ -114,6 +116,12 @@ class MidpointGeodesic(Geodesic):
             repeat_cells(self.box.to_density(self.target.tensor), shape),
         )
 
+    def _differentiable_coefficients(self) -> Tensor:
+        """Return the coefficients as a differentiable function of both ends."""
+        return differentiate_solution(
+            self.coefficients, self._densities(), self.box.sides, self.formulation
+        )
+
     def _kernel_size(self) -> int:
         return self.coefficients.numel() if compiled.is_available() else 0
 
@@ -123,7 +131,7 @@ class MidpointGeodesic(Geodesic):
         coefficients = self.coefficients
         if requires_grad(self.source, self.target):
             frames = frames.clone()
-            coefficients = differentiable_coefficients(self)
+            coefficients = self._differentiable_coefficients()
         for k in torch.nonzero(~inside).flatten().tolist():
             end = self.target if times[k] == 1 else self.source
             frames[k] = end.tensor if grid == self.grid else end.resample(grid).tensor
@@ -135,6 +143,7 @@ class MidpointGeodesic(Geodesic):
                 times[inside],
                 grid.shape,
                 threads_for(self.coefficients.numel()),
+                self.formulation,
             )
             frames[inside] = self.box.from_density(pushed)
         return frames
@@ -171,8 +180,13 @@ class MidpointGeodesic(Geodesic):
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
         """Return straight lines, clipped to the box: splines may leave it by part of a cell."""
-        lower, upper = self.grid.lower_tensor, self.grid.upper_tensor
-        return super()._trajectories(times, points).clamp(lower, upper)
+        return self._clip_to_walls(super()._trajectories(times, points))
+
+    def _clip_to_walls(self, points: Tensor) -> Tensor:
+        """Clip points to the box, except along periodic axes."""
+        wraps = torch.tensor(self.grid.periodic)
+        clipped = points.clamp(self.grid.lower_tensor, self.grid.upper_tensor)
+        return torch.where(wraps, points, clipped)
 
     def _map_points(
         self, times: Tensor, points: Tensor, function: Callable[[float, Jet], Tensor]
@@ -180,33 +194,40 @@ class MidpointGeodesic(Geodesic):
         """Apply a function of t and of the jet of u at the midpoint positions of particles."""
         c, x = self.coefficients, self.box.to_points(points)
         if requires_grad(self.source, self.target):
-            c = differentiable_coefficients(self)
+            c = self._differentiable_coefficients()
         return torch.stack(
             [
-                function(t, evaluate_at_points(c, self.step, self._midpoint_positions(c, t, x)))
+                function(t, self._evaluate(c, self._midpoint_positions(c, t, x)))
                 for t in times.tolist()
             ]
         )
 
+    def _evaluate(self, c: Tensor, y: Tensor) -> Jet:
+        return evaluate_at_points(c, self.step, y, self.grid.periodic)
+
     def _midpoint_positions(self, c: Tensor, t: float, x: Tensor) -> Tensor:
         """Return y (N, d) with y + (t − ½)∇u(y) = x; differentiable with respect to c."""
+
+        def move(y: Tensor) -> tuple[Tensor, Tensor]:
+            jet = self._evaluate(c.detach(), y)
+            return y + (t - 0.5) * jet.gradient, (t - 0.5) * jet.hessian
+
         with torch.no_grad():
-            y = _solve_preimage(c.detach(), self.step, t - 0.5, x, self.box.sides)
+            y = solve_preimage(move, x, self.box.sides, self.grid.periodic)
         if not c.requires_grad:
             return y
-        jet = evaluate_at_points(c, self.step, y)  # one more step, to first order in c
-        jacobian = _regularised_jacobian(jet.hessian.detach(), t - 0.5)
+        jet = self._evaluate(c, y)  # one more step, to first order in c
+        jacobian = _regularise_jacobian((t - 0.5) * jet.hessian.detach())
         error = y + (t - 0.5) * jet.gradient - x
         return y - torch.linalg.solve(jacobian, (error - error.detach())[..., None])[..., 0]
 
     def _final_positions(self, grid: Grid) -> Tensor:
         """Return 2y − x for the vertex y that maximises u(y) − |x − y|², for all centres x."""
-        sides, shape = self.box.sides, self.coefficients.shape
-        vertices = [Lattice(0.0, h, n + 1) for h, n in zip(self.step, shape, strict=True)]
-        u = evaluate_on_lattice(self.coefficients, sides, vertices)
+        sides, wraps = self.box.sides, self.grid.periodic
+        u, vertices = evaluate_at_vertices(self.coefficients, sides, wraps)
         spacing = [side / n for side, n in zip(sides, grid.shape, strict=True)]
         centres = [Lattice(h / 2, h, n) for h, n in zip(spacing, grid.shape, strict=True)]
-        _, indices = transform_with_minimisers(-u, vertices, centres)
+        _, indices = transform_with_minimisers(-u, vertices, centres, periodic=wraps)
         y = indices.movedim(0, -1) * torch.tensor(self.step, dtype=torch.float64)
         return 2 * self.box.from_points(y) - grid.points()
 
@@ -248,32 +269,40 @@ class MidpointGeodesic(Geodesic):
         )
 
 
-def _solve_preimage(
-    c: Tensor,
-    step: list[float],
-    s: float,
+def solve_preimage(
+    move: Callable[[Tensor], tuple[Tensor, Tensor]],
     x: Tensor,
-    sides: tuple[float, ...],
+    sides: Sequence[float],
+    periodic: Sequence[bool],
     max_iterations: int = 60,
     tolerance: float = 1e-12,
     min_step: float = 2.0**-20,
 ) -> Tensor:
-    """Return y (N, d) with y + s∇u(y) = x, by a damped Newton method.
+    """Return y (N, d) with X(y) = x, by a damped Newton method.
 
     Points leave the iteration once their error is below the tolerance, or once steps shorter than
     `min_step` of a Newton step bring no improvement; these keep their best position.
+
+    Args:
+        move: returns X(y), (N, d), and DX − I, (N, d, d), or an approximation of it.
+        x: goals, (N, d).
+        sides: side lengths of the box, which y does not leave.
+        periodic: axes along which it may leave it.
+        max_iterations: largest number of steps.
+        tolerance: error at which a point is done.
+        min_step: shortest step, as a share of a Newton step.
     """
-    upper = torch.tensor(sides, dtype=torch.float64)
+    upper, wraps = torch.tensor(sides, dtype=torch.float64), torch.tensor(periodic)
     result, active = x.clone(), torch.arange(len(x))
     y, best, newton_step = x, x, torch.zeros_like(x)
     smallest = torch.full((len(x),), torch.inf, dtype=torch.float64)
     size = torch.ones(len(x), 1, dtype=torch.float64)
     for _ in range(max_iterations):
-        jet = evaluate_at_points(c, step, y)
-        error = y + s * jet.gradient - x[active]
+        position, gradient = move(y)
+        error = position - x[active]
         norm = error.norm(dim=-1)
         better = norm < smallest
-        jacobian = _regularised_jacobian(jet.hessian[better], s)
+        jacobian = _regularise_jacobian(gradient[better])
         solution = torch.linalg.solve(jacobian, error[better, :, None])
         newton_step = newton_step.index_put((better,), solution[..., 0])
         best, smallest = torch.where(better[:, None], y, best), torch.minimum(smallest, norm)
@@ -284,13 +313,14 @@ def _solve_preimage(
             break
         active, best, newton_step = active[going], best[going], newton_step[going]
         smallest, size = smallest[going], size[going]
-        y = torch.minimum((best - size * newton_step).clamp(min=0), upper)
+        y = best - size * newton_step
+        y = torch.where(wraps, y, torch.minimum(y.clamp(min=0), upper))
     return result
 
 
-def _regularised_jacobian(hessian: Tensor, s: float, min_eigenvalue: float = 0.02) -> Tensor:
-    """Return I + sD²u with eigenvalues of at least `min_eigenvalue`, which can be divided by."""
-    matrix = torch.eye(hessian.shape[-1], dtype=torch.float64) + s * hessian
+def _regularise_jacobian(gradient: Tensor, min_eigenvalue: float = 0.02) -> Tensor:
+    """Return I + a symmetric matrix with eigenvalues of at least `min_eigenvalue`."""
+    matrix = torch.eye(gradient.shape[-1], dtype=torch.float64) + gradient
     values, vectors = torch.linalg.eigh(matrix)
     return (vectors * values.clamp(min=min_eigenvalue)[..., None, :]) @ vectors.mT
 
@@ -313,8 +343,12 @@ def push_frames(
     times: Tensor,
     shape: Sequence[int],
     threads: int,
+    formulation: Formulation = BALANCED_PAIR,
 ) -> Tensor:
     """Return frames (T, *shape) of mass one at times (T,), on a box with corner zero.
+
+    If the potential of a pair that did not converge folds so much that no mass arrives, a frame is
+    a mixture of both ends.
 
     Args:
         coefficients: potential at t = ½, (*cells).
@@ -323,16 +357,41 @@ def push_frames(
         times: times between 0 and 1.
         shape: cells of the frames.
         threads: largest number of threads.
+        formulation: boundary, of balanced transport.
     """
-    traced = coefficients.requires_grad or any(values.requires_grad for values in densities)
-    if compiled.is_available() and not (traced and torch.is_grad_enabled()):
-        frames = compiled.push_frames(coefficients, densities, sides, times, shape, threads)
-    else:
-        frames = push_frames_torch(coefficients, densities, sides, times, shape)
+    frames = carry_masses(coefficients, densities, sides, times, shape, threads, formulation)
     volume = math.prod(sides) / math.prod(shape)
+    if not bool((frames.detach().flatten(1).sum(1) > 0).all()):
+        frames = _replace_empty(frames, densities, times)
     # No density of a geodesic exceeds both ends; only folds do.
     highest = max(float(values.detach().max()) for values in densities)
     return _normalise_mass(_normalise_mass(frames, volume).clamp(max=highest), volume)
+
+
+def carry_masses(
+    coefficients: Tensor,
+    densities: tuple[Tensor, Tensor],
+    sides: Sequence[float],
+    times: Tensor,
+    shape: Sequence[int],
+    threads: int,
+    formulation: Formulation,
+) -> Tensor:
+    """Return frames as in `push_frames`, up to a factor, with or without a reach."""
+    arguments = coefficients, densities, sides, times, shape
+    traced = coefficients.requires_grad or any(values.requires_grad for values in densities)
+    if compiled.is_available() and not (traced and torch.is_grad_enabled()):
+        return compiled.push_frames(*arguments, threads, formulation)
+    return push_frames_torch(*arguments, formulation)
+
+
+def _replace_empty(frames: Tensor, densities: tuple[Tensor, Tensor], times: Tensor) -> Tensor:
+    """Replace frames (T, *shape) without mass by mixtures of both densities."""
+    own, shape = Grid(densities[0].shape), Grid(frames.shape[1:])
+    first, second = (resample(values.double(), own, shape) for values in densities)
+    t = times.double().reshape(-1, *(1,) * first.ndim)
+    empty = ~(frames.flatten(1).sum(1) > 0).reshape(t.shape)
+    return torch.where(empty, torch.lerp(first, second, t), frames)
 
 
 def _normalise_mass(frames: Tensor, volume: float) -> Tensor:
@@ -347,47 +406,117 @@ def push_frames_torch(
     sides: Sequence[float],
     times: Tensor,
     shape: Sequence[int],
+    formulation: Formulation = BALANCED_PAIR,
 ) -> Tensor:
     """Return frames up to a factor; differentiable in the potential and both densities."""
     own = coefficients.shape
     step = [side / n for side, n in zip(sides, own, strict=True)]
-    jet = evaluate_at_half_cells(coefficients.double(), step)
-    rho, confidence = [], []
-    for values, s in zip(densities, (-0.5, 0.5), strict=True):
-        density, jacobian = pull_back_density(values.double(), jet.gradient, jet.hessian, s, step)
-        det = _signed_determinants(jacobian)
-        rho.append(density * det)
-        confidence.append(det.clamp(min=0) ** 2)
+    jet = evaluate_at_half_cells(coefficients.double(), step, formulation.periodic)
+    rho, dets = [], []
+    for values, s in zip(densities, formulation.positions, strict=True):
+        density, jacobian = pull_back_density(
+            values.double(), jet, s, step, 0.0, formulation, is_weighted=False
+        )
+        dets.append(signed_determinants(jacobian))
+        rho.append(density * dets[-1])
     scale = torch.tensor([m / n for m, n in zip(shape, own, strict=True)], dtype=torch.float64)
-    displacement = jet.gradient / torch.tensor(step, dtype=torch.float64)
-    stretch = jet.hessian.diagonal(dim1=-2, dim2=-1)
-    frames = []
-    for t in times.tolist():
-        first, second = (1 - t) * confidence[0], t * confidence[1]
+    gradient, stretch, cone = jet.gradient, jet.hessian.diagonal(dim1=-2, dim2=-1), None
+    if formulation.is_shortened:
+        assert formulation.reach is not None
+        gradient, entries, _, _ = shorten(gradient, formulation.reach)
+        stretch, angle = entries * stretch, gradient.norm(dim=-1) / formulation.reach
+        first, second = (torch.exp(weight_exponent(jet, s, formulation)) for s in (-0.5, 0.5))
+        root = torch.exp((jet.value / formulation.penalty).clamp(-20, 20))
+        cone = _Cone(angle, root, (first, second))
+    displacement = gradient / torch.tensor(step, dtype=torch.float64)
+
+    def deposit(mass: Tensor, fraction: Tensor) -> Tensor:
+        s = (fraction - 0.5)[..., None]
+        centre = (half_cell_centres(own) + s * displacement) * scale
+        width = (0.5 + 0.5 * s * stretch) * scale
+        boxes = mass.flatten(), centre.flatten(0, -2), width.flatten(0, -2)
+        return _deposit_boxes(*boxes, shape, formulation.periodic)
+
+    def push(t: float) -> Tensor:
+        mass, fraction = _mass_at_time(t, rho, dets, formulation.reach, cone)
+        if formulation.reach is None or formulation.is_shortened:
+            return deposit(mass, fraction)
+        share = moving_share(jet, formulation)
+        frame = deposit(share * mass, fraction)
+        for part, values, end in zip((1 - t, t), rho, (0.0, 1.0), strict=True):
+            still = (1 - share) * part * values.clamp(min=0)
+            frame = frame + deposit(still, torch.full_like(still, end))
+        return frame
+
+    return torch.stack([push(t) for t in times.tolist()])
+
+
+def moving_share(jet: Jet, formulation: Formulation) -> Tensor:
+    """Return the share of mass that moves in the Gaussian–Hellinger model, (...).
+
+    It is one unless the plan has less than a third of either density. The rest stays at its end.
+    """
+    first, second = (weight_exponent(jet, s, formulation) for s in formulation.positions)
+    return (3 * torch.exp(torch.minimum(first, second))).clamp(max=1)
+
+
+class _Cone(NamedTuple):
+    """Half-cells on geodesics of the Wasserstein–Fisher–Rao cone.
+
+    Attributes:
+        angle: length of the way over the reach.
+        root: root of the ratio of both masses, exp(u/λ).
+        weights: share of each density that has a partner.
+    """
+
+    angle: Tensor
+    root: Tensor
+    weights: tuple[Tensor, Tensor]
+
+
+def _mass_at_time(
+    t: float, rho: Sequence[Tensor], dets: Sequence[Tensor], reach: float | None, cone: _Cone | None
+) -> tuple[Tensor, Tensor]:
+    """Return the mass of half-cells at time t, and the fraction of the way that it has covered.
+
+    With a reach, both densities are cross-faded, and all of it moves (see `moving_share`). For
+    Wasserstein–Fisher–Rao mass follows the geodesic of the cone, |1 − t + t·root·exp(i·angle)|²
+    times the first density. Errors of both densities cancel in the sum of the parts with a partner,
+    and do not change the way.
+    """
+    if reach is None:
+        first, second = (
+            share * det.clamp(min=0) ** 2 for share, det in zip((1 - t, t), dets, strict=True)
+        )
         weight = (first + second).clamp(min=torch.finfo(torch.float64).tiny)
         mass = ((first * rho[0] + second * rho[1]) / weight).clamp(min=0)
-        centre = (half_cell_centres(own) + (t - 0.5) * displacement) * scale
-        width = (0.5 + 0.5 * (t - 0.5) * stretch) * scale
-        frames.append(
-            _deposit_boxes(mass.flatten(), centre.flatten(0, -2), width.flatten(0, -2), shape)
-        )
-    return torch.stack(frames)
-
-
-def _signed_determinants(jacobian: Tensor) -> Tensor:
-    """Return determinants of I ∓ ½D²u, (...), negative for folds, which have no gradient."""
-    det, _, folds = signed_det_and_cofactor(jacobian.detach())
-    return torch.where(folds, det, torch.linalg.det(jacobian)) if jacobian.requires_grad else det
+        return mass, torch.full_like(mass, t)
+    first, second = (values.clamp(min=0) for values in rho)
+    if cone is None:
+        return (1 - t) * first + t * second, torch.full_like(first, t)
+    b = t * cone.root
+    x, y = 1 - t + b * torch.cos(cone.angle), b * torch.sin(cone.angle)
+    moves = cone.angle > 1e-4
+    fraction = torch.where(moves, torch.atan2(y, x) / cone.angle.clamp(min=1e-4), t)
+    matched = cone.weights[0] * first + cone.weights[1] * second
+    return (1 - t) ** 2 * first + t**2 * second + t * (1 - t) * matched, fraction
 
 
 def _deposit_boxes(
-    mass: Tensor, centre: Tensor, width: Tensor, shape: Sequence[int], min_width: float = 1e-3
+    mass: Tensor,
+    centre: Tensor,
+    width: Tensor,
+    shape: Sequence[int],
+    periodic: Sequence[bool] = (),
+    min_width: float = 1e-3,
 ) -> Tensor:
     """Distribute masses (N,) over boxes with centres and widths (N, d) in cells of a frame."""
     upper = torch.tensor(shape, dtype=torch.float64)
+    wraps = torch.tensor([is_periodic(periodic, axis) for axis in range(len(shape))])
     width = torch.minimum(width.clamp(min=min_width), upper)
-    low = torch.minimum(centre - width / 2, upper - width).clamp(min=0)
-    high = torch.minimum(low + width, upper)
+    low = centre - width / 2
+    low = torch.where(wraps, low % upper, torch.minimum(low, upper - width).clamp(min=0))
+    high = torch.where(wraps, low + width, torch.minimum(low + width, upper))
     first = torch.minimum(low.detach().floor(), upper - 1)
     reach = [int(k) for k in (high.detach().ceil() - first).amax(0)]
     frame = mass.new_zeros(math.prod(shape))
@@ -398,104 +527,8 @@ def _deposit_boxes(
             cell = first[:, axis] + k
             overlap = torch.minimum(high[:, axis], cell + 1) - torch.maximum(low[:, axis], cell)
             share = share * overlap.clamp(min=0)
-            index = index * shape[axis] + cell.clamp(max=shape[axis] - 1).long()
+            n = shape[axis]
+            cell = cell % n if is_periodic(periodic, axis) else cell.clamp(max=n - 1)
+            index = index * n + cell.long()
         frame = frame.index_add(0, index, share)
     return frame.reshape(tuple(shape))
-
-
-# ---- Gradient of the potential with respect to both densities, by the adjoint method
-#
-# The potential c solves r(c, μ0, μ1) = 0. A change δr of r at fixed c changes c by δc = −J⁻¹δr
-# with J = ∂r/∂c. A gradient g with respect to c therefore becomes the gradient of λ·r with respect
-# to the densities, with −Jᵀλ = g. On fine cells −J is close to the symmetric K of a Newton step,
-# which is the preconditioner of the iteration λ ← λ + K⁻¹(g + Jᵀλ).
-
-
-@dataclass(frozen=True)
-class AdjointConfig:
-    """Tuning parameters of the adjoint solve."""
-
-    damping: float = 1e-3  # relative to the uniform density, for regions without mass
-    linear_tolerance: float = 1e-4  # relative residual of the preconditioner
-    linear_iterations: int = 100  # most conjugate gradient iterations of the preconditioner
-    max_iterations: int = 12  # largest number of iterations for λ
-    tolerance: float = 1e-6  # relative residual at which the iteration for λ stops
-
-
-DEFAULT_ADJOINT = AdjointConfig()
-
-
-def differentiable_coefficients(
-    path: MidpointGeodesic, config: AdjointConfig = DEFAULT_ADJOINT
-) -> Tensor:
-    """Return the coefficients of a path, (*cells), as a differentiable function of both ends."""
-    residual = _differentiable_residual(path.coefficients, path._densities(), path.step)
-    return _ImplicitSolve.apply(residual, path, config)  # pyright: ignore[reportReturnType]
-
-
-def _differentiable_residual(
-    coefficients: Tensor, densities: tuple[Tensor, Tensor], step: list[float]
-) -> Tensor:
-    """Return r, (*cells), as a differentiable function of the potential and both densities."""
-    jet = evaluate_at_half_cells(coefficients, step)
-    rho = []
-    for values, s in zip(densities, (-0.5, 0.5), strict=True):
-        density, jacobian = pull_back_density(values.double(), jet.gradient, jet.hessian, s, step)
-        rho.append(density * _signed_determinants(jacobian))
-    volume = math.prod(step) / 2 ** len(step)
-    return project_onto_splines(volume * (rho[1] - rho[0]))
-
-
-class _ImplicitSolve(torch.autograd.Function):
-    """The coefficients as a function of the residual."""
-
-    @staticmethod
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, residual: Tensor, path: MidpointGeodesic, config: AdjointConfig
-    ) -> Tensor:
-        ctx.path, ctx.config = path, config
-        return path.coefficients.clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """Return λ with −Jᵀλ = g at the solution."""
-        path, config = ctx.path, ctx.config
-        g = upstream[0] - upstream[0].mean()  # the constant is free
-        size = float(g.norm())
-        adjoint, residual, smallest = torch.zeros_like(g), g, math.inf
-        if not size > 0:
-            return adjoint, None, None
-        precondition = _preconditioner(path, config)
-        for _ in range(config.max_iterations):
-            trial = adjoint + size * precondition(residual / size)
-            trial_residual = g + _transposed_jacobian_product(path, trial)
-            trial_residual = trial_residual - trial_residual.mean()
-            norm = float(trial_residual.norm())
-            if not norm < smallest:  # K is a poor approximation of −J if maps fold
-                break
-            adjoint, residual, smallest = trial, trial_residual, norm
-            if norm < config.tolerance * size:
-                break
-        return adjoint, None, None
-
-
-def _preconditioner(path: MidpointGeodesic, config: AdjointConfig) -> Callable[[Tensor], Tensor]:
-    """Return K⁻¹ at the solution, as a function."""
-    source, target = (values.detach() for values in path._densities())
-    shape, sides = path.coefficients.shape, path.box.sides
-    system = build_hierarchy(shape, sides, threads_for(path.coefficients.numel()))[0]
-    system.set_densities(source, target, 0.0)
-    residual, _ = system.evaluate(path.coefficients)
-    system.compute_step(residual, config.damping / math.prod(sides), config.linear_tolerance, 1)
-    return lambda right: system.solve(right, config.linear_tolerance, config.linear_iterations)
-
-
-def _transposed_jacobian_product(path: MidpointGeodesic, direction: Tensor) -> Tensor:
-    """Return Jᵀλ."""
-    source, target = (values.detach() for values in path._densities())
-    with torch.enable_grad():
-        c = path.coefficients.detach().clone().requires_grad_()
-        residual = _differentiable_residual(c, (source, target), path.step)
-        (result,) = torch.autograd.grad(residual, c, direction)
-    return result

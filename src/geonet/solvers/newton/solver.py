@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
 
 from geonet._format import format_number, format_percent, format_seconds
 from geonet._threads import threads_for
-from geonet._utils import user_stacklevel
+from geonet._utils import pair_label, user_stacklevel
+from geonet._validation import is_number, short_repr
 from geonet.density import Density
 from geonet.errors import ConvergenceWarning, SolverError
 from geonet.grid import unit_box
 from geonet.paths import BatchedGeodesic, Geodesic
 from geonet.solvers.base import ALL_QUANTITIES, MenuEntry, Solver, SolverInfo, solve_threaded
+from geonet.solvers.newton.compiled import Formulation, Growth
 from geonet.solvers.newton.iteration import InitialGuess, MultilevelNewton, NewtonResult
 from geonet.solvers.newton.path import MidpointGeodesic
+from geonet.solvers.newton.unbalanced import UnbalancedBatch, UnbalancedGeodesic
+
+MAX_REACH = 1e3  # over the longest side; kernels in single precision lose the growth beyond it
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,12 @@ class Midpoint(Solver):
     If densities have more detail than the potential on their cells can balance, the last level has
     half their spacing. The report states the cells of the last level, the steps of each level, the
     share of the mass that is not balanced (the residual), and whether it reached the tolerance; if
-    not, there is a warning as well. Bounds of W2 from both sides hold for any potential.
+    not, there is a warning as well. A residual below the tolerance is lowered further while moving
+    it to where it is missing might change W2: a small mass may have to move far. Bounds of W2 from
+    both sides hold for any potential.
+
+    With a reach, masses may differ and count as given; the path has a cost with bounds, a
+    transported share and a growth rate. Along periodic axes mass moves the shorter way round.
 
     Attributes:
         tolerance: share of the mass that may remain unbalanced.
@@ -44,6 +55,11 @@ class Midpoint(Solver):
             pairs.
         max_iterations: largest number of Newton steps per level.
         refine: whether the last level may have half the spacing of the grid.
+        reach: length for densities of unequal mass, in units of the grid. Mass moves about this far
+            at most; the rest grows or fades in place; at most 1000 times the longest side of the
+            box. None for balanced transport of densities of mass one.
+        growth: with a reach, "hellinger" for Gaussian–Hellinger transport, whose frames are
+            cross-faded along the way, or "wfr" for geodesics of the Wasserstein–Fisher–Rao metric.
         time_limit: seconds for each pair after which the best potential so far is the result, which
             the report then calls not converged. None for no limit: the same result every time.
     """
@@ -54,6 +70,7 @@ class Midpoint(Solver):
         family="Newton",
         dimensions=(1, 2, 3),
         differentiable=ALL_QUANTITIES,
+        periodic=True,
         tolerance="share of the mass that is not balanced at t = ½",
         menu=MenuEntry("Newton's method, without a network", dimensions=(2,)),
     )
@@ -62,6 +79,8 @@ class Midpoint(Solver):
     start: str | Tensor = "zero"
     max_iterations: int = 20
     refine: bool = True
+    reach: float | None = None
+    growth: str = "hellinger"
     time_limit: float | None = None
 
     def __post_init__(self) -> None:
@@ -77,6 +96,11 @@ class Midpoint(Solver):
             raise SolverError(
                 f"start is {self.start!r}; give 'zero', 'network' or an array of coefficients."
             )
+        check_reach(self.reach, self.growth)
+        if self.reach is not None and isinstance(self.start, str) and self.start != "zero":
+            raise SolverError(
+                "The network solves balanced problems; with a reach give start='zero'."
+            )
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
         path = self.solve_silently(source, target)
@@ -91,7 +115,8 @@ class Midpoint(Solver):
         if not source.batch_shape:
             return self.solve_from(source, target, guesses[0])
         solve = lambda i: self.solve_from(source[i], target[i], guesses[i])  # noqa: E731
-        return solve_threaded(solve, len(source), source.grid.size)
+        batch = solve_threaded(solve, len(source), source.grid.size)
+        return batch if self.reach is None else UnbalancedBatch(batch.paths)
 
     def _initial_guesses(
         self, source: Density, target: Density
@@ -119,9 +144,21 @@ class Midpoint(Solver):
         """Return the path of a checked pair from an initial guess, or from zero."""
         box = unit_box(source.grid)
         first, second = (box.to_density(end.tensor.detach()) for end in (source, target))
-        threads = threads_for(source.grid.size)
+        reach = None
+        if self.reach is not None:
+            reach = scale_reach(self.reach, box.length)
+            masses = [float(end.mass_tensor.detach()) for end in (source, target)]
+            first, second = (
+                values * (2 * mass / sum(masses))
+                for values, mass in zip((first, second), masses, strict=True)
+            )
         newton = MultilevelNewton(
-            self.tolerance, self.max_iterations, self.refine, threads, self.time_limit
+            self.tolerance,
+            self.max_iterations,
+            self.refine,
+            threads_for(source.grid.size),
+            self.time_limit,
+            formulation=Formulation(source.grid.periodic, reach, as_growth(self.growth)),
         )
         result = newton.solve(first, second, box.sides, start)
         return self.build_path(source, target, result)
@@ -141,10 +178,51 @@ class Midpoint(Solver):
             info["start"] = self.start
         if result.timed_out:
             info["stopped after"] = f"time_limit, {format_seconds(self.time_limit or 0)}"
+        if self.reach is not None:
+            return UnbalancedGeodesic(
+                source,
+                target,
+                self.name,
+                info | {"reach": self.reach, "growth": self.growth},
+                result.coefficients,
+                result.residual,
+                result.integrals,
+                self.reach,
+                as_growth(self.growth),
+            )
         c = result.coefficients - result.coefficients.mean()  # the constant is free
         return MidpointGeodesic(
             source, target, self.name, info, c, result.residual, result.integrals
         )
+
+
+def scale_reach(reach: float, length: float) -> float:
+    """Return a reach relative to the longest side; raise SolverError if it is too long."""
+    if reach > MAX_REACH * length:
+        raise SolverError(
+            f"reach is {reach:g}, more than {MAX_REACH:g} times the longest side of the box, "
+            f"{length:g}; give a shorter one, or leave it out for balanced transport."
+        )
+    return reach / length
+
+
+def check_reach(reach: float | None, growth: str) -> None:
+    """Raise SolverError unless reach and growth can be used."""
+    if growth not in get_args(Growth):
+        choices = " or ".join(map(repr, get_args(Growth)))
+        raise SolverError(f"growth is {growth!r}; give {choices}.")
+    if reach is None and growth != "hellinger":
+        raise SolverError(f"growth is {growth!r} without a reach; give reach=..., too.")
+    if reach is not None and not (is_number(reach) and 0 < reach < math.inf):
+        raise SolverError(
+            f"reach is {short_repr(reach)}; give a length above 0, or leave it out for "
+            "balanced transport."
+        )
+
+
+def as_growth(growth: str) -> Growth:
+    """Return a checked name of a model of growth."""
+    return cast(Growth, growth)
 
 
 def warn_unless_converged(path: Geodesic, tolerance: float) -> None:
@@ -153,15 +231,21 @@ def warn_unless_converged(path: Geodesic, tolerance: float) -> None:
     missed = [k for k, pair in enumerate(pairs) if not pair.info.get("converged", True)]
     if not missed:
         return
+    shares = [pairs[k].info["residual"] for k in missed]
+    subject, balance = pair_label() or "The pair", ""
     if path.batch:
-        subject = f"Pairs {', '.join(map(str, missed[:5]))} of {len(pairs)} did"
-        share = ""
+        subject = f"Pairs {', '.join(map(str, missed[:5]))} of {len(pairs)}"
     else:
-        subject = "The pair did"
-        share = f" ({format_percent(path.info['residual'])} of the mass is not balanced)"
+        balance = f" ({format_percent(shares[0])} of the mass is not balanced)"
+    limit = f"the tolerance of {format_number(100 * tolerance)} %{balance}"
+    reason = f"did not reach {limit}"
+    if max(shares) <= tolerance:
+        reason = f"reached {limit}, but mass that is not balanced may have to move far"
+    remedy = "the report states how accurate the path is, and how to improve it"
+    if pair_label() is not None:
+        remedy = "frames between them may be wrong; a larger max_iterations may help"
     warnings.warn(
-        f"{subject} not reach the tolerance of {format_number(100 * tolerance)} %{share}; the "
-        "report states how accurate the path is, and how to improve it.",
+        f"{subject} {reason}; {remedy}.",
         ConvergenceWarning,
         stacklevel=user_stacklevel(),
     )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import geonet
-from geonet import Density, GaussianMixture
+from geonet import Density, GaussianMixture, Grid
 from geonet.errors import FileError, SolverError
 from geonet.metrics import l1
 from geonet.mixture import BOX_1D, BOX_2D, mixtures_1d, mixtures_2d
@@ -16,6 +16,7 @@ from geonet.solvers.neural.model import build_model, load_model, save_model
 from geonet.solvers.neural.transport.network import TransportSettings, predict_potential
 from geonet.solvers.neural.transport.path import CosineGeodesic
 from geonet.solvers.neural.transport.potential import MAX_SPECTRAL_RADIUS, max_spectral_radius
+from geonet.solvers.neural.transport.solver import TransportSolver
 from geonet.solvers.newton.path import MidpointGeodesic
 from geonet.training.problems import make_problem
 
@@ -121,6 +122,40 @@ def test_mixtures_are_in_distribution(d):
     assert sum(report.in_distribution) >= 19
     assert int(path.is_certified.sum()) >= 19
     assert sum(report.error_estimate) / 20 < 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "fewest"),
+    [
+        ("transport-1d", (16,), 20),
+        ("transport-1d", (19,), 20),
+        ("transport-2d", (5, 7), 12),
+        ("transport-2d", (40, 11), 12),
+        ("transport-cloud", (5, 7), 12),
+        ("transport-mnist", (5, 7), 12),
+        ("transport-3d", (2, 2, 2), 12),
+        ("transport-3d", (8, 8, 8), 12),
+    ],
+)
+def test_few_cells_raise(name, shape, fewest, monkeypatch):
+    """Frames between such cells are inaccurate; the automatic choice is another solver."""
+    grid = Grid(shape)
+    wave = torch.cos(torch.pi * grid.points()).sum(-1)
+    source, target = (Density((height * wave).exp(), grid) for height in (0.3, -0.3))
+    with pytest.raises(SolverError, match=f"{name}' is for at least {fewest} cells along each"):
+        geonet.geodesic(source, target, name)
+    monkeypatch.setattr(TransportSolver, "_load", lambda *_: pytest.fail("it is chosen"))
+    path = geonet.geodesic(source, target)
+    assert path.solver == ("quantile" if len(shape) == 1 else "midpoint")
+    assert bool(torch.isfinite(path.density(0.5).tensor).all())
+
+
+def test_the_fewest_cells_are_accepted():
+    """A grid with the fewest cells along one axis, and more along the other."""
+    grid = Grid((12, 16))
+    wave = torch.cos(torch.pi * grid.points()).sum(-1)
+    source, target = (Density((height * wave).exp(), grid) for height in (0.3, -0.3))
+    assert geonet.geodesic(source, target, "transport-2d").solver == "transport-2d"
 
 
 @pytest.mark.parametrize("d", [1, 2])

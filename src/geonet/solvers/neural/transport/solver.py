@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -46,6 +46,7 @@ class TransportSolver(NetworkSolver):
         summary="a transport model from a file that `geonet train` wrote",
     )
     form = "transport"
+    fewest_cells: ClassVar[tuple[int, int, int]] = (20, 12, 12)  # along each axis, in 1D to 3D
 
     max_iterations: int = Midpoint.max_iterations
     floor: float | None = None
@@ -59,6 +60,7 @@ class TransportSolver(NetworkSolver):
     def _solve(self, source: Density, target: Density) -> Geodesic:
         model, header, name = self._load(source.grid.dimension)
         assert isinstance(model, TransportNet)
+        self._check_cells(source.grid, model.settings.sensors)
         info: dict[str, Any] = {"model": name}
         calibration = read_calibration(header, self.file)
         floor = read_floor(header, self.file) if self.floor is None else self.floor
@@ -92,6 +94,15 @@ class TransportSolver(NetworkSolver):
         return self._solve_unusual(path, unusual)
 
     _solve_pair = _solve
+
+    def _check_cells(self, grid: Grid, sensors: int) -> None:
+        """Raise SolverError for grids whose cells are too large for frames between them."""
+        fewest = min(sensors, self.fewest_cells[grid.dimension - 1])
+        if min(grid.shape) < fewest:
+            raise SolverError(
+                f"The solver {self.name!r} is for at least {fewest} cells along each axis, the "
+                f"densities lie on {grid}; choose solver='midpoint' or resample them."
+            )
 
     def _solve_unusual(self, path: CosineGeodesic, unusual: Tensor) -> Geodesic:
         """Return the path with its unusual pairs, (B,), solved by Newton's method."""
