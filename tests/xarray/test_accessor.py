@@ -26,7 +26,7 @@ def assert_same_coordinates(ours: xr.DataArray, theirs: xr.DataArray) -> None:
 
 
 def test_values_are_those_of_geonet_geodesic(rain, fine):
-    ours = rain.geonet.interp(time=fine)
+    ours = rain.geonet.interp(time=fine, motion=None)
     grid = geonet.Grid((16, 20), (-1, -1), (31, 39))
     for k in range(3):
         ends = (geonet.Density(rain.values[i], grid) for i in (k, k + 1))
@@ -117,10 +117,11 @@ def test_totals_are_interpolated_linearly(rain):
 
 
 def test_solver_and_options(rain, fine):
-    by_name = rain.geonet.interp(time=fine, solver="midpoint", tolerance=1e-4)
-    built = rain.geonet.interp(time=fine, solver=geonet.solver("midpoint", tolerance=1e-4))
+    by_name = rain.geonet.interp(time=fine, motion=None, solver="midpoint", tolerance=1e-4)
+    solver = geonet.solver("midpoint", tolerance=1e-4)
+    built = rain.geonet.interp(time=fine, motion=None, solver=solver)
     assert (by_name.values == built.values).all()
-    assert not (by_name.values == rain.geonet.interp(time=fine).values).all()
+    assert not (by_name.values == rain.geonet.interp(time=fine, motion=None).values).all()
 
 
 def test_times_outside_can_be_nan(rain):
@@ -149,6 +150,20 @@ def test_excluded_cells_are_missing_between_frames(gappy):
     assert (filled.values == gappy.fillna(0.5).geonet.interp(time=HALF).values).all()
 
 
+@pytest.mark.parametrize("reach", [None, 8.0])
+def test_cells_without_data_are_not_dry_ground(rain, reach):
+    """Uniform rain stays uniform beside the edge of a radar's range, also if one radar fails."""
+    seen = np.hypot(rain.y - 15, rain.x - 19) < 14
+    works = (rain.time != rain.time[1]) | (rain.x < 22)
+    uniform = xr.full_like(rain, 2.0).where(seen & works)
+    ours = uniform.geonet.interp(time=HALF, missing="exclude", motion=None, reach=reach)
+    is_known = uniform[1].notnull()
+    assert (ours.notnull() == is_known).all() and 50 < is_known.sum() < seen.sum()
+    np.testing.assert_allclose(ours.values[is_known.values], 2.0, rtol=1e-9)
+    dry = uniform.geonet.interp(time=HALF, missing=0.0, motion=None, reach=reach)
+    assert float(abs(dry.where(is_known) - 2.0).max()) > 0.05
+
+
 def test_frames_keep_their_missing_cells(gappy):
     times = gappy.time.values
     for missing in ("exclude", 0.0):
@@ -174,6 +189,24 @@ def test_empty_frames_fade_and_are_flagged(rain):
     assert report.solver.values.tolist() == ["fade", "fade", "midpoint"]
     assert np.isnan(report.distance.values[:2]).all()
     assert np.isnan(field.geonet.velocity(time=HALF).velocity_y.values).all()
+
+
+def test_frames_of_unconverged_pairs_are_marked(ensemble):
+    easy = ensemble.isel(time=[0, 0, 1]).assign_coords(time=ensemble.time[:3])
+    times = START + np.array([0, 5, 10, 15, 20]) * MINUTE
+    # Equal frames need no Newton step.
+    with pytest.warns(ConvergenceWarning):
+        ours = easy.geonet.interp(
+            time=times,
+            converged="ok",
+            motion=None,
+            solver="midpoint",
+            max_iterations=1,
+            refine=False,
+        )
+    assert ours.ok.dims == ("time", "member") and "faded" not in ours.coords
+    expected = [True, True, True, False, True]
+    assert ours.ok.transpose("member", "time").values.tolist() == [expected, expected]
 
 
 def on_globe(values: np.ndarray, south: float = 40.0) -> xr.DataArray:
@@ -205,7 +238,7 @@ def test_lengths_on_the_globe_are_metres():
     np.testing.assert_allclose(
         distance, METRES_PER_DEGREE * parallel, rtol=0.02
     )  # a degree to the east
-    wind = field.geonet.velocity(time=HALF)
+    wind = field.geonet.velocity(time=HALF, motion=None)
     east = wind.velocity_longitude.values[8:12, 10:14].mean()
     assert wind.velocity_longitude.attrs["units"] == "m s-1"
     np.testing.assert_allclose(east, METRES_PER_DEGREE * parallel / 600, rtol=0.05)
@@ -255,7 +288,10 @@ def test_report_of_every_pair(ensemble):
 
 def test_unconverged_pairs_warn(rain):
     settings = {"solver": "midpoint", "time_limit": 1e-9}
-    with pytest.warns(ConvergenceWarning, match="tolerance"):
-        rain.geonet.interp(time=HALF, **settings)
+    times = r"rain at time 2026-07-01T12:00\S* to rain at time 2026-07-01T12:10\S* did not reach"
+    with pytest.warns(ConvergenceWarning, match=f"{times} the tolerance .* frames between them"):
+        rain.geonet.interp(time=HALF, motion=None, **settings)
+    with pytest.warns(ConvergenceWarning, match=f"{times[:-14]}: back-and-forth stopped"):
+        rain.geonet.interp(time=HALF, motion=None, solver="back-and-forth", max_iterations=1)
     with pytest.warns(ConvergenceWarning, match="tolerance"):
         assert not rain[:2].geonet.report(**settings).converged.any()

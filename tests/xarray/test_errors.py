@@ -113,6 +113,7 @@ ARGUMENTS = {  # arguments of interp, the error and a key word
     "no such space": ({"space": ("y", "z")}, InputError, "no dimension 'z'"),
     "time as space": ({"space": ("time", "y")}, InputError, "as time and as space"),
     "flag of a coordinate": ({"flag": "time"}, InputError, "has 'time' already"),
+    "equal flags": ({"flag": "a", "converged": "a"}, InputError, "has 'a' already"),
 }
 
 

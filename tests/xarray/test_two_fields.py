@@ -13,7 +13,7 @@ def test_geodesic_equals_interp_of_two_frames(ensemble):
     first, second = ensemble.isel(time=0, drop=True), ensemble.isel(time=1, drop=True)
     ours = geonet.xarray.geodesic(first, second, [0, 0.25, 1])
     timed = ensemble.isel(time=slice(2)).assign_coords(time=[0.0, 1.0])
-    expected = timed.geonet.interp(time=[0, 0.25, 1])
+    expected = timed.geonet.interp(time=[0, 0.25, 1], motion=None)
     assert ours.dims == ("t", "member", "y", "x") and ours.t.values.tolist() == [0, 0.25, 1]
     assert (ours.values == expected.values).all()
     assert ours.attrs == first.attrs and ours.name == "rain"
@@ -46,6 +46,17 @@ def test_one_field_with_descending_coordinates(rain):
     assert rain[0].geonet.distance(flipped) == rain[0].geonet.distance(rain[1])
     ours = geonet.xarray.geodesic(rain[0], flipped, [0.5, 1.0])
     assert (ours.values == geonet.xarray.geodesic(rain[0], rain[1], [0.5, 1.0]).values).all()
+
+
+def test_only_common_coordinates_are_kept(rain):
+    first = rain[0].assign_coords(crs=7, run=1, level=2)
+    second = rain[1].assign_coords(crs=7, run=2)
+    path = geonet.xarray.geodesic(first, second, [0, 0.5, 1])
+    assert set(path.coords) == {"t", "y", "x", "crs", "level"}
+    assert set(first.geonet.distance(second).coords) == {"crs", "level"}
+    assert "time" not in geonet.xarray.geodesic(first, second.drop_vars("time"), [0.5]).coords
+    both = geonet.xarray.geodesic(first, second.assign_coords(time=first.time), [0.5])
+    assert both.time == first.time
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The accessor `da.geonet` and the geodesic between two fields.
+"""The accessor `da.geonet`.
 
 All methods of the accessor compute (as in xarray) and take options of the solver as keywords (as
 `geonet.geodesic` does). `geonet.geodesic` computes the values between two frames.
@@ -7,7 +7,6 @@ All methods of the accessor compute (as in xarray) and take options of the solve
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +16,42 @@ from numpy.typing import ArrayLike
 
 from geonet._validation import check_instance
 from geonet.density import Mass, Missing
-from geonet.errors import GridError, InputError
-from geonet.paths import check_times
+from geonet.errors import InputError
+from geonet.solvers.barycenters import BarycenterOptions
 from geonet.solvers.base import Solver
 from geonet.xarray.coordinates import (
     Dims,
     Outside,
+    Periodic,
     Space,
     Template,
     TimeIndex,
     are_dates,
+    check_dims,
     check_field,
-    pair_durations,
     spatial_dims,
     spatial_grid,
     time_dim,
-    to_numbers,
+    time_range,
+)
+from geonet.xarray.ensembles import Ensemble, EnsembleConfig, member_weights
+from geonet.xarray.moving_pairs import (
+    Motion,
+    MovingPair,
+    Pieces,
+    check_motion,
+    integrate,
+    split_rate,
 )
 from geonet.xarray.pairs import (
     REPORT_FIELDS,
-    FrameLabels,
+    FrameQuery,
     Pair,
     PairConfig,
-    PairQuery,
-    map_pairs,
+    flagged_values,
 )
+from geonet.xarray.series import FrameSeries, configure_pairs, evaluate_groups
+from geonet.xarray.two_fields import pair_series
 
 
 @xr.register_dataarray_accessor("geonet")
@@ -59,6 +69,7 @@ class FieldAccessor:
         self,
         coords: Mapping[Any, Any] | None = None,
         *,
+        motion: Motion = "estimate",
         space: Dims = None,
         geographic: bool | None = None,
         solver: str | Path | Solver = "auto",
@@ -66,9 +77,13 @@ class FieldAccessor:
         mass: Mass = "given",
         outside: Outside = "raise",
         flag: str | None = None,
+        converged: str | None = None,
+        reach: float | None = None,
+        growth: str = "hellinger",
+        periodic: Periodic = False,
         **times_and_options: Any,
     ) -> xr.DataArray:
-        """Interpolate the field to other times, `interp(time=new_times)`, by moving its mass.
+        """Interpolate the field to other times, `interp(time=new_times)`, along its motion.
 
         Coordinates, dimensions and type are the same as from `da.interp`. Frames of the field are
         returned unchecked as they are, gaps included. The total varies linearly between frames.
@@ -76,50 +91,80 @@ class FieldAccessor:
 
         Args:
             coords: {dimension: times}, instead of a keyword.
+            motion: "estimate" for optical flow between neighbouring frames, which uses the frames
+                before and after them, too; a Dataset of velocities, as from `velocity` (winds or a
+                nowcasting model), on the cells of the field; or None for the geodesic, which moves
+                all mass along the shortest ways. Along a motion both frames are carried to the new
+                time, and rain rates are distributed as in the frames: peaks and dry areas remain.
             space: names of the spatial dimensions; by default those called x, y, lat, lon, ….
             geographic: whether space is latitude and longitude in degrees. Then cells are weighted
                 by their areas and lengths are metres. By default names and units decide.
-            solver: a name, a model file or a solver; see `geonet.geodesic`.
+            solver: a name, a model file or a solver; see `geonet.geodesic`. With a motion, only
+                together with a reach.
             missing: cells without a value: "raise" an error; "exclude" them from both frames and
-                from all times between; or a number to fill them with.
+                from all times between; or a number to fill them with. With a motion, values that
+                would come from a missing cell are taken from the other frame alone.
             mass: "given" for the units of the field, "one" for frames whose total is one.
             outside: times before the first or after the last frame: "raise" an error, or "nan" for
                 frames without values.
             flag: the name of a boolean coordinate to add, true at times that are faded.
+            converged: the name of a boolean coordinate to add, false at times between two frames
+                whose pair did not reach the tolerance of its solver.
+            reach: length over which mass moves, in the units of the coordinates, or in metres if
+                they are geographic. Mass without a partner within about this length grows or fades
+                in place. None for balanced transport: all mass moves. With a motion, mass moves
+                this far in addition to it; None for the motion alone, which is the most accurate
+                choice for radar images.
+            growth: with a reach, "hellinger": totals vary linearly between frames; or "wfr": the
+                geodesic of Wasserstein–Fisher–Rao, whose totals are smaller between frames.
+            periodic: names of the spatial dimensions whose ends meet, such as "lon", whose cells
+                must cover 360 degrees; the period of others is the length of all their cells. True
+                for the longitudes of a globe, or for all dimensions of a plane.
             **times_and_options: the time dimension with the new times, one or a list; every other
                 keyword is an option of the named solver, such as `tolerance=1e-4`.
         """
         time, new_times, options = self._split_keywords(coords, times_and_options)
         series = FrameSeries.from_field(self._field, time)
-        config = self._config(time, space, geographic, solver, options, missing, mass)
-        if flag is not None and flag in (*self._field.coords, *self._field.dims, self._field.name):
-            raise InputError(f"The field has {flag!r} already; give the flag another name.")
-        template, index = series.locate(new_times, outside)
-        grid = config.space.grid
-        values = series.evaluate(
-            index, PairQuery(Pair.interpolate, config, grid.shape, template.dtype)
+        grid = self._space(time, space, geographic, periodic)
+        series, config, kind = configure_pairs(
+            series, motion, grid, missing, mass, solver, options, reach, growth
         )
-        result = series.wrap(template, values, config.space.dims)
-        if flag is not None:
-            values = series.evaluate(
-                index, PairQuery(Pair.flag_faded, config, dtype=np.dtype(bool))
-            )
-            cell = FrameSeries(series.field.isel(dict.fromkeys(config.space.dims, 0)), time)
-            result = result.assign_coords({flag: cell.wrap(template, values, ()).variable})
-        return result
+        flags = {"faded": flag, "converged": converged}
+        flags = {name: label for name, label in flags.items() if label is not None}
+        self._check_new_names(list(flags.values()))
+        template, index = series.locate(new_times, outside)
+        shape, dims = config.space.grid.shape, config.space.dims
+        query = FrameQuery(Pair.interpolate, config, shape, template.dtype, **kind)
+        if not flags:
+            return series.wrap(template, series.evaluate(index, query), dims)
+        dtype = flagged_values(template.dtype, shape)
+        query = FrameQuery(Pair.interpolate_with_flags, config, dtype=dtype, **kind)
+        rows = series.evaluate(index, query)
+        result = series.wrap(template, rows["values"], dims)
+        cell = FrameSeries(series.field.isel(dict.fromkeys(dims, 0)), time)
+        return result.assign_coords(
+            {label: cell.wrap(template, rows[name], ()).variable for name, label in flags.items()}
+        )
 
     def velocity(
         self,
         coords: Mapping[Any, Any] | None = None,
         *,
+        motion: Motion = "estimate",
         space: Dims = None,
         geographic: bool | None = None,
         solver: str | Path | Solver = "auto",
         missing: Missing = "raise",
         outside: Outside = "raise",
+        reach: float | None = None,
+        growth: str = "hellinger",
+        periodic: Periodic = False,
         **times_and_options: Any,
     ) -> xr.Dataset:
-        """Compute the velocity of the mass: a variable velocity_x, … for each spatial axis.
+        """Compute the velocity of the field: a variable velocity_x, … for each spatial axis.
+
+        It is the velocity of the estimated or given motion, or of the mass along the geodesic if
+        `motion` is None.
 
         Its units are the units of the coordinates, or metres if they are geographic, per second if
         times are dates, else per unit of time. At the time of a frame it belongs to the pair that
@@ -128,10 +173,14 @@ class FieldAccessor:
         """
         time, new_times, options = self._split_keywords(coords, times_and_options)
         series = FrameSeries.from_field(self._field, time)
-        config = self._config(time, space, geographic, solver, options, missing)
+        box = self._space(time, space, geographic, periodic)
+        series, config, kind = configure_pairs(
+            series, motion, box, missing, "given", solver, options, reach, growth
+        )
         template, index = series.locate(new_times, outside)
         dims, grid = config.space.dims, config.space.grid
-        query = PairQuery(Pair.velocity, config, (grid.dimension, *grid.shape))
+        group = kind.get("group", Pair)
+        query = FrameQuery(group.velocity, config, (grid.dimension, *grid.shape), **kind)
         values = series.evaluate(index.clamp_to_pairs(len(series.times)), query)
         has_units = config.space.units and are_dates(series.times)
         units = {"units": f"{config.space.units} s-1"} if has_units else {}
@@ -143,6 +192,103 @@ class FieldAccessor:
             components[f"velocity_{dim}"] = result
         return xr.Dataset(components)
 
+    def nowcast(
+        self,
+        coords: Mapping[Any, Any] | None = None,
+        *,
+        motion: Motion = "estimate",
+        longest: float = 6.0,
+        space: Dims = None,
+        geographic: bool | None = None,
+        missing: Missing = "raise",
+        periodic: Periodic = False,
+        **times: Any,
+    ) -> xr.DataArray:
+        """Extrapolate the last frame along the motion to later times, `nowcast(time=new_times)`.
+
+        Rain keeps its rate on the way, and cells that it would reach from outside of the map are
+        NaN. Nothing grows or decays, so forecasts are useful for a few frames only: errors of
+        showers are large after half an hour, those of widespread rain after one or two hours.
+
+        Args:
+            coords: {dimension: times}, instead of a keyword.
+            motion: "estimate", from the last three frames, or a Dataset of velocities.
+            longest: longest lead time, in intervals between the last two frames.
+            space: see `interp`, as for all other arguments.
+            geographic: likewise.
+            missing: likewise.
+            periodic: likewise.
+            **times: the time dimension with the new times, one or a list.
+        """
+        check_motion(motion, can_be_none=False)
+        time, new_times, options = self._split_keywords(coords, times)
+        if options:
+            raise InputError(f"nowcast has no option {next(iter(options))!r}.")
+        series = FrameSeries.from_field(self._field, time)
+        grid = self._space(time, space, geographic, periodic)
+        series, config, kind = configure_pairs(series, motion, grid, missing)
+        template = Template.from_interp(series.field, time, new_times)
+        index = TimeIndex.extrapolate(series.times, np.atleast_1d(template.times), longest)
+        query = FrameQuery(MovingPair.nowcast, config, grid.grid.shape, template.dtype, **kind)
+        return series.wrap(template, series.evaluate(index, query), grid.dims)
+
+    def accumulate(
+        self,
+        every: str,
+        *,
+        motion: Motion = "estimate",
+        dim: Hashable | None = None,
+        space: Dims = None,
+        geographic: bool | None = None,
+        solver: str | Path | Solver = "auto",
+        missing: Missing = "raise",
+        reach: float | None = None,
+        growth: str = "hellinger",
+        periodic: Periodic = False,
+        **options: Any,
+    ) -> xr.DataArray:
+        """Integrate a rate over intervals of time along its motion, `accumulate("10min")`.
+
+        The sum of the frames would leave a gap between the places of a shower in two frames; the
+        integral of `interp` over time has none. Rates in mm h-1 give totals in mm. The time of a
+        total is the start of its interval, the coordinate `until` is the end; the first interval
+        starts at the first frame, and an incomplete last one is dropped.
+
+        Args:
+            every: length of an interval, such as "10min" or "1h"; a number if times are numbers.
+            motion: see `interp`, as for all other arguments.
+            dim: the time dimension if it is ambiguous.
+            space: see `interp`.
+            geographic: likewise.
+            solver: likewise.
+            missing: likewise.
+            reach: likewise.
+            growth: likewise.
+            periodic: likewise.
+            **options: likewise.
+        """
+        series = FrameSeries.from_field(self._field, time_dim(self._field, dim))
+        grid = self._space(series.time, space, geographic, periodic)
+        series, config, kind = configure_pairs(
+            series, motion, grid, missing, "given", solver, options, reach, growth
+        )
+        units, seconds = split_rate(str(self._field.attrs.get("units", "")))
+        if are_dates(series.times) and not seconds:
+            raise InputError(
+                f"The field has the units {units!r}, which are no rate; set its attribute units, "
+                "such as mm h-1."
+            )
+        pieces = Pieces.from_edges(series.times, time_range(series.times, str(every), "every"))
+        template = Template.from_interp(series.field, series.time, pieces.edges[:-1])
+        query = FrameQuery(integrate, config, grid.grid.shape, **kind)
+        values = series.evaluate(pieces.index, query)
+        axis = values.ndim - 1 - len(grid.dims)
+        totals = pieces.sum(values, axis) / (seconds if are_dates(series.times) else 1.0)
+        result = series.wrap(template, totals.astype(template.dtype), grid.dims)
+        result = result.assign_coords(until=(series.time, pieces.edges[1:]))
+        result.attrs = {"units": units} if are_dates(series.times) else {}
+        return result.rename("accumulation")
+
     def distance(
         self,
         other: xr.DataArray | None = None,
@@ -152,6 +298,9 @@ class FieldAccessor:
         geographic: bool | None = None,
         solver: str | Path | Solver = "auto",
         missing: Missing = "raise",
+        reach: float | None = None,
+        growth: str = "hellinger",
+        periodic: Periodic = False,
         **options: Any,
     ) -> xr.DataArray:
         """Compute W2 to another field, frame by frame, or from each frame to the next.
@@ -160,19 +309,86 @@ class FieldAccessor:
         if they are geographic. The distance is NaN if a frame is empty. `other` has the same cells,
         and its further dimensions are matched by name. Without it, `dim` names the time dimension
         if that is ambiguous. For all other arguments see `interp`.
+
+        With a reach it is √(2·cost) of `geonet.geodesic`, a length times the square root of a mass,
+        which is the field times areas of the coordinates. Totals count: it tends to √mass·W2 for
+        equal masses and a large reach, and is reach·√mass to an empty frame.
         """
         if other is not None:
-            series, grid = _pair_series(self._field, other, space, geographic)
-            config = PairConfig(grid, solver, options, missing)
-            result = series.evaluate_pairs(PairQuery(Pair.distance, config))
+            series, grid = pair_series(self._field, other, space, geographic, periodic)
+            name = "distance"
+        else:
+            series = FrameSeries.from_field(self._field, time_dim(self._field, dim))
+            grid = self._space(series.time, space, geographic, periodic)
+            name = "distance to the next frame"
+        config = PairConfig(grid, missing, "given", solver, options, reach, growth)
+        result = series.evaluate_pairs(FrameQuery(Pair.distance, config))
+        if other is not None:
             result = result.isel({series.time: 0}, drop=True)
-            result.attrs = grid.describe_length("Wasserstein-2 distance")
-            return result.rename("distance")
-        series = FrameSeries.from_field(self._field, time_dim(self._field, dim))
-        config = self._config(series.time, space, geographic, solver, options, missing)
-        result = series.evaluate_pairs(PairQuery(Pair.distance, config))
-        result.attrs = config.space.describe_length("Wasserstein-2 distance to the next frame")
+        if config.reach is None:
+            result.attrs = grid.describe_length(f"Wasserstein-2 {name}")
+        else:
+            result.attrs = {"long_name": f"{name} √(2·cost) with a reach of {config.reach:g}"}
         return result.rename("distance")
+
+    def mean(
+        self,
+        dim: Hashable = "member",
+        *,
+        weights: ArrayLike | xr.DataArray | None = None,
+        reach: float | None = None,
+        space: Dims = None,
+        geographic: bool | None = None,
+        periodic: Periodic = False,
+        missing: Missing = "raise",
+        mass: Mass = "given",
+        tolerance: float = 1.5e-3,
+        max_iterations: int = 20,
+        time_limit: float | None = None,
+    ) -> xr.DataArray:
+        """Compute the Wasserstein mean (barycenter) of an ensemble, for each time, level, ….
+
+        Coordinates and dimensions are the same as from `da.mean(dim)`, and attributes are kept. The
+        total of the mean is the weighted mean of the members' totals. If all members are empty, so
+        is the mean.
+
+        Args:
+            dim: the dimension of the members.
+            weights: a list, or an array along `dim`, not negative, with sum one; uniform by
+                default. An array with labels is matched by them.
+            reach: length over which mass moves, see `interp`. An empty member then only lowers the
+                total; without a reach it raises an error.
+            space: see `interp`, as for all arguments up to `mass`.
+            geographic: likewise.
+            periodic: likewise.
+            missing: cells without a value: "raise" an error, "exclude" cells that are missing in
+                any member, or a number to fill them with.
+            mass: "given" for the units of the field, or "one".
+            tolerance: see `geonet.barycenter`, as for the other options.
+            max_iterations: likewise.
+            time_limit: likewise, for each mean.
+        """
+        field = self._field
+        check_field(field)
+        check_dims(field, [dim])
+        config = EnsembleConfig(
+            self._space(dim, space, geographic, periodic),
+            missing,
+            mass,
+            member_weights(field, dim, weights),
+            BarycenterOptions(reach, tolerance, max_iterations, time_limit),
+        )
+        grid, dims = config.space.grid, config.space.dims
+        dtype = field.dtype if field.dtype.kind == "f" else np.dtype(float)
+        size = field.sizes[dim]
+        query = FrameQuery(Ensemble.mean, config, grid.shape, dtype, Ensemble, size)
+        values = evaluate_groups(field, dim, TimeIndex.first(), query)
+        others = [d for d in field.dims if d not in (dim, *dims)]
+        variable = xr.Variable((*others, dim, *dims), values).isel({dim: 0})
+        variable = variable.transpose(*(d for d in field.dims if d != dim))
+        own = [name for name, coord in field.coords.items() if dim in coord.dims]
+        coords = field.drop_vars(own).isel({dim: 0}).coords
+        return xr.DataArray(variable.data, coords, variable.dims, field.name, field.attrs)
 
     def report(
         self,
@@ -182,34 +398,40 @@ class FieldAccessor:
         geographic: bool | None = None,
         solver: str | Path | Solver = "auto",
         missing: Missing = "raise",
+        reach: float | None = None,
+        growth: str = "hellinger",
+        periodic: Periodic = False,
         **options: Any,
     ) -> xr.Dataset:
         """Report on every pair of neighbouring frames; its time is the start of the pair.
 
         Its variables are `solver`, `distance` with its bounds, `error_estimate` (the expected L1
         error between the frames), `source_mass` and `target_mass` (the totals of both frames),
-        `converged` (false if the solver did not reach its tolerance), and `faded` (true if a frame
-        is empty). `dim` names the time dimension if that is ambiguous; for all other
-        arguments see `interp`.
+        `transported_share` (below one with a reach: the rest grows or fades in place), `converged`
+        (false if the solver did not reach its tolerance), and `faded` (true if a frame is empty).
+        `dim` names the time dimension if that is ambiguous; for the distance with a reach see
+        `distance`, for all other arguments `interp`.
         """
         series = FrameSeries.from_field(self._field, time_dim(self._field, dim))
-        config = self._config(series.time, space, geographic, solver, options, missing)
-        rows = series.evaluate_pairs(PairQuery(Pair.report, config, dtype=REPORT_FIELDS))
+        grid = self._space(series.time, space, geographic, periodic)
+        config = PairConfig(grid, missing, "given", solver, options, reach, growth)
+        rows = series.evaluate_pairs(FrameQuery(Pair.report, config, dtype=REPORT_FIELDS))
         names = REPORT_FIELDS.names or ()
         return xr.Dataset({name: rows.copy(data=rows.data[name]) for name in names})
 
-    def _config(
-        self,
-        time: Hashable,
-        space: Dims,
-        geographic: bool | None,
-        solver: str | Path | Solver,
-        options: dict[str, Any],
-        missing: Missing,
-        mass: Mass = "given",
-    ) -> PairConfig:
-        grid = spatial_grid(self._field, spatial_dims(self._field, time, space), geographic)
-        return PairConfig(grid, solver, options, missing, mass)
+    def _space(
+        self, frames: Hashable, space: Dims, geographic: bool | None, periodic: Periodic
+    ) -> Space:
+        """Return the grid of frames along a dimension."""
+        dims = spatial_dims(self._field, frames, space)
+        return spatial_grid(self._field, dims, geographic, periodic)
+
+    def _check_new_names(self, names: list[str]) -> None:
+        """Raise InputError if the field has a coordinate of one of the names, or two are equal."""
+        taken = (*self._field.coords, *self._field.dims, self._field.name)
+        for k, name in enumerate(names):
+            if name in taken or name in names[:k]:
+                raise InputError(f"The field has {name!r} already; give the flag another name.")
 
     def _split_keywords(
         self, coords: Mapping[Any, Any] | None, keywords: dict[str, Any]
@@ -227,183 +449,3 @@ class FieldAccessor:
             )
         options = {name: value for name, value in keywords.items() if name not in times}
         return *next(iter(times.items())), options
-
-
-def geodesic(
-    first: xr.DataArray,
-    second: xr.DataArray,
-    times: ArrayLike,
-    *,
-    dim: str = "t",
-    space: Dims = None,
-    geographic: bool | None = None,
-    solver: str | Path | Solver = "auto",
-    missing: Missing = "raise",
-    mass: Mass = "given",
-    **options: Any,
-) -> xr.DataArray:
-    """Compute the geodesic from one field to another, (t, …), for each member, level, ….
-
-    The first field is at t = 0, the second, with the same spatial coordinates, at t = 1. `times` is
-    a number in [0, 1] or a list, along the new dimension `dim` of the result. For all other
-    arguments see `FieldAccessor.interp`.
-    """
-    for field in (first, second):
-        if dim in getattr(field, "dims", ()):
-            raise InputError(f"The fields have a dimension {dim!r}; give another name: dim='s'.")
-    series, grid = _pair_series(first, second, space, geographic)
-    config = PairConfig(grid, solver, options, missing, mass)
-    t = check_times(times)[0].numpy()  # pyright: ignore[reportArgumentType]
-    query = PairQuery(Pair.interpolate, config, grid.grid.shape)
-    values = series.evaluate(TimeIndex.locate(series.times, t, "raise"), query)
-    others = [d for d in series.field.dims if d not in (series.time, *grid.dims)]
-    result = xr.DataArray(values, dims=[*others, dim, *grid.dims], attrs=first.attrs)
-    order = [dim, *(d for d in first.dims if d in result.dims)]
-    coords = series.field.isel({series.time: 0}, drop=True).coords
-    result = result.transpose(*order, ...).assign_coords(coords).assign_coords({dim: t})
-    result = result.rename(first.name)
-    return result.isel({dim: 0}) if np.ndim(times) == 0 else result
-
-
-def _pair_series(
-    first: xr.DataArray, second: xr.DataArray, space: Dims, geographic: bool | None
-) -> tuple[FrameSeries, Space]:
-    """Return two fields as a series of two frames at times 0 and 1, and their common grid.
-
-    The second field gets the first one's order of spatial coordinates.
-    """
-    for field, name in ((first, "first"), (second, "second")):
-        check_instance(field, xr.DataArray, name, "give an xarray.DataArray")
-        check_field(field)
-    dims = spatial_dims(first, None, space)
-    remedy = "interpolate one to the other's cells: second.interp_like(first)"
-    for dim in dims:
-        if dim not in second.dims or first.sizes[dim] != second.sizes[dim]:
-            raise GridError(
-                f"The fields differ along {dim!r}: {dict(first.sizes)} and {dict(second.sizes)}; "
-                f"{remedy}."
-            )
-    here, there = (spatial_grid(field, dims, geographic) for field in (first, second))
-    if not here.grid.same_box(there.grid):
-        raise GridError(
-            f"The fields lie on different boxes: {here.grid} and {there.grid}; {remedy}."
-        )
-    both = [d for d in dims if d in first.coords and d in second.coords]
-    is_reversed = {d: (first[d][-1] > first[d][0]) != (second[d][-1] > second[d][0]) for d in both}
-    second = second.isel({d: slice(None, None, -1) for d in both if is_reversed[d]})
-    second = second.drop_vars([name for name in second.coords if name not in second.dims])
-    second = second.assign_coords({d: first[d] for d in dims if d in first.coords})
-    second = second.drop_vars([d for d in dims if d in second.coords and d not in first.coords])
-    bare = first.drop_vars([name for name in first.coords if name not in first.dims])
-    time = "_geonet_time"
-    try:
-        pair = xr.broadcast(*xr.align(bare, second, join="exact", copy=False))
-    except ValueError as error:
-        cause = " ".join(str(error).split()).rstrip(".")
-        raise InputError(
-            f"The fields do not match: {cause}; give both the same labels, or none."
-        ) from error
-    frames = xr.concat(pair, time, coords="minimal", compat="override", join="override")
-    kept = {name: coord for name, coord in first.coords.items() if name not in first.dims}
-    frames = frames.assign_coords(kept).assign_coords({time: [0.0, 1.0]})
-    return FrameSeries(frames, time, ("the first field", "the second field")), here
-
-
-@dataclass(frozen=True)
-class FrameSeries:
-    """Frames in the order of their times.
-
-    Attributes:
-        field: two or more frames.
-        time: its time dimension, which has a coordinate.
-        names: labels of the frames in messages, instead of the field's name and time.
-    """
-
-    field: xr.DataArray
-    time: Hashable
-    names: tuple[str, ...] = ()
-
-    @classmethod
-    def from_field(cls, field: xr.DataArray, time: Hashable) -> FrameSeries:
-        """Sort the frames by time; a dimension without coordinate is numbered from zero."""
-        check_field(field)
-        time_dim(field, time)
-        count = field.sizes[time]
-        if count < 2:
-            raise InputError(
-                f"The field has {count} frame{'' if count == 1 else 's'} along {time!r}; "
-                "give two or more."
-            )
-        if time not in field.coords:
-            field = field.assign_coords({time: ((time,), np.arange(count))})
-        times = field[time].values
-        if times.dtype.kind not in "mMOiuf":
-            raise InputError(
-                f"The coordinate {time!r} holds {times.dtype}, neither dates nor numbers; "
-                "decode it first: xr.decode_cf(dataset)."
-            )
-        numbers, _ = to_numbers(times, times)
-        order = np.argsort(numbers, kind="stable")
-        is_repeated = np.diff(numbers[order]) == 0
-        if is_repeated.any():
-            raise InputError(
-                f"The time {times[order][1:][is_repeated][0]} occurs twice along {time!r}; "
-                f"keep one of them: .drop_duplicates({time!r})."
-            )
-        return cls(field if (np.diff(order) == 1).all() else field.isel({time: order}), time)
-
-    @property
-    def times(self) -> np.ndarray:
-        """Times of the frames, (n,)."""
-        return self.field[self.time].values
-
-    def locate(self, new_times: Any, outside: Outside) -> tuple[Template, TimeIndex]:
-        """Return the coordinates of a result at new times, and the positions of these times."""
-        template = Template.from_interp(self.field, self.time, new_times)
-        return template, TimeIndex.locate(self.times, np.atleast_1d(template.times), outside)
-
-    def wrap(self, template: Template, values: Any, space: tuple[Hashable, ...]) -> xr.DataArray:
-        """Return values (*others, T, *space) as an array with the field's order of dimensions."""
-        others = [dim for dim in self.field.dims if dim not in (self.time, *space)]
-        if not template.dims:
-            values = values[(slice(None),) * len(others) + (0,)]
-        variable = xr.Variable((*others, *template.dims, *space), values)
-        order = [
-            d for dim in self.field.dims for d in (template.dims if dim == self.time else (dim,))
-        ]
-        variable = variable.transpose(*order)
-        return template.wrap(variable.data, variable.dims, self.field)
-
-    def evaluate(self, index: TimeIndex, query: PairQuery) -> Any:
-        """Evaluate a query, (*others, T, *query.shape); reads only the frames that it needs.
-
-        The result of a Dask array is a Dask array of which nothing is computed yet.
-        """
-        first, last = int(index.frame.min()), int(index.frame.max()) + 1
-        part = self.field.isel({self.time: slice(first, last + 1)})
-        space = query.config.space.dims
-        others = [dim for dim in part.dims if dim not in (self.time, *space)]
-        labels = FrameLabels(
-            str(part.name or "The field"),
-            (
-                (str(self.time), part[self.time].values),
-                *((str(d), _labels(part, d)) for d in others),
-            ),
-            self.names,
-        )
-        values = part.transpose(*others, self.time, *space).data
-        durations = pair_durations(part[self.time].values)
-        return map_pairs(values, index.select(..., first), query, durations, labels)
-
-    def evaluate_pairs(self, query: PairQuery) -> xr.DataArray:
-        """Evaluate a query for each pair; its time is the start, the coordinate `until` the end."""
-        time, space = self.time, query.config.space.dims
-        values = self.evaluate(TimeIndex.pair_starts(self.field.sizes[time]), query)
-        starts = self.field.isel({**dict.fromkeys(space, 0), time: slice(None, -1)}, drop=True)
-        others = [dim for dim in starts.dims if dim != time]
-        result = xr.DataArray(values, dims=[*others, time]).transpose(*starts.dims)
-        return result.assign_coords(starts.coords).assign_coords(until=(time, self.times[1:]))
-
-
-def _labels(field: xr.DataArray, dim: Hashable) -> np.ndarray:
-    return field[dim].values if dim in field.coords else np.arange(field.sizes[dim])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -11,12 +11,14 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from geonet._format import strip_zeros
 from geonet._validation import check_choice, short_repr
 from geonet.errors import GridError, InputError
 from geonet.grid import Grid
 
 Outside = Literal["raise", "nan"]
 Dims = Iterable[Hashable] | Hashable | None
+Periodic = Dims | bool
 
 METRES_PER_DEGREE = 6371008.8 * np.pi / 180  # of latitude, on a sphere with the Earth's volume
 # Names of dimensions, and standard names and units of their coordinates (CF conventions).
@@ -65,7 +67,7 @@ def check_field(field: xr.DataArray) -> None:
 def time_dim(field: xr.DataArray, dim: Hashable | None) -> Hashable:
     """Return the time dimension: `dim`, or the only dimension with dates or named like time."""
     if dim is not None:
-        _check_dims(field, [dim])
+        check_dims(field, [dim])
         return dim
     candidates = [d for d in field.dims if d in field.coords and are_dates(field[d].values)]
     candidates = candidates or [d for d in field.dims if d in ("time", "t")]
@@ -89,9 +91,8 @@ def spatial_dims(field: xr.DataArray, time: Hashable | None, space: Dims) -> tup
                 "name them: space=('row', 'column') (--space row,column on the command line)."
             )
     else:
-        several = isinstance(space, Iterable) and not isinstance(space, str)
-        named: list[Hashable] = list(space) if several else [space]  # pyright: ignore
-        _check_dims(field, named)
+        named = _list_dims(space)
+        check_dims(field, named)
         dims = tuple(dim for dim in field.dims if dim in named)
     if time in dims:
         raise InputError(f"{time!r} is named as time and as space; name other dimensions as space.")
@@ -100,7 +101,12 @@ def spatial_dims(field: xr.DataArray, time: Hashable | None, space: Dims) -> tup
     return dims
 
 
-def spatial_grid(field: xr.DataArray, dims: tuple[Hashable, ...], geographic: bool | None) -> Space:
+def spatial_grid(
+    field: xr.DataArray,
+    dims: tuple[Hashable, ...],
+    geographic: bool | None,
+    periodic: Periodic = False,
+) -> Space:
     """Return the grid of the cells around the coordinates; cells have length one without them.
 
     On geographic coordinates a degree of longitude has its length on the middle latitude, and the
@@ -110,13 +116,18 @@ def spatial_grid(field: xr.DataArray, dims: tuple[Hashable, ...], geographic: bo
         field: the field.
         dims: its spatial dimensions.
         geographic: whether they are degrees on the globe; by default names and units decide.
+        periodic: spatial dimensions whose ends meet; True for the longitudes of a globe, or for all
+            dimensions of a plane.
     """
-    axes = [_axis(field, dim) for dim in dims]
     latitude, longitude = (
         [k for k, dim in enumerate(dims) if _matches_cf_name(field, dim, names)]
         for names in (LATITUDE, LONGITUDE)
     )
     on_globe = bool(latitude and longitude) if geographic is None else geographic
+    if periodic is True:
+        periodic = tuple(dims[k] for k in longitude) if on_globe else dims
+    closed = _closed_dims(field, dims, periodic)
+    axes = [_axis(field, dim, dim in closed) for dim in dims]
     if not on_globe:
         _check_equal_units(field, dims)
         signs = tuple(np.full((1,) * len(dims), axis.sign) for axis in axes)
@@ -143,6 +154,7 @@ class _Axis:
 
     centres: np.ndarray
     step: float
+    is_periodic: bool = False
 
     @property
     def sign(self) -> float:
@@ -155,12 +167,52 @@ class _Axis:
         return scale * (low - half), scale * (high + half)
 
 
-def _axis(field: xr.DataArray, dim: Hashable, tolerance: float = 0.01) -> _Axis:
+def _closed_dims(
+    field: xr.DataArray, dims: tuple[Hashable, ...], periodic: Periodic
+) -> list[Hashable]:
+    """Return the spatial dimensions whose ends meet."""
+    if periodic is None or periodic is False:
+        return []
+    closed = _list_dims(periodic)
+    check_dims(field, closed)
+    for dim in closed:
+        if dim not in dims:
+            raise InputError(
+                f"periodic names {dim!r}, which is not a dimension of space; "
+                f"name some of {_join(dims)}."
+            )
+        if _matches_cf_name(field, dim, LATITUDE):
+            raise GridError(
+                f"periodic names {dim!r}, but latitudes end at the poles; name the longitude only."
+            )
+    return closed
+
+
+def _axis(
+    field: xr.DataArray, dim: Hashable, is_periodic: bool = False, tolerance: float = 0.01
+) -> _Axis:
     """Return the cells along a dimension.
 
     Coordinates may deviate from even spacing by `tolerance` of a cell, since many are rounded when
-    they are stored.
+    they are stored. Periodic longitudes may start anywhere, and jump by 360 degrees.
     """
+    is_longitude = _matches_cf_name(field, dim, LONGITUDE)
+    axis = _even_axis(field, dim, is_periodic and is_longitude, tolerance)
+    if not is_periodic:
+        return axis
+    count, step = len(axis.centres), abs(axis.step)
+    if is_longitude and abs(count * step - 360) > tolerance * step:
+        repeated = abs((count - 1) * step - 360) <= tolerance * step
+        remedy = f"drop the last one, which repeats the first: .isel({dim}=slice(-1))"
+        raise GridError(
+            f"The {count} cells of {dim!r} cover {count * step:g} degrees, and a full circle has "
+            f"360; {remedy if repeated else 'do not name it as periodic'}."
+        )
+    return replace(axis, is_periodic=True)
+
+
+def _even_axis(field: xr.DataArray, dim: Hashable, unwrap: bool, tolerance: float) -> _Axis:
+    """Return the cells along a dimension; `unwrap` removes jumps by 360 degrees."""
     count = field.sizes[dim]
     if count < 2:
         raise GridError(f"{dim!r} has {count} cell; space needs two or more cells on every axis.")
@@ -173,6 +225,8 @@ def _axis(field: xr.DataArray, dim: Hashable, tolerance: float = 0.01) -> _Axis:
             f"assign some: .assign_coords({dim}=...), or drop the coordinate."
         )
     centres = values.astype(float)
+    if unwrap:
+        centres = np.unwrap(centres, period=360.0)
     step = float(centres[-1] - centres[0]) / (count - 1)
     even = centres[0] + step * np.arange(count)
     rounding = 4 * np.finfo(values.dtype).eps if values.dtype.kind == "f" else 0.0
@@ -182,7 +236,8 @@ def _axis(field: xr.DataArray, dim: Hashable, tolerance: float = 0.01) -> _Axis:
         if _matches_cf_name(field, dim, LONGITUDE) and (np.diff(centres) < 0).sum() == 1:
             raise GridError(
                 f"The coordinate {dim!r} jumps from {centres.max():g} to {centres.min():g}; shift "
-                f"it: .assign_coords({dim}=(field.{dim} + 180) % 360 - 180)."
+                f"it: .assign_coords({dim}=(field.{dim} + 180) % 360 - 180), or give "
+                f"periodic={dim!r} if it covers the full circle."
             )
         raise GridError(
             f"The coordinate {dim!r} is not evenly spaced: {centres[worst]:g} instead of "
@@ -196,7 +251,9 @@ def _build_grid(axes: list[_Axis], scales: Sequence[float] | None = None) -> Gri
     scales = scales or [1.0] * len(axes)
     ends = [axis.ends(scale) for axis, scale in zip(axes, scales, strict=True)]
     shape = [len(axis.centres) for axis in axes]
-    return Grid(shape, [low for low, _ in ends], [high for _, high in ends])
+    periodic = [axis.is_periodic for axis in axes]
+    lower, upper = [low for low, _ in ends], [high for _, high in ends]
+    return Grid(shape, lower, upper, periodic=periodic)
 
 
 def _tangent_plane(
@@ -248,7 +305,13 @@ def _matches_cf_name(field: xr.DataArray, dim: Hashable, names: Sequence[str]) -
     return any(isinstance(label, str) and label.lower() in names for label in labels)
 
 
-def _check_dims(field: xr.DataArray, dims: Sequence[Hashable]) -> None:
+def _list_dims(dims: Dims) -> list[Hashable]:
+    several = isinstance(dims, Iterable) and not isinstance(dims, str)
+    return list(dims) if several else [dims]  # pyright: ignore
+
+
+def check_dims(field: xr.DataArray, dims: Sequence[Hashable]) -> None:
+    """Raise InputError if the field lacks one of the dimensions."""
     for dim in dims:
         if dim not in field.dims:
             raise InputError(
@@ -289,8 +352,9 @@ class TimeIndex:
         is_outside = (new < old[0]) | (new > old[-1])
         if is_outside.any() and outside == "raise":
             raise InputError(
-                f"The time {new_times[is_outside][0]} is outside of the field's times, {times[0]} "
-                f"to {times[-1]}; leave it out, or set outside='nan' for a frame without values."
+                f"The time {format_time(new_times[is_outside][0])} is outside of the field's "
+                f"times, {format_time(times[0])} to {format_time(times[-1])}; leave it out, or set "
+                "outside='nan' for a frame without values."
             )
         fraction = np.where(is_outside, np.nan, 0.0)
         between = ~is_outside & (frame < len(old) - 1)
@@ -299,9 +363,41 @@ class TimeIndex:
         return cls(np.where(is_outside, 0, frame), fraction)
 
     @classmethod
+    def extrapolate(cls, times: np.ndarray, new_times: np.ndarray, longest: float) -> TimeIndex:
+        """Return the positions of times after the last frame, with fractions above one.
+
+        Raise InputError for earlier times, and beyond `longest` intervals after the last frame.
+        """
+        old, new = to_numbers(times, new_times)
+        step = old[-1] - old[-2]
+        lead = (new - old[-1]) / step
+        if (lead <= 0).any():
+            raise InputError(
+                f"The time {format_time(new_times[lead <= 0][0])} is not after the last frame, "
+                f"{format_time(times[-1])}; use interp for times between frames."
+            )
+        if not longest > 0 or (lead > longest).any():
+            raise InputError(
+                f"The time {format_time(new_times[np.argmax(lead)])} is {lead.max():g} intervals "
+                f"after the last frame, and longest is {longest:g}; give earlier times, or another "
+                "longest."
+            )
+        return cls(np.full(len(new), len(old) - 2), 1 + lead)
+
+    @classmethod
     def pair_starts(cls, frames: int) -> TimeIndex:
         """Return the start of every pair of neighbouring frames."""
         return cls(np.arange(frames - 1), np.zeros(frames - 1))
+
+    @classmethod
+    def all_frames(cls, frames: int) -> TimeIndex:
+        """Return the positions of all frames."""
+        return cls(np.arange(frames), np.zeros(frames))
+
+    @classmethod
+    def first(cls) -> TimeIndex:
+        """Return the position of the first frame."""
+        return cls(np.zeros(1, dtype=int), np.zeros(1))
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -314,6 +410,12 @@ class TimeIndex:
         """Replace the start of the last frame by the end of the pair before it."""
         is_last = self.frame == frames - 1
         return TimeIndex(self.frame - is_last, np.where(is_last, 1.0, self.fraction))
+
+
+def format_time(time: Any) -> str:
+    """Return a time as text; a date without the zeros after its last significant digit."""
+    is_date = isinstance(time, np.datetime64)
+    return strip_zeros(str(time)) if is_date else str(time)
 
 
 def pair_durations(times: np.ndarray) -> np.ndarray:
@@ -369,18 +471,23 @@ def _microseconds(times: np.ndarray, origin: object) -> np.ndarray:
 
 
 def time_range(
-    times: np.ndarray, every: str, max_count: int = 10**7, rounding: float = 1e-6
+    times: np.ndarray,
+    every: str,
+    name: str = "--every",
+    max_count: int = 10**7,
+    rounding: float = 1e-6,
 ) -> np.ndarray:
     """Return times at even steps from the first of `times` to at most the last.
 
     Args:
         times: ascending dates, durations or numbers, (n,).
         every: the step, such as "2min", or a number if times are numbers.
+        name: name of the step in messages.
         max_count: largest number of times.
         rounding: numbers this close to a frame's time, as a fraction of a step, are replaced by it.
     """
     kind = times.dtype.kind
-    step: Any = _parse_step(every, is_number=kind in "iuf")
+    step: Any = _parse_step(every, name, is_number=kind in "iuf")
     if kind in "mM":
         step = step.to_timedelta64()
         times = times.astype(np.promote_types(times.dtype, f"{kind}8[{np.datetime_data(step)[0]}]"))
@@ -388,7 +495,7 @@ def time_range(
         step = max(step.to_pytimedelta(), timedelta.resolution)
     count = float((times[-1] - times[0]) / step)
     if not count < max_count:
-        raise InputError(f"--every {every} gives {count:.3g} frames; give a longer step.")
+        raise InputError(f"{name} {every} gives {count:.3g} frames; give a longer step.")
     result = times[0] + np.arange(int(count + rounding) + 1) * step
     if kind not in "iuf":
         return result
@@ -399,8 +506,13 @@ def time_range(
     return np.where(np.abs(nearest - result) <= rounding * step, nearest, result)
 
 
-def _parse_step(every: str, is_number: bool) -> Any:
+def _parse_step(every: str, name: str, is_number: bool) -> Any:
     """Return a positive float or pandas Timedelta."""
+    if not is_number and _is_plain_number(every):  # which pandas takes as nanoseconds
+        raise InputError(
+            f"{name} is {every} without a unit, and the times are dates; give {every}s or "
+            f"{every}min."
+        )
     try:
         step: Any = float(every) if is_number else pd.Timedelta(every)
         if step > type(step)(0) and step != float("inf"):  # not NaN, NaT
@@ -408,7 +520,14 @@ def _parse_step(every: str, is_number: bool) -> Any:
     except (ValueError, TypeError, OverflowError):
         pass
     remedy = "number above zero" if is_number else "duration above zero, such as 2min or 6h"
-    raise InputError(f"--every is {every!r}; give a {remedy}.")
+    raise InputError(f"{name} is {every!r}; give a {remedy}.")
+
+
+def _is_plain_number(text: str) -> bool:
+    try:
+        return 0 < float(text) < float("inf")
+    except ValueError:
+        return False
 
 
 # ---- Coordinates of results, as from `da.interp`

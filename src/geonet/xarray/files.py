@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,30 +15,86 @@ from warnings import catch_warnings, filterwarnings
 import numpy as np
 import xarray as xr
 
-from geonet._files import atomic_write
-from geonet.errors import FileError
-from geonet.xarray.coordinates import Template, TimeIndex
+from geonet._files import atomic_write, expand_files
+from geonet.errors import FileError, InputError
+from geonet.xarray.coordinates import Template, TimeIndex, time_dim
 
 Statistics = dict[str, float]  # largest values over all frames so far
 Interp = Callable[[xr.DataArray, np.ndarray], tuple[xr.DataArray, Statistics]]
 
 
-def open_field(file: Path, variable: str | None) -> tuple[xr.DataArray, dict[str, Any]]:
-    """Return a field, which is read when it is used, and the attributes of its file.
+PGM_SUFFIXES = (".pgm", ".pgm.gz")
+HDF5_SUFFIXES = (".h5", ".hdf", ".hdf5")
+NETCDF_SUFFIXES = (".nc", ".nc4", ".cdf", ".zarr")
+
+Files = str | Path | Iterable[str | Path]
+
+
+def find_files(files: Files) -> list[Path]:
+    """Return the files of a list of files, folders and patterns, each of them once.
+
+    A folder stands for the NetCDF, HDF5 and PGM files and the Zarr stores in it.
+    """
+    names = [files] if isinstance(files, str | Path) else files
+    unique = expand_files(names, (*PGM_SUFFIXES, *HDF5_SUFFIXES, *NETCDF_SUFFIXES), _is_store)
+    groups = [
+        [file.name for file in unique if file.name.lower().endswith(suffixes)]
+        for suffixes in (PGM_SUFFIXES, HDF5_SUFFIXES)
+    ]
+    groups.append([file.name for file in unique if file.name not in groups[0] + groups[1]])
+    several = [group[0] for group in groups if group]
+    if len(several) > 1:
+        raise FileError(
+            f"{' and '.join(several)} have different formats; give files of one format, or a "
+            "pattern such as 'radar/*.h5'."
+        )
+    return unique
+
+
+def _is_store(path: Path) -> bool:
+    markers = ("zarr.json", ".zgroup", ".zmetadata")
+    return path.suffix == ".zarr" or any((path / marker).exists() for marker in markers)
+
+
+def open_fields(
+    files: Sequence[Path], variable: str | None, time: str | None = None
+) -> tuple[xr.DataArray, dict[str, Any]]:
+    """Return the field of NetCDF files or Zarr stores, and the attributes of the first file.
+
+    The frames of several files are joined in the order of time and are Dask arrays. A single file
+    is read when its values are used.
 
     Args:
-        file: a NetCDF file or a Zarr store.
+        files: the files; all have the same cells.
         variable: the name of the field; None for the only one.
+        time: its time dimension; None if names decide.
     """
-    if not file.exists():
-        raise FileError(f"There is no file {file}; check the path.")
-    try:
-        data = open_dataset(file)
-    except Exception as error:  # broken files make the backends raise almost anything
-        cause = " ".join(str(error).split())[:200].rstrip(".")
-        raise FileError(
-            f"Cannot read {file} as NetCDF or Zarr: {cause}; check that it is complete."
-        ) from error
+    first, attrs = _open_field(files[0], variable)
+    if len(files) == 1:
+        return _expand_time(first, time), attrs
+    name = str(first.name)
+    parts = [first, *(_open_field(file, name)[0] for file in files[1:])]
+    parts = [_expand_time(part, time) for part in parts]
+    dim = time_dim(parts[0], time)
+    for part, file in zip(parts, files, strict=True):
+        if dim not in part.coords:
+            raise InputError(f"{file} has no coordinate {dim!r}; add the times of its frames.")
+        _check_same_cells(parts[0], part, dim, (files[0], file))
+    _check_times(parts, dim, files)
+    joined = xr.concat(
+        [part.chunk({dim: 1}) for part in parts],
+        dim,
+        coords="minimal",
+        compat="override",
+        join="override",
+        combine_attrs="override",
+    )
+    return joined.isel({dim: np.argsort(joined[dim].values, kind="stable")}), attrs
+
+
+def _open_field(file: Path, variable: str | None) -> tuple[xr.DataArray, dict[str, Any]]:
+    """Return a field, which is read when it is used, and the attributes of its file."""
+    data = open_input(file)
     names = [str(name) for name in data.data_vars if data[name].ndim > 1]
     if variable is None:
         if len(names) != 1:
@@ -50,12 +106,74 @@ def open_field(file: Path, variable: str | None) -> tuple[xr.DataArray, dict[str
     return data[variable], data.attrs
 
 
+def _expand_time(field: xr.DataArray, time: str | None) -> xr.DataArray:
+    """Return a field with a time dimension if its time is a scalar."""
+    for name in (time,) if time is not None else ("time", "t"):
+        if name in field.coords and not field[name].dims:
+            return field.expand_dims(name)
+    return field
+
+
+def _check_same_cells(
+    first: xr.DataArray, other: xr.DataArray, time: Hashable, files: tuple[Path, Path]
+) -> None:
+    """Raise InputError unless two fields have the same dimensions and coordinates beside time."""
+    here, there = ({d: n for d, n in f.sizes.items() if d != time} for f in (first, other))
+    if here != there or first.dims != other.dims:
+        raise InputError(
+            f"{files[1]} has the shape {dict(other.sizes)} and {files[0]} {dict(first.sizes)}; "
+            "give files with the same cells."
+        )
+    for dim in here:
+        known = [f[dim].values for f in (first, other) if dim in f.coords]
+        if len(known) == 1 or (known and not _equal_labels(*known)):
+            raise InputError(
+                f"{files[1]} and {files[0]} have different coordinates {dim!r}; give files with "
+                "the same cells."
+            )
+
+
+def _equal_labels(first: np.ndarray, other: np.ndarray) -> bool:
+    numbers = all(labels.dtype.kind in "iuf" for labels in (first, other))
+    return np.allclose(first, other) if numbers else bool((first == other).all())
+
+
+def _check_times(parts: Sequence[xr.DataArray], time: Hashable, files: Sequence[Path]) -> None:
+    """Raise InputError if two files hold the same time."""
+    seen: dict[Any, Path] = {}
+    for part, file in zip(parts, files, strict=True):
+        for moment in part[time].values.tolist():
+            if moment in seen:
+                label = part[time].values[part[time].values.tolist().index(moment)]
+                raise InputError(
+                    f"{seen[moment]} and {file} both hold the time {label}; leave one out."
+                )
+            seen[moment] = file
+
+
 def open_dataset(file: Path) -> xr.Dataset:
     """Open a file with the bounds of cells and the grid mapping as coordinates."""
     with ignore_zarr_warnings():
         if file.suffix == ".zarr" or file.is_dir():
             return xr.open_zarr(file, chunks=None, decode_coords="all")
         return xr.open_dataset(file, decode_coords="all")
+
+
+def open_input(file: Path) -> xr.Dataset:
+    """Open a file of the user; raise FileError if it cannot be read."""
+    try:
+        return open_dataset(file)
+    except Exception as error:  # broken files make the backends raise almost anything
+        suffixes = (*NETCDF_SUFFIXES, *HDF5_SUFFIXES, *PGM_SUFFIXES)
+        if not file.name.lower().endswith(suffixes):
+            raise FileError(
+                f"{file} is no NetCDF, Zarr or radar file; give a file whose name ends in "
+                f"{', '.join(suffixes)}."
+            ) from error
+        cause = " ".join(str(error).split())[:200].rstrip(".")
+        raise FileError(
+            f"Cannot read {file} as NetCDF or Zarr: {cause}; check that it is complete."
+        ) from error
 
 
 @contextmanager
@@ -78,7 +196,7 @@ class ResumableWriter:
         field: the opened field, which is read part by part.
         time: its time dimension.
         times: times to write, (T,), ascending.
-        flag: the name of the boolean coordinate that `interp` adds.
+        flags: the names of the boolean coordinates that `interp` adds, with their descriptions.
         attrs: attributes of the file.
         output: the file, .nc or .zarr.
         job: plain data that identifies the job; only a store of the same job is resumed.
@@ -89,7 +207,7 @@ class ResumableWriter:
     field: xr.DataArray
     time: Hashable
     times: np.ndarray
-    flag: str
+    flags: dict[str, str]
     attrs: dict[str, Any]
     output: Path
     job: dict[str, Any]
@@ -122,33 +240,31 @@ class ResumableWriter:
                 start += most
         return [*parts, slice(start, end)]
 
-    def write(self, interp: Interp, advance: Callable[[int], None]) -> tuple[int, Statistics]:
+    def write(self, interp: Interp, skip: Callable[[int], None]) -> tuple[int, Statistics]:
         """Write all parts that are missing.
 
         Args:
-            interp: returns the frames of the field at some times, with the flag, and statistics.
-            advance: called with the number of frames of every part, also of those found in the
-                store.
+            interp: returns the frames of the field at some times, with the flags, and statistics.
+            skip: called with the number of frames found in the store.
 
         Returns:
             The number of frames found in the store, and the largest of all statistics.
         """
         before, statistics = self._resume_or_create()
-        done = before
+        done, found = before, sum(part.stop - part.start for part in self.parts[:before])
+        skip(found)
         try:
-            for number, part in enumerate(self.parts):
-                if number >= before:
-                    frames, new = interp(self.field, self.times[part])
-                    statistics = {k: max(v, statistics.get(k, 0)) for k, v in new.items()}
-                    self._write_part(frames, part)
-                    done = number + 1
-                    self._write_progress(done, statistics)
-                advance(part.stop - part.start)
+            for number, part in enumerate(self.parts[before:], before):
+                frames, new = interp(self.field, self.times[part])
+                statistics = {k: max(v, statistics.get(k, 0)) for k, v in new.items()}
+                self._write_part(frames, part)
+                done = number + 1
+                self._write_progress(done, statistics)
             self._finish()
         finally:
             if done == 0:  # nothing to resume
                 shutil.rmtree(self.folder, ignore_errors=True)
-        return sum(part.stop - part.start for part in self.parts[:before]), statistics
+        return found, statistics
 
     def _resume_or_create(self) -> tuple[int, Statistics]:
         """Return the number of finished parts; creates a store if there is none of this job."""
@@ -185,11 +301,12 @@ class ResumableWriter:
 
         data = zeros(self.field, self._dtype).rename(self._name).to_dataset()
         space = [d for d in self.job["space"] if d in self.field.dims]
-        flag = zeros(self.field.isel(dict.fromkeys(space, 0), drop=True), bool)
-        data = data.assign_coords({self.flag: flag.variable}).assign_attrs(self.attrs)
+        flag = zeros(self.field.isel(dict.fromkeys(space, 0), drop=True), bool).variable
+        data = data.assign_coords(dict.fromkeys(self.flags, flag)).assign_attrs(self.attrs)
         data[self._name].encoding = dict(self.field.encoding)
         self._reset_encoding(data)
-        data[self.flag].attrs = {"long_name": "whether one of the neighbouring frames is empty"}
+        for name, text in self.flags.items():
+            data[name].attrs = {"long_name": text}
         return data
 
     def _reset_encoding(self, data: xr.Dataset) -> None:
@@ -215,7 +332,8 @@ class ResumableWriter:
 
     def _write_part(self, frames: xr.DataArray, part: slice) -> None:
         values = frames.astype(self._dtype).rename(self._name)
-        data = xr.Dataset({self._name: values.variable, self.flag: values[self.flag].variable})
+        data = xr.Dataset({name: values[name].variable for name in self.flags})
+        data[self._name] = values.variable
         with ignore_zarr_warnings():
             data.to_zarr(self._store, region={str(self.time): part})
 
@@ -228,6 +346,7 @@ class ResumableWriter:
             chunks = {self.time: self._chunk()}  # only these are in memory at a time
             data = data.assign({self._name: data[self._name].variable.chunk(chunks)})
             self._reset_encoding(data)
+            data[self._name].encoding |= {"zlib": True, "shuffle": True, "complevel": 4}
             with atomic_write(self.output) as temporary, ignore_zarr_warnings():
                 data.to_netcdf(temporary)
         shutil.rmtree(self.folder, ignore_errors=True)
