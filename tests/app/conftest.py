@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from geonet import Density, Grid
-from geonet.app.jobs import PathCache, SolverThread
+from geonet.app.jobs import ResultCache, SolverThread
 from geonet.app.routes import create_app
 
 ADDRESS = "http://127.0.0.1:8765"
@@ -48,8 +48,8 @@ def gate(solver_thread) -> Iterator[Event]:
 
 
 @pytest.fixture
-def cache() -> PathCache:
-    return PathCache()
+def cache() -> ResultCache:
+    return ResultCache()
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def encode(values: np.ndarray) -> str:
 
 
 def to_density(values: np.ndarray) -> Density:
-    return Density(values.astype(np.float64), Grid(values.shape))
+    return Density(values / 65535, Grid(values.shape))
 
 
 def unpack(content: bytes) -> tuple[dict[str, Any], bytes]:
@@ -128,10 +128,12 @@ def make_body(ends) -> Callable[..., dict[str, Any]]:
             "client": "page-1",
             "number": 1,
             "shape": [16, 16],
-            "source": encode(ends[0]),
-            "target": encode(ends[1]),
+            "densities": [encode(end) for end in ends],
+            "weights": None,
             "solver": "midpoint",
             "epsilon": None,
+            "reach": None,
+            "growth": None,
             "frames": 5,
         }
         return body | changes
@@ -144,7 +146,25 @@ def make_1d_body(make_body) -> Callable[..., dict[str, Any]]:
     """Makes the JSON body of a request about curves."""
 
     def make(n: int = 64, solver: str = "auto", **changes: Any) -> dict[str, Any]:
-        source, target = encode(draw_spot(n)), encode(draw_spot(n, at=(0.8,)))
-        return make_body(shape=[n], solver=solver, source=source, target=target, **changes)
+        densities = [encode(draw_spot(n)), encode(draw_spot(n, at=(0.8,)))]
+        return make_body(shape=[n], solver=solver, densities=densities, **changes)
+
+    return make
+
+
+@pytest.fixture
+def corners(ends) -> list[np.ndarray]:
+    """Four drawings on 16 × 16 cells."""
+    return [*ends, draw_spot(16, 16, at=(0.3, 0.7)), draw_spot(16, 16, at=(0.6, 0.3))]
+
+
+@pytest.fixture
+def make_barycenter_body(make_body, corners) -> Callable[..., dict[str, Any]]:
+    """Makes the JSON body of a request for a barycenter, with changes."""
+
+    def make(*weights: float, **changes: Any) -> dict[str, Any]:
+        densities = [encode(corner) for corner in corners[: len(weights)]]
+        own = {"densities": densities, "weights": list(weights), "solver": None}
+        return make_body(**own | changes)
 
     return make

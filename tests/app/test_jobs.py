@@ -1,4 +1,4 @@
-"""The solver thread and the cache of paths."""
+"""The solver thread and the cache of results."""
 
 import json
 from threading import Event
@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 
 from geonet.app import jobs as module
-from geonet.app.jobs import LRUCache, PathCache, RequestError, SolverThread
+from geonet.app.jobs import LRUCache, RequestError, ResultCache, SolverThread
 from geonet.app.requests import parse_request
 
 from .conftest import draw_spot, encode
@@ -36,13 +36,13 @@ def test_a_path_is_solved_once(cache, make_body, monkeypatch):
 
 
 def test_the_cache_is_bounded(make_body):
-    cache = PathCache(max_paths=3, max_clients=4)
+    cache = ResultCache(max_results=3, max_clients=4)
     for k in range(6):
-        source = encode(draw_spot(16, 16, at=(0.02 * k, 0.5)))
-        request = parse(make_body(source=source, solver="linear", client=f"page-{k}"))
+        densities = [encode(draw_spot(16, 16, at=(x, 0.5))) for x in (0.02 * k, 0.9)]
+        request = parse(make_body(densities=densities, solver="linear", client=f"page-{k}"))
         cache.record(request)
         cache.solve(request)
-    assert (len(cache.paths), len(cache.latest)) == (3, 4)
+    assert (len(cache.results), len(cache.latest)) == (3, 4)
 
 
 def test_an_error_belongs_to_its_future(solver_thread):

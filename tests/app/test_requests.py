@@ -20,7 +20,7 @@ from geonet.app.requests import (
     parse_request,
     read_upload,
 )
-from geonet.errors import FileError, InputError
+from geonet.errors import FileError, InputError, SolverError
 
 from .conftest import draw_spot, encode
 
@@ -42,11 +42,23 @@ def test_every_solver_of_the_menu_works(cache, make_body, dimension, name):
         shape=list(shape),
         solver=name,
         epsilon=epsilon and epsilon[0],
-        source=encode(draw_spot(*shape)),
-        target=encode(draw_spot(*shape, at=(0.6, 0.55))),
+        densities=[encode(draw_spot(*shape, at=at)) for at in ((0.3, 0.4), (0.6, 0.55))],
     )
-    path = cache.solve(parse(body)).path
+    path = cache.solve(parse(body)).result
     assert np.isfinite(path.density(0.5).numpy()).all()
+
+
+def test_solvers_with_a_reach_take_it(make_body, make_1d_body):
+    for dimension, make in ((1, make_1d_body), (2, make_body)):
+        entries = page_settings()["solvers"][dimension]
+        for entry in entries:
+            body = make(solver=entry["name"], reach=0.3, growth="wfr")
+            if entry["reach"]:
+                assert parse(body).options == {"time_limit": 5.0, "reach": 0.3, "growth": "wfr"}
+            else:
+                with pytest.raises(SolverError, match=r"has no reach; give null or choose auto"):
+                    parse(body)
+        assert {entry["reach"] for entry in entries} == {True, False}
 
 
 def test_settings_of_the_page():
@@ -63,18 +75,27 @@ def test_settings_of_the_page():
 # ---- JSON
 
 
-def test_the_key_identifies_the_path(make_body):
+def test_the_key_identifies_the_result(make_body, make_barycenter_body):
     key = parse(make_body()).key
     assert parse(make_body(client="other", number=99, frames=9)).key == key
     others = (
-        make_body(source=encode(draw_spot(16, 16, at=(0.3, 0.41)))),
+        make_body(densities=[encode(draw_spot(16, 16, at=(0.3, y))) for y in (0.4, 0.41)]),
         make_body(solver="auto"),
-        make_body(source=make_body()["target"], target=make_body()["source"]),
+        make_body(densities=make_body()["densities"][::-1]),
+        make_body(reach=0.2, growth="wfr"),
+        make_body(reach=0.2, growth="hellinger"),
+        make_body(reach=0.3, growth="hellinger"),
+        make_barycenter_body(0.2, 0.3, 0.5),
+        make_barycenter_body(0.2, 0.5, 0.3),
+        make_barycenter_body(0.2, 0.5, 0.3, reach=0.2),
         make_body(solver="schrodinger"),
         make_body(solver="schrodinger", epsilon=0.002),
         make_body(solver="schrodinger", epsilon=0.003),
     )
     assert len({key, *(parse(body).key for body in others)}) == 1 + len(others)
+
+
+INK, BLANK = encode(np.ones((16, 16))), encode(np.zeros((16, 16)))
 
 
 @pytest.mark.parametrize(
@@ -90,9 +111,21 @@ def test_the_key_identifies_the_path(make_body):
         ({"shape": [16.0, 16.0]}, "cells is 16.0; give 2 to 256 in 2D"),
         ({"shape": [257, 257]}, "cells is 257;"),
         ({"shape": [10**12]}, "give 2 to 1024 in 1D"),
-        ({"source": "%%%"}, "left drawing is not base64"),
-        ({"source": "AAAA"}, "left drawing has 3 bytes and its grid needs 512"),
-        ({"source": encode(np.zeros((16, 16)))}, "left drawing is empty"),
+        ({"densities": ["%%%", BLANK]}, "drawing of the source is not base64"),
+        ({"densities": ["AAAA", BLANK]}, "of the source has 3 bytes and its grid needs 512"),
+        ({"densities": [INK, BLANK]}, "drawing of the target is empty"),
+        ({"densities": INK}, "densities is .*; send a list of 2 to 4"),
+        ({"densities": [INK]}, "densities is 1; send a list of 2 to 4"),
+        ({"densities": [INK] * 5}, "densities is 5; send a list of 2 to 4"),
+        ({"weights": [0.5, 0.5]}, "a path, which has no weights; give null"),
+        ({"solver": None}, "solver is None; choose one of"),
+        ({"reach": 0.01, "growth": "wfr"}, "reach is 0.01; give a number from 0.05 to 1, or null"),
+        ({"reach": -1, "growth": "wfr"}, "reach is -1"),
+        ({"reach": True, "growth": "wfr"}, "reach is True"),
+        ({"reach": 0.2}, "growth is None; give hellinger or wfr"),
+        ({"reach": 0.2, "growth": ["wfr"]}, "growth is "),
+        ({"growth": "wfr"}, "growth is 'wfr' without a reach"),
+        ({"reach": 0.2, "growth": "wfr", "solver": "linear"}, "'linear' has no reach"),
         ({"solver": "nothing"}, "solver is 'nothing'; choose one of"),
         ({"solver": "\ud800"}, r"solver is '\\ud800'"),  # half of a surrogate pair
         ({"solver": "quantile", "shape": [16]}, "solver is 'quantile'"),
@@ -105,6 +138,27 @@ def test_the_key_identifies_the_path(make_body):
 def test_bad_requests_raise(make_body, changes, message):
     with pytest.raises(InputError, match=message):
         parse(make_body(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"weights": None}, "weights is None; give 3 numbers"),
+        ({"weights": [0.5, 0.5, "0"]}, "weights is .*; give 3 numbers"),
+        ({"weights": [0.5, 0.5]}, "give 3 numbers"),
+        ({"weights": [0.5, 0.6, -0.1]}, "A weight is negative"),
+        ({"weights": [0.5, 0.4, 0.2]}, "Weights sum to 1.1, not to one"),
+        ({"weights": [0.5, 0.5, float("nan")]}, "contains NaN"),
+        ({"densities": [INK, INK, BLANK]}, "drawing of the density 3 is empty"),
+        ({"solver": "auto"}, "solver is 'auto'; barycenters have none"),
+        ({"epsilon": 0.01}, "epsilon is 0.01; barycenters have none"),
+        ({"growth": "wfr", "reach": 0.2}, "growth is 'wfr'; barycenters have none"),
+        ({"reach": 9.0}, "reach is 9.0; give a number from 0.05 to 1, or null"),
+    ],
+)
+def test_bad_requests_for_a_barycenter_raise(make_barycenter_body, changes, message):
+    with pytest.raises(InputError, match=message):
+        parse(make_barycenter_body(0.2, 0.3, 0.5, **changes))
 
 
 @pytest.mark.parametrize(

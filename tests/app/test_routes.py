@@ -15,13 +15,13 @@ from PIL import Image
 import geonet
 from geonet._format import format_number
 from geonet.app import jobs
-from geonet.app.jobs import SolvedPath
-from geonet.app.requests import page_settings
-from geonet.app.routes import DOWNLOADS, SecurityHeadersMiddleware, encode_frames
+from geonet.app.jobs import Solved
+from geonet.app.requests import page_settings, parse_request
+from geonet.app.routes import DOWNLOADS, SecurityHeadersMiddleware, encode_result
 from geonet.errors import ConvergenceError, SolverError, UnavailableError
 from geonet.plotting.explore import compute_overlays
 
-from .conftest import encode, to_density, unpack
+from .conftest import draw_spot, encode, to_density, unpack
 
 TIMEOUT = 60  # seconds, for busy machines
 BINARY = {"content-type": "application/octet-stream"}
@@ -136,21 +136,74 @@ def test_frames(client, make_body, path):
         "count": 9,
         "highest": pytest.approx(frames.max()),
         "solver": "midpoint",
-        "distance": format_number(float(path.distance)),
+        "value": f"W₂ = {format_number(float(path.distance))}",
     }
     assert np.allclose(levels / 255 * frames.max(), frames, atol=0.51 / 255 * frames.max())
 
 
+@pytest.mark.parametrize("growth", ["hellinger", "wfr"])
+def test_frames_with_a_reach_have_the_masses_of_the_drawings(client, make_body, ends, growth):
+    densities = [encode(ends[0]), encode(0.25 * ends[1])]
+    body = make_body(densities=densities, reach=0.3, growth=growth)
+    header, rest = unpack(client.post("/solve", json=body).content)
+    own = [to_density(end) for end in (ends[0], (0.25 * ends[1]).astype("<u2"))]
+    path = geonet.geodesic(*own, "midpoint", reach=0.3, growth=growth, time_limit=5.0)
+    levels = np.frombuffer(rest, np.uint8).reshape(5, 16, 16)
+    first, last = (header["highest"] * levels[k].mean() / 255 for k in (0, -1))
+    assert first == pytest.approx(float(own[0].mass), rel=0.02)  # levels are rounded
+    assert last == pytest.approx(float(own[1].mass), rel=0.05)
+    assert header["value"] == f"Cost {format_number(float(path.cost))}"
+    rows = dict(client.post("/report", json=body).json()["rows"])
+    assert {"cost at least", "cost at most", "transported share"} <= set(rows)
+
+
+@pytest.mark.parametrize("weights", [(0.2, 0.3, 0.5), (0.1, 0.2, 0.3, 0.4), (0.5, 0.0, 0.5)])
+def test_barycenters(client, make_barycenter_body, corners, weights):
+    body = make_barycenter_body(*weights)
+    header, rest = unpack(client.post("/solve", json=body).content)
+    densities = [to_density(corner) for corner in corners[: len(weights)]]
+    one = geonet.barycenter(densities, weights, time_limit=5.0)
+    frames = np.stack([density.numpy() for density in (one.density, *densities)])
+    levels = np.frombuffer(rest, np.uint8, frames.size).reshape(frames.shape)
+    assert header["value"] == f"Σ w W₂² = {format_number(one.estimate)}"
+    assert np.allclose(levels / 255 * frames.max(), frames, atol=0.51 / 255 * frames.max())
+    if min(weights) == 0:
+        assert header["fields"] is None and len(rest) == frames.size
+    else:  # displacements at the centres of cells, down and to the right
+        shape, largest = header["fields"]["shape"], header["fields"]["largest"]
+        fields = np.frombuffer(rest, np.int8, offset=frames.size).reshape(shape) * largest / 127
+        points = one.grid.points()
+        moved = np.stack([np.moveaxis(one.map(k, points) - points.numpy(), -1, 0) for k in (0, 2)])
+        assert np.allclose(fields[[0, 2]], moved, atol=largest / 127)
+    report = client.post("/report", json=body).json()
+    assert report["rows"] == [list(row) for row in one.report.rows()]
+    message = client.error("POST", "/overlays", json=body)
+    assert "A barycenter has no overlays" in message
+
+
+def test_barycenters_with_a_reach_and_of_curves(client, make_barycenter_body, corners):
+    body = make_barycenter_body(0.2, 0.3, 0.5, reach=0.2)
+    header, _ = unpack(client.post("/solve", json=body).content)
+    one = geonet.barycenter(list(map(to_density, corners[:3])), body["weights"], reach=0.2)
+    assert header["value"] == f"Objective {format_number(one.estimate)}"
+    curves = [encode(draw_spot(64, at=(x,))) for x in (0.2, 0.5, 0.8)]
+    body = make_barycenter_body(0.2, 0.3, 0.5, shape=[64], densities=curves)
+    header, rest = unpack(client.post("/solve", json=body).content)
+    assert header["shape"] == [64] and header["fields"]["shape"] == [3, 1, 64]
+    assert len(rest) == 4 * 64 + 3 * 64
+
+
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
-def test_negative_values_are_clipped_and_others_raise(path, monkeypatch, bad):
+def test_negative_values_are_clipped_and_others_raise(path, make_body, monkeypatch, bad):
     values = np.array([[[bad, 2.0], [0.5, 4.0]]] * 2)
     frames = geonet.Density.from_unnormalized(geonet.density.as_tensor(values), path.grid)
     monkeypatch.setattr(type(path), "density", lambda *_: frames)
+    request = parse_request(json.dumps(make_body(frames=2)).encode())
     if bad == -1.0:
-        assert encode_frames(SolvedPath(path, 0.0), 2).body[-4:] == bytes([0, 128, 32, 255])
+        assert encode_result(Solved(path, 0.0), request).body[-4:] == bytes([0, 128, 32, 255])
     else:
         with pytest.raises(SolverError, match="'midpoint' failed"):
-            encode_frames(SolvedPath(path, 0.0), 2)
+            encode_result(Solved(path, 0.0), request)
 
 
 def test_the_report(client, make_body, path):
@@ -176,8 +229,8 @@ def test_overlays(client, make_body, make_1d_body, path):
 def test_downloads(client, make_body, make_1d_body, ends, path, tmp_path):
     def fetch(kind, body):
         response = client.post(f"/download/{kind}", json=body)
-        name, _ = DOWNLOADS[kind]
-        assert response.headers["content-disposition"] == f'attachment; filename="{name}"'
+        name = f"path.{kind}" if kind in DOWNLOADS else f"{kind}.npy"
+        assert response.headers["content-disposition"] == f'attachment; filename="geonet-{name}"'
         return response.content
 
     with Image.open(io.BytesIO(fetch("gif", make_body(frames=6)))) as image:
@@ -190,13 +243,47 @@ def test_downloads(client, make_body, make_1d_body, ends, path, tmp_path):
     assert float(geonet.load(file).distance) == float(path.distance)
     with np.load(file) as arrays:
         assert np.allclose(arrays["times"], np.linspace(0, 1, 7))
-    for kind in DOWNLOADS:
+    for kind in (*DOWNLOADS, "source", "target"):
         assert fetch(kind, make_1d_body())
     # A button refers to the drawings on the screen, even if a later request is running.
     client.post("/solve", json=make_body(number=9))
     for kind, end in zip(("source", "target"), ends, strict=True):
         values = np.load(io.BytesIO(fetch(kind, make_body(number=3))))
-        assert values.dtype == np.float64 and np.array_equal(values, end)
+        assert values.dtype == np.float64 and np.allclose(values, end / 65535, rtol=1e-12)
+    message = client.error("POST", "/download/density-1", json=make_body())
+    assert "choose one of source, target" in message
+
+
+def test_downloads_with_a_reach_have_the_given_masses(client, make_body, ends, tmp_path):
+    body = make_body(reach=0.3, growth="wfr", densities=[encode(ends[0]), encode(ends[1] // 2)])
+    for kind in DOWNLOADS:
+        content = client.post(f"/download/{kind}", json=body).content
+        (tmp_path / f"path.{kind}").write_bytes(content)
+    path = geonet.load(tmp_path / "path.npz")
+    assert float(path.target.mass) == pytest.approx(float(to_density(ends[1] // 2).mass))
+    with np.load(tmp_path / "path.npz") as arrays:
+        assert arrays["density"][0].mean() == pytest.approx(float(path.source.mass))
+
+
+@pytest.mark.parametrize("options", [{}, {"reach": 0.3}])
+def test_downloads_of_a_barycenter(client, make_barycenter_body, corners, options, tmp_path):
+    body = make_barycenter_body(0.1, 0.2, 0.3, 0.4, frames=3, **options)
+    for kind in DOWNLOADS:
+        response = client.post(f"/download/{kind}", json=body)
+        name = f"geonet-barycenter.{kind}"
+        assert response.headers["content-disposition"] == f'attachment; filename="{name}"'
+        (tmp_path / name).write_bytes(response.content)
+    one = geonet.load(tmp_path / "geonet-barycenter.npz")
+    expected = geonet.barycenter(list(map(to_density, corners)), [0.1, 0.2, 0.3, 0.4], **options)
+    assert np.allclose(one.density.numpy(), expected.density.numpy())
+    page = (tmp_path / "geonet-barycenter.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>") and "Barycenters of 4 densities" in page
+    with Image.open(tmp_path / "geonet-barycenter.gif") as image:
+        assert image.n_frames > 3
+    values = np.load(io.BytesIO(client.post("/download/density-3", json=body).content))
+    assert np.allclose(values, corners[2] / 65535)
+    message = client.error("POST", "/download/source", json=body)
+    assert "no drawing source among the 4" in message
 
 
 def test_uploads(client):
@@ -242,8 +329,8 @@ def test_a_warning_is_not_an_error(client, make_body):
     """A pair on which Newton's method stops early."""
     ends = np.zeros((2, 16, 16))
     ends[0, 0, :2] = ends[1, 15, 14:] = 1
-    source, target = map(encode, ends)
-    assert client.post("/solve", json=make_body(source=source, target=target)).status_code == 200
+    body = make_body(densities=[encode(end) for end in ends])
+    assert client.post("/solve", json=body).status_code == 200
 
 
 # ---- several requests
@@ -279,7 +366,7 @@ def test_requests_of_a_closed_page_are_not_solved(app, solver_thread, cache, mak
     assert send_raw(app, "/solve", "POST", messages)[0] == 503
     gate.set()
     solver_thread.submit(lambda: None).result(TIMEOUT)  # runs after the request would have
-    assert len(cache.paths) == 0
+    assert len(cache.results) == 0
     assert send_raw(app, "/solve", "POST", [{"type": "http.disconnect"}])[0] == 503
 
 

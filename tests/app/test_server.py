@@ -97,7 +97,7 @@ def test_a_missing_extra_raises(missing):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
-    assert f"needs {missing}" in done.stderr and "pip install 'geonet[app]'" in done.stderr
+    assert f"needs {missing}" in done.stderr and "pip install 'geonet-ot[app]'" in done.stderr
 
 
 # ---- raw HTTP
@@ -162,13 +162,14 @@ def test_a_hundred_requests_at_once(make_body):
     paths = [geonet.geodesic(to_density(source), target, "midpoint") for source in drawings]
 
     def ask(k):
-        body = make_body(client=f"page-{k}", source=encode(drawings[k % 10]), frames=3)
+        densities = [encode(drawings[k % 10]), make_body()["densities"][1]]
+        body = make_body(client=f"page-{k}", densities=densities, frames=3)
         return post(running.address, "/solve", json=body)
 
     with run_in_thread() as running:
         with ThreadPoolExecutor(100) as pool:
             responses = list(pool.map(ask, range(100)))
-        assert len(running.cache.paths) <= 8
+        assert len(running.cache.results) <= 8
         assert post(running.address, "/solve", json=make_body()).status_code == 200
     statuses = [response.status_code for response in responses]
     assert set(statuses) <= {200, 503} and 200 in statuses

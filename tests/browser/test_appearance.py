@@ -15,7 +15,10 @@ VIEWS = {
     "app-dark": ((1280, 1000), "dark"),
     "app-narrow": ((390, 1400), "light"),
     "app-curves": ((1280, 900), "dark"),
+    "app-barycenter": ((1280, 1000), "light"),
+    "app-phone": ((390, 1900), "dark"),
 }
+BARYCENTERS = "app-barycenter", "app-phone"
 CONTRAST = 4.5  # smallest contrast of text (WCAG 2.2, AA)
 TEXTS = "h1, h2, h3, p, label, button, summary, output, th, td, .clock"
 
@@ -35,7 +38,16 @@ def view(request, browser, address):
     if request.param == "app-curves":
         page.get_by_label("Curves (1D)").check()
     page.locator("#report .headline").wait_for()
-    page.get_by_role("slider", name="Time").fill("0.5")
+    if request.param in BARYCENTERS:
+        page.locator("[name=count]").select_option("4")
+        page.get_by_role("slider", name="Weights").focus()
+        for _ in range(6):
+            page.keyboard.press("ArrowRight")
+        page.evaluate("document.activeElement.blur()")
+        page.get_by_text("Optimal within").wait_for()
+    else:
+        page.get_by_role("slider", name="Time").fill("0.5")
+    page.locator("#busy").wait_for(state="hidden")
     yield request.param, page
     page.close()
 

@@ -1,11 +1,8 @@
 """The page in a real browser: drawing, time, solvers, files and downloads."""
 
-import base64
 import re
-import zlib
 from itertools import pairwise
 from time import monotonic
-from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
@@ -14,46 +11,26 @@ from PIL import Image
 import geonet
 from geonet._format import format_number
 
-from .conftest import TIMEOUT, pixels, wait_until
-
-
-def read_drawings(page):
-    """Source, target, solver and options of the page, from its permalink."""
-    page.evaluate("history.replaceState(null, '', '#')")
-    page.get_by_role("button", name="Copy link").click()
-    wait_until(page, "location.hash.length > 1")
-    parts = parse_qs(urlsplit(page.url).fragment)
-    shape = tuple(int(n) for n in parts["n"][0].split("x"))
-    text = parts["d"][0]
-    packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    both = np.frombuffer(zlib.decompress(packed), "<u2").reshape(2, *shape)
-    options = {"epsilon": float(parts["e"][0])} if "e" in parts else {}
-    source, target = (geonet.Density(end.astype(float), geonet.Grid(shape)) for end in both)
-    return source, target, parts["s"][0], options
-
-
-def solve(page):
-    """The path of the library for the drawings on the page."""
-    source, target, solver, options = read_drawings(page)
-    return geonet.geodesic(source, target, solver, **options)
+from .conftest import (
+    TIMEOUT,
+    correlate,
+    pixels,
+    read_drawings,
+    save_download,
+    solve,
+    wait_until,
+)
 
 
 def read_distance(page):
     return re.search(r"W₂ = ([\d.e+-]+)", page.locator("#result").inner_text())[1]
 
 
-def correlate(picture, values):
-    """The correlation of the brightness of a picture with values (n, m)."""
-    image = Image.fromarray(picture.sum(-1).astype(np.float32))
-    cells = np.asarray(image.resize(values.shape[::-1], Image.Resampling.BOX))
-    return np.corrcoef(cells.ravel(), values.ravel())[0, 1]
-
-
 def test_a_stroke_changes_the_path(page, stroke):
     page.get_by_role("slider", name="Time").fill("0.5")
     before = read_distance(page), pixels(page, "#view canvas")
-    stroke("source", [(0.2, 0.2), (0.3, 0.7)])
-    stroke("target", [(0.05, 0.05), (0.1, 0.1)])
+    stroke(1, [(0.2, 0.2), (0.3, 0.7)])
+    stroke(2, [(0.05, 0.05), (0.1, 0.1)])
     path = solve(page)
     assert read_distance(page) == format_number(float(path.distance)) != before[0]
     assert np.abs(pixels(page, "#view canvas") - before[1]).max() > 10
@@ -62,28 +39,28 @@ def test_a_stroke_changes_the_path(page, stroke):
 
 
 def test_undo_erase_clear_and_invert(page, stroke, wait_for_path):
-    pad = page.locator("#source")
-    stroke("source", [(0.1, 0.9)])
-    before = read_drawings(page)[0].numpy()
+    pad = page.locator("#density-1")
+    stroke(1, [(0.1, 0.9)])
+    before = read_drawings(page)[0][0].numpy()
     pad.get_by_role("button", name="Eraser").click()
-    stroke("source", [(0.1, 0.9)])
-    assert read_drawings(page)[0].numpy()[6, 57] == 0 < before[6, 57]
+    stroke(1, [(0.1, 0.9)])
+    assert read_drawings(page)[0][0].numpy()[6, 57] == 0 < before[6, 57]
     with wait_for_path():
         pad.get_by_role("button", name="Undo").click()
-    assert np.allclose(read_drawings(page)[0].numpy(), before)
+    assert np.allclose(read_drawings(page)[0][0].numpy(), before)
     with wait_for_path():
         pad.get_by_role("button", name="Invert").click()
-    assert np.corrcoef(before.ravel(), read_drawings(page)[0].numpy().ravel())[0, 1] < -0.999
+    assert np.corrcoef(before.ravel(), read_drawings(page)[0][0].numpy().ravel())[0, 1] < -0.999
     pad.get_by_role("button", name="Clear").click()
-    page.get_by_text("The left drawing is empty").wait_for()
+    page.get_by_text("Source is empty").wait_for()
 
 
 def test_the_keyboard_draws(page, wait_for_path):
-    page.locator("#source canvas").first.focus()
+    page.locator("#density-1 canvas").first.focus()
     page.keyboard.press("Shift+ArrowUp")
     with wait_for_path():
         page.keyboard.press("Space")
-    assert read_drawings(page)[0].numpy()[25, 32] > 0
+    assert read_drawings(page)[0][0].numpy()[25, 32] > 0
 
 
 def test_the_time_can_be_dragged_played_and_stepped(page):
@@ -119,13 +96,13 @@ def test_overlays_are_drawn(page, stroke, name):
         assert monotonic() < end, "no overlay was drawn"
         page.wait_for_timeout(20)
     with page.expect_response("**/overlays"):  # for the next path as well
-        stroke("source", [(0.9, 0.9)])
+        stroke(1, [(0.9, 0.9)])
 
 
 def test_curves(page, stroke, wait_for_path):
     with wait_for_path():
         page.get_by_label("Curves (1D)").check()
-    stroke("source", [(0.9, 0.1), (0.2, 0.3), (0.9, 0.5)])
+    stroke(1, [(0.9, 0.1), (0.2, 0.3), (0.9, 0.5)])
     path = solve(page)
     assert path.grid.dimension == 1
     assert read_distance(page) == format_number(float(path.distance))
@@ -139,37 +116,29 @@ def test_files_can_be_dropped(page, wait_for_path, tmp_path, drop):
     values[10:20, 30:50] = 2.5
     np.save(tmp_path / "box.npy", values)
     with wait_for_path():
-        drop("target", tmp_path / "box.npy")
+        drop(2, tmp_path / "box.npy")
     page.get_by_text("Opened box.npy.").wait_for()
     expected = geonet.Density(values, geonet.Grid((64, 64)))
-    assert np.allclose(read_drawings(page)[1].numpy(), expected.numpy())
+    assert np.allclose(read_drawings(page)[0][1].numpy(), expected.numpy())
     np.save(tmp_path / "bad.npy", np.full((8, 8), np.nan))
-    drop("target", tmp_path / "bad.npy")
+    drop(2, tmp_path / "bad.npy")
     wait_until(page, "/NaN/.test(document.getElementById('message').textContent)")
 
 
 # ---- downloads
 
 
-def download(page, name, folder):
-    with page.expect_download() as download:
-        page.get_by_role("button", name=name).click()
-    file = folder / download.value.suggested_filename
-    download.value.save_as(file)
-    return file
-
-
 def test_downloads(page, tmp_path):
-    with Image.open(download(page, "Animation (.gif)", tmp_path)) as image:
+    with Image.open(save_download(page, "Animation (.gif)", tmp_path)) as image:
         assert image.n_frames > 20
-    with Image.open(download(page, "Figure (.png)", tmp_path)) as image:
+    with Image.open(save_download(page, "Figure (.png)", tmp_path)) as image:
         assert image.width > image.height
-    path = geonet.load(download(page, "Path (.npz)", tmp_path))
+    path = geonet.load(save_download(page, "Path (.npz)", tmp_path))
     assert float(path.distance) == pytest.approx(float(solve(page).distance), rel=1e-9)
-    source, target, *_ = read_drawings(page)
+    (source, target), _ = read_drawings(page)
     for name, end in (("Source (.npy)", source), ("Target (.npy)", target)):
-        values = np.load(download(page, name, tmp_path))
-        assert np.allclose(geonet.Density(values, end.grid).numpy(), end.numpy())
+        values = np.load(save_download(page, name, tmp_path))
+        assert np.allclose(values, end.numpy(mass="given"))
 
 
 def test_python_code(page, context):
@@ -185,12 +154,12 @@ def test_python_code(page, context):
 
 
 def test_the_permalink(page, stroke, open_page, address):
-    stroke("source", [(0.3, 0.3)])
+    stroke(1, [(0.3, 0.3)])
     page.get_by_role("slider", name="Time").fill("0.75")
-    source, *_ = read_drawings(page)
+    (source, _), _ = read_drawings(page)
     other = open_page(page.url)
     assert other.locator(".clock").inner_text() == "t = 0.75"
     assert read_distance(other) == read_distance(page)
-    assert np.allclose(read_drawings(other)[0].numpy(), source.numpy())
+    assert np.allclose(read_drawings(other)[0][0].numpy(), source.numpy())
     broken = open_page(f"{address}/#v=1&n=64x64&s=auto&d=AAAA")
     assert broken.locator("#result").inner_text().startswith("W₂ = ")

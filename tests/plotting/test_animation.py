@@ -3,6 +3,7 @@
 import json
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +11,18 @@ from PIL import Image
 
 import geonet
 from geonet.errors import FileError, InputError
-from geonet.plotting.animation import LEVELS, PAUSE, STEP
-from geonet.plotting.style import DENSITY_MAP
+from geonet.plotting.animation import (
+    LEVELS,
+    LIMITS,
+    PAUSE,
+    STEP,
+    _picture_size,
+    animate_geodesics,
+    choose_side,
+    share_frames,
+    write_sheet,
+)
+from geonet.plotting.style import DENSITY_MAP, Style
 
 
 def colours_of(frame):
@@ -52,7 +63,7 @@ def test_a_1d_gif_moves_the_curve(line, tmp_path, read_gif):
 
 def test_a_3d_gif_has_projections_side_by_side(space, tmp_path, read_gif):
     frame, _ = read_gif(space.animate(tmp_path / "path.gif", frames=2))[0]
-    widths = [260, 260, 256]  # of lengths 5, 5, 4, at least 256 pixels for the longest
+    widths = [260, 260, 208]  # of lengths 5, 5, 4 on one scale
     assert frame.shape == (208, sum(widths) + 2 * 4, 3)
     assert (frame[:, 260:264] == 255).all()
 
@@ -68,6 +79,92 @@ def test_frames_are_labelled_with_their_times(plane, tmp_path, read_gif):
         assert changed.sum() > 50 and (np.argwhere(changed).max(0) < (24, 70)).all()
     assert not np.array_equal(marks[0], marks[2])  # t = 0.00 and t = 1.00
     assert np.array_equal(marks[1], marks[3])
+
+
+# ---- Sequences and sizes
+
+
+@pytest.fixture
+def legs():
+    """Paths from each of four bumps to the next; the last bump is the first."""
+    grid = geonet.Grid((16, 16))
+    means = ([0.3, 0.3], [0.7, 0.4], [0.5, 0.7], [0.3, 0.3])
+    ends = [geonet.GaussianMixture.isotropic([m], [0.1]).to_density(grid) for m in means]
+    return [geonet.geodesic(a, b, "linear") for a, b in pairwise(ends)]
+
+
+@pytest.mark.parametrize(("frames", "shares"), [(7, (3, 2, 2)), (10, (4, 3, 3)), (6, (3, 1, 2))])
+def test_frames_are_shared_out_evenly(frames, shares):
+    legs = share_frames(frames, 3)
+    assert sorted(map(len, legs), reverse=True) == sorted(shares, reverse=True)
+    assert sum(map(len, legs)) == frames
+    assert legs[0][0] == 0 and all(times[-1] == 1 and times[0] > 0 for times in legs[1:])
+
+
+def test_a_sequence_pauses_at_every_density(legs, tmp_path, read_gif):
+    frames = read_gif(animate_geodesics(legs[:2], tmp_path / "path.gif", 7, stamp=False))
+    assert [info["duration"] == PAUSE for _, info in frames] == 4 * [True, False, False]
+    assert np.array_equal(frames[4][0], frames[8][0])  # backwards
+    one = read_gif(legs[1].animate(tmp_path / "one.gif", 4, stamp=False, vmax=20.0))
+    two = read_gif(
+        animate_geodesics(legs[:2], tmp_path / "two.gif", 7, stamp=False, style=Style(vmax=20.0))
+    )
+    assert all(np.array_equal(two[3 + k][0], one[k][0]) for k in range(4))
+
+
+def test_a_closed_sequence_runs_forwards_only(legs, tmp_path, read_gif):
+    frames = read_gif(animate_geodesics(legs, tmp_path / "path.gif", 7, stamp=False))
+    assert len(frames) == 6
+    assert [info["duration"] == PAUSE for _, info in frames] == 3 * [True, False]
+
+
+def test_a_sheet_has_a_row_for_each_path(legs, tmp_path):
+    with Image.open(write_sheet(legs, tmp_path / "sheet.png", [0, 0.5, 1])) as sheet:
+        assert sheet.size == (3 * 256 + 8, 3 * 256 + 8)
+        pixels = np.asarray(sheet.convert("RGB"), float)
+    panels = [pixels[k * 260 + 30 : k * 260 + 256] for k in range(3)]  # without the labels
+    for above, below in pairwise(panels):  # one path ends where the next begins
+        assert np.array_equal(above[:, 520:776], below[:, :256])
+    assert np.array_equal(panels[0][:, :256], panels[2][:, 520:776])
+
+
+@pytest.mark.parametrize(
+    ("cells", "frames", "expected"),
+    [(200, 31, 400), (400, 31, 400), (1024, 31, 512), (1024, 201, 200), (64, 2, 256)],
+)
+def test_default_size_of_a_gif(cells, frames, expected):
+    grid = geonet.Grid((cells, cells))
+    least, most = choose_side(Path("a.gif"), frames, grid)
+    size = _picture_size(grid, (least, most))
+    assert size == (expected, expected)
+    assert size[0] * size[1] * (2 * frames - 2) <= LIMITS.total
+    assert choose_side(Path("a.gif"), frames, grid, 300) == (300, 300)
+    assert _picture_size(grid, choose_side(Path("a.mp4"), 61, grid))[0] >= cells
+
+
+@pytest.mark.parametrize("name", ["line", "plane", "space"])
+def test_size_of_frames(name, request, tmp_path, read_gif):
+    path = request.getfixturevalue(name)
+    frame, _ = read_gif(path.animate(tmp_path / "path.gif", frames=2, size=100))[0]
+    height, width, _ = frame.shape
+    longest = (width - 8) / (1 + 1 + 0.8) if name == "space" else max(height, width)
+    assert longest == pytest.approx(100, abs=1)
+    with pytest.raises(InputError, match="size is 3"):
+        path.animate(tmp_path / "path.gif", size=3)
+
+
+def test_no_note_on_the_mass_in_films(tmp_path, read_gif):
+    grid = geonet.Grid((16, 16))
+    x = grid.points().numpy()
+    values = np.exp(-((x - 0.5) ** 2).sum(-1) / 0.02)
+    equal, unequal = (
+        geonet.geodesic(geonet.Density(values, grid), geonet.Density(k * values, grid), "linear")
+        for k in (1, 3)
+    )
+    first, second = (
+        read_gif(path.animate(tmp_path / "path.gif", frames=3)) for path in (equal, unequal)
+    )
+    assert all(np.array_equal(a, b) for (a, _), (b, _) in zip(first, second, strict=True))
 
 
 def test_bad_animations_raise(line, tmp_path):

@@ -236,3 +236,30 @@ def test_bad_arguments_raise(line, plane, shift, space, batch):
     ):
         with pytest.raises(error, match=message):
             draw()
+
+
+# ---- periodic axes
+
+
+@pytest.fixture(scope="module", params=["plane", "image"])
+def seam(request):
+    grid = geonet.Grid((24, 16), 0, (3, 2), request.param, periodic=(True, False))
+    ends = (geonet.GaussianMixture.isotropic([[x, 1.0]], 0.2) for x in (2.6, 0.5))
+    return geonet.geodesic(*(end.to_density(grid) for end in ends), "schrodinger")
+
+
+def test_tracks_are_broken_at_the_seam(seam):
+    figure = plot_tracks(seam, particles=20)
+    (lines,) = (c for c in figure.axes[0].collections if isinstance(c, LineCollection))
+    segments = np.stack(lines.get_segments())
+    assert len(segments) > 40 * 20  # those that cross the seam are there twice
+    assert np.abs(segments[:, 1] - segments[:, 0]).max() < 0.2
+    axis = 0 if seam.grid.orientation == "plane" else 1
+    inside = (segments[..., axis] >= 0) & (segments[..., axis] <= 3)
+    assert inside.any(1).all()
+
+
+def test_periodic_paths_can_be_drawn(seam, tmp_path):
+    for kind in ("frames", "velocity"):
+        assert images(seam.plot(kind=kind))
+    assert seam.animate(tmp_path / "seam.gif", frames=3).stat().st_size

@@ -1,1 +1,1 @@
-"""`geonet app`: a local web page on which people draw two densities and see the path between."""
+"""`geonet app`: a local web page on which people draw densities, for paths and barycenters."""

@@ -28,6 +28,7 @@ from geonet.synthetic import (
 
 Entry = tuple[str, str, str, np.ndarray]  # group, name, label, values (*shape)
 Point = tuple[float, float]
+FULL = 65535  # value of full ink
 
 
 @lru_cache(maxsize=6)
@@ -41,8 +42,8 @@ def build_gallery(dimension: int, cells: int) -> list[dict[str, Any]]:
 
 
 def encode_values(values: np.ndarray) -> str:
-    """Scale non-negative values to a maximum of 65535 and return them as base64 of uint16."""
-    levels = np.rint(values.astype(np.float64) * (65535 / values.max())).astype("<u2")
+    """Scale non-negative values to a maximum of FULL and return them as base64 of uint16."""
+    levels = np.rint(values.astype(np.float64) * (FULL / values.max())).astype("<u2")
     return base64.b64encode(levels.tobytes()).decode()
 
 

@@ -1,4 +1,4 @@
-"""Computation behind the page: one solver thread, a cache of paths, and errors with HTTP status."""
+"""Computation behind the page: one solver thread, cached results, and errors with HTTP status."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from geonet.api import geodesic
 from geonet.app.requests import SolveRequest
+from geonet.barycenters import Barycenter, barycenter
 from geonet.errors import ConvergenceWarning, GeonetError
 from geonet.grid import Grid
 from geonet.mixture import GaussianMixture
@@ -46,40 +47,44 @@ def error_response(message: str, status: int, headers: Mapping[str, str] | None 
     return Response(body, status, headers, media_type="application/json")
 
 
-class SolvedPath(NamedTuple):
-    """The geodesic between two drawings, and the time it took to solve."""
+class Solved(NamedTuple):
+    """The path or barycenter of drawings, and the time it took to solve."""
 
-    path: Geodesic
+    result: Geodesic | Barycenter
     seconds: float
 
 
-class PathCache:
-    """The most recent paths by key, and the number of the latest request of each page."""
+class ResultCache:
+    """The most recent results by key, and the number of the latest request of each page."""
 
-    def __init__(self, max_paths: int = 8, max_clients: int = 256) -> None:
-        self.paths: LRUCache[SolvedPath] = LRUCache(max_paths)
+    def __init__(self, max_results: int = 8, max_clients: int = 256) -> None:
+        self.results: LRUCache[Solved] = LRUCache(max_results)
         self.latest: LRUCache[int] = LRUCache(max_clients)
 
     def record(self, request: SolveRequest) -> None:
         """Record a request, which makes earlier ones of the same page outdated."""
         self.latest.put(request.client, max(request.number, self.latest.get(request.client) or 0))
 
-    def solve_latest(self, request: SolveRequest) -> SolvedPath:
+    def solve_latest(self, request: SolveRequest) -> Solved:
         """Like `solve`, but raise RequestError if the page has sent a later request."""
         latest = self.latest.get(request.client)
         if latest is not None and request.number < latest:
             raise RequestError("A newer drawing is being solved.", 409)
         return self.solve(request)
 
-    def solve(self, request: SolveRequest) -> SolvedPath:
-        """Return the path of a request from the cache, or solve it."""
-        cached = self.paths.get(request.key)
+    def solve(self, request: SolveRequest) -> Solved:
+        """Return the result of a request from the cache, or solve it."""
+        cached = self.results.get(request.key)
         if cached is not None:
             return cached
         start = perf_counter()
-        path = geodesic(request.source, request.target, request.solver, **request.options)
-        solved = SolvedPath(path, perf_counter() - start)
-        self.paths.put(request.key, solved)
+        if request.solver is None:
+            result = barycenter(request.densities, request.weights, **request.options)
+        else:
+            source, target = request.densities
+            result = geodesic(source, target, request.solver, **request.options)
+        solved = Solved(result, perf_counter() - start)
+        self.results.put(request.key, solved)
         return solved
 
 

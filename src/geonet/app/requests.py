@@ -19,16 +19,18 @@ import numpy as np
 from PIL import Image
 
 from geonet._files import wrap_read_errors
+from geonet._images import FORMATS
 from geonet._utils import VERSION, suppress_warnings
 from geonet._validation import is_integer, is_number, short_repr
-from geonet.app.gallery import encode_values
-from geonet.density import Density
+from geonet.app.gallery import FULL, encode_values
+from geonet.density import Density, Mass
 from geonet.errors import DensityError, FileError, GridError, InputError, SolverError
 from geonet.grid import Grid
-from geonet.io import IMAGE_FORMATS, parse_file
+from geonet.io import parse_file
 from geonet.plotting.style import DENSITY_MAP
 from geonet.solvers.base import MenuEntry
 from geonet.solvers.registry import load_solver_classes
+from geonet.weights import check_weights, corner_positions, polygon_order
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,11 @@ class PageLimits:
         cells: numbers of cells along an axis that the page offers, by dimension.
         default_cells: initial number of cells, by dimension.
         max_cells: largest number of cells along an axis, by dimension.
-        time_limit: seconds for solvers with that option.
+        max_densities: largest number of densities.
+        reach: smallest, default and largest length of the slider for the reach.
+        growths: labels of the growth models, by name.
+        table: number of barycenters along a side of the table in a web page.
+        time_limit: seconds for barycenters and for solvers with that option.
         max_frames: largest number of frames of a path.
         max_values: largest number of pixels or values in an uploaded file.
         max_npz_bytes: largest size of an uploaded .npz file when unpacked.
@@ -51,6 +57,15 @@ class PageLimits:
     )
     default_cells: Mapping[int, int] = field(default_factory=lambda: {1: 256, 2: 64})
     max_cells: Mapping[int, int] = field(default_factory=lambda: {1: 1024, 2: 256})
+    max_densities: int = 4
+    reach: tuple[float, float, float] = (0.05, 0.2, 1.0)
+    growths: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "hellinger": "Gaussian–Hellinger",
+            "wfr": "Wasserstein–Fisher–Rao",
+        }
+    )
+    table: int = 5
     time_limit: float = 5.0
     max_frames: int = 65
     max_values: int = 2**24
@@ -69,11 +84,13 @@ class SolverChoice:
         name: name in the registry.
         menu: label and limits from its metadata.
         options: options that it always gets.
+        has_reach: whether it has the option `reach`.
     """
 
     name: str
     menu: MenuEntry
     options: Mapping[str, Any]
+    has_reach: bool
 
 
 @cache
@@ -84,7 +101,7 @@ def list_solvers(dimension: int) -> dict[str, SolverChoice]:
         menu = cls.info.menu
         if menu is not None and dimension in menu.dimensions and cls.info.takes(dimension):
             options = {"time_limit": LIMITS.time_limit} if hasattr(cls, "time_limit") else {}
-            choices[name] = SolverChoice(name, menu, options)
+            choices[name] = SolverChoice(name, menu, options, hasattr(cls, "reach"))
     return choices
 
 
@@ -94,13 +111,28 @@ def page_settings() -> dict[str, Any]:
     return {
         "solvers": {
             dimension: [
-                {"name": name, "label": choice.menu.label, "epsilon": choice.menu.epsilon}
+                {
+                    "name": name,
+                    "label": choice.menu.label,
+                    "epsilon": choice.menu.epsilon,
+                    "reach": choice.has_reach,
+                }
                 for name, choice in list_solvers(dimension).items()
             ]
             for dimension in (1, 2)
         },
         "cells": LIMITS.cells,
         "default_cells": LIMITS.default_cells,
+        "reach": LIMITS.reach,
+        "growths": LIMITS.growths,
+        "polygons": {
+            count: {
+                "corners": corner_positions(count).tolist(),
+                "order": polygon_order(count),
+                "centre": corner_positions(count).mean(0).tolist(),
+            }
+            for count in range(3, LIMITS.max_densities + 1)
+        },
         "colours": base64.b64encode(colours.tobytes()).decode(),
         "version": VERSION,
     }
@@ -108,27 +140,44 @@ def page_settings() -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class SolveRequest:
-    """A pair of drawings to solve.
+    """Drawings to solve: two for a path, more for a barycenter.
 
     Attributes:
         client: identifier of the page.
         number: number of the request, counted by the page.
-        source: the left drawing on the unit box; its given mass is in the units of the page.
-        target: the right drawing.
-        solver: name of the solver.
-        options: all options of the solver.
+        densities: a batch on the unit box, from 0 to 1 where they are given.
+        weights: weights of a barycenter; None for a path.
+        solver: name of the solver of a path; None for a barycenter.
+        options: all options of the solver or of the barycenter.
         frames: number of frames at equally spaced times.
-        key: identifier of the path, equal for requests with the same path.
+        key: identifier of the result, equal for requests with the same result.
     """
 
     client: str
     number: int
-    source: Density
-    target: Density
-    solver: str
+    densities: Density
+    weights: tuple[float, ...] | None
+    solver: str | None
     options: Mapping[str, Any]
     frames: int
     key: str
+
+    @property
+    def mass(self) -> Mass:
+        """The unit in which densities are shown: as given if they have a reach."""
+        return "given" if "reach" in self.options else "one"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the drawings in files."""
+        return name_drawings(len(self.densities))
+
+
+def name_drawings(count: int) -> tuple[str, ...]:
+    """Return "source" and "target" for two drawings, numbered names for more."""
+    if count == 2:
+        return "source", "target"
+    return tuple(f"density-{k + 1}" for k in range(count))
 
 
 def parse_request(body: bytes) -> SolveRequest:
@@ -142,20 +191,35 @@ def parse_request(body: bytes) -> SolveRequest:
     _check_integer(data["number"], "number", 0, 2**53)
     _check_integer(data["frames"], "frames", 2, LIMITS.max_frames)
     shape = _parse_shape(data["shape"])
-    solver = _parse_solver(data["solver"], shape)
-    options = {**solver.options, **_parse_epsilon(data["epsilon"], solver)}
-    source = _decode_drawing(data["source"], shape, "left")
-    target = _decode_drawing(data["target"], shape, "right")
-    path = json.dumps([shape, solver.name, options]).encode() + source.tobytes() + target.tobytes()
+    texts = data["densities"]
+    if not isinstance(texts, list) or not 2 <= len(texts) <= LIMITS.max_densities:
+        found = len(texts) if isinstance(texts, list) else short_repr(texts)
+        raise InputError(f"densities is {found}; send a list of 2 to {LIMITS.max_densities}.")
+    weights = _parse_weights(data["weights"], len(texts))
+    if weights is None:
+        solver = _parse_solver(data["solver"], shape)
+        options = {**solver.options, **_parse_epsilon(data["epsilon"], solver)}
+        options |= _parse_reach(data["reach"], data["growth"], solver)
+        name = solver.name
+    else:
+        for key in ("solver", "epsilon", "growth"):
+            if data[key] is not None:
+                raise InputError(f"{key} is {short_repr(data[key])}; barycenters have none.")
+        options = {"time_limit": LIMITS.time_limit, **_parse_reach(data["reach"])}
+        name = None
+    labels = [label.replace("-", " ") for label in name_drawings(len(texts))]
+    decoded = [_decode_drawing(*pair, shape) for pair in zip(texts, labels, strict=True)]
+    drawings = np.stack(decoded)
+    problem = json.dumps([drawings.shape, weights, name, options]).encode() + drawings.tobytes()
     return SolveRequest(
         client=client,
         number=data["number"],
-        source=Density(source.astype(np.float64), Grid(shape)),
-        target=Density(target.astype(np.float64), Grid(shape)),
-        solver=solver.name,
+        densities=Density(drawings / FULL, Grid(shape)),
+        weights=weights,
+        solver=name,
         options=options,
         frames=data["frames"],
-        key=hashlib.sha256(path).hexdigest(),
+        key=hashlib.sha256(problem).hexdigest(),
     )
 
 
@@ -171,7 +235,8 @@ def _parse_json(body: bytes) -> dict[str, Any]:
         raise
     except (ValueError, RecursionError) as error:
         raise InputError("The request is not JSON; reload the page.") from error
-    keys = {"client", "number", "shape", "source", "target", "solver", "epsilon", "frames"}
+    keys = {"client", "number", "shape", "densities", "weights", "frames"}
+    keys |= {"solver", "epsilon", "reach", "growth"}
     if not isinstance(data, dict) or set(data) != keys:
         raise InputError(f"The request is not an object with the keys {', '.join(sorted(keys))}.")
     return data
@@ -231,21 +296,57 @@ def _parse_epsilon(value: Any, solver: SolverChoice) -> dict[str, float]:
     return {"epsilon": float(value)}
 
 
-def _decode_drawing(text: Any, shape: tuple[int, ...], side: str) -> np.ndarray:
+def _parse_reach(
+    value: Any, growth: Any = None, solver: SolverChoice | None = None
+) -> dict[str, Any]:
+    """Return the options of a path, or of a barycenter if `solver` is None."""
+    if value is None:
+        if growth is not None:
+            raise InputError(f"growth is {short_repr(growth)} without a reach; give null.")
+        return {}
+    if solver is not None and not solver.has_reach:
+        names = [name for name, choice in list_solvers(1).items() if choice.has_reach]
+        raise SolverError(
+            f"The solver {solver.name!r} has no reach; give null or choose {' or '.join(names)}."
+        )
+    least, _, most = LIMITS.reach
+    if not is_number(value) or not least <= value <= most:
+        raise InputError(
+            f"reach is {short_repr(value)}; give a number from {least:g} to {most:g}, or null."
+        )
+    if solver is None:
+        return {"reach": float(value)}
+    if not isinstance(growth, str) or growth not in LIMITS.growths:
+        raise InputError(f"growth is {short_repr(growth)}; give {' or '.join(LIMITS.growths)}.")
+    return {"reach": float(value), "growth": growth}
+
+
+def _parse_weights(value: Any, count: int) -> tuple[float, ...] | None:
+    """Return the weights of a barycenter; None for two densities, which have a path."""
+    if count == 2:
+        if value is not None:
+            raise InputError("Two densities have a path, which has no weights; give null.")
+        return None
+    if not isinstance(value, list) or not all(map(is_number, value)):
+        raise InputError(f"weights is {short_repr(value)}; give {count} numbers.")
+    return tuple(check_weights(value, count).tolist())
+
+
+def _decode_drawing(text: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Decode the base64 values of a drawing, (*shape), uint16."""
     try:
         content = base64.b64decode(text, validate=True)
     except (TypeError, ValueError) as error:
-        raise DensityError(f"The {side} drawing is not base64; reload the page.") from error
+        raise DensityError(f"The drawing of the {name} is not base64; reload the page.") from error
     needed = 2 * math.prod(shape)
     if len(content) != needed:
         raise DensityError(
-            f"The {side} drawing has {len(content)} bytes and its grid needs {needed}; "
+            f"The drawing of the {name} has {len(content)} bytes and its grid needs {needed}; "
             "send two bytes for each cell."
         )
     values = np.frombuffer(content, "<u2")
     if not values.any():
-        raise DensityError(f"The {side} drawing is empty; draw something first.")
+        raise DensityError(f"The drawing of the {name} is empty; draw something first.")
     return values.reshape(shape)
 
 
@@ -289,11 +390,13 @@ def _check_unpacked_size(file: Path, is_image: bool) -> None:
         with (
             wrap_read_errors(file, "an image"),
             suppress_warnings(),
-            Image.open(file, formats=IMAGE_FORMATS) as image,
+            Image.open(file, formats=FORMATS) as image,
         ):
             width, height = image.size
-        if width * height > LIMITS.max_values:
-            raise FileError(f"{file} has {width}×{height} pixels; open a smaller image.")
+            pages = getattr(image, "n_frames", 1) if image.format == "TIFF" else 1
+        if width * height * pages > LIMITS.max_values:
+            size = f"{width}×{height}{f'×{pages}' if pages > 1 else ''}"
+            raise FileError(f"{file} has {size} pixels; open a smaller image.")
     elif file.suffix == ".npz":
         with wrap_read_errors(file, "an npz archive"), zipfile.ZipFile(file) as archive:
             size = sum(member.file_size for member in archive.infolist())

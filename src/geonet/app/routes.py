@@ -28,36 +28,37 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from geonet._format import format_number
 from geonet.app.gallery import build_gallery
 from geonet.app.jobs import (
-    PathCache,
     RequestError,
-    SolvedPath,
+    ResultCache,
+    Solved,
     SolverThread,
     error_response,
 )
 from geonet.app.requests import (
+    LIMITS,
     SolveRequest,
     check_cells,
+    name_drawings,
     page_settings,
     parse_request,
     read_upload,
 )
-from geonet.errors import GeonetError, SolverError, UnavailableError
+from geonet.barycenters import Barycenter
+from geonet.errors import GeonetError, InputError, SolverError, UnavailableError
 from geonet.paths import Geodesic
 from geonet.plotting.explore import compute_overlays
-from geonet.report import Report
+from geonet.plotting.explore_weights import encode_fields, sample_displacements
 
 BINARY = "application/octet-stream"
-DOWNLOADS = {  # file name and media type by kind
-    "gif": ("geonet-path.gif", "image/gif"),
-    "png": ("geonet-path.png", "image/png"),
-    "npz": ("geonet-path.npz", BINARY),
-    "html": ("geonet-path.html", "text/html; charset=utf-8"),
-    "source": ("geonet-source.npy", BINARY),
-    "target": ("geonet-target.npy", BINARY),
+DOWNLOADS = {  # media type by kind
+    "gif": "image/gif",
+    "png": "image/png",
+    "npz": BINARY,
+    "html": "text/html; charset=utf-8",
 }
 
 
-def create_app(thread: SolverThread, cache: PathCache) -> ASGIApp:
+def create_app(thread: SolverThread, cache: ResultCache) -> ASGIApp:
     """Return the application; it answers requests to this machine by its own page only."""
     # The registry of Windows may say text/plain, and browsers do not run scripts of that type.
     mimetypes.add_type("text/javascript", ".js")
@@ -80,7 +81,7 @@ def create_app(thread: SolverThread, cache: PathCache) -> ASGIApp:
 class Routes:
     """The handlers of all routes; computations run in the solver thread."""
 
-    def __init__(self, thread: SolverThread, cache: PathCache):
+    def __init__(self, thread: SolverThread, cache: ResultCache):
         self._thread, self._cache = thread, cache
         index = files("geonet").joinpath("app/static/index.html").read_text(encoding="utf-8")
         settings = json.dumps(page_settings()).replace("<", "\\u003c")  # cannot end its script
@@ -118,31 +119,35 @@ class Routes:
         )
 
     async def solve(self, http: Request) -> Response:
-        """Return the frames of a path."""
+        """Return the frames of a path, or a barycenter."""
         request = await _read_request(http)
         self._cache.record(request)
         return await self._run(
-            http, lambda: encode_frames(self._cache.solve_latest(request), request.frames)
+            http, lambda: encode_result(self._cache.solve_latest(request), request)
         )
 
     async def get_report(self, http: Request) -> Response:
-        """Return the report on a path."""
+        """Return the report on a path or barycenter."""
         request = await _read_request(http)
-        return await self._run(
-            http, lambda: encode_report(self._cache.solve_latest(request).path.report)
-        )
+        return await self._run(http, lambda: encode_report(self._cache.solve_latest(request)))
 
     async def get_overlays(self, http: Request) -> Response:
         """Return particles and potential of a path."""
         request = await _read_request(http)
-        return await self._run(http, lambda: encode_overlays(self._cache.solve(request).path))
+        return await self._run(http, lambda: encode_overlays(self._cache.solve(request)))
 
     async def download(self, http: Request) -> Response:
-        """Return a file of a path or of a drawing."""
+        """Return a file of a result or of a drawing."""
         kind = http.path_params["kind"]
-        if kind not in DOWNLOADS:
+        counts = range(2, LIMITS.max_densities + 1)
+        if kind not in {*DOWNLOADS, *(name for n in counts for name in name_drawings(n))}:
             raise HTTPException(404)
         request = await _read_request(http)
+        if kind not in (*DOWNLOADS, *request.names):
+            raise InputError(
+                f"There is no drawing {kind} among the {len(request.names)} that were sent; "
+                f"choose one of {', '.join(request.names)}."
+            )
         return await self._run(http, lambda: encode_download(kind, request, self._cache))
 
     async def _run(self, http: Request, work: Callable[[], Response]) -> Response:
@@ -195,40 +200,67 @@ async def _read_body(http: Request, media_type: str, max_mib: int) -> bytes:
     return bytes(body)
 
 
-def encode_frames(solved: SolvedPath, frames: int) -> Response:
-    """Encode a header and the frames as uint8 levels, (frames, *shape); 255 is `highest`."""
-    start = perf_counter()
-    path = solved.path
-    values = path.density(np.linspace(0, 1, frames)).numpy()
+def encode_result(solved: Solved, request: SolveRequest) -> Response:
+    """Encode a header and densities as uint8 levels, (count, *shape); 255 is `highest`.
+
+    They are the frames of a path, or a barycenter and its densities, which are followed by the
+    displacements to them as int8 unless a weight is zero.
+    """
+    start, result = perf_counter(), solved.result
+    header: dict[str, Any] = {}
+    if isinstance(result, Geodesic):
+        values = result.density(np.linspace(0, 1, request.frames)).numpy(request.mass)
+        solver, extra = result.solver, b""
+    else:
+        values = np.stack([one.numpy(request.mass) for one in (result.density, *result.densities)])
+        solver, extra, header["fields"] = "barycenter", *_encode_maps(result)
     highest = float(values.max())
     if not np.isfinite(values).all() or not highest > 0:
-        raise SolverError(f"The solver {path.solver!r} failed on this pair; choose another one.")
-    levels = np.rint(values.clip(0) * (255 / highest)).astype(np.uint8)
-    header = {
-        "shape": path.grid.shape,
-        "count": frames,
+        raise SolverError(f"The solver {solver!r} failed on these drawings; choose another one.")
+    header |= {
+        "shape": result.grid.shape,
+        "count": len(values),
         "highest": highest,
-        "solver": path.solver,
-        "distance": _format_distance(path),
-        "milliseconds": 1000 * (solved.seconds + perf_counter() - start),
+        "solver": solver,
+        "value": _format_value(result),
     }
-    return pack(header, levels)
+    levels = np.rint(values.clip(0) * (255 / highest)).astype(np.uint8)
+    header["milliseconds"] = 1000 * (solved.seconds + perf_counter() - start)
+    return pack(header, levels.tobytes(), extra)
 
 
-def _format_distance(path: Geodesic) -> str | None:
+def _encode_maps(one: Barycenter) -> tuple[bytes, dict[str, Any] | None]:
+    """Return the maps of a barycenter; a density of weight zero needs a solve for its map."""
+    if not all(one.weights):
+        return b"", None
+    return encode_fields(sample_displacements([one], one.grid))
+
+
+def _format_value(result: Geodesic | Barycenter) -> str | None:
+    """Return what was minimised, in words; None for solvers without a distance."""
+    if isinstance(result, Barycenter):
+        label = "Σ w W₂² =" if result.options.reach is None else "Objective"
+        return f"{label} {format_number(result.estimate)}"
     try:
-        return format_number(float(path.distance))
+        distance = float(result.distance)
     except UnavailableError:
         return None
+    if result.is_balanced:
+        return f"W₂ = {format_number(distance)}"
+    return f"Cost {format_number(distance**2 / 2)}"
 
 
-def encode_report(report: Report) -> Response:
+def encode_report(solved: Solved) -> Response:
     """Encode headline, sentences and rows of a report as JSON."""
+    report = solved.result.report
     return JSONResponse(asdict(report.summary()) | {"rows": report.rows()})
 
 
-def encode_overlays(path: Geodesic) -> Response:
+def encode_overlays(solved: Solved) -> Response:
     """Encode particles and potential as float32; the header has their shapes, or null."""
+    path = solved.result
+    if not isinstance(path, Geodesic):
+        raise InputError("A barycenter has no overlays; draw two densities for a path.")
     overlays, missing = compute_overlays(path)
     header = {
         "particles": overlays["particles"].shape if "particles" in overlays else None,
@@ -238,41 +270,46 @@ def encode_overlays(path: Geodesic) -> Response:
             for name in missing
         },
     }
-    return pack(header, *(array.astype("<f4") for array in overlays.values()))
+    return pack(header, *(array.astype("<f4").tobytes() for array in overlays.values()))
 
 
-def pack(header: dict[str, Any], *arrays: np.ndarray) -> Response:
-    """Join the length of the header (uint32), the header padded to 4 bytes, and the arrays."""
+def pack(header: dict[str, Any], *parts: bytes) -> Response:
+    """Join the length of the header (uint32), the header padded to 4 bytes, and numbers."""
     text = json.dumps(header, allow_nan=False).encode()
     text += b" " * (-len(text) % 4)
-    parts = struct.pack("<I", len(text)), text, *(array.tobytes() for array in arrays)
-    return Response(b"".join(parts), media_type=BINARY)
+    return Response(b"".join((struct.pack("<I", len(text)), text, *parts)), media_type=BINARY)
 
 
-def encode_download(kind: str, request: SolveRequest, cache: PathCache) -> Response:
-    """Return a file as an attachment; drawings need no path."""
-    name, media_type = DOWNLOADS[kind]
+def encode_download(kind: str, request: SolveRequest, cache: ResultCache) -> Response:
+    """Return a file as an attachment; drawings need no solve."""
+    noun = "path" if request.weights is None else "barycenter"
+    name = f"geonet-{noun}.{kind}" if kind in DOWNLOADS else f"geonet-{kind}.npy"
     with TemporaryDirectory(prefix="geonet-") as folder:
         file = Path(folder) / name
-        if kind in ("source", "target"):
-            density = request.source if kind == "source" else request.target
-            np.save(file, density.numpy(mass="given").round())  # drawings are integers
+        if kind in request.names:
+            np.save(file, request.densities[request.names.index(kind)].numpy(mass="given"))
         else:
-            _write_path(cache.solve(request).path, file, request.frames)
+            _write_file(cache.solve(request).result, file, request)
         content = file.read_bytes()
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(content, headers=headers, media_type=media_type)
+    return Response(content, headers=headers, media_type=DOWNLOADS.get(kind, BINARY))
 
 
-def _write_path(path: Geodesic, file: Path, frames: int) -> None:
+def _write_file(result: Geodesic | Barycenter, file: Path, request: SolveRequest) -> None:
+    mass = request.mass
     if file.suffix == ".gif":
-        path.animate(file, frames)
+        result.animate(file, request.frames, mass=mass)
     elif file.suffix == ".png":
-        path.plot().savefig(file)
+        result.plot(mass=mass).savefig(file)
+    elif isinstance(result, Barycenter):
+        if file.suffix == ".npz":
+            result.save(file)
+        else:
+            result.explore(file, LIMITS.table, mass=mass)
     elif file.suffix == ".npz":
-        path.save(file, np.linspace(0, 1, frames))
+        result.save(file, np.linspace(0, 1, request.frames), mass=mass)
     else:
-        path.explore(file)
+        result.explore(file, mass=mass)
 
 
 async def _handle_geonet_error(_: Request, error: Exception) -> Response:

@@ -15,7 +15,7 @@ from geonet.errors import InputError
 try:
     import uvicorn
 
-    from geonet.app.jobs import PathCache, SolverThread, warm_up
+    from geonet.app.jobs import ResultCache, SolverThread, warm_up
     from geonet.app.routes import create_app
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
         raise
     raise InputError(
         f"geonet app needs {missing}, which is not installed; "
-        "install it: pip install 'geonet[app]'."
+        "install it: pip install 'geonet-ot[app]'."
     ) from error
 
 
@@ -73,7 +73,7 @@ class Server(uvicorn.Server):
     Attributes:
         address: address of the page.
         has_ended: whether all computations have ended, once the server has stopped.
-        cache: paths that the server keeps.
+        cache: results that the server keeps.
     """
 
     shutdown_timeout = 2  # seconds for running requests and computations
@@ -81,7 +81,7 @@ class Server(uvicorn.Server):
     def __init__(self, listener: socket.socket, announce: Callable[[str], None]):
         host, port = listener.getsockname()
         self.address, self.has_ended = f"http://{host}:{port}", False
-        self.cache, self._thread = PathCache(), SolverThread()
+        self.cache, self._thread = ResultCache(), SolverThread()
         self.submit = self._thread.submit
         self._listener, self._announce = listener, announce
         super().__init__(

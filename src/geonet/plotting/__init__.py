@@ -1,6 +1,7 @@
 """Figures and animations of densities and paths, without pyplot or other global state."""
 
-from geonet.plotting.animation import animate_geodesic
+from geonet.plotting.animation import animate_geodesics
+from geonet.plotting.barycenters import plot_barycenter, plot_barycenters
 from geonet.plotting.figures import (
     plot_density,
     plot_error,
@@ -19,8 +20,10 @@ __all__ = [
     "FAINT",
     "INK",
     "Style",
-    "animate_geodesic",
+    "animate_geodesics",
     "despine",
+    "plot_barycenter",
+    "plot_barycenters",
     "plot_density",
     "plot_error",
     "plot_geodesic",

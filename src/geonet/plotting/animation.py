@@ -1,17 +1,20 @@
-"""Animations of a path that run forwards and backwards: GIF by Pillow, MP4 by ffmpeg."""
+"""Animations of paths that run forwards and backwards: GIF by Pillow, MP4 by ffmpeg."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from math import ceil
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, sqrt
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from tempfile import TemporaryFile
 
 import matplotlib
 import numpy as np
+import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -19,11 +22,13 @@ from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from geonet._files import atomic_write
 from geonet._validation import as_path, check_count, check_flag
+from geonet.colours import ColourImage, carry_colours
 from geonet.errors import FileError
 from geonet.grid import Grid
 from geonet.paths import Geodesic
 from geonet.plotting.panels import (
     PROJECTIONS,
+    plane_grid,
     project,
     to_image_rows,
     to_width_height,
@@ -46,41 +51,175 @@ LEVELS = 64
 STEP, PAUSE = 60, 600  # milliseconds for which a frame is shown, between and at the ends
 
 
-def animate_geodesic(
-    path: Geodesic,
+@dataclass(frozen=True)
+class FrameLimits:
+    """Default sizes of the frames of an animation, in pixels.
+
+    Attributes:
+        least: least longest side; smaller grids are enlarged.
+        most: longest side in a GIF; larger grids are averaged.
+        total: pixels of all frames of a GIF, which has about 0.3 bytes for each.
+        colours: colours of a GIF of pictures in colour.
+    """
+
+    least: int = 256
+    most: int = 512
+    total: int = 16_000_000
+    colours: int = 128
+
+
+LIMITS = FrameLimits()
+
+
+def animate_geodesics(
+    paths: Sequence[Geodesic],
     file: str | Path,
     frames: int = 31,
     grid: Grid | None = None,
     style: Style = DEFAULT_STYLE,
     stamp: bool = True,
+    size: int | None = None,
+    colours: Sequence[ColourImage] | None = None,
 ) -> Path:
-    """Write a path, forwards and backwards, as a GIF that loops or an MP4 that plays once.
+    """Write one or several paths as a GIF that loops or an MP4 that plays once.
+
+    Several paths follow each other: the target of each is the source of the next, and each gets an
+    equal share of the frames. The animation runs forwards and backwards, or only forwards if it
+    ends where it begins. It pauses at the ends of the paths.
 
     Args:
-        path: the path, one pair.
+        paths: single pairs on one grid.
         file: output file, .gif or .mp4 (which needs ffmpeg).
-        frames: number of equally spaced times.
+        frames: number of times, equally spaced on every path.
         grid: grid of the densities, the path's own by default.
-        style: colours and units.
-        stamp: whether each frame is labelled with its time.
+        style: colours and units of densities.
+        stamp: whether each frame is labelled with its time; on path k it runs from k to k + 1.
+        size: longest side of the frames in pixels. By default it is at least 256; in a GIF it is at
+            most 512, or less for many frames, so that the file remains small.
+        colours: pictures whose luminance is transported, one for each end, to show them instead.
     """
     file = as_path(file)
-    suffix = file.suffix.lower()
-    if suffix not in (".gif", ".mp4"):
-        raise FileError(f"{file} is not a .gif or .mp4 file; animations have these two formats.")
-    check_count(frames, 2, "frames")
+    check_animation(file)
+    check_count(frames, len(paths) + 1, "frames")
     check_flag(stamp, "stamp")
-    if suffix == ".mp4":
-        check_ffmpeg(file)  # before anything is computed
-    times, grid = check_drawable(path, np.linspace(0, 1, frames), grid, style)
-    values = style.evaluate(path, times, grid)
-    labels = [f"t = {t:.2f}" if stamp else "" for t in times]
-    pictures = _draw_pictures(values, labels, grid, style, style.mass_note(path))
+    if size is not None:
+        check_count(size, 16, "size")
+    legs = share_frames(frames, len(paths))
+    for path in paths:
+        _, grid = check_drawable(path, 0.0, grid, style)
+    assert grid is not None
+    is_loop = len(paths) > 1 and torch.equal(paths[0].source.tensor, paths[-1].target.tensor)
+    side = choose_side(file, frames, grid, size)
+    labels = [f"t = {k + t:.2f}" for k, times in enumerate(legs) for t in times]
+    labels = labels if stamp else [""] * len(labels)
+    if colours is None:
+        values = [style.evaluate(path, t, grid) for path, t in zip(paths, legs, strict=True)]
+        name = style.label(paths[0])
+        pictures = draw_pictures(np.concatenate(values), labels, grid, style, side, name)
+    else:
+        pictures = _draw_in_colour(paths, legs, colours, grid, side)
+        pictures = _label_in_colour(pictures, labels)
+        if file.suffix.lower() == ".gif":
+            pictures = _share_palette(pictures)
+    stops = np.cumsum([len(times) for times in legs]) - 1
+    return write_animation(pictures, file, [0, *stops.tolist()], is_loop)
+
+
+def write_sheet(
+    paths: Sequence[Geodesic],
+    file: Path,
+    times: Sequence[float],
+    grid: Grid | None = None,
+    style: Style = DEFAULT_STYLE,
+    colours: Sequence[ColourImage] | None = None,
+) -> Path:
+    """Write a PNG with the frames of each path in a row.
+
+    Args:
+        paths: single pairs on one grid.
+        file: output file.
+        times: times of the columns.
+        grid: grid of the densities, the path's own by default.
+        style: colours and units of densities.
+        colours: pictures whose luminance is transported, one for each end, to show them instead.
+    """
+    for path in paths:
+        _, grid = check_drawable(path, list(times), grid, style)
+    assert grid is not None
+    side, legs = (LIMITS.least, LIMITS.most), [list(times)] * len(paths)
+    if colours is None:
+        values = np.concatenate([style.evaluate(path, times, grid) for path in paths])
+        labels = [f"t = {k + t:.2f}" for k in range(len(paths)) for t in times]
+        pictures = draw_pictures(values, labels, grid, style, side, style.label(paths[0]))
+    else:
+        pictures = _draw_in_colour(paths, legs, colours, grid, side)
+    width, height = (length + 4 for length in pictures[0].size)
+    sheet = Image.new("RGB", (width * len(times) - 4, height * len(paths) - 4), "white")
+    for k, picture in enumerate(pictures):
+        row, column = divmod(k, len(times))
+        sheet.paste(picture.convert("RGB"), (column * width, row * height))
     with atomic_write(file) as temporary:
-        if suffix == ".gif":
-            _write_gif(pictures, temporary)
+        sheet.save(temporary, format="PNG")
+    return file
+
+
+def share_frames(frames: int, paths: int) -> list[list[float]]:
+    """Return the times of every path, in [0, 1]; each path but the first omits its start."""
+    ends = [round(k * (frames - 1) / paths) for k in range(paths + 1)]
+    legs = []
+    for first, last in pairwise(ends):
+        times = np.linspace(0, 1, last - first + 1).tolist()
+        legs.append(times if first == 0 else times[1:])
+    return legs
+
+
+def choose_side(file: Path, frames: int, grid: Grid, size: int | None = None) -> tuple[int, int]:
+    """Return the least and the largest longest side of a frame in pixels."""
+    if size is not None:
+        return size, size
+    if file.suffix.lower() != ".gif" or grid.dimension == 1:
+        return LIMITS.least, 2 * max(LIMITS.least, *grid.shape)
+    planes = [plane_grid(grid, axes) for axes in PROJECTIONS] if grid.dimension == 3 else [grid]
+    sizes = [_picture_size(plane, (LIMITS.least, LIMITS.most)) for plane in planes]
+    pixels = sum(width * height for width, height in sizes) * max(1, 2 * frames - 2)
+    most = int(max(map(max, sizes)) * min(1.0, sqrt(LIMITS.total / pixels)))
+    return min(LIMITS.least, most), most
+
+
+def check_animation(file: Path) -> None:
+    """Raise FileError if an animation cannot be written to a file of this name."""
+    if file.suffix.lower() not in (".gif", ".mp4"):
+        raise FileError(f"{file} is not a .gif or .mp4 file; animations have these two formats.")
+    if file.suffix.lower() == ".mp4":
+        check_ffmpeg(file)
+
+
+def write_animation(
+    pictures: list[Image.Image],
+    file: Path,
+    stops: Sequence[int] | None = None,
+    is_loop: bool = False,
+) -> Path:
+    """Write pictures, forwards and backwards, to a .gif or .mp4.
+
+    Args:
+        pictures: the frames.
+        file: output file.
+        stops: indices of the frames at which it pauses; the first and the last by default.
+        is_loop: whether the last frame equals the first, so that it only runs forwards.
+    """
+    last = len(pictures) - 1
+    stops = [0, last] if stops is None else stops
+    order = list(range(last)) if is_loop else [*range(last + 1), *range(last - 1, 0, -1)]
+    with atomic_write(file) as temporary:
+        if file.suffix.lower() == ".gif":
+            durations = [PAUSE if k in stops else STEP for k in order]
+            _write_gif([pictures[k] for k in order], durations, temporary)
         else:
-            _write_mp4(pictures, file, temporary)
+            order.append(last if is_loop else 0)  # it plays once
+            repeats = [PAUSE // STEP if k in stops else 1 for k in order]
+            shown = [pictures[k] for k, n in zip(order, repeats, strict=True) for _ in range(n)]
+            _write_mp4(shown, file, temporary)
     return file
 
 
@@ -90,34 +229,81 @@ def check_ffmpeg(file: Path) -> None:
         raise FileError(f"{file} needs ffmpeg, which is not installed; install it or write a .gif.")
 
 
-def _draw_pictures(
-    values: Frames, labels: Sequence[str], grid: Grid, style: Style, note: str
+def draw_pictures(
+    values: Frames,
+    labels: Sequence[str],
+    grid: Grid,
+    style: Style,
+    side: tuple[int, int],
+    name: str = "density",
 ) -> list[Image.Image]:
     """Draw values (T, *grid.shape) as T pictures with one palette and a label on each.
 
-    The note on the mass belongs to the axis of a curve. Images have no axes: it follows the label.
+    The longest side of a picture lies between the two numbers of `side`. Curves are 528 pixels wide
+    unless both numbers are equal, and have `name` on the axis of their values.
     """
     if grid.dimension == 1:
-        return _draw_curves(values, labels, grid, style, f"density{note}")
+        dpi = side[0] / 4.4 if side[0] == side[1] else 120
+        return _draw_curves(values, labels, grid, style, name, dpi)
     if grid.dimension == 2:
-        levels = _to_levels(values, grid, style)
+        levels = _to_levels(values, grid, style, side)
     else:
         projections = [project(values, grid, axes) for axes in PROJECTIONS]
-        levels = _join_side_by_side([_to_levels(*each, style) for each in projections])
+        longest = max(grid.lengths)
+        levels = _join_side_by_side(
+            [
+                _to_levels(frames, plane, style, _scale_side(side, max(plane.lengths) / longest))
+                for frames, plane in projections
+            ]
+        )
     colours = style.colormap()(np.linspace(0, 1, LEVELS), bytes=True)[:, :3]
     palette = colours.tobytes() + bytes([255] * 3) + bytes(ImageColor.getrgb(INK))
     pictures = [Image.fromarray(frame) for frame in levels]
     for picture, label in zip(pictures, labels, strict=True):
         picture.putpalette(palette)
-        _write_label(picture, label and label + note)
+        _write_label(picture, label, LEVELS, LEVELS + 1)
     return pictures
 
 
+def _draw_in_colour(
+    paths: Sequence[Geodesic],
+    legs: Sequence[list[float]],
+    colours: Sequence[ColourImage],
+    grid: Grid,
+    side: tuple[int, int],
+) -> list[Image.Image]:
+    """Draw the frames of all paths with the colours of the pictures at their ends."""
+    size = _picture_size(grid, side)
+    height, width = size[::-1] if grid.orientation == "image" else size
+    if height < grid.shape[0]:  # compute no more pixels than are shown
+        grid = grid.with_shape([height, width])
+    pictures = []
+    for path, times, ends in zip(paths, legs, pairwise(colours), strict=True):
+        for frame in carry_colours(path, *ends, times, grid):
+            image = Image.fromarray((255 * frame).round().astype(np.uint8))
+            pictures.append(image.resize(size, Image.Resampling.BICUBIC))
+    return pictures
+
+
+def _label_in_colour(pictures: list[Image.Image], labels: Sequence[str]) -> list[Image.Image]:
+    for picture, label in zip(pictures, labels, strict=True):
+        _write_label(picture, label, "white", INK)
+    return pictures
+
+
+def _share_palette(pictures: list[Image.Image]) -> list[Image.Image]:
+    """Return pictures with one palette for all, which is chosen from a few of them."""
+    sample = [np.asarray(picture) for picture in pictures[:: max(1, len(pictures) // 8)]]
+    sample.append(np.asarray(pictures[-1]))
+    palette = _reduce_colours(Image.fromarray(np.concatenate(sample)), LIMITS.colours)
+    return [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
+
+
 def _draw_curves(
-    values: Frames, labels: Sequence[str], grid: Grid, style: Style, name: str
+    values: Frames, labels: Sequence[str], grid: Grid, style: Style, name: str, dpi: float
 ) -> list[Image.Image]:
     """Draw a moving curve, with source and target as outlines; `name` labels the values."""
-    figure = Figure(figsize=(4.4, 2.8), dpi=120, layout="constrained")
+    figure = Figure(figsize=(4.4, 2.8), dpi=dpi, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     axis = figure.subplots()
     x, colour = grid.axes()[0].numpy(), style.colormap()(0.45)
@@ -141,18 +327,20 @@ def _draw_curves(
     return pictures
 
 
-def _reduce_colours(picture: Image.Image) -> Image.Image:
+def _reduce_colours(picture: Image.Image, count: int = LEVELS) -> Image.Image:
     """Return the picture in the palette of all frames (several would flicker), with pure white."""
-    reduced = picture.quantize(LEVELS)
+    reduced = picture.quantize(count)
     colours = np.array(reduced.getpalette(), np.uint8).reshape(-1, 3)
     colours[colours.min(axis=1) > 245] = 255
     reduced.putpalette(colours.tobytes())
     return reduced
 
 
-def _to_levels(values: Frames, grid: Grid, style: Style) -> NDArray[np.uint8]:
-    """Enlarge frames (T, n, m) to levels (T, height, width) of one colour scale, top row first."""
-    size = _picture_size(grid)
+def _to_levels(
+    values: Frames, grid: Grid, style: Style, side: tuple[int, int]
+) -> NDArray[np.uint8]:
+    """Scale frames (T, n, m) to levels (T, height, width) of one colour scale, top row first."""
+    size = _picture_size(grid, side)
     fractions = np.ma.getdata(style.scale(values).norm(values.ravel())).clip(0, 1)
     levels = (LEVELS - 1) * to_image_rows(fractions.reshape(values.shape), grid).astype(np.float32)
     frames = [Image.fromarray(frame).resize(size, Image.Resampling.BICUBIC) for frame in levels]
@@ -161,14 +349,24 @@ def _to_levels(values: Frames, grid: Grid, style: Style) -> NDArray[np.uint8]:
     )
 
 
-def _picture_size(grid: Grid, longest: int = 256) -> tuple[int, int]:
-    """Return width and height in pixels: whole multiples of the cells, at least `longest`."""
+def _scale_side(side: tuple[int, int], factor: float) -> tuple[int, int]:
+    return max(1, round(side[0] * factor)), max(1, round(side[1] * factor))
+
+
+def _picture_size(grid: Grid, side: tuple[int, int]) -> tuple[int, int]:
+    """Return width and height in pixels; the longest lies between the two numbers of `side`.
+
+    They are whole multiples of the cells if these fit.
+    """
+    least, most = side
     if unit_aspect(grid) != 1:  # a very long box is drawn as a square
-        side = max(longest, *grid.shape)
-        return side, side
-    finest = min(grid.spacing)
-    factor = ceil(longest / round(grid.max_side / finest))
-    first, second = (round(length / finest * factor) for length in grid.lengths)
+        longest = min(max(least, *grid.shape), most)
+        return longest, longest
+    cells = round(grid.max_side / min(grid.spacing))
+    longest = ceil(least / cells) * cells
+    longest = longest if least < most else most
+    pixels = min(longest, most) / grid.max_side
+    first, second = (max(1, round(length * pixels)) for length in grid.lengths)
     return to_width_height((first, second), grid)
 
 
@@ -182,39 +380,33 @@ def _join_side_by_side(parts: Sequence[NDArray[np.uint8]], gap: int = 4) -> NDAr
     return np.concatenate(padded, axis=2)
 
 
-def _write_label(picture: Image.Image, label: str) -> None:
+def _write_label(picture: Image.Image, label: str, fill: int | str, edge: int | str) -> None:
     """Write the label into the upper left corner, white with dark edges to suit all colours."""
     font = Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans-Bold.ttf"
     ImageDraw.Draw(picture).text(
         (5, 4),
         label,
-        fill=LEVELS,
+        fill=fill,
         font=ImageFont.truetype(str(font), 12),
         stroke_width=1,
-        stroke_fill=LEVELS + 1,
+        stroke_fill=edge,
     )
 
 
-def _write_gif(pictures: list[Image.Image], file: Path) -> None:
-    loop = pictures + pictures[-2:0:-1]
-    durations = [STEP] * len(loop)
-    durations[0] = durations[len(pictures) - 1] = PAUSE
-    loop[0].save(
-        file, save_all=True, append_images=loop[1:], duration=durations, loop=0, optimize=False
-    )
+def _write_gif(pictures: list[Image.Image], durations: list[int], file: Path) -> None:
+    first, *rest = pictures
+    first.save(file, save_all=True, append_images=rest, duration=durations, loop=0, optimize=False)
 
 
 def _write_mp4(pictures: list[Image.Image], file: Path, temporary: Path) -> None:
-    """Write pictures to `temporary`, repeated for pauses; errors name `file`."""
-    extra = PAUSE // STEP - 1
-    first, last = pictures[:1] * extra, pictures[-1:] * extra
+    """Write pictures to `temporary`; errors name `file`."""
     height, width = _to_even_rgb(pictures[0]).shape[:2]
     command = _ffmpeg_command(width, height, temporary)
     with TemporaryFile() as log:  # a pipe that is not read would fill up and block ffmpeg
         with Popen(command, stdin=PIPE, stdout=DEVNULL, stderr=log) as ffmpeg:
             assert ffmpeg.stdin is not None
             with suppress(BrokenPipeError):  # ffmpeg has stopped; its message is raised below
-                for picture in [*first, *pictures, *last, *pictures[-2::-1], *first]:
+                for picture in pictures:
                     ffmpeg.stdin.write(_to_even_rgb(picture).tobytes())
                 ffmpeg.stdin.close()
         log.seek(0)

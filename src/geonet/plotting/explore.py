@@ -25,10 +25,11 @@ from geonet.density import Density
 from geonet.errors import FileError, UnavailableError
 from geonet.grid import Grid
 from geonet.paths import Geodesic
-from geonet.plotting.panels import project, to_image_rows
+from geonet.plotting.panels import project, to_image_rows, unroll_tracks
 from geonet.plotting.style import DEFAULT_STYLE, Style, check_drawable, format_title, to_numpy
 
 Floats = NDArray[np.float32]
+OVERLAYS = ("particles", "potential")
 
 
 def explore_geodesic(
@@ -48,9 +49,18 @@ def explore_geodesic(
         style: colours and units.
     """
     file = as_path(file)
+    check_page(file)
+    return write_page(render_html(path, frames, grid, style), file)
+
+
+def check_page(file: Path) -> None:
+    """Raise FileError if a page cannot have this name."""
     if file.suffix.lower() not in (".html", ".htm"):
         raise FileError(f"{file} is not an .html file; interactive pages have this format.")
-    text = render_html(path, frames, grid, style)
+
+
+def write_page(text: str, file: Path) -> Path:
+    """Write a page and return its file."""
     with atomic_write(file) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return file
@@ -62,12 +72,18 @@ def render_html(
     """Return the page with its script and data."""
     check_count(frames, 2, "frames")
     times, grid = check_drawable(path, np.linspace(0, 1, frames), grid, style)
-    data = _page_data(path, times, _limit_cells(grid), style)
+    numbers, data = _page_data(path, times, limit_cells(grid), style)
+    return render_page(format_title(path), "standalone.js", numbers, data)
+
+
+def render_page(title: str, script: str, numbers: list[bytes], data: dict[str, Any]) -> str:
+    """Return a page with its script and data; `numbers` are joined and deflated."""
+    packed = to_base64(zlib.compress(b"".join(numbers), 9))
     return Template(_read_viewer_file("standalone.html")).substitute(
-        title=html.escape(format_title(path)),
+        title=html.escape(title),
         style=_read_viewer_file("viewer.css"),
-        script=bundle_script("standalone.js"),
-        data=json.dumps(data).replace("<", "\\u003c"),
+        script=bundle_script(script),
+        data=json.dumps(data | {"numbers": packed}).replace("<", "\\u003c"),
     )
 
 
@@ -103,7 +119,7 @@ def _read_viewer_file(name: str) -> str:
     return (files("geonet.plotting") / "viewer" / name).read_text(encoding="utf-8")
 
 
-def _limit_cells(grid: Grid, max_cells: int = 2**14) -> Grid:
+def limit_cells(grid: Grid, max_cells: int = 2**14) -> Grid:
     """Coarsen a grid until a frame has at most `max_cells` cells, to keep files small."""
     shape = grid.shape
     while np.prod(shape[:2]) > max_cells and max(shape) > 2:
@@ -111,37 +127,43 @@ def _limit_cells(grid: Grid, max_cells: int = 2**14) -> Grid:
     return grid if shape == grid.shape else grid.with_shape(shape)
 
 
-def _page_data(path: Geodesic, times: list[float], grid: Grid, style: Style) -> dict[str, Any]:
+def _page_data(
+    path: Geodesic, times: list[float], grid: Grid, style: Style
+) -> tuple[list[bytes], dict[str, Any]]:
     """Return the data that standalone.js reads.
 
-    `numbers` holds the frames as bytes, then particles and potential as float32, deflated.
+    Returns:
+        The frames as bytes, then particles and potential as float32; and all other data.
     """
     values = style.evaluate(path, times, grid)
     if grid.dimension == 3:
         values, grid = project(values, grid, (0, 1))
     if grid.dimension == 2:
         values = to_image_rows(values, grid)
+    levels, data = encode_levels(values, style)
+    overlays, missing = _image_overlays(path)
+    shapes = {name: overlays[name].shape if name in overlays else None for name in OVERLAYS}
+    report = {**asdict(path.report.summary()), "rows": path.report.rows()}
+    numbers = [levels, *(layer.tobytes() for layer in overlays.values())]
+    return numbers, {**data, **shapes, "missing": missing, **report}
+
+
+def encode_levels(values: Floats, style: Style) -> tuple[bytes, dict[str, Any]]:
+    """Return frames (T, *shape) as bytes of 256 levels, and their shape, scale and colours."""
     scale = style.scale(values)
     fractions = np.ma.getdata(scale.norm(values.ravel())).clip(0, 1)
     lowest, highest = map(float, scale.get_clim())
-    overlays, missing = _image_overlays(path)
-    numbers = np.rint(255 * fractions).astype(np.uint8).tobytes()
-    numbers += b"".join(layer.tobytes() for layer in overlays.values())
-    return {
+    data = {
         "shape": values.shape[1:],
         "count": len(values),
         "scale": {"name": style.norm, "lowest": lowest, "highest": highest},
-        "colours": _to_base64(style.colormap()(range(256), bytes=True)[:, :3].tobytes()),
-        "particles": overlays["particles"].shape if "particles" in overlays else None,
-        "potential": overlays["potential"].shape if "potential" in overlays else None,
-        "missing": missing,
-        "numbers": _to_base64(zlib.compress(numbers, 9)),
-        **asdict(path.report.summary()),
-        "rows": path.report.rows(),
+        "colours": to_base64(style.colormap()(range(256), bytes=True)[:, :3].tobytes()),
     }
+    return np.rint(255 * fractions).astype(np.uint8).tobytes(), data
 
 
-def _to_base64(data: bytes) -> str:
+def to_base64(data: bytes) -> str:
+    """Return bytes as text."""
     return base64.b64encode(data).decode("ascii")
 
 
@@ -165,7 +187,8 @@ def compute_overlays(path: Geodesic) -> tuple[dict[str, Floats], dict[str, str]]
 
     Returns:
         Arrays by name, and an error message for each one that the solver does not provide.
-        "particles": positions at 9 equally spaced times as fractions of the box, (9, 240, d).
+        "particles": positions at 9 equally spaced times as fractions of the box, (9, 240, d);
+        along periodic axes they may lie outside [0, 1].
         "potential": u_t at 5 equally spaced times on a coarse grid, (5, *shape).
     """
     overlays: dict[str, Floats] = {}
@@ -179,8 +202,14 @@ def compute_overlays(path: Geodesic) -> tuple[dict[str, Floats], dict[str, str]]
 
 
 def _trace_particles(path: Geodesic) -> np.ndarray:
+    """Return positions as fractions of the box, (9, 240, d).
+
+    Along periodic axes they continue beyond the box; the viewer takes them modulo one.
+    """
     points = path.trajectories(np.linspace(0, 1, 9), spread_particles(path.source, 240))
-    return (to_numpy(points) - np.array(path.grid.lower)) / np.array(path.grid.lengths)
+    tracks = unroll_tracks(to_numpy(points), path.grid)
+    fractions = (tracks - np.array(path.grid.lower)) / np.array(path.grid.lengths)
+    return np.where(path.grid.periodic, fractions, fractions.clip(0, 1))
 
 
 def _sample_potential(path: Geodesic) -> np.ndarray:

@@ -44,6 +44,7 @@ from geonet.plotting.panels import (
     to_image_rows,
     to_plot_xy,
     unit_aspect,
+    unroll_tracks,
 )
 from geonet.plotting.style import (
     DEFAULT_STYLE,
@@ -389,7 +390,7 @@ def plot_tracks(
     for end, t in zip(ends, (0.0, 1.0), strict=True):
         peak = highest if mass == "given" else float(end.max())
         _draw_tinted(axis, end / peak, grid, TIME_MAP(t))
-    lines = _draw_tracks(axis, to_plot_xy(tracks, grid))
+    lines = _draw_tracks(axis, tracks, grid)
     axis.set(xlim=image_extent(grid)[:2], ylim=image_extent(grid)[2:])
     label_box(axis, grid)
     despine(axis)
@@ -410,13 +411,22 @@ def _draw_tinted(
     axis.set_aspect(unit_aspect(grid))
 
 
-def _draw_tracks(axis: Axes, tracks: NDArray[np.floating]) -> LineCollection:
-    """Draw tracks (K, N, 2) in the colours of time, with a dot at each end."""
-    segments = np.stack([tracks[:-1], tracks[1:]], axis=2)  # (K − 1, N, 2 ends, 2)
-    times = (np.arange(len(segments)) + 0.5) / len(segments)
+def _draw_tracks(axis: Axes, tracks: NDArray[np.floating], grid: Grid) -> LineCollection:
+    """Draw tracks (K, N, 2) in the colours of time, with a dot at each end.
+
+    A segment that crosses the seam of a periodic axis is drawn at both faces; the box clips it.
+    """
+    line = unroll_tracks(tracks, grid)
+    segments = np.stack([line[:-1], line[1:]], axis=2)  # (K − 1, N, 2 ends, 2)
+    times = np.repeat((np.arange(len(segments)) + 0.5) / len(segments), tracks.shape[1])
+    segments = segments.reshape(-1, 2, 2)
+    ends = torch.from_numpy(segments)
+    shifts = (grid.wrap(ends) - ends).numpy()  # from each end into the box, (segments, 2 ends, 2)
+    crosses = (shifts[:, 0] != shifts[:, 1]).any(-1)
+    pieces = [segments + shifts[:, :1], segments[crosses] + shifts[crosses, 1:]]
     lines = LineCollection(
-        list(segments.reshape(-1, 2, 2)),
-        array=np.repeat(times, tracks.shape[1]),
+        list(to_plot_xy(np.concatenate(pieces), grid)),
+        array=np.concatenate([times, times[crosses]]),
         cmap=TIME_MAP,
         norm=Normalize(0, 1),
         linewidth=0.9,
@@ -424,5 +434,12 @@ def _draw_tracks(axis: Axes, tracks: NDArray[np.floating]) -> LineCollection:
     )
     axis.add_collection(lines)
     for points, t in ((tracks[0], 0.0), (tracks[-1], 1.0)):
-        axis.scatter(*points.T, s=14, color=TIME_MAP(t), edgecolor="white", lw=0.5, zorder=3)
+        axis.scatter(
+            *to_plot_xy(points, grid).T,
+            s=14,
+            color=TIME_MAP(t),
+            edgecolor="white",
+            lw=0.5,
+            zorder=3,
+        )
     return lines

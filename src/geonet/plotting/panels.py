@@ -12,6 +12,7 @@ from math import ceil
 from typing import TypeVar
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -156,6 +157,7 @@ def plane_grid(grid: Grid, axes: tuple[int, int]) -> Grid:
         (grid.lower[first], grid.lower[second]),
         (grid.upper[first], grid.upper[second]),
         grid.orientation,
+        (grid.periodic[first], grid.periodic[second]),
     )
 
 
@@ -221,6 +223,17 @@ def to_plot_xy(points: NDArray[np.floating], grid: Grid) -> NDArray[np.floating]
     On images y counts downwards, as their axis does (see `image_extent`).
     """
     return points[..., ::-1] if grid.orientation == "image" else points
+
+
+def unroll_tracks(tracks: NDArray[np.floating], grid: Grid) -> NDArray[np.floating]:
+    """Return tracks (times, N, d) without jumps at the seams of periodic axes.
+
+    Every step goes the shorter way round; positions may then lie outside the box.
+    """
+    if not grid.is_periodic:
+        return tracks
+    steps = grid.shorten(torch.from_numpy(np.diff(tracks, axis=0))).numpy()
+    return np.concatenate([tracks[:1], tracks[0] + steps.cumsum(0)])
 
 
 def to_width_height(pair: Iterable[Side], grid: Grid) -> tuple[Side, Side]:

@@ -5,16 +5,18 @@ import { decodeBase64, encodeBase64, readFloats } from "../../plotting/viewer/by
 const CLIENT = Array.from(crypto.getRandomValues(new Uint8Array(8)), (n) => n.toString(16)).join("-");
 let number = 0; // of the last request
 
-// setup: shape, source, target (Uint16Array), solver, epsilon, frames.
-export function createRequest(setup) {
+// state: see main.js; its densities are Uint16Arrays.
+export function createRequest(state) {
   number += 1;
-  const [source, target] = [setup.source, setup.target].map((v) => encodeBase64(toBytes(v)));
-  return { ...setup, source, target, client: CLIENT, number };
+  const densities = state.densities.map((values) => encodeBase64(toBytes(values)));
+  return { ...state, densities, client: CLIENT, number };
 }
 
+// Returns the header with the buffer and the offset of its numbers.
 export async function solve(request) {
   const { header, buffer, offset } = await unpack(await postJson("/solve", request));
-  return { ...header, levels: new Uint8Array(buffer, offset) };
+  const size = header.shape.reduce((product, n) => product * n, 1);
+  return { ...header, size, buffer, offset };
 }
 
 export async function fetchReport(request) {

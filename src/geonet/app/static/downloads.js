@@ -1,62 +1,57 @@
 // Buttons to download files, and to copy a link or Python code.
 
 import { createButton } from "../../plotting/viewer/view.js";
-import { download } from "./api.js";
+import { createRequest, download } from "./api.js";
 import { encodePermalink } from "./permalink.js";
 import { generatePython } from "./python_code.js";
 
-const FILES = {
-  gif: "Animation (.gif)",
-  png: "Figure (.png)",
-  npz: "Path (.npz)",
-  html: "Web page (.html)",
-  source: "Source (.npy)",
-  target: "Target (.npy)",
-};
-
-// getState: returns the setup, the time and a function that creates a request;
-// showMessage: shows a sentence.
-export function showDownloads(root, getState, showMessage) {
-  for (const [kind, label] of Object.entries(FILES)) {
-    root.append(createButton(label, label, () => saveFile(kind, getState, showMessage)));
+// page: has the setup, titles of the drawings, `state()` and `showMessage(text)`.
+export function showDownloads(root, page) {
+  const { isPath } = page.setup;
+  const files = {
+    gif: "Animation (.gif)",
+    png: "Figure (.png)",
+    npz: `${isPath ? "Path" : "Barycenter"} (.npz)`,
+    html: "Web page (.html)",
+  };
+  for (const title of page.titles) {
+    files[title.toLowerCase().replace(" ", "-")] = `${title} (.npy)`;
   }
-  root.append(
-    createButton("Copy link", "Copy link", () => copyLink(getState, showMessage)),
-    createButton("Copy Python code", "Copy Python code", () => copyCode(getState, showMessage)),
-  );
+  const actions = Object.entries(files).map(([kind, label]) => [label, () => saveFile(kind, label, page)]);
+  actions.push(["Copy link", () => copyLink(page)], ["Copy Python code", () => copyCode(page)]);
+  root.replaceChildren(...actions.map(([label, action]) => createButton(label, label, action)));
 }
 
-async function saveFile(kind, getState, showMessage) {
-  showMessage(`Preparing ${FILES[kind]} …`);
+async function saveFile(kind, label, page) {
+  page.showMessage(`Preparing ${label} …`);
   try {
-    const { blob, name } = await download(kind, getState().createRequest());
+    const { blob, name } = await download(kind, createRequest(page.state()));
     const link = document.createElement("a");
     link.href = URL.createObjectURL(blob);
     link.download = name;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-    showMessage(`Saved ${name}.`);
+    page.showMessage(`Saved ${name}.`);
   } catch (error) {
-    showMessage(error.message);
+    page.showMessage(error.message);
   }
 }
 
-async function copyLink(getState, showMessage) {
-  const { setup, t } = getState();
-  history.replaceState(null, "", await encodePermalink(setup, t));
-  await copyText(location.href, "Link copied.", showMessage);
+async function copyLink(page) {
+  history.replaceState(null, "", await encodePermalink(page.state(), page.view.player.t));
+  await copyText(location.href, "Link copied.", page);
 }
 
-async function copyCode(getState, showMessage) {
-  const { setup, t } = getState();
-  await copyText(await generatePython(setup, t), "Python code copied.", showMessage);
+async function copyCode(page) {
+  const code = await generatePython(page.state(), page.view.player.t);
+  await copyText(code, "Python code copied.", page);
 }
 
-async function copyText(text, message, showMessage) {
+async function copyText(text, message, page) {
   try {
     await navigator.clipboard.writeText(text);
-    showMessage(message);
+    page.showMessage(message);
   } catch {
-    showMessage("The browser blocked copying; allow this page to use the clipboard.");
+    page.showMessage("The browser blocked copying; allow this page to use the clipboard.");
   }
 }

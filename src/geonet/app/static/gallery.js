@@ -6,11 +6,14 @@ import { createButton, createElement } from "../../plotting/viewer/view.js";
 import { FULL } from "./drawing.js";
 
 const SIDE = 96; // pixels of a thumbnail
-const WIDE = "(min-width: 62rem)"; // on smaller screens an open gallery would hide the path
 
-// densities: name, label, group and values; onChoice: called with the chosen one.
-export function showGallery(root, densities, shape, colours, onChoice) {
-  const open = root.querySelector(".gallery")?.open ?? matchMedia(WIDE).matches;
+// On smaller screens open galleries and settings of the brush would hide the result.
+export const isWide = () => matchMedia("(min-width: 62rem)").matches;
+
+// densities: name, label, group and values; onChoice: called with the chosen one;
+// opens: whether a new gallery is open if there is space.
+export function showGallery(root, densities, shape, colours, onChoice, opens) {
+  const open = root.querySelector(".gallery")?.open ?? (opens && isWide());
   const details = createElement("details", { className: "gallery", open });
   details.append(createElement("summary", { textContent: "Examples" }));
   const groups = Map.groupBy(densities, ({ group }) => group);

@@ -5,14 +5,14 @@ import { drawCurve, readInk } from "../../plotting/viewer/line_plot.js";
 import { createButton, createElement } from "../../plotting/viewer/view.js";
 import { paintCurve, paintDab, paintStroke } from "./brush.js";
 import { FULL } from "./drawing.js";
+import { isWide } from "./gallery.js";
 
 const SIDE = 480; // pixels
 
 export class Pad {
-  // root: parent element; title: heading; drawing: see drawing.js; onFile: called with a file.
-  constructor(root, title, drawing, colours, onFile) {
+  // root: parent element; drawing: see drawing.js; onFile: called with a file.
+  constructor(root, drawing, colours, onFile) {
     this.root = root;
-    this.title = title;
     this.drawing = drawing;
     this.colours = colours;
     this.brush = { radius: 0.08, softness: 0.5, erases: false };
@@ -21,15 +21,19 @@ export class Pad {
     this.canvas = createElement("canvas", { tabIndex: 0 });
     this.canvas.dataset.keys = "";
     this.canvas.setAttribute("role", "application");
-    this.canvas.setAttribute(
-      "aria-label",
-      `${title}. Draw with the pointer, or move with the arrow keys and paint with Space.`,
-    );
-    root.append(createElement("h2", { textContent: title }), this.canvas, this.buildTools());
-    root.append(this.buildFileHint(onFile));
+    this.heading = createElement("h2");
+    root.append(this.heading, this.canvas, this.buildTools(), this.buildOptions(onFile));
     this.bindPointer();
     this.bindDrop(onFile);
     this.draw();
+  }
+
+  setTitle(title) {
+    this.heading.textContent = title;
+    this.root.setAttribute("aria-label", title);
+    const hint = "Draw with the pointer, or move with the arrow keys and paint with Space.";
+    this.canvas.setAttribute("aria-label", `${title}. ${hint}`);
+    this.fileInput.setAttribute("aria-label", `${title}: open a file`);
   }
 
   get isCurve() {
@@ -67,10 +71,19 @@ export class Pad {
     const clear = createButton("Clear", "Clear", () => this.drawing.clear());
     const invert = createButton("Invert", "Invert", () => this.drawing.invert());
     bar.append(this.paintButton, this.eraseButton, this.undo, clear, invert);
-    bar.append(this.buildSlider("Size", 0.02, 0.3, "radius"));
-    bar.append(this.buildSlider("Softness", 0, 1, "softness"));
     this.chooseTool(false);
     return bar;
+  }
+
+  buildOptions(onFile) {
+    const details = createElement("details", { className: "brush", open: isWide() });
+    details.append(
+      createElement("summary", { textContent: "Brush and files" }),
+      this.buildSlider("Size", 0.02, 0.3, "radius"),
+      this.buildSlider("Softness", 0, 1, "softness"),
+      this.buildFileHint(onFile),
+    );
+    return details;
   }
 
   buildSlider(text, min, max, name) {
@@ -95,8 +108,8 @@ export class Pad {
     const hint = createElement("p", { className: "hint" });
     hint.append("Drop an image or array here, or ");
     const input = createElement("input", { type: "file", accept: "image/*,.npy,.npz,.csv" });
-    input.setAttribute("aria-label", `${this.title}: open a file`);
     input.hidden = true;
+    this.fileInput = input;
     input.addEventListener("change", () => {
       if (input.files[0]) onFile(input.files[0]);
       input.value = ""; // allows the same file again

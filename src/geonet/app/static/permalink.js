@@ -4,11 +4,15 @@ import { decodeBase64, deflate, encodeBase64, inflate } from "../../plotting/vie
 import { toBytes } from "./api.js";
 import { size } from "./drawing.js";
 
-// setup: shape, source, target, solver, epsilon; t: the time.
-export async function encodePermalink({ shape, source, target, solver, epsilon }, t) {
-  const numbers = new Uint8Array([...toBytes(source), ...toBytes(target)]);
-  const parts = { v: "1", n: shape.join("x"), s: solver, t: t.toFixed(2) };
-  if (epsilon !== null) parts.e = String(epsilon);
+// state: see main.js; t: the time.
+export async function encodePermalink(state, t) {
+  const { shape, densities, weights, solver, epsilon, reach, growth } = state;
+  const numbers = new Uint8Array(densities.flatMap((values) => Array.from(toBytes(values))));
+  const parts = { v: "1", n: shape.join("x") };
+  if (weights) parts.w = weights.join(",");
+  else Object.assign(parts, { s: solver, t: t.toFixed(2) });
+  const options = { e: epsilon, r: reach, g: growth };
+  for (const [key, value] of Object.entries(options)) if (value !== null) parts[key] = String(value);
   parts.d = toUrlSafe(encodeBase64(await deflate(numbers)));
   return `#${new URLSearchParams(parts)}`;
 }
@@ -20,15 +24,20 @@ export async function decodePermalink(fragment) {
   const shape = parts.get("n").split("x").map(Number);
   const bytes = await inflate(decodeBase64(fromUrlSafe(parts.get("d"))));
   const values = new Uint16Array(bytes.buffer);
-  const cells = size(shape);
-  if (values.length !== 2 * cells) return null;
+  const weights = parts.get("w")?.split(",").map(Number) ?? null;
+  const [cells, count] = [size(shape), weights?.length ?? 2];
+  const isWhole = values.length === count * cells && [...shape, ...(weights ?? [])].every(isFinite);
+  if (!isWhole || shape.length > 2 || count < 2 || count > 4) return null;
+  const number = (key) => (parts.has(key) ? Number(parts.get(key)) : null);
   return {
     shape,
-    source: values.slice(0, cells),
-    target: values.slice(cells),
+    drawings: Array.from({ length: count }, (_, k) => values.slice(k * cells, (k + 1) * cells)),
+    weights,
     solver: parts.get("s"),
-    epsilon: parts.has("e") ? Number(parts.get("e")) : null,
-    t: Number(parts.get("t") ?? 0),
+    epsilon: number("e"),
+    reach: number("r"),
+    growth: parts.get("g"),
+    t: number("t") ?? 0,
   };
 }
 

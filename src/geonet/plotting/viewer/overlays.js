@@ -4,6 +4,7 @@ const LINES = 12; // number of contour lines
 const LONGEST = 0.07; // longest arrow as a fraction of the picture's width
 
 // Positions at time t from (times, N, d) at equally spaced times, which straight lines connect.
+// Only periodic axes have positions outside [0, 1]; these are taken modulo one.
 export function interpolateParticles(particles, t) {
   const [count, n, d] = particles.shape;
   const place = t * (count - 1);
@@ -12,7 +13,8 @@ export function interpolateParticles(particles, t) {
   const size = n * d;
   const before = particles.values.subarray(first * size, (first + 1) * size);
   const after = particles.values.subarray((first + 1) * size, (first + 2) * size);
-  const positions = before.map((x, i) => x + fraction * (after[i] - x));
+  const wrap = (x) => (x < 0 || x > 1 ? x - Math.floor(x) : x);
+  const positions = before.map((x, i) => wrap(x + fraction * (after[i] - x)));
   const speeds = before.map((x, i) => (after[i] - x) * (count - 1));
   return { positions, speeds, n, d };
 }

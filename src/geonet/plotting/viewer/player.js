@@ -23,6 +23,15 @@ export class Player {
     this.seek(Math.round(this.t / STEP + direction) * STEP);
   }
 
+  // Space plays, arrow keys step.
+  press(event) {
+    const action = { " ": () => this.toggle(), ArrowLeft: () => this.step(-1) };
+    action.ArrowRight = () => this.step(1);
+    if (!action[event.key]) return;
+    event.preventDefault();
+    action[event.key]();
+  }
+
   toggle() {
     if (this.playing) this.pause();
     else this.play();

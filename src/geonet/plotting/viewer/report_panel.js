@@ -10,7 +10,8 @@ export function showReport(root, { headline, sentences, rows }) {
     row.append(createElement("th", { textContent: label, scope: "row" }));
     row.append(createElement("td", { textContent: text }));
   }
-  const details = createElement("details");
+  const open = root.querySelector("details")?.open ?? false;
+  const details = createElement("details", { open });
   details.append(createElement("summary", { textContent: "Full report" }), table);
   root.replaceChildren(
     createElement("p", { className: "headline", textContent: headline }),

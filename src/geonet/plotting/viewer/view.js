@@ -40,6 +40,12 @@ export class View {
     this.loadLayers();
   }
 
+  // Remove the path, whose ends have changed.
+  clear() {
+    [this.frames, this.layers] = [null, {}];
+    this.draw();
+  }
+
   // Request layers that are switched on and not loaded yet.
   loadLayers() {
     const unloaded = Object.keys(OVERLAYS).filter(
@@ -55,7 +61,13 @@ export class View {
     this.clock.textContent = `t = ${t.toFixed(2)}`;
     this.start.textContent = playing ? "❚❚" : "▶";
     this.start.setAttribute("aria-label", playing ? "Pause" : "Play");
-    if (!this.frames) return;
+    this.root.classList.toggle("empty", !this.frames);
+    if (!this.frames) {
+      const { width, height } = this.canvas;
+      this.canvas.getContext("2d").clearRect(0, 0, width, height);
+      this.blendFigure.hidden = true;
+      return;
+    }
     const showBlend = this.compare.checked;
     if (this.frames.shape.length === 1) this.drawCurvesAt(t, showBlend);
     else this.drawHeatmapAt(t, showBlend);
@@ -168,15 +180,10 @@ function createFigure(canvas, caption) {
   return figure;
 }
 
-// Space plays, arrow keys step, unless the focused element uses these keys.
-export function bindKeys(player) {
+// Pass keys of the page to `target.press`, unless the focused element uses them.
+export function bindKeys(target) {
   document.addEventListener("keydown", (event) => {
     const usesKeys = event.target.closest?.("input, select, textarea, button, summary, [data-keys]");
-    if (usesKeys || event.ctrlKey || event.metaKey || event.altKey) return;
-    const action = { " ": () => player.toggle(), ArrowLeft: () => player.step(-1) };
-    action.ArrowRight = () => player.step(1);
-    if (!action[event.key]) return;
-    event.preventDefault();
-    action[event.key]();
+    if (!usesKeys && !event.ctrlKey && !event.metaKey && !event.altKey) target.press(event);
   });
 }
