@@ -215,12 +215,16 @@ def _solve_1d(source: Density, target: Density, refinement: int = 21) -> Referen
 def _solve_smooth_or_rough(
     source: Density, target: Density, refinement: int = 3, max_cells: int = 1 << 18
 ) -> Reference:
-    """Solve by `monge-ampere` if the map is smooth, otherwise by `midpoint` on finer cells."""
+    """Solve by `monge-ampere` if the map is smooth, otherwise by `midpoint` on finer cells.
+
+    Periodic axes need `midpoint`, too.
+    """
     grid = source.grid
-    with suppress(ConvergenceError, DensityError):
-        tolerance = 1e-3 if grid.dimension == 2 else 5e-3  # 3D grids are coarse
-        path = make_solver("monge-ampere", tolerance=tolerance)(source, target)
-        return _evaluate(path, grid)
+    if not grid.is_periodic:
+        with suppress(ConvergenceError, DensityError):
+            tolerance = 1e-3 if grid.dimension == 2 else 5e-3  # 3D grids are coarse
+            path = make_solver("monge-ampere", tolerance=tolerance)(source, target)
+            return _evaluate(path, grid)
     fine = grid.with_shape([refinement * n for n in grid.shape])
     if fine.size > max_cells:
         fine = grid
@@ -249,6 +253,11 @@ def prescribed_map_geodesic(source: Density, potential: CosineSeries) -> Prescri
     """
     if source.batch_shape or not source.grid.same_box(potential.grid):
         raise InputError("A prescribed map needs one density and a potential on the same box.")
+    if source.grid.is_periodic:
+        raise InputError(
+            "A prescribed map is a cosine series, which needs walls; give a grid without periodic "
+            "axes."
+        )
     if bool((source.tensor <= 0).any()):
         raise InputError(
             "A prescribed map needs a positive source; use source.with_floor(fraction)."

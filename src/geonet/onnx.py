@@ -74,7 +74,8 @@ def export(
     if not isinstance(network, BasisModel):
         raise ExportError(
             f"The model {file.stem!r} is iterative and has no fixed basis, so it cannot be "
-            "exported; choose another model, such as transport-2d."
+            "exported; choose another model, such as transport-2d, or train your own by geonet "
+            "train --pairs FILE --exportable."
         )
     network.freeze()  # one matrix in the file instead of many that are stacked
     folder, name = ensure_dir(folder), str(header.get("name", file.stem))
@@ -117,7 +118,7 @@ def _import_libraries() -> None:
     except ImportError as error:
         raise ExportError(
             "The export needs onnx, onnxscript and onnxruntime, which are not all installed; "
-            "run pip install 'geonet[onnx]'."
+            "run pip install 'geonet-ot[onnx]'."
         ) from error
 
 

@@ -186,7 +186,7 @@ def test_foreign_files_are_not_overwritten(run_failing, listed, tmp_path, name):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text("mine")
     line = run_failing("geodesic", "--pairs", file, "-o", "out")
-    assert f"out/{name} exists and is not from geonet" in line
+    assert f"out/{name} exists and was not written by geonet" in line
     assert (tmp_path / "out" / name).read_text() == "mine"
 
 

@@ -32,7 +32,12 @@ def test_prints_distance_solver_and_summary(run, line_pair, tmp_path):
     file = tmp_path / "[bold]path.npz"
     answer = json.loads(run("geodesic", *line_pair, "--json", "-o", file).out)
     assert answer["distance"] == pytest.approx(float(path.distance))
-    assert answer["grid"] == {"shape": [40], "lower": [0.0], "upper": [1.0]}
+    assert answer["grid"] == {
+        "shape": [40],
+        "lower": [0.0],
+        "upper": [1.0],
+        "periodic": [False],
+    }
     assert answer["report"]["mass_error"] < 1e-9 and answer["output"] == str(file)
 
 
@@ -45,6 +50,76 @@ def test_report_is_a_panel(run, line_pair, tmp_path):
     assert str(path.report.summary()) in text and " written " in out
     for label, _ in path.report.rows():
         assert f" {label} " in out
+
+
+# ---- Unequal masses and periodic axes
+
+
+def read_rows(out):
+    rows = (line.split("   ", 1) for line in out.splitlines())
+    return {label.strip(): text.strip() for label, text in rows}
+
+
+@pytest.mark.parametrize("growth", [None, "wfr"])
+def test_reach(run, image_pair, tmp_path, growth):
+    file, options = tmp_path / "path.npz", {"reach": 0.3}
+    words = ["--reach", 0.3]
+    if growth is not None:
+        words, options = [*words, "--growth", growth], options | {"growth": growth}
+    rows = read_rows(run("geodesic", *image_pair, *words, "-o", file).out)
+    path = geonet.geodesic(*(geonet.read(name) for name in image_pair), **options)
+    report = path.report
+    assert rows["cost"] == f"{report.cost:.4g}" and "W2 distance" not in rows
+    assert float(rows["cost at least"]) <= report.cost_lower_bound
+    assert float(rows["cost at most"]) >= report.cost_upper_bound
+    assert float(rows["transported share"]) == pytest.approx(report.transported_share, rel=1e-3)
+    with np.load(file) as saved:  # frames have their own masses
+        assert saved["density"].mean((1, 2)) == pytest.approx(saved["mass"], rel=1e-6)
+    answer = json.loads(run("geodesic", *image_pair, *words, "--json").out)
+    assert answer["cost"] == pytest.approx(report.cost)
+    assert answer["report"]["cost_upper_bound"] == pytest.approx(report.cost_upper_bound)
+    assert answer["report"]["transported_share"] == pytest.approx(report.transported_share)
+
+
+def test_reach_is_for_solvers_that_have_one(run_failing, line_pair):
+    failing = lambda *words: run_failing("geodesic", *line_pair, *words)  # noqa: E731
+    line = failing("--reach", 0.2, "--solver", "quantile")
+    assert "takes no reach; choose one of auto, midpoint" in line
+    assert "give a length above 0" in failing("--reach", 0)
+    assert "give a length above 0" in failing("--reach", "nan")
+    assert "give 'hellinger' or 'wfr'" in failing("--reach", 1, "--growth", "fast")
+    assert "give --reach LENGTH, too" in failing("--growth", "wfr")
+    assert "are the same" in failing("--reach", 1, "--option", "reach=2")
+
+
+def test_periodic(run, image_pair):
+    def solve(*words):
+        return json.loads(run("geodesic", *words, "--json").out)
+
+    values = [geonet.read(file).numpy() for file in image_pair]
+    for words, flags in {
+        (*image_pair, "--periodic"): [True, True],
+        ("--periodic", *image_pair): [True, True],
+        (*image_pair, "--periodic", "1"): [False, True],
+        ("--periodic", "0,1", *image_pair): [True, True],
+    }.items():
+        answer = solve(*words)
+        assert answer["grid"]["periodic"] == flags
+        grid = geonet.Grid((24, 24), periodic=flags)
+        path = geonet.geodesic(*(geonet.Density(v, grid) for v in values))
+        assert answer["distance"] == pytest.approx(float(path.distance), rel=1e-6)
+
+
+def test_periodic_axes_that_do_not_exist(run_failing, image_pair, line_pair, write):
+    failing = lambda *words: run_failing("geodesic", *words)  # noqa: E731
+    assert "has the axes 0 and 1" in failing(*image_pair, "--periodic", "0,2")
+    assert "has axis 0 only" in failing(*line_pair, "--periodic", "1")
+    assert "--periodic is 'x'" in failing(*line_pair, "--periodic=x")
+    assert "takes no periodic axes" in failing(*image_pair, "--periodic", "--solver", "bures")
+    cloud = write("cloud.csv", "x,y\n0.1,0.2\n0.5,0.6\n")
+    assert "holds points" in failing(cloud, cloud, "--periodic")
+    wide, tall = write("wide.npy", np.ones((8, 4))), write("tall.npy", np.ones((4, 8)))
+    assert "lie on different grids" in failing(wide, tall, "--periodic")
 
 
 # ---- Written files
@@ -107,7 +182,7 @@ def test_bad_files(run_failing, write, image_pair):
         (("--plot", "tracks", "--norm", "log", "-o", "x.png"), "leave --norm out"),
         (("--no-stamp", "-o", "x.png"), "--no-stamp is for animations; give -o FILE.gif"),
         (("--missing", "zero"), "--missing is 'zero'"),
-        (("--invert",), "--invert is for images and"),
+        (("--invert",), "--invert is for images, and"),
         (("--resolution", "100000000", "-o", "x.npz"), "give a smaller --resolution"),
         (("-o", "nowhere/x.png"), "folder nowhere does not exist; create it first"),
         (("-o", 300 * "x" + ".png"), "give another name"),
@@ -122,7 +197,7 @@ def test_bad_options(run_failing, line_pair, tmp_path, monkeypatch, arguments, m
 
 def test_output_is_checked_first(run_failing, monkeypatch, line_pair):
     monkeypatch.setattr("geonet.geodesic", lambda *a, **k: pytest.fail("solved"))
-    monkeypatch.setattr("geonet.cli.job.parse_file", lambda *a, **k: pytest.fail("read"))
+    monkeypatch.setattr("geonet.cli.reading.parse_file", lambda *a, **k: pytest.fail("read"))
     assert "Cannot write x.pdf" in run_failing("geodesic", *line_pair, "-o", "x.pdf")
 
 
@@ -151,9 +226,9 @@ def test_inputs_are_not_overwritten(run_failing, image_pair, monkeypatch):
     before = [file.read_bytes() for file in image_pair]
     monkeypatch.chdir(image_pair[0].parent)
     line = run_failing("geodesic", *image_pair, "-o", image_pair[0].name)
-    assert "is one of the two input files" in line
+    assert "is one of the input files" in line
     folder = image_pair[0].parent
     (folder / "link.png").symlink_to(image_pair[1])
     for other in (f"../{folder.name}/{image_pair[0].name}", "link.png"):
-        assert "is one of the two input files" in run_failing("geodesic", *image_pair, "-o", other)
+        assert "is one of the input files" in run_failing("geodesic", *image_pair, "-o", other)
     assert [file.read_bytes() for file in image_pair] == before

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import geonet
-from geonet.cli import job as module
+from geonet.cli import reading as module
 from geonet.cli.job import Job
 from geonet.io import parse_file
 
@@ -28,14 +28,15 @@ def clouds(write):
 def read_densities(source, target, notices=None, **options):
     """Return the densities that a job reads from two files."""
     job = Job("auto", {}, [], **options)
-    return job.read_densities(*job.open_pair(source, target), [] if notices is None else notices)
+    files = job.open_files([source, target])
+    return job.read_densities(files, [] if notices is None else notices)
 
 
 # ---- Two files on one grid
 
 
 def test_clouds_share_a_box_with_square_cells(clouds):
-    grid = Job("auto", {}, [], resolution=40).cloud_grid(*map(parse_file, clouds))
+    grid = Job("auto", {}, [], resolution=40).cloud_grid([*map(parse_file, clouds)])
     points = np.concatenate([parse_file(file).points()[0] for file in clouds])
     lower, upper = points.min(0), points.max(0)
     assert max(grid.shape) == grid.shape[0] == 40
@@ -79,7 +80,7 @@ def test_different_boxes_and_dimensions(run_failing, write, line_pair):
     assert "lie on different grids" in run_failing("geodesic", *boxes)
     plane = write("plane.npy", np.ones((4, 4)))
     line = run_failing("geodesic", line_pair[0], plane)
-    assert "is 1D and" in line and "is 2D; give two files of one dimension." in line
+    assert "is 1D and" in line and "is 2D; give files of one dimension." in line
 
 
 # ---- Contents of files
@@ -137,12 +138,12 @@ def test_missing_cells(run, run_failing, write, tmp_path):
         source = geonet.load(file).source.numpy(mass="given")
         assert source[:3].max() == pytest.approx(value)
     cloud = write("cloud.csv", "x,y\n0,0\n1,1\n")
-    assert "--nodata is for cells, and" in run_failing("geodesic", cloud, cloud, "--nodata", 0)
+    assert "--nodata marks cells, and" in run_failing("geodesic", cloud, cloud, "--nodata", 0)
 
 
 def test_points_outside(run, run_failing, write):
     line, cells = write("line.csv", "x\n0.5\n7\n"), write("cells.npy", np.ones(10))
-    assert "1 of 2 points lie outside" in run_failing("geodesic", line, cells)
+    assert "1 of 2 points lies outside" in run_failing("geodesic", line, cells)
     assert run("geodesic", line, cells, "--outside", "drop").code == 0
     assert "--outside is 'nan'" in run_failing("geodesic", line, cells, "--outside", "nan")
 
@@ -229,3 +230,19 @@ def test_notices_of_many_pairs(run, write, tmp_path, monkeypatch, few_cells):
         assert code == 0 and out.splitlines()[1].startswith("1 pair coarsened or changed")
     with (tmp_path / "out" / "summary.csv").open(newline="") as stream:
         assert [row["changed"] for row in csv.DictReader(stream)] == [COARSENED, ""]
+
+
+def test_periodic_images_are_not_padded():
+    shapes, notices = ((4, 6), (6, 4)), []
+    for periodic in (False, True):
+        ends = [
+            geonet.Density(
+                np.ones(shape),
+                geonet.Grid(shape, 0, [n / 6 for n in shape], periodic=periodic),
+            )
+            for shape in shapes
+        ]
+        first, second = module._resample_to_finest(ends, notices)
+        assert first.grid.same_box(second.grid) is not periodic
+        assert first.grid.is_periodic is periodic
+    assert len(notices) == 1 and notices[0].startswith("Padded")

@@ -53,7 +53,7 @@ def test_help_does_not_import_torch():
     ("arguments", "message"),
     [
         (("geodesi",), "Did you mean 'geodesic'?"),
-        (("geodesic", "a.npy"), "two files, or --pairs CSV"),
+        (("geodesic", "a.npy"), "two or more files, or --pairs CSV"),
         (("geodesic", "a.npy", "b.npy", "--sover", "x"), "No such option: --sover"),
         (("geodesic", "a.npy", "b.npy", "--resolution", "1"), "--resolution"),
     ],
@@ -98,7 +98,7 @@ def test_closed_pipe_is_one_line():
         process.stdout.close()
         err = process.stderr.read()
     assert process.returncode == 2
-    assert err.startswith("error: The reader of the output closed it") and err.count("\n") == 1
+    assert err.startswith("error: The output was closed before") and err.count("\n") == 1
 
 
 def test_narrow_encoding_does_not_fail(monkeypatch):
@@ -107,3 +107,38 @@ def test_narrow_encoding_does_not_fail(monkeypatch):
         monkeypatch.setattr(sys, "stdout", stream)
         assert main(["solvers"]) == 0
         assert b"monge-ampere" in written.getvalue()
+
+
+EXTRAS = {  # a module, a command that needs it, and the extra
+    "xarray": (("interp", "a.nc", "--every", "1min", "-o", "b.nc"), "xarray"),
+    "pandas": (("interp", "a.nc", "--every", "1min", "-o", "b.nc"), "xarray"),
+    "dask": (("interp", "a.nc", "--every", "1min", "-o", "b.nc"), "xarray"),
+    "zarr": (("interp", "a.nc", "--every", "1min", "-o", "b.zarr"), "xarray"),
+    "netCDF4": (("interp", "a.nc", "--every", "1min", "-o", "b.nc"), "xarray"),
+    "h5py": (("interp", "a.h5", "--every", "1min", "-o", "b.nc"), "xarray"),
+    "distributed": (
+        ("geodesic", "--pairs", "a.csv", "-o", "folder", "--scheduler", "tcp://127.0.0.1:1"),
+        "xarray",
+    ),
+    "starlette": (("app", "--no-browser"), "app"),
+    "uvicorn": (("app", "--no-browser"), "app"),
+    "onnx": (("export", "transport-2d", "-o", "a.onnx"), "onnx"),
+    "onnxscript": (("export", "transport-2d", "-o", "a.onnx"), "onnx"),
+    "onnxruntime": (("export", "transport-2d", "-o", "a.onnx"), "onnx"),
+}
+
+
+@pytest.mark.parametrize("module", EXTRAS)
+def test_commands_name_the_extra_that_they_lack(run_failing, monkeypatch, tmp_path, module):
+    command, extra = EXTRAS[module]
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.nc", "a.h5"):
+        (tmp_path / name).touch()
+    (tmp_path / "a.csv").write_text("source,target\na.png,b.png\n")
+    # The page imports its libraries once, and their submodules can be imported without the parent.
+    for name in [name for name in sys.modules if name.startswith(("geonet.app", f"{module}."))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    message = run_failing(*command)
+    assert module in message and "]'." in message and f"[{extra}" in message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.h5", "a.nc"]

@@ -10,10 +10,11 @@ from contextvars import ContextVar
 from threading import Event, current_thread, main_thread
 
 import numpy as np
+import pytest
 
 from geonet._progress import report_progress
 from geonet.cli import output
-from geonet.cli.output import has_orphans, run_interruptibly
+from geonet.cli.output import has_orphans, name_options, run_interruptibly
 
 SLOW = 120  # seconds that the work would take
 
@@ -28,6 +29,19 @@ def test_work_runs_beside_the_main_thread_with_its_context():
     name.set("set by the caller")
     assert run_interruptibly(work, lambda line: None) == "set by the caller"
     assert not has_orphans()
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("give missing='exclude', or missing=0 to", "give --missing exclude, or --missing 0 to"),
+        ("choose solver='back-and-forth'.", "choose --solver back-and-forth."),
+        ("missing=0.5.", "--missing 0.5."),
+        ("There is no file missing.png.", "There is no file missing.png."),
+    ],
+)
+def test_arguments_are_named_as_options(message, expected):
+    assert name_options(message) == expected
 
 
 def test_progress_is_shown_while_work_runs():
@@ -68,7 +82,20 @@ def test_progress_lines_of_many_pairs(monkeypatch, capsys):
         bar.advance()
         now = 3.0
         bar.show("solving with transport-2d")
-    assert capsys.readouterr().err == "1 of 30 pairs done: solving with transport-2d, 3 s\n"
+    line = "1 of 30 pairs done, about 1 min 27 s left: solving with transport-2d, 3 s\n"
+    assert capsys.readouterr().err == line
+
+
+def test_time_left_does_not_count_items_that_existed(monkeypatch, capsys):
+    now = 0.0
+    monkeypatch.setattr(output, "PROGRESS_DELAY", 2.0)
+    monkeypatch.setattr(output, "monotonic", lambda: now)
+    with output.show_progress("frames", 30) as bar:
+        now = 1.0
+        bar.skip(20)
+        now = 5.0
+        bar.advance(2)
+    assert capsys.readouterr().err == "22 of 30 frames done, about 16 s left, 5 s\n"
 
 
 def test_ctrl_c_ends_a_solve_at_once(tmp_path):

@@ -181,7 +181,8 @@ def test_train_on_own_pairs(run, own, tmp_path):
     assert code == 0
     lines = out.splitlines()
     assert lines[0] == f"training my on {tmp_path / 'my.npz'}, 8 steps"
-    assert lines[1] == "finished at step 8 of 8, in runs/my"
+    assert lines[1].startswith("read 30 pairs of 24 cells") and "27 are for training" in lines[1]
+    assert lines[2] == "finished at step 8 of 8, in runs/my"
     model = "runs/my/model.safetensors"
     assert "1 pair that training did not use, L1 in %, compared with quantile (1)" in out
     assert out.endswith("report: runs/my/report.json\n")
@@ -212,6 +213,28 @@ def test_own_pairs_with_empty_cells_get_a_floor(run, own, tmp_path):
     torch.testing.assert_close(path.source.tensor, ends[0].with_floor(0.05).tensor)
     plain = geonet.geodesic(*ends, solver=model, floor=0.0)
     assert torch.equal(plain.source.tensor, ends[0].tensor) and "floor" not in plain.info
+
+
+def test_2d_models_say_before_training_whether_they_can_be_exported(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("my.npz", values=np.random.default_rng(0).random((6, 8, 12)))
+    out = run("train", "--pairs", "my.npz", "--steps", 1, "--time-limit", "0s").out
+    lines = out.splitlines()
+    assert "6 densities of 8×12 cells" in lines[1] and "centred in 12×12 cells" in lines[2]
+    assert "cannot be exported to ONNX; add --exportable" in lines[3]
+    arguments = ("train", "--pairs", "my.npz", "--name", "onnx", "--exportable", "--steps", 1)
+    out = run(*arguments).out
+    assert "cannot be exported" not in out and "finished at step 1 of 1" in out
+    assert run("export", "runs/onnx/model.safetensors", "-o", "models").code == 0
+    assert (tmp_path / "models/onnx-branch.onnx").exists()
+
+
+def test_plot(run, config, tmp_path):
+    out = run("train", config, "--plot").out
+    file = tmp_path / "runs/tiny/training.png"
+    assert f"plot: {file.relative_to(tmp_path)}" in out and file.read_bytes()[1:4] == b"PNG"
+    file.unlink()
+    assert run("train", config, "--resume", "--plot").code == 0 and file.exists()
 
 
 # ---- signals
@@ -327,7 +350,7 @@ def _wait_for(*files) -> None:
         (("nowhere.toml",), "There is no file nowhere.toml"),
         (("bad.toml",), "Cannot read bad.toml as TOML"),
         (("tiny.toml", "--pairs", "my.npz"), "either a TOML config or --pairs"),
-        (("tiny.toml", "--steps", "3"), "--name, --steps and --floor need --pairs"),
+        (("tiny.toml", "--steps", "3"), "--name, --steps, --floor and --exportable need --pairs"),
         (("--pairs", "my.npz", "--floor", "1"), "floor is 1; give a share in [0, 1)"),
         (("tiny.toml", "--stop-at", "0"), "--stop-at"),
         (("tiny.toml", "--time-limit", "-1"), "--time-limit"),

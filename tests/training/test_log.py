@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -13,12 +14,13 @@ import torch
 from rich.console import Console
 
 import geonet
+from geonet.errors import FileError
 from geonet.evaluation import reference_frames
 from geonet.metrics import l1_tensor
 from geonet.paths import QUARTERS
 from geonet.solvers.neural.model import load_model, save_model
 from geonet.training import log as module
-from geonet.training.log import Display, RunLog, Validation, read_log
+from geonet.training.log import Display, RunLog, Validation, plot_log, read_log
 from geonet.training.loop import Processes, Run, train
 
 TERMS = {"continuity": 1.0, "hamilton_jacobi": 0.5, "source": 0.25, "target": 0.25}
@@ -74,29 +76,48 @@ def test_without_a_terminal_errors_are_lines_on_standard_error(tmp_path, capsys)
     assert read_log(tmp_path / "log.jsonl")[-1]["linear_halfway"] == 33.04
 
 
-def test_without_a_terminal_a_line_appears_every_ten_seconds(monkeypatch, capsys):
-    """A status line when an activity begins, then at most one in ten seconds; also for steps."""
-    now = 100.0
-    monkeypatch.setattr(module, "monotonic", lambda: now)
-    with Display(10) as display, Display(10, visible=False) as quiet:
-        display.status("reading data")
-        for k in range(1, 26):
-            for each in (display, quiet):
-                each.status("validating", f"exact path {k}/25")
-            now += 1
+def test_without_a_terminal_lines_appear_also_during_a_long_computation(capsys):
+    """A line when an activity begins, then one in every interval, whatever the main thread does."""
+
+    def wait_for(text: str) -> str:
+        err, until = "", time.monotonic() + 60
+        while text not in err:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+            err += capsys.readouterr().err
+        return err
+
+    with Display(10, line_every=0.05) as display, Display(10, visible=False, line_every=0.05):
+        display.status("validating", "exact path 1/25")
+        display.status("validating", "exact path 2/25")
+        lines = wait_for("2/25, ").splitlines()
+        assert lines[0] == "validating: exact path 1/25"
+        assert re.fullmatch(r"validating: exact path 2/25, [\d.]+ m?s", lines[1])
         display.describe("loss 1")
-        for step in range(1, 5):
-            now += 6
-            for each in (display, quiet):
-                each.set_step(step)
-    assert capsys.readouterr().err.splitlines() == [
-        "reading data",
-        "validating: exact path 1/25",
-        "validating: exact path 12/25",
-        "validating: exact path 23/25",
-        "step 2/10, 37 s  loss 1",
-        "step 4/10, 49 s  loss 1",
-    ]
+        display.set_step(2)
+        assert re.search(r"^step 2/10, [\d.]+ m?s  loss 1$", wait_for("loss 1\n"), re.MULTILINE)
+    assert not display._ticker.is_alive()
+    capsys.readouterr()
+    with Display(10) as display:  # ten seconds have not passed
+        for k in range(5):
+            display.status("validating", f"exact path {k}/25")
+    assert capsys.readouterr().err == "validating: exact path 0/25\n"
+
+
+def test_plot(tiny, tmp_path):
+    train(tiny(log_every=2), tmp_path)
+    left, right = plot_log(tmp_path / "log.jsonl").axes
+    drawn = {line.get_label(): line for line in left.lines}
+    assert set(drawn) == {"loss", *TERMS}
+    assert drawn["loss"].get_xdata().tolist() == [2, 4, 6, 8, 10, 12]
+    assert left.get_yscale() == "log"
+    labels = [line.get_label() for line in right.lines]
+    assert labels == [*(f"t = {t:g}" for t in QUARTERS), "linear mixture, t = 0.5"]
+    with pytest.raises(FileError, match="There is no file"):
+        plot_log(tmp_path / "none.jsonl")
+    (tmp_path / "empty.jsonl").write_text('{"step": 1}\n')
+    with pytest.raises(FileError, match="no losses yet"):
+        plot_log(tmp_path / "empty.jsonl")
 
 
 def test_on_a_terminal_the_bar_shows_status_loss_and_errors(monkeypatch, tmp_path):

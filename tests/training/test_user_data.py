@@ -6,9 +6,10 @@ import torch
 
 from geonet import Density, Grid
 from geonet.errors import ConfigError, FileError
+from geonet.solvers.neural.cascade import _to_square
 from geonet.solvers.neural.deeponet import BasisCache
 from geonet.solvers.neural.geonet import GeONetSettings
-from geonet.solvers.neural.model import Branch, Trunk, build_model
+from geonet.solvers.neural.model import BasisModel, Branch, Trunk, build_model, model_class
 from geonet.training import make_config
 from geonet.training.problems import sensor_points
 from geonet.training.user_data import DensityDataset, read_dataset
@@ -63,7 +64,7 @@ def record(tmp_path, generator):
     [
         ((4, 9), -1.0, 4.0),
         ((3, 5, 6), [0.0, 1.0], [2.0, 3.0]),
-        ((3, 4, 4, 3), None, None),
+        ((3, 4, 4, 4), None, None),
     ],
 )
 def test_pairs_take_their_values_at_the_cells(shape, lower, upper, record):
@@ -160,6 +161,55 @@ def test_default_settings_follow_dimension_size_and_empty_cells(record, tmp_path
         make_config(tmp_path / "images.npz", floor=0.1)
 
 
+def test_2d_models_that_can_be_exported(tmp_path):
+    np.savez(tmp_path / "images.npz", values=np.eye(20) + np.zeros((8, 1, 1)))
+    config = make_config(tmp_path / "images.npz", exportable=True)
+    assert (config.model.kind, config.start, config.problem.floor) == ("transport", None, 0.05)
+    assert issubclass(model_class(config.model.kind), BasisModel)
+    assert not issubclass(model_class(make_config(tmp_path / "images.npz").model.kind), BasisModel)
+
+
+# ---- contents
+
+
+def test_contents_are_described(record, tmp_path):
+    file, _ = record((20, 8))
+    (line,) = read_dataset(file).describe()
+    assert line.startswith("read 20 pairs of 8 cells, 0 % of them empty, on the box [0, 1]")
+    assert line.endswith("18 are for training, 2 are held out")
+    values = np.ones((8, 4, 4))
+    values[:, 0] = 0
+    np.savez(tmp_path / "images.npz", values=values, lower=0, upper=2)
+    (line,) = read_dataset(tmp_path / "images.npz").describe()
+    assert line.startswith("read 8 densities of 4×4 cells, 25 % of them empty, on the box [0, 2]²")
+
+
+def test_arrays_that_are_not_square_are_padded(tmp_path):
+    file, values = tmp_path / "images.npz", np.arange(1.0, 8 * 3 * 6 + 1).reshape(8, 3, 6)
+    np.savez(file, values=values)
+    dataset = read_dataset(file)
+    assert dataset.box == Grid((6, 6)) and dataset.unpadded == (3, 6)
+    padded = dataset.pairs(1)[0].values[0]
+    assert not padded[0].any() and not padded[4:].any() and padded[1:4].all()
+    lines = dataset.describe()
+    assert "8 densities of 3×6 cells" in lines[0]
+    assert lines[1].startswith("3×6 cells are centred in 6×6 cells")
+    # A box in the file says how wide the cells are.
+    np.savez(file, values=values, lower=0.0, upper=1.0)
+    stretched = read_dataset(file)
+    assert stretched.box == Grid((3, 6)) and stretched.unpadded is None
+
+
+def test_training_and_inference_pad_alike(tmp_path):
+    """A network sees the same square for a padded array and for the density it stands for."""
+    file, values = tmp_path / "images.npz", 1 + np.arange(8.0 * 16 * 32).reshape(8, 16, 32)
+    np.savez(file, values=values)
+    dataset = read_dataset(file)
+    own = Density(values[0], Grid((16, 32), 0, [0.5, 1]))
+    seen = _to_square(dataset.values[:1].double(), dataset.box, 32)
+    torch.testing.assert_close(seen, _to_square(own.tensor[None], own.grid, 32))
+
+
 # ---- rejected files
 
 
@@ -173,7 +223,7 @@ def test_default_settings_follow_dimension_size_and_empty_cells(record, tmp_path
         ({"lower": 2.0}, "empty"),
         ({"upper": np.ones(3)}, "upper has 3 entries"),
         ({"upper": "wide"}, ""),
-        ({"source": np.ones((2, 8)), "target": np.ones((2, 8))}, "holds 2 pairs"),
+        ({"source": np.ones((2, 8)), "target": np.ones((2, 8))}, "too few pairs, 2"),
     ],
 )
 def test_wrong_arrays_are_rejected(changes, message, record):
@@ -189,7 +239,7 @@ def test_unequal_sides_few_densities_and_unreadable_files_are_rejected(record, t
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 and no more")
     for name, message in (
         (file, r"has sides \(1.0, 2.0\); pad"),
-        (tmp_path / "few.npz", "holds 3 densities"),
+        (tmp_path / "few.npz", "too few densities, 3"),
         (tmp_path / "none.npz", "There is no file"),
         (tmp_path / "single.npy", "Cannot read .* as an npz of densities"),
         (tmp_path / "broken.npz", "Cannot read .* as an npz of densities"),

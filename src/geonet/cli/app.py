@@ -14,11 +14,11 @@ def app(
         int | None,
         typer.Option(min=1, max=65535, help="Port of the server. Default: 8765 or a free one."),
     ] = None,
-    browser: Annotated[
-        bool, typer.Option(" /--no-browser", help="Do not open the page in the browser.")
-    ] = True,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Do not open the page in the browser.")
+    ] = False,
 ) -> None:
-    """Draw two densities in the browser and see the path between them.
+    """Draw densities in the browser: two for a path, three or four for their barycenter.
 
     The page is available on this machine only. Ctrl-C stops the server.
     Example: geonet app --port 8080
@@ -28,7 +28,7 @@ def app(
     with show_status("starting"):  # importing torch takes seconds
         from geonet.app.server import serve
 
-    if not serve(port, browser):
+    if not serve(port, not no_browser):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)  # a normal exit would free memory that the solver thread uses

@@ -17,7 +17,14 @@ from geonet._files import atomic_write, ensure_dir, wrap_read_errors
 from geonet._threads import one_thread
 from geonet.api import load
 from geonet.cli.job import Job, Rendering, SolvedPair
-from geonet.cli.output import Bar, InterruptedWorkError, Show, format_count, run_interruptibly
+from geonet.cli.output import (
+    Bar,
+    InterruptedWorkError,
+    Show,
+    format_count,
+    name_options,
+    run_interruptibly,
+)
 from geonet.errors import FileError, GeonetError
 
 if TYPE_CHECKING:
@@ -32,6 +39,10 @@ COLUMNS: tuple[str, ...] = (
     "distance",
     "distance_lower_bound",
     "distance_upper_bound",
+    "cost",
+    "cost_lower_bound",
+    "cost_upper_bound",
+    "transported_share",
     "error_estimate",
     "in_distribution",
     "mass_error",
@@ -178,7 +189,7 @@ class BatchJob:
         saved, picture = (self.folder / f"{pair.name}{suffix}" for suffix in (".npz", ".png"))
         if not _is_drawn(saved, picture, rendering):
             path = load(saved)
-            SolvedPair(path, self.job.output_grid(path)).write(picture, rendering)
+            SolvedPair(path, self.job.output_grid(path.grid)).write(picture, rendering)
 
     def is_done(self, pair: ListedPair, rows: dict[str, Row]) -> bool:
         """Return whether there is a saved path of these two files that is newer than both."""
@@ -202,7 +213,8 @@ def _catch(work: Callable[[], Any], pair: ListedPair) -> Any:
     try:
         return work()
     except (GeonetError, MemoryError, RuntimeError) as error:  # RuntimeError: torch's memory
-        return Failure(pair, " ".join(str(error).split()) or "There is not enough memory.")
+        cause = " ".join(name_options(str(error)).split())
+        return Failure(pair, cause or "There is not enough memory.")
 
 
 def _is_drawn(saved: Path, picture: Path, rendering: Rendering) -> bool:
@@ -296,7 +308,7 @@ def _open_folder(batch: BatchJob, pairs: list[ListedPair]) -> dict[str, Row]:
         for name in (SUMMARY, *(pair.file for pair in pairs)):
             if (folder / name).exists():
                 raise FileError(
-                    f"{folder / name} exists and is not from geonet; give another folder."
+                    f"{folder / name} exists and was not written by geonet; give another folder."
                 )
         with atomic_write(file) as temporary:
             temporary.write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")

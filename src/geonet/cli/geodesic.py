@@ -1,22 +1,42 @@
-"""`geonet geodesic A B`: the path between two files, or between the files of many pairs."""
+"""`geonet geodesic A B …`: the path between files in order, or between the files of many pairs."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from geonet._format import format_seconds
+from geonet._format import format_number, format_seconds
 from geonet.cli.output import (
+    BlurOption,
+    ColumnsOption,
+    GridOption,
+    GrowthOption,
+    InvertFileOption,
+    InvertOption,
     JsonOption,
     MissingOption,
+    NodataOption,
+    NormOption,
+    OutsideOption,
+    PeriodicOption,
+    PointsOption,
+    ReachOption,
+    ResolutionOption,
     SolverOption,
     SolverOptions,
+    check_inverted,
+    check_output_file,
     connect_dask,
+    describe_file,
     format_count,
+    parse_columns,
+    parse_files,
     parse_missing,
-    parse_options,
+    parse_periodic,
+    parse_solver_options,
     print_json,
     print_report,
     print_table,
@@ -24,92 +44,64 @@ from geonet.cli.output import (
     show_progress,
     show_status,
 )
-from geonet.errors import FileError, InputError
+from geonet.errors import InputError
 
 if TYPE_CHECKING:
-    from geonet.cli.job import Job, Rendering, SolvedPair
+    from geonet.cli.job import Job, Rendering, SolvedPair, SolvedSequence
 
 # Formats of the output, with the number of times unless --times is given.
 FORMATS = {".png": 5, ".npz": 11, ".gif": 31, ".mp4": 61, ".html": 33}
 
 
 def geodesic(
-    source: Annotated[
-        Path | None,
-        typer.Argument(metavar="SOURCE", help="Image, .npy, .npz or .csv: start of the path."),
-    ] = None,
-    target: Annotated[
-        Path | None, typer.Argument(metavar="TARGET", help="End of the path.")
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="SOURCE TARGET …",
+            help="Images, TIFF stacks, .npy, .npz or .csv: start and end of the path. More files "
+            "make one path from each to the next.",
+        ),
     ] = None,
     pairs: Annotated[
         Path | None,
         typer.Option(
             metavar="CSV",
-            help="Many pairs instead: a csv with columns source,target; -o is then a folder for an "
-            ".npz of each pair and summary.csv. A second run computes missing pairs only.",
+            help="Many pairs instead: a csv with the columns source,target. -o is then a folder "
+            "for an .npz of each pair and summary.csv; the same command resumes.",
         ),
     ] = None,
     solver: SolverOption = "auto",
     option: SolverOptions = None,
+    reach: ReachOption = None,
+    growth: GrowthOption = None,
     times: Annotated[
         str | None,
         typer.Option(
             metavar="N|T,T,…",
-            help="A count or a list of times; by default 5 in a png, 11 in an npz, 31 in a gif, "
-            "61 in an mp4; animations run forwards and back.",
+            help="A count or a list of times; by default 5 in a png, 11 in an npz, and in an "
+            "animation, which runs forwards and back, 31 (.gif) or 61 (.mp4). With more than two "
+            "files an animation shares its times out evenly, by default 16 or 31 for each pair.",
         ),
     ] = None,
-    resolution: Annotated[
-        int | None,
-        typer.Option(
-            min=2,
-            metavar="CELLS",
-            help="Cells along the longest side of the output; finer files are resampled first, by "
-            "default to 1024, in 3D to 128.",
-        ),
-    ] = None,
-    invert: Annotated[
-        bool,
-        typer.Option("--invert", help="For images: dark pixels hold the mass, not bright ones."),
-    ] = False,
-    points: Annotated[
-        bool,
-        typer.Option(
-            "--points",
-            help="Tables without header hold points: a row for each, a column for each coordinate.",
-        ),
-    ] = False,
-    grid: Annotated[
-        bool, typer.Option("--grid", help="Tables without header hold values on a grid.")
-    ] = False,
+    resolution: ResolutionOption = None,
+    invert: InvertOption = False,
+    invert_file: InvertFileOption = None,
+    columns: ColumnsOption = None,
+    points: PointsOption = False,
+    grid: GridOption = False,
+    periodic: PeriodicOption = None,
     missing: MissingOption = "raise",
-    nodata: Annotated[
-        float | None,
-        typer.Option(
-            metavar="VALUE", help="The value that marks missing cells, beside NaN, such as 255."
-        ),
-    ] = None,
-    outside: Annotated[
-        str,
-        typer.Option(
-            metavar="raise|drop",
-            help="Points outside the other file's box: raise an error or drop.",
-        ),
-    ] = "raise",
+    nodata: NodataOption = None,
+    outside: OutsideOption = "raise",
     mass: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="one|given",
-            help="Mass of the densities that are written or drawn: one, or given, in the units of "
-            "the files, which --vmin and --vmax then have too.",
+            help="Mass of the written or drawn densities: one, or given in the units of the files, "
+            "which then apply to --vmin and --vmax, too. Default: one; with --reach: given.",
         ),
-    ] = "one",
-    blur: Annotated[
-        float,
-        typer.Option(
-            min=0.0, metavar="CELLS", help="Blur both densities first: for counts and noise."
-        ),
-    ] = 0.0,
+    ] = None,
+    blur: BlurOption = 0.0,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -128,23 +120,32 @@ def geodesic(
         ),
     ] = None,
     cmap: Annotated[
-        str | None, typer.Option(metavar="CMAP", help="A colour map of matplotlib.")
+        str | None,
+        typer.Option(
+            metavar="CMAP",
+            help="A colour map of matplotlib, also for pictures in colour, which otherwise keep "
+            "their colours.",
+        ),
     ] = None,
-    norm: Annotated[
-        str | None, typer.Option(metavar="NORM", help="Scale of colours: linear, sqrt or log.")
-    ] = None,
+    norm: NormOption = None,
     vmin: Annotated[
         float | None, typer.Option(metavar="VALUE", help="Value of the first colour.")
     ] = None,
     vmax: Annotated[
         float | None, typer.Option(metavar="VALUE", help="Value of the last colour.")
     ] = None,
-    stamp: Annotated[
-        bool,
+    no_stamp: Annotated[
+        bool, typer.Option("--no-stamp", help="Animations: omit the times on the frames.")
+    ] = False,
+    size: Annotated[
+        int | None,
         typer.Option(
-            " /--no-stamp", show_default=False, help="Animations: omit the times on the frames."
+            min=16,
+            metavar="PIXELS",
+            help="Animations: longest side of the frames; by default 256 or more, in a gif at most "
+            "512, or less if there are many frames.",
         ),
-    ] = True,
+    ] = None,
     scheduler: Annotated[
         str | None,
         typer.Option(
@@ -162,19 +163,21 @@ def geodesic(
 
     For example: geonet geodesic a.png b.png -o morph.gif --report
 
+    A sequence: geonet geodesic a.png b.png c.png a.png -o morph.gif
+
     Many pairs: geonet geodesic --pairs pairs.csv -o results
     """
     colours = {"cmap": cmap, "norm": norm, "vmin": vmin, "vmax": vmax}
     colours = {name: value for name, value in colours.items() if value is not None}
     check_options(
-        source=source,
-        target=target,
+        files=files or [],
         pairs=pairs,
         output=output,
         plot=plot,
         times=times,
         colours=colours,
-        stamp=stamp,
+        no_stamp=no_stamp,
+        size=size,
         mass=mass,
         outside=outside,
         points=points,
@@ -183,7 +186,9 @@ def geodesic(
         report=report,
     )
     suffix = ".npz" if pairs else "" if output is None else output.suffix.lower()
-    options, moments = parse_options(option or []), parse_times(times, suffix)
+    moments = parse_times(times, suffix, max(1, len(files or []) - 1))
+    options = parse_solver_options(option, reach, growth)
+    axes, mass = parse_periodic(periodic), mass or ("one" if reach is None else "given")
     filling: Any = parse_missing(missing)
     with show_status("starting"):  # importing torch takes seconds
         from geonet.cli.job import Job, Rendering
@@ -194,7 +199,10 @@ def geodesic(
         times=moments,
         resolution=resolution,
         invert=invert,
+        invert_files=parse_files(invert_file),
+        columns=parse_columns(columns),
         kind="points" if points else "values" if grid else None,
+        periodic=axes,
         missing=filling,
         nodata=nodata,
         outside=outside,  # pyright: ignore[reportArgumentType]
@@ -208,17 +216,19 @@ def geodesic(
         if plot is not None:
             pictures = Rendering(parse_times(times, ".png"), plot, style=style)
         return _solve_many(pairs, output, job, pictures, scheduler, as_json)
-    assert source is not None and target is not None
-    rendering = Rendering(moments, plot, stamp, style)
+    assert files is not None
+    check_inverted(job.invert_files, files)
+    rendering = Rendering(moments, plot, not no_stamp, size, style)
+    has_colours = suffix in (".png", ".gif", ".mp4") and rendering.is_default
     with show_status("solving") as show:
-        solved = run_interruptibly(lambda: job.solve(source, target), show)
+        solved = run_interruptibly(lambda: job.solve_sequence(files, has_colours), show)
     if output is not None:
         with show_status(f"writing {output}"):
             solved.write(output, rendering)
     if as_json:
         _print_json(solved, output)
     else:
-        _print(solved, output, report)
+        _print(solved, files, output, report)
     return 0
 
 
@@ -227,15 +237,15 @@ def geodesic(
 
 def check_options(
     *,
-    source: Path | None,
-    target: Path | None,
+    files: list[Path],
     pairs: Path | None,
     output: Path | None,
     plot: str | None,
     times: str | None,
     colours: dict[str, Any],
-    stamp: bool,
-    mass: str,
+    no_stamp: bool,
+    size: int | None,
+    mass: str | None,
     outside: str,
     points: bool,
     grid: bool,
@@ -244,15 +254,12 @@ def check_options(
 ) -> None:
     """Raise InputError if options do not fit together or the output cannot be written."""
     suffix = "" if output is None else output.suffix.lower()
-    many, kinds = pairs is not None, ("frames", "velocity", "slices", "history", "tracks")
-    picture = suffix if not many else ".png" if plot else ""  # suffix of the drawn file
-    colour = next(iter(colours), "")
-    no_file = "applies to the output, and there is none; add -o FILE."
+    many = pairs is not None
     rules = [
         (points and grid, "--points and --grid exclude each other; give one of them."),
-        (mass not in ("one", "given"), f"--mass is {mass!r}; give one or given."),
+        (mass not in (None, "one", "given"), f"--mass is {mass!r}; give one or given."),
         (outside not in ("raise", "drop"), f"--outside is {outside!r}; give raise or drop."),
-        (many and source is not None, "--pairs replaces the two files; leave one of them out."),
+        (many and bool(files), "--pairs replaces the files; leave one of them out."),
         (many and report, "--report is for one pair; summary.csv has the reports of --pairs."),
         (
             many and (output is None or suffix in FORMATS),
@@ -263,9 +270,36 @@ def check_options(
             "--scheduler is for many pairs; give --pairs CSV, or leave it out.",
         ),
         (
-            not many and target is None,
-            "A geodesic has two ends; give two files, or --pairs CSV.",
+            not many and len(files) < 2,
+            "A geodesic has two ends; give two or more files, or --pairs CSV.",
         ),
+        *_list_output_rules(files, output, many, plot, times, colours, no_stamp, size, mass),
+    ]
+    for is_wrong, message in rules:
+        if is_wrong:
+            raise InputError(message)
+    if output is not None and not many:
+        check_output_file(output, files, FORMATS)
+
+
+def _list_output_rules(
+    files: list[Path],
+    output: Path | None,
+    many: bool,
+    plot: str | None,
+    times: str | None,
+    colours: dict[str, Any],
+    no_stamp: bool,
+    size: int | None,
+    mass: str | None,
+) -> list[tuple[bool, str]]:
+    """Return conditions under which options of the output are wrong, with their messages."""
+    kinds = "frames", "velocity", "slices", "history", "tracks"
+    suffix = "" if output is None else output.suffix.lower()
+    picture = suffix if not many else ".png" if plot else ""  # suffix of the drawn file
+    colour = next(iter(colours), "")
+    no_file = "applies to the output, and there is none; add -o FILE."
+    return [
         (times is not None and output is None, f"--times {no_file}"),
         (mass == "given" and output is None, f"--mass {no_file}"),
         (
@@ -281,8 +315,9 @@ def check_options(
             f"--plot {plot} shows all times; leave --times out.",
         ),
         (
-            not stamp and picture not in (".gif", ".mp4"),
-            "--no-stamp is for animations; give -o FILE.gif or FILE.mp4.",
+            (no_stamp or size is not None) and picture not in (".gif", ".mp4"),
+            f"--{'no-stamp' if no_stamp else 'size'} is for animations; give -o FILE.gif or "
+            "FILE.mp4.",
         ),
         (
             bool(colours) and picture not in (".png", ".gif", ".mp4", ".html"),
@@ -293,47 +328,34 @@ def check_options(
             bool(colours) and plot == "tracks",
             f"--plot tracks uses colours for time; leave --{colour} out.",
         ),
+        (
+            len(files) > 2 and suffix == ".html",
+            "An html page shows one path; give two files, or -o FILE.gif for a sequence.",
+        ),
+        (
+            len(files) > 2 and plot not in (None, "frames"),
+            f"--plot {plot} shows one path; give two files, or leave it out.",
+        ),
     ]
-    for is_wrong, message in rules:
-        if is_wrong:
-            raise InputError(message)
-    if output is not None and not many:
-        _check_output(output, [file for file in (source, target) if file is not None])
 
 
-def _check_output(output: Path, inputs: list[Path]) -> None:
-    """Raise FileError if a file cannot be written, or is one of the inputs."""
-    try:
-        is_input = output.resolve() in [file.resolve() for file in inputs]  # also through links
-    except (OSError, RuntimeError, ValueError):  # a loop of links, which the reader reports
-        is_input = False
-    if is_input:
-        raise FileError(f"{output} is one of the two input files; give another name.")
-    if output.suffix.lower() not in FORMATS:
-        raise FileError(f"Cannot write {output}: give a name that ends in {', '.join(FORMATS)}.")
-    if output.suffix.lower() == ".mp4":
-        from geonet.plotting.animation import check_ffmpeg
+def parse_times(text: str | None, suffix: str, paths: int = 1) -> list[float]:
+    """Parse times in [0, 1] from a count ("5") or a list ("0,0.25,1").
 
-        check_ffmpeg(output)
-    try:
-        if not output.parent.is_dir():
-            raise FileError(f"The folder {output.parent} does not exist; create it first.")
-        if output.is_dir():
-            raise FileError(f"{output} is a folder; give the name of a file.")
-    except OSError as error:  # a name that is too long
-        raise FileError(f"Cannot write {output}: {error.strerror}; give another name.") from error
-
-
-def parse_times(text: str | None, suffix: str) -> list[float]:
-    """Parse times in [0, 1] from a count ("5") or a list ("0,0.25,1")."""
-    text = str(FORMATS.get(suffix, 2)) if text is None else text
+    An animation shares its count out to `paths` paths.
+    """
+    is_film = suffix in (".gif", ".mp4", ".html")
+    if text is None:
+        count = FORMATS.get(suffix, 2)
+        text = str(paths * (count // 2) + 1 if is_film and paths > 1 else count)
     remedy = "give a count of at least 2, or a list such as 0,0.5,1."
     if text.strip().isdecimal():
         count, most = int(text), 100 if suffix == ".png" else 10_000
-        if not 2 <= count <= most:
-            raise InputError(f"--times is {count}; give a count of 2 to {most}, or a list.")
+        least = paths + 1 if is_film else 2
+        if not least <= count <= most:
+            raise InputError(f"--times is {count}; give a count of {least} to {most}, or a list.")
         return [k / (count - 1) for k in range(count)]
-    if suffix in (".gif", ".mp4", ".html"):
+    if is_film:
         raise InputError("An animation runs evenly from t = 0 to t = 1; give --times as a count.")
     try:
         times = [float(part) for part in text.split(",") if part.strip()]
@@ -349,36 +371,71 @@ def parse_times(text: str | None, suffix: str) -> list[float]:
 # ---- Output
 
 
-def _print_json(solved: SolvedPair, output: Path | None) -> None:
-    path, report = solved.path, solved.report
+def _describe(pair: SolvedPair) -> dict[str, Any]:
+    """Return plain data about one path."""
+    report = pair.report
+    return {
+        "distance": report.distance,
+        "cost": report.cost,
+        "solver": report.solver,
+        "seconds": round(pair.seconds, 4),
+        "read": pair.contents,
+        "report": report.to_dict(),
+    }
+
+
+def _print_json(solved: SolvedSequence, output: Path | None) -> None:
+    grid = solved.legs[0].path.grid
+    legs = [_describe(pair) for pair in solved.legs]
     print_json(
         {
-            "changed": list(solved.notices),
-            "distance": report.distance,
-            "solver": report.solver,
-            "seconds": round(solved.seconds, 4),
-            "read": solved.contents,
-            "grid": {name: getattr(path.grid, name) for name in ("shape", "lower", "upper")},
-            "report": report.to_dict(),
+            "changed": solved.notices,
+            **(legs[0] if len(legs) == 1 else {"paths": legs}),
+            "grid": {n: getattr(grid, n) for n in ("shape", "lower", "upper", "periodic")},
             "output": None if output is None else str(output),
         }
     )
 
 
-def _print(solved: SolvedPair, output: Path | None, in_full: bool) -> None:
-    from geonet.cli.job import format_contents
+def _print(solved: SolvedSequence, files: list[Path], output: Path | None, in_full: bool) -> None:
+    from geonet.cli.reading import format_contents
 
-    report = solved.report
     for sentence in solved.notices:
         typer.echo(sentence)
-    ends = zip(("source", "target"), map(format_contents, solved.contents), strict=True)
-    rows = [*ends, ("grid", str(solved.path.grid)), ("solved in", format_seconds(solved.seconds))]
-    written = [] if output is None else [("written", str(output))]
+    written = [] if output is None else [("written", describe_file(output))]
+    grid = ("grid", str(solved.legs[0].path.grid))
+    if len(solved.legs) == 1:
+        (pair,) = solved.legs
+        ends = zip(("source", "target"), map(format_contents, pair.contents), strict=True)
+        _print_pair(pair, [*ends, grid], written, in_full)
+        return
+    contents = [solved.legs[0].contents[0], *(pair.contents[1] for pair in solved.legs)]
+    read = [(str(f), format_contents(c)) for f, c in zip(files, contents, strict=True)]
+    print_table([*read, grid])
+    for pair, ends in zip(solved.legs, pairwise(files), strict=True):
+        typer.echo(f"\n{ends[0]} → {ends[1]}")
+        _print_pair(pair, [], [], in_full)
+    distances: list[Any] = [pair.report.distance for pair in solved.legs]
+    total = [] if None in distances else [("W2, sum", format_number(sum(distances)))]
+    if total or written:
+        typer.echo()
+        print_table([*total, *written])
+
+
+def _print_pair(
+    pair: SolvedPair, rows: list[tuple[str, str]], written: list[tuple[str, str]], in_full: bool
+) -> None:
+    """Print one path as a table, or its report as a panel."""
+    report = pair.report
+    rows = [*rows, ("solved in", format_seconds(pair.seconds))]
     if in_full:
         print_report(report, [*rows, *written])
         return
     entries = {"W2 distance": "not given by this solver", **dict(report.rows())}
-    rows += [(label, entries[label]) for label in ("solver", "W2 distance")]
+    labels = ("solver", "W2 distance")
+    if report.cost is not None:
+        labels = ("solver", "cost", "cost at least", "cost at most", "transported share")
+    rows += [(label, entries[label]) for label in labels]
     print_table([*rows, ("trust", str(report.summary())), *written])
 
 
@@ -394,6 +451,8 @@ def _solve_many(
     from geonet.cli.batch import SUMMARY, BatchJob, read_pair_list, solve_batch
 
     rows = read_pair_list(pairs)
+    listed = {end for row in rows for end in (row.source, row.target)}
+    check_inverted(job.invert_files, [pairs.parent / name for name in listed])
     batch = BatchJob(pairs.parent, folder, job, pictures)
     with connect_dask(scheduler) as client, show_progress("pairs", len(rows)) as bar:
         summary = solve_batch(rows, batch, bar, client)

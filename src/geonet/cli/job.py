@@ -1,225 +1,101 @@
-"""One pair of files: reading both onto one grid, solving the pair and writing its path."""
+"""One pair of files: solving it and writing its path."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
 import geonet
 from geonet._files import atomic_write
 from geonet._format import format_number, format_percent
-from geonet._progress import report_progress
-from geonet.cli.output import format_count
-from geonet.density import Density
-from geonet.errors import FileError, GridError, InputError
+from geonet._progress import progress_stage, report_progress
+from geonet.cli.reading import Reader, ReadFiles, format_shape
+from geonet.colours import ColourImage, check_colours
+from geonet.errors import InputError, UnavailableError
 from geonet.grid import Grid
-from geonet.io import IMAGE_SUFFIXES, FileContents, Kind, parse_file
+from geonet.paths import BatchedGeodesic
 
 if TYPE_CHECKING:
-    from geonet.density import Mass, Missing
+    from geonet.density import Mass
     from geonet.paths import Geodesic
     from geonet.report import Report
-    from geonet.samples import Outside
 
 
 @dataclass(frozen=True)
-class ResolutionLimits:
-    """Numbers of cells that `geonet geodesic` chooses.
-
-    Attributes:
-        cloud: cells along the longest side of two point clouds, in 1D, 2D and 3D.
-        side: most cells along the longest side without --resolution, in 1D, 2D and 3D.
-        total: most cells of a grid.
-        margin: margin around point clouds, as a fraction of the longest side.
-    """
-
-    cloud: tuple[int, int, int] = (64, 64, 24)
-    side: tuple[int, int, int] = (2**20, 1024, 128)
-    total: int = 2**26
-    margin: float = 0.05
-
-
-LIMITS = ResolutionLimits()
-
-
-@dataclass(frozen=True)
-class Job:
+class Job(Reader):
     """Options of `geonet geodesic` for reading and solving pairs of files.
 
     Attributes:
         solver: a name or a model file.
         options: options of the solver.
         times: times to write; animations use their number only.
-        resolution: cells along the longest side.
-        invert: whether dark pixels of images hold the mass.
-        kind: contents of ambiguous tables, "points" or "values".
-        missing: treatment of cells without a value.
-        nodata: the value that marks cells without data.
-        outside: treatment of points outside the other file's box.
         mass: mass of the written frames, "one" or "given".
-        blur: Gaussian blur of both densities before solving, in cells.
     """
 
     solver: str
     options: dict[str, Any]
     times: list[float]
-    resolution: int | None = None
-    invert: bool = False
-    kind: Kind | None = None
-    missing: Missing = "raise"
-    nodata: float | None = None
-    outside: Outside = "raise"
     mass: Mass = "one"
-    blur: float = 0.0
 
     def __post_init__(self) -> None:
         geonet.solver(self.solver, **self.options)  # raises for unknown names and options
 
     def solve(self, source: Path, target: Path) -> SolvedPair:
         """Read both files, solve the pair and compute the report."""
-        solver = geonet.solver(self.solver, **self.options)
-        notices: list[str] = []
-        files = self.open_pair(source, target)
-        first, second = (
-            end.gaussian_blur(self.blur) for end in self.read_densities(*files, notices)
-        )
-        start = perf_counter()
-        path = solver(first, second)
-        seconds = perf_counter() - start
-        notices += _describe_changes(path, self.solver)
-        contents = describe_contents(files[0]), describe_contents(files[1])
-        if self.nodata is not None and not any(one.get("missing") for one in contents):
-            notices.append(f"Unused: no cell has the value of --nodata, {self.nodata:g}.")
-        solved = SolvedPair(path, self.output_grid(path), seconds, contents, tuple(notices))
-        _ = solved.report
-        return solved
+        (pair,) = self.solve_sequence([source, target], has_colours=False).legs
+        return pair
 
-    def open_pair(self, source: Path, target: Path) -> tuple[FileContents, FileContents]:
-        """Parse both files; every option that describes files must apply to one of them."""
-        first, second = (parse_file(file, self.invert, self.nodata) for file in (source, target))
-        if self.kind is not None:
-            if self.kind not in (*first.kinds, *second.kinds):
-                option = "--points" if self.kind == "points" else "--grid"
-                raise InputError(
-                    f"{option} fits neither {source} nor {target}, which hold {first.kinds[0]}; "
-                    "leave it out."
-                )
-            first, second = (
-                contents.with_kind(self.kind) if self.kind in contents.kinds else contents
-                for contents in (first, second)
-            )
-        for contents in (first, second):
-            if contents.kind is None:
-                raise FileError(f"{contents.ambiguity()}; give --points or --grid.")
-        cells = [contents.file for contents in (first, second) if contents.kind == "values"]
-        if self.invert and not any(file.suffix.lower() in IMAGE_SUFFIXES for file in cells):
-            raise InputError(f"--invert is for images and {source} is none; leave it out.")
-        if self.nodata is not None and not cells:
-            raise InputError(f"--nodata is for cells, and {source} holds points; leave it out.")
-        return first, second
-
-    def read_densities(
-        self, source: FileContents, target: FileContents, notices: list[str]
-    ) -> tuple[Density, Density]:
-        """Return both densities on one grid, with at most `resolution` cells on its longest side.
-
-        Point clouds are counted: two of them on a box around both, one on the other file's grid.
-        Two densities are resampled to the finer cells of the two; images of different proportions
-        are padded to squares. The solver rejects other pairs of boxes.
+    def solve_sequence(self, files: Sequence[Path], has_colours: bool = True) -> SolvedSequence:
+        """Read the files, solve all pairs of neighbours and compute the reports.
 
         Args:
-            source: the first file.
-            target: the second file.
-            notices: receives a sentence for every change.
+            files: two or more files.
+            has_colours: whether to keep the colours of pictures.
         """
-        clouds = [contents.kind == "points" for contents in (source, target)]
-        if all(clouds):
-            grid = self.cloud_grid(source, target)
-            notices.append(
-                f"Counted: W2 is computed from the points counted in {_format_shape(grid)} cells, "
-                f"which are {format_number(max(grid.spacing), 2)} wide (see --resolution)."
-            )
-            return source.density(grid), target.density(grid)
-        if clouds[0]:
-            second = self._limit_resolution(target.density(missing=self.missing), notices)
-            return self._histogram(source, second), second
-        first = source.density(missing=self.missing)
-        if clouds[1]:
-            first = self._limit_resolution(first, notices)
-            return first, self._histogram(target, first)
-        second = target.density(missing=self.missing)
-        if first.grid.dimension != second.grid.dimension:
-            raise FileError(
-                f"{source.file} is {first.grid.dimension}D and {target.file} is "
-                f"{second.grid.dimension}D; give two files of one dimension."
-            )
-        first, second = _resample_to_finer(first, second, notices)
-        return self._limit_resolution(first, notices), self._limit_resolution(second, notices)
+        solver = geonet.solver(self.solver, **self.options)
+        read, legs = self.read(files), []
+        for k, ends in enumerate(pairwise(read.densities)):
+            stage = f"pair {k + 1} of {len(files) - 1}" if len(files) > 2 else ""
+            with progress_stage(stage) if stage else nullcontext():
+                start = perf_counter()
+                path = solver(*ends)
+                seconds = perf_counter() - start
+                changes = _describe_changes(path, self.solver)
+                notices = (*read.changes, *changes, *read.hints)
+                contents = read.contents[k : k + 2]
+                legs.append(
+                    SolvedPair(path, self.output_grid(path.grid), seconds, contents, notices)
+                )
+                _ = legs[-1].report
+        colours, note = None, ""
+        if has_colours:
+            colours, note = self._keep_colours(read, [leg.path for leg in legs])
+        return SolvedSequence(legs, colours, note)
 
-    def cloud_grid(self, source: FileContents, target: FileContents) -> Grid:
-        """Return square cells on a box around both clouds."""
-        first, second = (contents.points()[0] for contents in (source, target))
-        if first.shape[-1] != second.shape[-1]:
-            raise FileError(
-                f"{source.file} has points in {first.shape[-1]}D and {target.file} in "
-                f"{second.shape[-1]}D; give two clouds with the same coordinates."
-            )
-        both = torch.cat([first, second])
-        lower, upper = both.amin(0), both.amax(0)
-        longest = float((upper - lower).max())
-        if longest == 0:
-            raise InputError(
-                f"All points of {source.file} and {target.file} coincide; there is nothing to move."
-            )
-        count = self.resolution or LIMITS.cloud[first.shape[-1] - 1]
-        cell = longest * (1 + 2 * LIMITS.margin) / count
-        counts = (upper - lower + 2 * LIMITS.margin * longest) / cell
-        shape = (counts - 1e-9).ceil().clamp(min=2)  # rounding must not add a cell
-        centre, half = (lower + upper) / 2, shape * cell / 2
-        corners = (centre - half).tolist(), (centre + half).tolist()
-        return _check_size(Grid(shape.long().tolist(), *corners, orientation="plane"))
-
-    def _histogram(self, cloud: FileContents, other: Density) -> Density:
-        """Count a cloud on the other file's grid: on an image with x to the right and y upwards.
-
-        On the grid of a file with a box, the coordinates are in the order of the box's axes.
-        """
-        grid = other.grid
-        if grid.dimension != 2 or not _is_image_grid(grid):
-            return cloud.density(grid, self.outside)
-        plane = Grid(grid.shape[::-1], 0.0, grid.upper[::-1], orientation="plane")
-        density = cloud.density(plane, self.outside)
-        values = density.tensor.T.flip(0).contiguous()
-        return Density._unchecked(values, grid, density.mass_tensor, None, False)
-
-    def _limit_resolution(self, density: Density, notices: list[str]) -> Density:
-        """Resample a density that has too many cells along its longest side."""
-        shape = density.grid.shape
-        most = self.resolution or LIMITS.side[len(shape) - 1]
-        if max(shape) <= most:
-            return density
-        coarser = _resize(density.grid, most)
-        notice = (
-            f"Coarsened: {_format_shape(density.grid)} cells are solved on "
-            f"{_format_shape(coarser)} (--resolution {max(shape)} keeps all)."
-        )
-        if notice not in notices:
-            notices.append(notice)
-        return density.resample(coarser)
-
-    def output_grid(self, path: Geodesic) -> Grid:
-        """Return the grid on which a path is written."""
-        return _resize(path.grid, self.resolution) if self.resolution else path.grid
+    def _keep_colours(
+        self, read: ReadFiles, paths: Sequence[Geodesic]
+    ) -> tuple[list[ColourImage] | None, str]:
+        """Return the pictures in colour, or None and the reason why they are not kept."""
+        colours = self.read_colours(read.opened, read.densities[0].grid)
+        if colours is None:
+            return None, ""
+        try:
+            for path, ends in zip(paths, pairwise(colours), strict=True):
+                check_colours(path, *ends)
+                path.velocity(0.5, path.grid.points()[:1, :1])
+        except (InputError, UnavailableError):
+            has_reach = not all(path.is_balanced for path in paths)
+            reason = "with --reach" if has_reach else "with this solver"
+            return None, f"Colours are not kept {reason}; the densities are drawn."
+        return colours, ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data by which two jobs are compared; it includes a model file's digest."""
@@ -233,33 +109,13 @@ def model_digest(solver: str) -> dict[str, str]:
     return {"model": sha256(model.read_bytes()).hexdigest()} if model.is_file() else {}
 
 
-def describe_contents(contents: FileContents) -> dict[str, Any]:
-    """Return the number of points, or the shape and the number of missing cells, as plain data."""
-    if contents.kind == "points":
-        return {"kind": "points", "points": len(contents.numbers)}
-    values = contents.values()
-    missing = np.ma.getmaskarray(values) | np.isnan(np.ma.getdata(values))
-    return {"kind": "values", "shape": list(values.shape), "missing": int(missing.sum())}
-
-
-def format_contents(contents: dict[str, Any]) -> str:
-    """Return a text such as "read as 64×64 values"."""
-    if contents["kind"] == "points":
-        return f"read as {format_count(contents['points'], 'point')}"
-    text = f"read as {'×'.join(map(str, contents['shape']))} values"
-    if contents["missing"]:
-        share = 100 * contents["missing"] / math.prod(contents["shape"])
-        text += f"; {share:.2g} % of its cells are missing"
-    return text
-
-
 def _describe_changes(path: Geodesic, solver: str) -> list[str]:
     """Return sentences about changes that the solver made to the problem."""
     info, sentences = path.info, []
     if "solved on" in info:
         coarser = str(info["solved on"]).partition(" cells")[0]
         sentences.append(
-            f"Coarsened: solved on {coarser} cells, not on {_format_shape(path.grid)} "
+            f"Coarsened: solved on {coarser} cells, not on {format_shape(path.grid)} "
             "(--option max_cells=… allows more)."
         )
     if info.get("floor"):
@@ -269,66 +125,15 @@ def _describe_changes(path: Geodesic, solver: str) -> list[str]:
         )
     if info.get("epsilon raised from"):
         sentences.append(
-            f"Changed: epsilon is {format_number(info['epsilon'])}, the least that these cells "
-            f"resolve, and not {format_number(info['epsilon raised from'])}."
+            f"Changed: epsilon is {format_number(info['epsilon'])}, the smallest value that these "
+            f"cells resolve, instead of {format_number(info['epsilon raised from'])}."
         )
     if solver != path.solver and "plan entries" in info:
         sentences.append(
-            "Chosen: linear-program, which moves separate cells one by one "
-            "(--solver midpoint spreads them)."
+            "Chosen: linear-program, since few cells have mass; it moves them as points "
+            "(--solver midpoint gives smooth frames)."
         )
     return sentences
-
-
-def _resample_to_finer(
-    first: Density, second: Density, notices: list[str]
-) -> tuple[Density, Density]:
-    """Bring both to the same box and the finer cells of the two, if possible."""
-    shapes = f"{_format_shape(first.grid)} and {_format_shape(second.grid)}"
-    is_same_box = first.grid.same_box(second.grid)
-    if not is_same_box and _is_image_grid(first.grid) and _is_image_grid(second.grid):
-        first, second = _pad(first), _pad(second)
-        notices.append(f"Padded: {shapes} cells are centred in empty squares.")
-        shapes = f"{_format_shape(first.grid)} and {_format_shape(second.grid)}"
-    if not first.grid.same_box(second.grid) or first.grid.shape == second.grid.shape:
-        return first, second
-    finer = [max(pair) for pair in zip(first.grid.shape, second.grid.shape, strict=True)]
-    grid = first.grid.with_shape(finer)
-    notices.append(f"Resampled: {shapes} cells are both brought to {_format_shape(grid)}.")
-    return first.resample(grid), second.resample(grid)
-
-
-def _is_image_grid(grid: Grid) -> bool:
-    """Return whether a grid is the default of a file without a box."""
-    return grid == Grid(grid.shape, 0.0, [n / max(grid.shape) for n in grid.shape])
-
-
-def _pad(density: Density) -> Density:
-    """Centre a density in a square or cube of empty cells."""
-    shape = density.grid.shape
-    margins = [(max(shape) - n) // 2 for n in shape]
-    values = torch.zeros((max(shape),) * len(shape), dtype=density.tensor.dtype)
-    inside = tuple(slice(m, m + n) for m, n in zip(margins, shape, strict=True))
-    values[inside] = density.tensor
-    grid = Grid(values.shape, 0.0, 1.0, density.grid.orientation)
-    return Density._unchecked(values, grid, density.mass_tensor, None, False)
-
-
-def _resize(grid: Grid, resolution: int) -> Grid:
-    """Return `resolution` cells along the longest side of the box, the others in proportion."""
-    shape = [max(2, round(resolution * length / grid.max_side)) for length in grid.lengths]
-    return _check_size(grid.with_shape(shape))
-
-
-def _check_size(grid: Grid) -> Grid:
-    """Raise GridError if a grid would exhaust the memory."""
-    if grid.size > LIMITS.total:
-        raise GridError(f"{grid} are {grid.size:,} in all; give a smaller --resolution.")
-    return grid
-
-
-def _format_shape(grid: Grid) -> str:
-    return "×".join(map(str, grid.shape))
 
 
 @dataclass(frozen=True)
@@ -339,12 +144,14 @@ class Rendering:
         times: times of the frames; animations use their number only.
         kind: kind of figure.
         stamp: whether the frames of an animation show their times.
+        size: longest side of the frames of an animation in pixels, None for the default.
         style: arguments of `geonet.plotting.Style`.
     """
 
     times: list[float]
     kind: str | None = None
     stamp: bool = True
+    size: int | None = None
     style: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -352,6 +159,11 @@ class Rendering:
             from geonet.plotting.style import Style
 
             Style(**self.style)
+
+    @property
+    def is_default(self) -> bool:
+        """True if no option of the colours of densities was given."""
+        return not set(self.style) - {"mass"}
 
     def to_json(self) -> str:
         """Return the text that a PNG file carries to identify its rendering."""
@@ -397,4 +209,58 @@ class SolvedPair:
         elif suffix == ".html":
             self.path.explore(output, len(times), self.grid, **style)
         else:
-            self.path.animate(output, len(times), self.grid, stamp=rendering.stamp, **style)
+            SolvedSequence([self]).write(output, rendering)
+
+
+@dataclass(frozen=True)
+class SolvedSequence:
+    """Paths between neighbours in a list of files.
+
+    Attributes:
+        legs: the paths.
+        colours: the files as pictures in colour, to draw instead of their densities; or None.
+        note: the reason why colours are not kept, if any.
+    """
+
+    legs: list[SolvedPair]
+    colours: list[ColourImage] | None = None
+    note: str = ""
+
+    @property
+    def notices(self) -> list[str]:
+        """All sentences about changes, once."""
+        sentences = [sentence for leg in self.legs for sentence in leg.notices]
+        return list(dict.fromkeys([*sentences, *([self.note] if self.note else [])]))
+
+    def write(self, output: Path, rendering: Rendering) -> None:
+        """Write frames, a figure, an animation or a page, depending on the suffix."""
+        first, suffix = self.legs[0], output.suffix.lower()
+        paths = [leg.path for leg in self.legs]
+        colours = self.colours if rendering.is_default else None
+        if suffix in (".gif", ".mp4"):
+            from geonet.plotting.animation import animate_geodesics
+            from geonet.plotting.style import Style
+
+            animate_geodesics(
+                paths,
+                output,
+                len(rendering.times),
+                first.grid,
+                Style(**rendering.style),
+                rendering.stamp,
+                rendering.size,
+                colours,
+            )
+        elif len(paths) > 1 and suffix == ".npz":
+            mass = rendering.style.get("mass", "one")
+            BatchedGeodesic(paths).save(output, rendering.times, first.grid, mass)
+        elif len(paths) > 1 or (
+            suffix == ".png" and colours is not None and rendering.kind in (None, "frames")
+        ):
+            from geonet.plotting.animation import write_sheet
+            from geonet.plotting.style import Style
+
+            style = Style(**rendering.style)
+            write_sheet(paths, output, rendering.times, first.grid, style, colours)
+        else:
+            first.write(output, rendering)

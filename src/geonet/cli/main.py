@@ -13,13 +13,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from geonet.cli.output import CommandStop, InterruptedWorkError, has_orphans
+from geonet.cli.output import (
+    CommandStop,
+    GeonetCommand,
+    InterruptedWorkError,
+    has_orphans,
+    name_options,
+)
 from geonet.errors import GeonetError
 
 COMMANDS = {
     "demo": "geonet.cli.demo:demo",
     "app": "geonet.cli.app:app",
     "geodesic": "geonet.cli.geodesic:geodesic",
+    "distances": "geonet.cli.distances:distances",
+    "barycenter": "geonet.cli.barycenter:barycenter",
     "interp": "geonet.cli.interp:interp",
     "report": "geonet.cli.solvers:report",
     "solvers": "geonet.cli.solvers:solvers",
@@ -49,7 +57,8 @@ class LazyGroup(TyperGroup):
         module, _, name = COMMANDS[cmd_name].partition(":")
         function = getattr(import_module(module), name)
         single = typer.Typer(rich_markup_mode=None, add_completion=False)
-        single.command(cmd_name, short_help=(function.__doc__ or "").partition("\n")[0])(function)
+        about = (function.__doc__ or "").partition("\n")[0]
+        single.command(cmd_name, cls=GeonetCommand, short_help=about)(function)
         return typer.main.get_command(single)
 
 
@@ -105,7 +114,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             code = app(arguments, prog_name="geonet", standalone_mode=False)
         sys.stdout.flush()
     except GeonetError as error:
-        return _fail(str(error))
+        return _fail(name_options(str(error)))
     except CommandStop as stop:
         return stop.code
     except UsageError as error:
@@ -117,7 +126,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         if isinstance(end, SystemExit) and _is_completion(arguments):
             return 2 if end.code else 0
         _close_output()  # typer and rich raise SystemExit for a closed pipe
-        return _fail("The reader of the output closed it before everything was written.")
+        return _fail("The output was closed before everything was written.")
     except InterruptedWorkError as interrupt:
         return _fail(str(interrupt), 130)
     except (KeyboardInterrupt, typer.Abort):

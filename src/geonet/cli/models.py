@@ -37,7 +37,7 @@ def evaluate(
             "the best classical solver. For a model trained on this file, only held-out pairs.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Largest number of pairs.")] = 20,
+    count: Annotated[int, typer.Option(min=1, help="Number of pairs, at most.")] = 20,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="An option of the solver; may be repeated."),
@@ -91,7 +91,9 @@ def _select_suites(names: list[str], solver: Solver) -> dict[str, TestSet]:
     if not names:
         names = [name for name in ("1d-random", "2d-random") if _takes(solver, int(name[0]))]
     if not names:
-        raise InputError(f"No suite has pairs for {solver.name!r}; pass your own by --pairs NPZ.")
+        raise InputError(
+            f"No suite has pairs for {solver.name!r}; pass your own pairs by --pairs NPZ."
+        )
     return {name: known[name] for name in names}
 
 

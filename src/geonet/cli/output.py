@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 import typer
 from rich.box import ROUNDED
@@ -21,14 +23,17 @@ from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperCommand
 
 from geonet._format import format_seconds
 from geonet._progress import progress_callback
-from geonet.errors import InputError, SolverError
+from geonet.errors import FileError, InputError, SolverError
 
 if TYPE_CHECKING:
+    from geonet.barycenter_report import BarycenterReport
     from geonet.report import Report
 
+ALL_AXES = "all"  # value of --periodic without axes
 PROGRESS_DELAY = 2.0  # seconds until work reports its progress
 
 Show = Callable[[str], None]
@@ -44,6 +49,20 @@ SolverOptions = Annotated[
         metavar="NAME=VALUE", help="An option of the solver, e.g. tolerance=0.01; may be repeated."
     ),
 ]
+InvertFileOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE", help="Like --invert, for one of the images only; may be repeated."
+    ),
+]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME,…",
+        help="Columns of csv tables with a header that hold the coordinates of points, such as "
+        "lon,lat; by default x, y and z, or all but weight.",
+    ),
+]
 MissingOption = Annotated[
     str,
     typer.Option(
@@ -51,10 +70,109 @@ MissingOption = Annotated[
         help="Cells that are missing: raise an error, exclude them, or fill them with a number.",
     ),
 ]
+PeriodicOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[AXES]",
+        help="Axes whose two ends are joined, such as 0 or 0,1; all axes if no number follows.",
+    ),
+]
+ReachOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="LENGTH",
+        help="For unequal masses: the longest distance over which mass moves; other mass grows or "
+        "fades in place.",
+    ),
+]
+GrowthOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="hellinger|wfr",
+        help="With --reach: Gaussian-Hellinger transport, or Wasserstein-Fisher-Rao.",
+    ),
+]
+ResolutionOption = Annotated[
+    int | None,
+    typer.Option(
+        min=2,
+        metavar="CELLS",
+        help="Cells along the longest side; finer files are resampled first, by default to 1024, "
+        "in 3D to 128.",
+    ),
+]
+InvertOption = Annotated[
+    bool, typer.Option("--invert", help="For images: dark pixels hold the mass, not bright ones.")
+]
+PointsOption = Annotated[
+    bool,
+    typer.Option(
+        "--points",
+        help="Tables without header hold points: a row for each, a column for each coordinate.",
+    ),
+]
+GridOption = Annotated[
+    bool, typer.Option("--grid", help="Tables without header hold values on a grid.")
+]
+NodataOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="VALUE", help="A value that marks missing cells in addition to NaN, such as 255."
+    ),
+]
+OutsideOption = Annotated[
+    str,
+    typer.Option(
+        metavar="raise|drop",
+        help="Points outside the box of the other files: raise an error, or drop them.",
+    ),
+]
+BlurOption = Annotated[
+    float,
+    typer.Option(min=0.0, metavar="CELLS", help="Blur the densities first, for counts and noise."),
+]
+NormOption = Annotated[
+    str | None, typer.Option(metavar="NORM", help="Scale of colours: linear, sqrt or log.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+class GeonetCommand(TyperCommand):
+    """A command whose option --periodic may stand without a value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; a bare --periodic becomes "--periodic all"."""
+        completed, is_option = [], True
+        for word, following in pairwise([*args, ""]):
+            completed.append(word)
+            is_option = is_option and word != "--"
+            if is_option and word == "--periodic" and not _is_axes(following):
+                completed.append(ALL_AXES)
+        return super().parse_args(ctx, completed)
+
+
+def _is_axes(text: str) -> bool:
+    return text == ALL_AXES or re.fullmatch(r"-?\d+(,-?\d+)*", text) is not None
+
+
+def parse_periodic(text: str | None) -> tuple[int, ...] | Literal["all"] | None:
+    """Parse --periodic: indices of axes, "all" or None."""
+    if text is None or text == ALL_AXES:
+        return text  # pyright: ignore[reportReturnType]
+    try:
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError as error:
+        raise InputError(
+            f"--periodic is {text!r}; give axes such as 0,1, or no value for all of them."
+        ) from error
+
+
 # ---- Printing
+
+
+def name_options(message: str) -> str:
+    """Return a message of the library with options in place of arguments: --missing exclude."""
+    return re.sub(r"\b(missing|solver)=('?)([\w.-]*\w)\2", r"--\1 \3", message)
 
 
 def print_json(value: Any) -> None:
@@ -84,7 +202,7 @@ def print_table(rows: Iterable[Sequence[str]], headings: Sequence[str] = ()) -> 
     typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def print_report(report: Report, rows: Iterable[tuple[str, str]] = ()) -> None:
+def print_report(report: Report | BarycenterReport, rows: Iterable[tuple[str, str]] = ()) -> None:
     """Print a report as a panel: the summary, `rows`, then every entry."""
     console = _console()
     console.width = min(console.width, 100)
@@ -123,6 +241,22 @@ def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
     return options
 
 
+def parse_solver_options(
+    pairs: Sequence[str] | None, reach: float | None, growth: str | None
+) -> dict[str, Any]:
+    """Parse `--option NAME=VALUE`, and add --reach and --growth."""
+    options = parse_options(pairs or [])
+    if growth is not None and reach is None:
+        raise InputError("--growth is for unequal masses; give --reach LENGTH, too.")
+    for name, value in (("reach", reach), ("growth", growth)):
+        if value is None:
+            continue
+        if name in options:
+            raise InputError(f"--{name} and --option {name}=… are the same; give one of them.")
+        options[name] = value
+    return options
+
+
 def _parse_value(text: str) -> int | float | bool | str | None:
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
@@ -145,6 +279,67 @@ def parse_missing(missing: str) -> str | float:
         raise InputError(
             f"--missing is {missing!r}; give raise, exclude or a number to fill cells with."
         ) from None
+
+
+def parse_columns(text: str | None) -> tuple[str, ...] | None:
+    """Parse --columns: names in lower case."""
+    if text is None:
+        return None
+    names = tuple(name.strip().lower() for name in text.split(","))
+    if not all(names) or not 1 <= len(set(names)) == len(names) <= 3 or "weight" in names:
+        raise InputError(
+            f"--columns is {text!r}; give one to three names of coordinates, such as lon,lat. A "
+            "column named weight has the weights."
+        )
+    return names
+
+
+def parse_files(files: Sequence[Path] | None) -> tuple[str, ...]:
+    """Return absolute names of files."""
+    return tuple(str(_resolve(file)) for file in files or ())
+
+
+def check_inverted(names: Sequence[str], files: Sequence[Path]) -> None:
+    """Raise InputError if --invert-file names a file that is not among the files."""
+    known = {str(_resolve(file)) for file in files}
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"--invert-file names {name}, which is not among the files; give one of them."
+            )
+
+
+def _resolve(file: Path) -> Path:
+    try:
+        return file.resolve()
+    except (OSError, RuntimeError, ValueError):  # a loop of links, which the reader reports
+        return file.absolute()
+
+
+def describe_file(file: Path) -> str:
+    """Return the name of a written file with its size: "morph.gif (1.2 MB)"."""
+    size = file.stat().st_size
+    text = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{max(1, round(size / 1e3))} kB"
+    return f"{file} ({text})"
+
+
+def check_output_file(output: Path, inputs: Sequence[Path], suffixes: Iterable[str]) -> None:
+    """Raise FileError if a file cannot be written, or is one of the inputs."""
+    if _resolve(output) in map(_resolve, inputs):  # also through links
+        raise FileError(f"{output} is one of the input files; give another name.")
+    if output.suffix.lower() not in suffixes:
+        raise FileError(f"Cannot write {output}: give a name that ends in {', '.join(suffixes)}.")
+    if output.suffix.lower() == ".mp4":
+        from geonet.plotting.animation import check_ffmpeg
+
+        check_ffmpeg(output)
+    try:
+        if not output.parent.is_dir():
+            raise FileError(f"The folder {output.parent} does not exist; create it first.")
+        if output.is_dir():
+            raise FileError(f"{output} is a folder; give the name of a file.")
+    except OSError as error:  # a name that is too long
+        raise FileError(f"Cannot write {output}: {error.strerror}; give another name.") from error
 
 
 def parse_duration(text: str, name: str) -> float:
@@ -185,10 +380,12 @@ class Bar:
     Attributes:
         advance: counts more items, one by default.
         show: shows a line about the current item.
+        skip: counts items that need no work; they do not enter the estimate of the time left.
     """
 
     advance: Callable[..., None]
     show: Show
+    skip: Callable[[int], None]
 
 
 @contextmanager
@@ -203,16 +400,38 @@ def show_progress(noun: str, total: int) -> Iterator[Bar]:
     )
     console = Console(stderr=True, markup=False)
     say = _throttle()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    start, skipped = monotonic(), 0
+    progress = Progress(
+        *columns, console=console, disable=not console.is_terminal, speed_estimate_period=600
+    )
+    with progress as bar:
         task = bar.add_task("", total=total)
 
         def show(line: str) -> None:
             bar.update(task, description=line)
             if not console.is_terminal:
                 done = int(bar.tasks[task].completed)
-                say(f"{done:,} of {total:,} {noun} done{': ' if line else ''}{line}")
+                left = _estimate_left(monotonic() - start, done - skipped, total - done)
+                say(f"{done:,} of {total:,} {noun} done{left}{': ' if line else ''}{line}")
 
-        yield Bar(lambda count=1: bar.advance(task, count), show)
+        def advance(count: int = 1) -> None:
+            bar.advance(task, count)
+            show("")
+
+        def skip(count: int) -> None:
+            nonlocal start, skipped
+            skipped += count
+            start = monotonic()
+            bar.reset(task, completed=int(bar.tasks[task].completed) + count)
+
+        yield Bar(advance, show, skip)
+
+
+def _estimate_left(elapsed: float, done: int, left: int) -> str:
+    """Return a text such as ", about 3 min left", or nothing before the first item is done."""
+    if not done or not left:
+        return ""
+    return f", about {format_seconds(elapsed / done * left)} left"
 
 
 def _throttle(interval: float = 10.0) -> Show:
@@ -320,7 +539,7 @@ def connect_dask(address: str | None, timeout: float = 10) -> Iterator[Any]:
     except ModuleNotFoundError as error:
         raise InputError(
             "--scheduler needs distributed, which is not installed; "
-            "install it: pip install 'geonet[xarray]'."
+            "install it: pip install 'geonet-ot[xarray]'."
         ) from error
     try:
         client = Client(address, timeout=timeout)

@@ -15,7 +15,7 @@ from geonet.errors import InputError
 if TYPE_CHECKING:
     from geonet.training.config import TrainingConfig
     from geonet.training.loop import StopMonitor, TrainingOutcome
-    from geonet.training.user_data import HoldoutReport
+    from geonet.training.user_data import HoldoutReport, UserDataset
 
 RESUME_HINT = "to continue, repeat the command with --resume"
 
@@ -27,7 +27,7 @@ def train(
         typer.Option(
             metavar="NPZ",
             help="Your own densities instead of a config: arrays source and target, (n, cells…), "
-            "or values, of which any two are a pair; lower and upper if the box is not the unit "
+            "or values, of which any two are a pair; lower and upper for another box than the unit "
             "box.",
         ),
     ] = None,
@@ -38,10 +38,18 @@ def train(
     floor: Annotated[
         float | None,
         typer.Option(
-            help="With --pairs, 1D and 3D: share of the mass that is made uniform; by default 0.05 "
-            "if more than a hundredth of the cells is empty."
+            help="With --pairs, in 1D, 3D or with --exportable: share of the mass that is made "
+            "uniform; by default 0.05 if more than a hundredth of the cells is empty."
         ),
     ] = None,
+    exportable: Annotated[
+        bool,
+        typer.Option(
+            "--exportable",
+            help="With --pairs, in 2D: train a form that `geonet export` can write as ONNX; it is "
+            "less accurate for densities with holes or fine detail.",
+        ),
+    ] = False,
     folder: Annotated[
         Path | None,
         typer.Option(help="Output folder; by default runs/NAME, with the name of the model."),
@@ -60,12 +68,20 @@ def train(
     stop_at: Annotated[
         int | None, typer.Option(min=1, help="Step after which to save and stop.")
     ] = None,
+    plot: Annotated[
+        bool,
+        typer.Option(
+            "--plot",
+            help="Draw the losses and errors of the run, training.png in its folder; with --resume "
+            "also of a finished run.",
+        ),
+    ] = False,
 ) -> int:
-    """Train a model. Ctrl-C saves and stops; --resume continues exactly from there.
+    """Train a model from a config or on your own densities; --resume continues after a stop.
 
     For example: geonet train --pairs my.npz
 
-    Several processes: torchrun --nproc-per-node 2 -m geonet train CONFIG.
+    Ctrl-C saves and stops. Several processes: torchrun --nproc-per-node 2 -m geonet train CONFIG.
     """
     start = perf_counter()  # importing torch takes seconds
     seconds = None if time_limit is None else parse_duration(time_limit, "--time-limit")
@@ -74,15 +90,25 @@ def train(
     def seconds_left() -> float | None:
         return None if seconds is None else seconds - (perf_counter() - start)
 
-    settings = _load_settings(config, pairs, name, steps, floor)
+    dataset = _read_pairs(config, pairs, name, steps, floor, exportable)
+    if pairs is not None:
+        from geonet.training.user_data import make_config
+
+        settings = make_config(pairs, name, steps, floor, exportable=exportable, dataset=dataset)
+    else:
+        from geonet.training.config import read_config
+
+        settings = read_config(Path(str(config)))
     folder = folder or Path("runs") / settings.name
     # torchrun numbers its processes; only the first one prints.
     is_main = os.environ.get("RANK", "0") == "0"
-    if pairs is not None and is_main:
-        _print_settings(settings)
+    if dataset is not None and is_main:
+        _print_settings(settings, dataset)
     outcome = run(settings, folder, resume=resume, time_limit=seconds_left(), stop_at=stop_at)
     reason: str | None = outcome.reason
     if is_main:
+        if plot:
+            _plot(folder)
         _print_outcome(outcome, folder, settings.steps)
         if pairs is not None and outcome.model is not None and reason == "finished":
             reason = _print_report(outcome.model, settings, folder, seconds_left())
@@ -92,33 +118,50 @@ def train(
     return 0
 
 
-def _load_settings(
-    config: Path | None,
-    pairs: Path | None,
-    name: str | None,
-    steps: int | None,
-    floor: float | None,
-) -> TrainingConfig:
-    from geonet.training.config import read_config
-    from geonet.training.user_data import make_config
-
-    if pairs is not None and config is None:
-        return make_config(pairs, name, steps, floor)
-    if config is None or pairs is not None:
+def _read_pairs(
+    config: Path | None, pairs: Path | None, name: str | None, *others: object
+) -> UserDataset | None:
+    """Check that the options fit together, and return the densities of --pairs."""
+    if (config is None) == (pairs is None):
         raise InputError("No training data: pass either a TOML config or --pairs FILE.npz.")
-    if (name, steps, floor) != (None, None, None):
-        raise InputError("--name, --steps and --floor need --pairs; set them in the TOML config.")
-    return read_config(config)
+    if pairs is None:
+        if any(option not in (None, False) for option in (name, *others)):
+            raise InputError(
+                "--name, --steps, --floor and --exportable need --pairs; set them in the TOML "
+                "config."
+            )
+        return None
+    from geonet.training.user_data import read_dataset
+
+    return read_dataset(pairs)
 
 
-def _print_settings(settings: TrainingConfig) -> None:
-    problem = settings.problem
+def _print_settings(settings: TrainingConfig, dataset: UserDataset) -> None:
+    from geonet.solvers.neural.model import BasisModel, model_class
+
+    problem, kind = settings.problem, settings.model.kind
     typer.echo(f"training {settings.name} on {problem.file}, {settings.steps} steps")
+    for sentence in dataset.describe():
+        typer.echo(sentence)
     if problem.floor:
         typer.echo(
             f"{problem.floor:.0%} of the mass is made uniform, in training and inference: "
             "maps between densities with holes have jumps (--floor 0 for none)"
         )
+    if not issubclass(model_class(kind), BasisModel):
+        typer.echo(
+            f'models of the form "{kind}" cannot be exported to ONNX; add --exportable for one '
+            "that can"
+        )
+
+
+def _plot(folder: Path) -> None:
+    from geonet._files import atomic_write
+    from geonet.training.log import LOG_FILE, plot_log
+
+    with atomic_write(folder / "training.png") as temporary:
+        plot_log(folder / LOG_FILE).savefig(temporary)
+    typer.echo(f"plot: {folder / 'training.png'}")
 
 
 def _print_outcome(outcome: TrainingOutcome, folder: Path, steps: int) -> None:

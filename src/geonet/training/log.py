@@ -6,15 +6,18 @@ import json
 import sys
 from copy import deepcopy
 from pathlib import Path
+from threading import Event, Thread
 from time import monotonic
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from geonet._files import atomic_write
+from geonet._files import atomic_write, wrap_read_errors
 from geonet._format import format_seconds
+from geonet._validation import as_path
+from geonet.errors import FileError
 from geonet.grid import unit_box
 from geonet.metrics import l1_tensor
 from geonet.paths import QUARTERS
@@ -24,7 +27,11 @@ from geonet.training.checkpoint import ReferenceCache
 from geonet.training.config import TrainingConfig
 from geonet.training.problems import Problem
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 HALFWAY = QUARTERS.index(0.5)
+LOG_FILE = "log.jsonl"  # in the folder of a run
 
 
 class Validation:
@@ -96,23 +103,27 @@ class Display:
         )
         self.task = self.bar.add_task("", total=steps)
         self._prints_lines = visible and not console.is_terminal
-        self._activity, self._description, self._has_steps = "", "", False
+        self._activity, self._line, self._description = "", "starting", ""
         self._start = self._last_line = monotonic()
+        self._is_done = Event()
+        self._ticker = Thread(target=self._print_lines, daemon=True)
 
     def __enter__(self) -> Display:
         self.bar.start()
+        if self._prints_lines:
+            self._ticker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._is_done.set()
+        if self._prints_lines:
+            self._ticker.join()
         self.bar.stop()
 
     def set_step(self, step: int) -> None:
-        """Move the bar; without a terminal, print a line if the last one is old."""
-        is_first, self._has_steps = not self._has_steps, True
+        """Move the bar."""
         self.bar.update(self.task, completed=step)
-        if not is_first and self._is_line_due():
-            elapsed = format_seconds(monotonic() - self._start)
-            self.log(f"step {step}/{self.steps}, {elapsed}  {self._description}".rstrip())
+        self._line = f"step {step}/{self.steps}"
 
     def describe(self, text: str) -> None:
         """Show a text beside the bar, or in the next line."""
@@ -129,12 +140,17 @@ class Display:
         """Show an activity between steps: one line when it begins, more if it takes long."""
         text = f"{activity}: {detail}" if detail else activity
         self.bar.update(self.task, description=text)
-        if activity != self._activity or self._is_line_due():
+        self._line = text
+        if activity != self._activity:
             self._activity = activity
             self.log(text)
 
-    def _is_line_due(self) -> bool:
-        return self._prints_lines and monotonic() - self._last_line > self.line_every
+    def _print_lines(self) -> None:
+        """Print the state if there was no line for a while, also during long computations."""
+        while not self._is_done.wait(self._last_line + self.line_every - monotonic()):
+            if monotonic() - self._last_line >= self.line_every:
+                elapsed = format_seconds(monotonic() - self._start)
+                self.log(f"{self._line}, {elapsed}  {self._description}".rstrip())
 
 
 class RunLog:
@@ -160,7 +176,7 @@ class RunLog:
     }
 
     def __init__(self, folder: Path, display: Display, step: int):
-        self.file, self.display = folder / "log.jsonl", display
+        self.file, self.display = folder / LOG_FILE, display
         _truncate_log(self.file, step)
         self.stream = self.file.open("a", encoding="utf-8")
         self.board = _open_tensorboard(folder)
@@ -211,6 +227,39 @@ def read_log(file: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     return entries
+
+
+def plot_log(file: str | Path) -> Figure:
+    """Return a figure of a training log: the loss by term, and the errors on validation pairs."""
+    from matplotlib.figure import Figure
+
+    file = as_path(file)
+    with wrap_read_errors(file, "a training log"):
+        entries = read_log(file)
+    losses = [entry for entry in entries if "loss" in entry]
+    validations = [entry for entry in entries if "validation" in entry]
+    if not losses:
+        raise FileError(f"{file} has no losses yet; train for at least `log_every` steps.")
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    steps = [entry["step"] for entry in losses]
+    left.semilogy(steps, [entry["loss"] for entry in losses], "k", lw=1.4, label="loss")
+    for name in losses[0]["terms"]:
+        left.semilogy(steps, [entry["terms"].get(name) for entry in losses], lw=0.9, label=name)
+    left.set(xlabel="step", title="loss and its weighted terms")
+    left.legend(frameon=False, fontsize="small")
+    right.set(xlabel="step", ylabel="L1 error in %", title="validation pairs")
+    if validations:
+        steps = [entry["step"] for entry in validations]
+        for k, t in enumerate(QUARTERS):
+            errors = [entry["validation"][k] for entry in validations]
+            if any(errors):  # models whose ends are given have none there
+                right.plot(steps, errors, ".-", lw=0.9, label=f"t = {t:g}")
+        if (linear := validations[-1].get("linear_halfway")) is not None:
+            right.axhline(linear, color="grey", ls=":", label="linear mixture, t = 0.5")
+        right.set_ylim(bottom=0)
+        right.legend(frameon=False, fontsize="small")
+    return figure
 
 
 def _truncate_log(file: Path, step: int) -> None:

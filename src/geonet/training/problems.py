@@ -141,7 +141,8 @@ def make_problem(family: str, file: str | None = None) -> Problem:
         factory = import_object(family)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            f"problem.family is {family!r}, which does not exist: {error}."
+            f"problem.family is {family!r}, which cannot be imported: {error}; correct the "
+            "location."
         ) from error
     return factory() if file is None else factory(Path(file))
 

@@ -12,12 +12,14 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from geonet._files import atomic_write, read_arrays
+from geonet._format import format_percent
 from geonet._toml import require
 from geonet._validation import as_path, check_count
 from geonet.density import Density
@@ -47,11 +49,33 @@ class UserDataset(Problem):
 
     Attributes:
         n_training: number of densities or pairs that are used for training; they come first.
+        unpadded: shape of the arrays in the file, if they were padded to squares or cubes.
     """
 
-    def __init__(self, box: Grid, count: int):
-        self.box = box
+    noun: ClassVar[str]
+
+    def __init__(self, box: Grid, count: int, unpadded: tuple[int, ...] | None = None):
+        self.box, self.unpadded, self._count = box, unpadded, count
         self.n_training = max(1, count - max(2, math.ceil(count / 10)))
+
+    def describe(self) -> list[str]:
+        """Return sentences on the contents of the file and their use."""
+        cells = "×".join(map(str, self.unpadded or self.box.shape))
+        sides = f"[{self.box.lower[0]:g}, {self.box.upper[0]:g}]"
+        power = {1: "", 2: "²", 3: "³"}[self.box.dimension]
+        empty = self.empty_share()
+        lines = [
+            f"read {self._count:,} {self.noun} of {cells} cells, {format_percent(empty)} of them "
+            f"empty, on the box {sides}{power}; {self.n_training:,} are for training, "
+            f"{self._count - self.n_training:,} are held out"
+        ]
+        if self.unpadded:
+            square = "×".join(map(str, self.box.shape))
+            lines.append(
+                f"{cells} cells are centred in {square} cells, so that they stay square; give "
+                "lower and upper in the file for another box"
+            )
+        return lines
 
     @abstractmethod
     def test_pairs(self, count: int) -> tuple[Density, Density]:
@@ -74,8 +98,10 @@ class UserDataset(Problem):
 class PairDataset(UserDataset):
     """Pairs of densities, (n, *cells) each."""
 
-    def __init__(self, source: Density, target: Density):
-        super().__init__(source.grid, len(source))
+    noun = "pairs"
+
+    def __init__(self, source: Density, target: Density, unpadded: tuple[int, ...] | None = None):
+        super().__init__(source.grid, len(source), unpadded)
         self.source, self.target = source, target
         self.test_start = self.n_training + (len(source) - self.n_training + 1) // 2
 
@@ -111,8 +137,10 @@ class PairDataset(UserDataset):
 class DensityDataset(UserDataset):
     """Densities (n, *cells), of which any two are a pair."""
 
-    def __init__(self, densities: Density):
-        super().__init__(densities.grid, len(densities))
+    noun = "densities"
+
+    def __init__(self, densities: Density, unpadded: tuple[int, ...] | None = None):
+        super().__init__(densities.grid, len(densities), unpadded)
         self.values = densities.tensor.float()  # single precision: MNIST has 60,000 images
 
     def draw(self, count: int, generator: torch.Generator) -> DensityFunctions:
@@ -164,14 +192,17 @@ def read_dataset(file: Path, floor: float = 0.0) -> PairDataset | DensityDataset
 
     Args:
         file: with arrays `source` and `target`, or `values`, (n, *cells), and the corners `lower`
-            and `upper` of a box with equal sides; without these it is the unit box.
+            and `upper` of a box with equal sides. Without these it is the unit box, and arrays that
+            are not square are centred in empty cells.
         floor: share of every density's mass that is made uniform.
     """
     arrays = read_arrays(file, "an npz of densities")
+    own_shape = arrays.get("values", arrays.get("source", np.empty(0))).shape[1:]
+    unpadded = own_shape if _needs_padding(arrays, own_shape) else None
     if "values" in arrays and not {"source", "target"} & set(arrays):
         values = _read_densities(file, arrays, "values").with_floor(floor)
         _check_count(file, len(values), 4, "densities")
-        return DensityDataset(values)
+        return DensityDataset(values, unpadded)
     for key in ("source", "target"):
         if key not in arrays:
             raise FileError(
@@ -188,14 +219,14 @@ def read_dataset(file: Path, floor: float = 0.0) -> PairDataset | DensityDataset
         _read_densities(file, arrays, key).with_floor(floor) for key in ("source", "target")
     )
     _check_count(file, len(source), 3, "pairs")
-    return PairDataset(source, target)
+    return PairDataset(source, target, unpadded)
 
 
 def _check_count(file: Path, count: int, least: int, noun: str) -> None:
     if count < least:
         raise FileError(
-            f"{file} holds {count} {noun}, and two are held out for validation and tests; "
-            f"give at least {least}."
+            f"{file} has too few {noun}, {count}; give at least {least}, of which two are held out "
+            "for validation and tests."
         )
 
 
@@ -213,8 +244,12 @@ def _read_densities(file: Path, arrays: dict[str, np.ndarray], key: str) -> Dens
             (values < 0, "negative", "clip them at zero if they are noise"),
         ):
             if bad.any():
-                count = f"{bad.sum()} of {values.size}"
-                raise FileError(f"{file}: {count} values are {noun}; {remedy}.")
+                verb = "is" if bad.sum() == 1 else "are"
+                raise FileError(
+                    f"{file}: {bad.sum()} of {values.size} values {verb} {noun}; {remedy}."
+                )
+    if _needs_padding(arrays, values.shape[1:]):
+        values = _pad_to_cube(values)
     try:
         density = Density(values, Grid(values.shape[1:], lower, upper))
     except (InputError, TypeError, ValueError) as error:
@@ -223,6 +258,18 @@ def _read_densities(file: Path, arrays: dict[str, np.ndarray], key: str) -> Dens
     if density.grid.max_side > min(sides) * (1 + 1e-9):
         raise FileError(f"The box in {file} has sides {sides}; pad the densities to a cube.")
     return density
+
+
+def _needs_padding(arrays: dict[str, np.ndarray], shape: tuple[int, ...]) -> bool:
+    """Return whether arrays without a box are not square: the unit box would stretch them."""
+    return not {"lower", "upper"} & set(arrays) and len(set(shape)) > 1
+
+
+def _pad_to_cube(values: np.ndarray) -> np.ndarray:
+    """Centre arrays (n, *cells) in empty cells, as many along every axis."""
+    most = max(values.shape[1:])
+    margins = [((most - n) // 2, most - n - (most - n) // 2) for n in values.shape[1:]]
+    return np.pad(values, [(0, 0), *margins])
 
 
 # ---- Default settings
@@ -242,6 +289,7 @@ class DefaultSize:
 
 DEFAULT_SIZES = {
     1: DefaultSize(sensors=128, seen=32, modes=48, width=128, pairs=256, steps=6000),
+    2: DefaultSize(sensors=32, seen=16, modes=16, width=128, pairs=128, steps=3000),
     3: DefaultSize(sensors=16, seen=8, modes=8, width=96, pairs=96, steps=2000),
 }
 
@@ -251,23 +299,33 @@ def make_config(
     name: str | None = None,
     steps: int | None = None,
     floor: float | None = None,
+    *,
+    exportable: bool = False,
+    dataset: UserDataset | None = None,
 ) -> TrainingConfig:
     """Return settings for training on a file: `universal-2d` in 2D, else the transport form.
+
+    The form of `universal-2d` cannot be exported to ONNX, the transport form can.
 
     Args:
         file: the densities, see `read_dataset`.
         name: name of the model; by default the file's.
         steps: number of steps; the default takes some minutes.
         floor: share of the mass that is made uniform; by default 5 % if more than a hundredth of
-            the cells is empty. 2D models need none.
+            the cells is empty. Models that start from `universal-2d` need none.
+        exportable: whether to use the transport form in 2D as well. It is less accurate for
+            densities with holes or fine detail.
+        dataset: contents of the file, if they have been read already.
     """
     file = as_path(file)
     if steps is not None:
         check_count(steps, 1, "steps")
-    dataset = read_dataset(file)
+    dataset = dataset or read_dataset(file)
     name = name or file.stem
-    if dataset.box.dimension == 2:
-        require(not floor, f"floor is {floor}; models for 2D need none, remove it.")
+    if dataset.box.dimension == 2 and not exportable:
+        require(
+            not floor, f"floor is {floor}; models for 2D need none, remove it or add exportable."
+        )
         return _universal_config(file, name, dataset, steps or 1000)
     size = DEFAULT_SIZES[dataset.box.dimension]
     sensors = max(2, min(size.sensors, min(dataset.box.shape)))
