@@ -40,10 +40,13 @@ STUDIES = {
     "inference-floor": ("inference_floor", "docs/benchmark.md: lower limit of the time"),
     "busy": ("busy_machine", "docs/threads.md: solves beside other programs"),
     "app-latency": ("app_latency", "docs/app.md: latency of the page"),
-    "radar": ("radar_fields", "docs/fields.md: rain between radar images"),
+    "fields": ("radar_fields", "stored, see docs/fields.md: rain; needs --radar FOLDER"),
     "field-cluster": ("field_cluster", "docs/fields.md: a thousand images on a cluster"),
     "command-line": ("command_line", "printed only: start-up and a thousand pairs"),
     "dotmark": ("dotmark", "stored, see docs/dotmark.md: DOTmark; needs --data FOLDER"),
+    "barycenters": ("barycenters", "stored, see docs/barycenters.md; DOTmark with --data FOLDER"),
+    "unbalanced": ("unbalanced", "stored, see docs/unbalanced.md; --data FOLDER, --radar FOLDER"),
+    "periodic": ("periodic_axes", "stored, see docs/periodic.md: periodic axes"),
     "solvers": ("solver_list", "docs/solvers.md: list of solvers, from their docstrings"),
 }
 

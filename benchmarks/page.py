@@ -1,4 +1,4 @@
-"""Copy benchmarks/results to docs/benchmark.md, docs/dotmark.md and README, between markers."""
+"""Copy benchmarks/results to the pages in docs/ and to README, between markers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.any_pair import tables as any_pair
 from benchmarks.dotmark import records as dotmark
+from benchmarks.measurement import read_tables
 from benchmarks.pages import ROOT, format_note, replace_section
 from benchmarks.records import (
     LIMIT,
@@ -39,6 +40,7 @@ PICTURES = {
     "break-even": "When training pays",
     "scaling": "Cost against size",
 }
+STUDIES = ("barycenters", "unbalanced", "periodic", "fields")  # each has NAME.json and docs/NAME.md
 ANY_PLACES = ("any", "any-trust", "any-kinds", "any-out")
 
 
@@ -170,8 +172,30 @@ def write_dotmark(results: Path = RESULTS, root: Path = ROOT) -> None:
     replace_section(root / "README.md", "dotmark", f"{table}\n\n{note}")
 
 
+def write_study(name: str, results: Path = RESULTS, root: Path = ROOT) -> None:
+    """Update docs/NAME.md and its pictures from NAME.json; reject tables of a quick run.
+
+    A picture NAME-section.png stands below the table of its section.
+    """
+    file, images = results / f"{name}.json", root / "docs" / "images"
+    for picture in results.glob(f"{name}-*.png"):
+        shutil.copyfile(picture, images / picture.name)
+    for section, stored in read_tables(file).items():
+        if stored.quick:
+            raise SystemExit(f"{section} in {file} is of a quick run; run make benchmark.")
+        note = format_note(stored.provenance, f"make benchmark NAME={name}")
+        parts = [stored.table.to_markdown(), note]
+        picture = f"{name}-{section}.png"
+        if (images / picture).exists():
+            parts.append(f"![{stored.table.title}](images/{picture})")
+        replace_section(root / "docs" / f"{name}.md", f"{name}-{section}", _join(*parts))
+
+
 def main() -> None:
     """Update the pages with their pictures, then README."""
+    for name in STUDIES:
+        if (RESULTS / f"{name}.json").exists():
+            write_study(name)
     if (RESULTS / dotmark.FILE).exists():
         write_dotmark()
     result = read_results()

@@ -379,14 +379,14 @@ def _known_map(cells: int, seed: int = 3, strength: float = 0.6) -> tuple[Frame,
     lines = Characteristics(potential)
 
     def frame(t: float) -> Tensor:
-        times, points = torch.tensor([t], dtype=torch.float64), _gauss_points(cells)
+        times, points = torch.tensor([t], dtype=torch.float64), gauss_points(cells)
         origin = lines.trace_back(times, points)[0]
-        return _gauss_means(LIFTED_MIXTURE.pdf(origin.point) / origin.determinant(t), cells)
+        return gauss_means(LIFTED_MIXTURE.pdf(origin.point) / origin.determinant(t), cells)
 
     fine = 128  # cells for the integral of |∇u|² over the source
-    points = _gauss_points(fine)
+    points = gauss_points(fine)
     source, squared = LIFTED_MIXTURE.pdf(points), potential.at(points)[1].square().sum(-1)
-    share = _gauss_means(source * squared, fine).sum() / _gauss_means(source, fine).sum()
+    share = gauss_means(source * squared, fine).sum() / gauss_means(source, fine).sum()
     return frame, math.sqrt(float(share))
 
 
@@ -463,15 +463,15 @@ LIFTED_MIXTURE = LiftedMixture(
 )
 
 
-def _gauss_points(cells: int) -> Tensor:
+def gauss_points(cells: int) -> Tensor:
     """Return three Gauss points along each axis of each cell, (9n², 2)."""
     nodes = math.sqrt(0.15) * torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
     along = ((torch.arange(cells)[:, None] + 0.5 + nodes) / cells).reshape(-1)
     return torch.cartesian_prod(along, along)
 
 
-def _gauss_means(values: Tensor, cells: int) -> Tensor:
-    """Return cell means (n, n) of values (9n²,) at `_gauss_points`."""
+def gauss_means(values: Tensor, cells: int) -> Tensor:
+    """Return cell means (n, n) of values (9n²,) at `gauss_points`."""
     weights = torch.tensor([5.0, 8.0, 5.0], dtype=torch.float64) / 18
     inside = values.reshape(cells, 3, cells, 3)
     return torch.einsum("aibj,i,j->ab", inside, weights, weights)

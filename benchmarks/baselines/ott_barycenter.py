@@ -39,7 +39,7 @@ class OttBarycenter(Solver):
     It takes any box and any number of cells along each axis. JAX compiles the iteration, so the
     first call for a grid of a new shape takes a second or two longer. JAX computes in double
     precision here; its global setting stays as it is. It needs the extra `ott`:
-    `pip install 'geonet[ott]'`.
+    `pip install 'geonet-ot[ott]'`.
 
     If `epsilon` is too small for the distance that mass has to travel, the kernel underflows and
     `ConvergenceError` is raised. The log domain, POT's remedy, is not offered: in OTT 0.6.0 the
@@ -181,5 +181,5 @@ def import_library(module: str) -> Any:
             return import_module(module)
     except ImportError as error:
         raise SolverError(
-            "This solver needs OTT-JAX, which is not installed; run pip install 'geonet[ott]'."
+            "This solver needs OTT-JAX, which is not installed; run pip install 'geonet-ot[ott]'."
         ) from error

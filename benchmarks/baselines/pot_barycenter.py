@@ -204,7 +204,7 @@ class DebiasedBarycenter(Barycenter):
 class BarycenterPath(FrameByFrame):
     """Barycenters with weights (1−t, t), computed on demand and cached."""
 
-    kind = "barycenter"
+    kind = "pot-barycenter"
     library = "POT"
     softer = "reg"
 

@@ -122,6 +122,19 @@ def read_showers(folder: Path, sizes: Iterable[int]) -> list[Pair]:
     ]
 
 
+def read_rain(folder: Path, cells: int) -> tuple[list[datetime], np.ndarray]:
+    """Return the times of all radar images of a folder, and rain rates in mm/h, (n, cells, cells).
+
+    Args:
+        folder: see `read_showers`.
+        cells: cells along each axis of the square in the middle.
+    """
+    files = {_read_time(file): file for file in sorted(folder.glob("*.pgm.gz"))}
+    if not files:
+        raise InputError(f"{folder} has no files TIME_….pgm.gz.")
+    return list(files), np.array([_block_means(_read_rain(file), cells) for file in files.values()])
+
+
 def _read_time(file: Path) -> datetime:
     try:
         return datetime.strptime(file.name[:12], "%Y%m%d%H%M")
@@ -138,6 +151,10 @@ def _read_rain(file: Path) -> np.ndarray:
 
 
 def _average_blocks(rain: np.ndarray, cells: int) -> Density:
+    return Density(_block_means(rain, cells), Grid((cells, cells)))
+
+
+def _block_means(rain: np.ndarray, cells: int) -> np.ndarray:
     """Return block means of the largest square in the middle that all sizes divide."""
     side = min(rain.shape) // max(RADAR_SIZES) * max(RADAR_SIZES)
     if side == 0:
@@ -145,4 +162,4 @@ def _average_blocks(rain: np.ndarray, cells: int) -> Density:
     top, left = ((n - side) // 2 for n in rain.shape)
     blocks = rain[top : top + side, left : left + side]
     blocks = blocks.reshape(cells, side // cells, cells, side // cells)
-    return Density(blocks.mean((1, 3)), Grid((cells, cells)))
+    return blocks.mean((1, 3))

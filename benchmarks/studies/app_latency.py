@@ -52,7 +52,7 @@ def waits(page: Page, strokes: int) -> list[float]:
     chance = random.Random(SEED)
     page.evaluate(LISTEN)
     for k in range(strokes):
-        box = page.locator(f"#{('source', 'target')[k % 2]} > canvas").bounding_box()
+        box = page.locator(f"#density-{1 + k % 2} > canvas").bounding_box()
         assert box is not None
         place = [chance.uniform(0.1, 0.9) for _ in range(2)]
         page.mouse.move(box["x"] + place[0] * box["width"], box["y"] + place[1] * box["height"])
@@ -61,8 +61,8 @@ def waits(page: Page, strokes: int) -> list[float]:
         while page.evaluate("window.waits.length") <= k:
             page.wait_for_timeout(5)
         if k % 25 == 24:  # a full pad would no longer change
-            for end in ("source", "target"):
-                page.locator(f"#{end} .gallery button").nth(chance.randrange(12)).click()
+            for end in (1, 2):
+                page.locator(f"#density-{end} .gallery button").nth(chance.randrange(12)).click()
             page.evaluate("scrollTo(0, 0)")  # where the pads are
             page.wait_for_timeout(500)
             page.evaluate("count => { window.waits.length = count; }", k + 1)
@@ -102,9 +102,10 @@ def ask(address: str, k: int) -> int:
     """Return the status of a drawing's answer; each is another one."""
     values = np.zeros((2, 64, 64), "<u2")
     values[0, 5:25, 5 + k % 30 : 25 + k % 30] = values[1, 30:60, 30 - k % 20 : 50] = 65535
-    source, target = (base64.b64encode(end.tobytes()).decode() for end in values)
+    densities = [base64.b64encode(end.tobytes()).decode() for end in values]
     question = {"client": f"page-{k}", "number": 1, "shape": [64, 64], "frames": 33}
-    question |= {"source": source, "target": target, "solver": "auto", "epsilon": None}
+    question |= {"densities": densities, "weights": None, "solver": "auto"}
+    question |= {"epsilon": None, "reach": None, "growth": None}
     return httpx.post(f"{address}/solve", json=question, timeout=120).status_code
 
 

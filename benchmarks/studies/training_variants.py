@@ -24,12 +24,10 @@ from benchmarks.results import record_provenance
 from geonet.evaluation import PAIRS, TEST_SETS, ReferencePairs, sample_pairs
 from geonet.metrics import l1
 from geonet.paths import QUARTERS
-from geonet.solvers.neural.geonet import GeONetPath, GeONetSettings
+from geonet.solvers.neural.geonet import GeONetPath
 from geonet.solvers.neural.losses import LossSettings
-from geonet.solvers.neural.model import Branch, Trunk, load_model
+from geonet.solvers.neural.model import load_model
 from geonet.training.config import (
-    OptimizerSettings,
-    ProblemSettings,
     SamplingSettings,
     TrainingConfig,
     ValidationSettings,
@@ -43,16 +41,8 @@ BASE = replace(
     compile=False,
     validation=ValidationSettings(pairs=0),
 )
-PAPER = TrainingConfig(
-    name="paper",
-    problem=ProblemSettings("mixtures-1d"),
-    steps=1,
-    model=GeONetSettings(
-        dimension=1, sensors=100, branch=Branch(width=150), trunk=Trunk(width=100)
-    ),
-    sampling=SamplingSettings("triples", 2000),
-    optimizer=OptimizerSettings("adam", 5e-4, "exponential", warmup=0),
-    validation=BASE.validation,
+PAPER = replace(
+    read_config(ROOT / "experiments" / "configs" / "paper-1d.toml"), validation=BASE.validation
 )
 
 

@@ -168,7 +168,7 @@ def errors_of(network: Module, pairs: Known) -> Errors:
     linear = (pairs.source + pairs.target) / 2
     own, mixed = ((f - pairs.halfway).abs().mean((1, 2)) for f in (frames, linear))
     residuals = look.residual.double() / SQUARE.cells**2  # of unit mass
-    left = map(unbalanced_mass, residuals, look.integrals.tolist())
+    left = map(unbalanced_mass, residuals, look.integrals[:, 1:3].tolist())
     columns = torch.stack([off, own / mixed, torch.tensor(list(left), dtype=torch.float64)])
     medians = columns.unflatten(1, (len(KINDS), -1)).quantile(0.5, dim=2)
     return Errors(*medians.mean(1).tolist())

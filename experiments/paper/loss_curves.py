@@ -15,10 +15,9 @@ from experiments.paper.experiments import Conditions
 from geonet._toml import from_table
 from geonet.solvers.neural.model import Header, read_tensors
 from geonet.training.config import TrainingConfig
-from geonet.training.log import read_log
+from geonet.training.log import LOG_FILE, read_log
 from geonet.training.loop import load_problem
 
-LOG = "log.jsonl"
 LATE = 0.5  # the share of the steps that counts as late training
 
 
@@ -70,7 +69,7 @@ def history(conditions: Conditions, name: str) -> tuple[list[int], dict[str, lis
     config = from_table(TrainingConfig, header["training"])
     scale = _side(config) ** (2 * config.model.dimension)
     # Shipped models carry the history of their training; others lie beside its log.
-    lines = header.get("history") or _losses_in(file.with_name(LOG))
+    lines = header.get("history") or _losses_in(file.with_name(LOG_FILE))
     curves = {"loss": [line["loss"] / scale for line in lines]}
     for term in lines[0]["terms"]:
         curves[term] = [line["terms"][term] / scale for line in lines]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -27,12 +28,12 @@ def load_study(name: str):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_runs_without_options(name):
-    """Only `dotmark` has a required option, its folder."""
-    if name in ("app-latency", "radar"):
-        pytest.importorskip({"app-latency": "playwright", "radar": "pysteps"}[name])
+    """Only `dotmark` and `fields` have a required option, their folder."""
+    if name == "app-latency":
+        pytest.importorskip("playwright")
     parameters = signature(load_study(STUDIES[name][0]).main).parameters.values()
     required = [given.name for given in parameters if given.default is given.empty]
-    assert required == (["data"] if name == "dotmark" else [])
+    assert required == {"dotmark": ["data"], "fields": ["radar"]}.get(name, [])
 
 
 def test_list_of_studies():
@@ -107,6 +108,16 @@ def test_solver_page_agrees_with_the_registry():
     assert study.PAGE.read_text(encoding="utf-8") == study.format_page() + "\n", (
         "run make benchmark NAME=solvers"
     )
+
+
+@pytest.mark.parametrize("name", ["api.md", "training.md", "adding-a-solver.md"])
+def test_tables_of_the_reference_agree_with_the_docstrings(name):
+    study = load_study("solver_list")
+    text = (study.ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert study.format_reference(name) == text, "run make benchmark NAME=solvers"
+    assert not re.search(r"^:::", text, re.MULTILINE)  # GitHub would show it
+    assert text.count("| name |") == len(study.RUN.findall(text)) > 0
+    assert not re.search(r"\|\s*\|$", text, re.MULTILINE), "a field has no text in its docstring"
 
 
 @pytest.mark.parametrize("name", list_solver_names())

@@ -187,5 +187,5 @@ def test_paths_of_ott_load_without_the_library(monkeypatch, tmp_path):
     for module in ("jax", "ott"):
         monkeypatch.setitem(sys.modules, module, None)  # makes an import fail
     assert geonet.load(file).info == path.info
-    with pytest.raises(SolverError, match=r"needs OTT-JAX.*geonet\[ott\]"):
+    with pytest.raises(SolverError, match=r"needs OTT-JAX.*geonet-ot\[ott\]"):
         geonet.solver(OTT)(*make_pair(LINE))

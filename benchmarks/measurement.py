@@ -1,0 +1,115 @@
+"""Tables of a study in one JSON file, each with commit, date and machine.
+
+A study is a dictionary of measurements that return tables. `run_study` prints and stores them one
+by one in NAME.json; `benchmarks.page` copies them to docs/NAME.md, between the markers
+<!-- NAME-SECTION --> and <!-- /NAME-SECTION -->.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import typer
+
+from benchmarks.process import format_error
+from benchmarks.results import Provenance, Table, record_provenance
+from geonet._files import atomic_write, ensure_dir, wrap_read_errors
+from geonet.errors import ConvergenceWarning, InputError
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """A table with its provenance.
+
+    Attributes:
+        table: rows as numbers and texts.
+        provenance: commit, date and machine.
+        quick: True for a check with few and small problems.
+    """
+
+    table: Table
+    provenance: Provenance | None
+    quick: bool
+
+
+def run_study(
+    name: str,
+    sections: Mapping[str, Callable[[], Table]],
+    only: str,
+    quick: bool,
+    folder: Path,
+) -> None:
+    """Measure sections, print their tables and store them after each; the others are kept.
+
+    Args:
+        name: name of the study and of its file.
+        sections: measurements by the name of their section.
+        only: names of sections, separated by commas; all if empty.
+        quick: True for a check with few and small problems.
+        folder: place of the file.
+    """
+    chosen = [section for section in only.split(",") if section] or list(sections)
+    if unknown := [section for section in chosen if section not in sections]:
+        raise InputError(f"There is no section {unknown[0]!r}; choose from {', '.join(sections)}.")
+    provenance, file = record_provenance(), ensure_dir(folder) / f"{name}.json"
+    stored = read_tables(file) if file.exists() else {}
+    failures = []
+    for section in chosen:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # convergence is a column
+                table = sections[section]()
+            found = stored | {section: StoredTable(table, provenance, quick)}
+            save_tables(file, found)
+        except Exception as error:  # the other sections are measured nevertheless
+            failures.append(f"{section}: {format_error(error)}")
+            continue
+        stored = found
+        typer.echo(f"{table.to_markdown()}\n")
+    if failures:
+        raise InputError("\n".join(["Sections that failed:", *failures]))
+
+
+def save_tables(file: Path, tables: Mapping[str, StoredTable]) -> None:
+    """Write tables by section to a JSON file; raise ValueError if a number is not finite."""
+    content = {name: asdict(table) for name, table in tables.items()}
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    with atomic_write(file) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def read_tables(file: Path) -> dict[str, StoredTable]:
+    """Read the tables that `save_tables` wrote."""
+    with wrap_read_errors(file, "the result of a study"):
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return {
+            name: StoredTable(
+                Table(**entry["table"]), Provenance.from_json(entry["provenance"]), entry["quick"]
+            )
+            for name, entry in found.items()
+        }
+
+
+def observe_convergence(call: Callable[[], Answer]) -> tuple[Answer, bool]:
+    """Return the answer of a call, and False if it gave a `ConvergenceWarning`."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answer = call()
+    return answer, not any(issubclass(each.category, ConvergenceWarning) for each in caught)
+
+
+def format_count(flags: Sequence[bool]) -> str:
+    """Return the number of true flags, such as "3 of 4"."""
+    return f"{sum(flags)} of {len(flags)}"
+
+
+def percent_error(value: float, truth: float) -> float:
+    """Return the relative error in per cent, with its sign."""
+    return 100 * (float(value) / float(truth) - 1)
