@@ -1,7 +1,8 @@
-"""Hooks of mkdocs: the first page of the site is the README.
+"""Hooks of mkdocs: the README is the first page, and comments with directives show documentation.
 
 The README links to files of the repository. On the site, links into docs/ become links between
-pages, and links to files that are not part of the site become plain text.
+pages, and links to files that are not part of the site become plain text. Directives of
+mkdocstrings, `::: object`, are in comments, so that other viewers of Markdown do not show them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from pathlib import Path
 
 README = Path(__file__).with_name("README.md")
 INCLUDE = '--8<-- "README.md"'
+DIRECTIVE = re.compile(r"^<!-- (::: .*?) -->$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Replace the include directive of a page by the README."""
-    return markdown.replace(INCLUDE, read_readme())
+    """Replace the include directive by the README, and comments with directives by these."""
+    return DIRECTIVE.sub(r"\1", markdown.replace(INCLUDE, read_readme()))
 
 
 def read_readme() -> str:
