@@ -23,7 +23,9 @@ SOURCES = ROOT / "src/geonet/numerics/kernels"
 TESTS = (
     "tests/numerics/test_c_transform.py",
     "tests/solvers/newton/test_compiled.py",
+    "tests/solvers/newton/test_lattices.py",
     "tests/solvers/newton/test_plans.py",
+    "tests/solvers/newton/test_repairs.py",
     "tests/solvers/neural/test_unet.py",
     "tests/solvers/neural/transport/test_compiled.py",
 )

@@ -24,7 +24,9 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r'title="([^"]+)"')
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)[^)]*\)")
-DIRECTIVE = re.compile(r"^::: (\S+)\n((?:    .*\n)*)", re.MULTILINE)
+DIRECTIVE = re.compile(r"^<!-- ::: (\S+)((?:(?!-->).)*)-->$", re.MULTILINE | re.DOTALL)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DISTRIBUTION = PROJECT["name"]  # another package owns the name of the module
 COMMANDS = ("make demo", "make test")
 
 # Slow commands with a shorter form that is run instead; None: only the options are parsed.
@@ -121,7 +123,7 @@ def run_command(line: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert has_target(arguments[0]), line
     elif program == "pip":
         assert arguments[1] == "pre-commit" or arguments[-1] in (
-            f"geonet[{extra}]" for extra in list_extras()
+            f"{DISTRIBUTION}[{extra}]" for extra in list_extras()
         ), line
     elif program in ("python", ".venv/bin/python"):
         assert has_script(arguments), line
@@ -154,8 +156,7 @@ def has_target(target: str) -> bool:
 
 
 def list_extras() -> list[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return list(project["optional-dependencies"])
+    return list(PROJECT["optional-dependencies"])
 
 
 def copy_configs(folder: Path) -> None:
@@ -179,6 +180,51 @@ def test_unknown_commands_are_rejected(tmp_path, monkeypatch, capsys):
     for line in ("geonet geodesic a.png b.png", "make nothing", "pip install nothing", "rm a.png"):
         with pytest.raises(AssertionError, match=line.split()[-1]):
             run_command(line, capsys)
+
+
+# ---- install hints
+
+HINT = re.compile(r"(?<![\w./-])(geonet(?:-ot)?|\.)\[([\w, ]+)\](?=['\"`\s])")
+INSTALL = re.compile(r"pip install (?:-\S+ )*'?(geonet[\w-]*)")
+FOLDERS = ("src", "docs", "benchmarks", "experiments", "tutorials", "examples")
+SUFFIXES = (".md", ".py", ".toml", ".yml", ".js", ".html", ".ipynb")
+
+
+def find_install_hints(text: str) -> list[tuple[str, list[str]]]:
+    """Return the distributions and extras that a text proposes to install."""
+    hints = [(name, []) for name in INSTALL.findall(text)]
+    for match in HINT.finditer(text):
+        line = text[text.rfind("\n", 0, match.start()) + 1 : match.end() + 1]
+        if "pip" in line or match[1] != ".":
+            hints.append((match[1], re.split(", *", match[2])))
+    return hints
+
+
+def test_install_hints_name_this_distribution_and_its_extras():
+    files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.*")]
+    files += [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "pyproject.toml"]
+    found = 0
+    for file in files:
+        if file.suffix not in SUFFIXES:
+            continue
+        for name, extras in find_install_hints(file.read_text(encoding="utf-8")):
+            assert name in (DISTRIBUTION, "."), f"{file} proposes {name}"
+            assert set(extras) <= set(list_extras()), f"{file} proposes the extras {extras}"
+            found += 1
+    assert found > 15  # the pages, the error messages and pyproject.toml itself
+
+
+@pytest.mark.parametrize(
+    ("text", "hints"),
+    [
+        ("run pip install 'geonet[onnx]'.", [("geonet", []), ("geonet", ["onnx"])]),
+        ("pip install geonet", [("geonet", [])]),
+        ("`pip install '.[app,onnx]'`", [(".", ["app", "onnx"])]),
+        ("values.geonet[0] and a[.] and x.[b]", []),
+    ],
+)
+def test_install_hints_are_found(text, hints):
+    assert find_install_hints(text) == hints
 
 
 # ---- objects of the API reference

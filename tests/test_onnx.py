@@ -149,7 +149,7 @@ def test_a_file_that_does_not_run_is_an_error():
 @pytest.mark.parametrize("library", ["onnx", "onnxscript", "onnxruntime"])
 def test_missing_library(library, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ExportError, match=r"pip install 'geonet\[onnx\]'"):
+    with pytest.raises(ExportError, match=r"pip install 'geonet-ot\[onnx\]'"):
         export("transport-1d", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

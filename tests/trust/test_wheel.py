@@ -32,7 +32,7 @@ for file in files:
 root = Path(geonet.__file__).parent
 print(json.dumps({
     "root": str(root),
-    "version": importlib.metadata.version("geonet"),
+    "version": importlib.metadata.version("geonet-ot"),
     "models": [file.name for file in files],
     "typed": (root / "py.typed").exists(),
     "kernels": kernels.active_build(),
@@ -80,11 +80,11 @@ def _build(folder: Path) -> Path:
         copy / "src",
         ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-*"),
     )
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(SOURCES / name, copy)
     build = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder), str(copy)]
     _run("-m", "pip", *build)
-    (wheel,) = folder.glob("geonet-*.whl")
+    (wheel,) = folder.glob("geonet_ot-*.whl")
     return wheel
 
 
@@ -100,6 +100,17 @@ def test_everything_is_in_the_wheel(run, installed):
     assert found["typed"]
     assert found["kernels"] == kernels.active_build()
     assert run("geonet", "--version").startswith(f"geonet {found['version']}, ")
+
+
+def test_the_installed_package_works(run):
+    """The checks of every wheel of a release."""
+    check = str(Path(__file__).with_name("wheel_check.py"))
+    assert "works" in run("python", "-W", "error", check, "--source", str(SOURCES))
+
+
+def test_the_wheel_is_small(installed):
+    (wheel,) = installed.parent.glob("geonet_ot-*.whl")
+    assert wheel.stat().st_size < 15e6  # a limit for the release: installation takes seconds
 
 
 def test_the_command_line_works(run, tmp_path):
