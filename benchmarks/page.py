@@ -31,7 +31,7 @@ from benchmarks.tables import (
 )
 
 RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images"
-PAGE, README = ROOT / "docs" / "benchmark.md", ROOT / "README.md"
+PAGE = ROOT / "docs" / "benchmark.md"
 PICTURES = {
     "any": "Error against time, any pair",
     "pareto": "Error against time",
@@ -136,11 +136,6 @@ def _write_break_even(rows: Sequence[Measurement], learned: Measurement) -> str:
     return text + (never if pairs is None else pays)
 
 
-def format_readme(found: Benchmark) -> str:
-    """Return the table of README: one line per solver."""
-    return "" if found.any is None else any_pair.make_overview(found.any).to_markdown()
-
-
 def reference_cells(suite: str) -> int:
     """Return the number of cells of the tables of a suite."""
     return SUITES[suite].reference
@@ -192,7 +187,7 @@ def write_study(name: str, results: Path = RESULTS, root: Path = ROOT) -> None:
 
 
 def main() -> None:
-    """Update the pages with their pictures, then README."""
+    """Update the pages with their pictures."""
     for name in STUDIES:
         if (RESULTS / f"{name}.json").exists():
             write_study(name)
@@ -209,7 +204,6 @@ def main() -> None:
         file = f"benchmark-{name}.png"
         if (RESULTS / file).exists():  # a run writes pictures, but only its numbers are stored
             shutil.copyfile(RESULTS / file, IMAGES / file)
-    replace_section(README, "any", f"{format_readme(result)}\n\n{any_note}")
 
 
 if __name__ == "__main__":

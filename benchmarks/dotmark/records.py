@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.dotmark.images import CLASSES
-from benchmarks.dotmark.methods import BACK_AND_FORTH, GEONET, REFERENCE
+from benchmarks.dotmark.methods import GEONET, REFERENCE
 from benchmarks.results import Cell, Provenance, Table
 from geonet._files import atomic_write, wrap_read_errors
 
@@ -122,19 +122,21 @@ def read_dotmark_result(folder: Path) -> Dotmark:
 
 
 def make_readme_table(found: Dotmark) -> Table:
-    """Return one line per class: time, back-and-forth over it, and width of the bounds."""
-    sizes = [cells for cells in README_SIZES if cells in found.list_sizes()]
-    columns = ["class"]
-    for cells in sizes:
-        columns += [f"{cells}²: ms", "back-and-forth", "bounds on W2, % wide"]
-    lines: list[list[Cell]] = []
-    for kind in found.list_kinds():
-        line: list[Cell] = [kind]
-        for cells in sizes:
-            ours = found.select(GEONET, cells, kind)
-            ratio = _divide_times(found.select(BACK_AND_FORTH, cells, kind), ours)
-            line += [_median_ms(ours), ratio and f"{ratio:.1f} ×", _median_width(ours)]
-        lines.append(line)
+    """Return medians over the images of DOTmark, one line per method, without empty columns."""
+    methods, columns = found.list_methods(), ["method"]
+    lines: list[list[Cell]] = [[method] for method in methods]
+    for cells in README_SIZES:
+        images = [[r for r in found.select(m, cells) if r.kind in CLASSES] for m in methods]
+        for name, measure in (
+            (f"{cells}²: ms", _median_ms),
+            ("error of W2, %", _median_error),
+            ("bounds, % wide", _median_width),
+        ):
+            values = [measure(rows) for rows in images]
+            if any(value is not None for value in values):
+                columns.append(name)
+                for line, value in zip(lines, values, strict=True):
+                    line.append(value)
     return Table("", columns, lines)
 
 
