@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from importlib import import_module
@@ -28,6 +29,11 @@ DIRECTIVE = re.compile(r"^<!-- ::: (\S+)((?:(?!-->).)*)-->$", re.MULTILINE | re.
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DISTRIBUTION = PROJECT["name"]  # another package owns the name of the module
 COMMANDS = ("make demo", "make test")
+OTHER_LIBRARIES = (
+    "jax",
+    "ott",
+    "pysteps",
+)  # blocks of the language `py` run if these are installed
 
 # Slow commands with a shorter form that is run instead; None: only the options are parsed.
 SHORTER: dict[str, str | None] = {
@@ -86,7 +92,7 @@ def parse_blocks(page: Path) -> list[Block]:
 
 
 def is_executable(block: Block) -> bool:
-    return block.language in ("python", "bash") or block.title is not None
+    return block.language in ("python", "py", "bash") or block.title is not None
 
 
 # ---- executing a page
@@ -105,10 +111,27 @@ def test_code_of_page_runs(page, tmp_path, monkeypatch, capsys):
         if block.title is not None:
             write(tmp_path / block.title, block.text)
         elif block.language == "python":
-            source = "\n" * block.lines_before + block.text  # an error names the page's own line
-            exec(compile(source, str(page), "exec", dont_inherit=True), namespace)
+            run_python(block, page, namespace)
+        elif block.language == "py":
+            run_other_library(block, page, namespace)
         for line in block.commands():
             run_command(line, capsys)
+
+
+def run_python(block: Block, page: Path, namespace: dict[str, Any]) -> None:
+    source = "\n" * block.lines_before + block.text  # an error names the page's own line
+    exec(compile(source, str(page), "exec", dont_inherit=True), namespace)
+
+
+def run_other_library(block: Block, page: Path, namespace: dict[str, Any]) -> None:
+    """Run a block that shows another library, if that is installed; its warnings do not count."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run_python(block, page, namespace)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in OTHER_LIBRARIES:
+            raise
 
 
 def run_command(line: str, capsys: pytest.CaptureFixture[str]) -> None:

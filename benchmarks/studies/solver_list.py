@@ -60,9 +60,9 @@ MORE = {
     "monge-ampere": "[accuracy](accuracy.md#2d-mongeampere)",
     "linear-program": "[accuracy](accuracy.md#2d-mongeampere)",
     "schrodinger": "[accuracy](accuracy.md#entropic-the-schrodinger-bridge), "
-    "[units of ε](faq.md#what-are-the-units-of-reg-and-epsilon)",
-    "barycenter": "[why it is biased](concepts.md#why-pots-barycenter-is-biased), "
-    "[units of reg](faq.md#what-are-the-units-of-reg-and-epsilon)",
+    "[units of ε](coming-from-pot.md#units-of-reg-and-epsilon)",
+    "barycenter": "[why it is biased](coming-from-pot.md#why-the-barycenter-of-pot-is-blurred), "
+    "[units of reg](coming-from-pot.md#units-of-reg-and-epsilon)",
     "geonet": "[trained models](models.md), [training](training.md)",
     "er-geonet": "[trained models](models.md#er-geonet-1d-and-er-geonet-2d)",
     "deeponet": "[trained models](models.md#the-others)",
