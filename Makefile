@@ -13,7 +13,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo app test test-all test-matrix test-browser test-sanitize coverage regression fuzz lint format docs \
-  screenshots wheel-test release-check benchmark reproduce hot-paths clean
+  screenshots wheel-test release-check figures benchmark reproduce hot-paths clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 21
@@ -84,23 +84,22 @@ release-check: $(VENV)/.dev ## build sdist and wheel, and check both in empty en
 	OMP_NUM_THREADS=1 PATH=build/release/venv/bin build/release/venv/bin/python -W error \
 	  tests/trust/wheel_check.py --source src
 
-# The comparison of all solvers takes two hours, a study minutes; both need an idle machine.
-# NAME=dotmark needs DATA=folder and takes RADAR=folder, so do NAME=unbalanced and, without RADAR,
-# NAME=barycenters, which run without a folder, too. NAME=fields needs RADAR. These and NAME=periodic are followed by
-# python -m benchmarks.page.
+# All measurements need an idle machine and GEONET_DATA, a folder with mnist/. DATA= is the folder of
+# DOTmark, RADAR= of radar images. The steps dotmark and fields fail without theirs.
+DATA :=
+RADAR :=
+FOLDERS = $(if $(DATA),--data $(DATA)) $(if $(RADAR),--radar $(RADAR))
+figures: $(VENV)/.all $(VENV)/.browser ## measure all figures of README and docs; an hour; ONLY=dotmark,fields selects
+	$(PYTHON) -m benchmarks figures $(FOLDERS) $(if $(ONLY),--only $(ONLY))
+
 NAME :=
 benchmark: $(VENV)/.all ## compare all solvers; NAME=midpoint runs one study, NAME=list names them
-ifeq ($(NAME),)
-	$(PYTHON) -m benchmarks compare --out benchmarks/results
-	$(PYTHON) -m benchmarks.page
-else
-	$(PYTHON) -m benchmarks study $(filter-out list,$(NAME)) \
-	  $(if $(DATA),--data $(DATA)) $(if $(RADAR),--radar $(RADAR)) $(OPTIONS)
-endif
+	$(PYTHON) -m benchmarks $(if $(NAME),study $(filter-out list,$(NAME)) $(FOLDERS) $(OPTIONS),compare --out benchmarks/results)
+	$(if $(filter list,$(NAME)),,$(PYTHON) -m benchmarks.page)
 
-reproduce: $(VENV)/.dev ## run the paper's experiments; NAME=table-1 for one; hours
+reproduce: $(VENV)/.dev ## run the paper's experiments; NAME=table-1 for one; a quarter of an hour
 	$(PYTHON) -m experiments $(or $(NAME),all) --out experiments/results
-	$(PYTHON) -m experiments.page
+	$(PYTHON) -m benchmarks.page
 
 # Compared with the run before, if there is one. A slow run is stored, too, and is the reference of the
 # next one; remove its file from runs/hot-paths otherwise. One thread varies least.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +11,7 @@ from geonet.errors import InputError
 from geonet.solvers.base import Solver
 from geonet.solvers.registry import list_solver_names, load_solver_class, make_solver, register
 
-Kind = Literal["classical", "learned", "per-pair"]
+Kind = Literal["classical", "learned"]
 SHORT = {"epsilon": "ε"}
 
 
@@ -24,7 +23,7 @@ class Contestant:
         label: unique name in tables.
         solver: name of the solver, or a model file.
         dimensions: the dimensions in which it takes part; None for all.
-        kind: classical, learned, or trained for every pair.
+        kind: classical or learned.
         options: options of the solver.
         quick: True if quick runs include it.
         location: 'module:Class' of a solver that a new process must register.
@@ -39,16 +38,6 @@ class Contestant:
     location: str | None = None
 
 
-def _sweep(
-    solver: str, dimension: int, *settings: dict[str, Any], quick: Sequence[int] = (0,)
-) -> list[Contestant]:
-    """Return a classical solver with several settings; `quick` selects settings for quick runs."""
-    return [
-        make_labelled(solver, (dimension,), options, k in quick)
-        for k, options in enumerate(settings)
-    ]
-
-
 def make_labelled(
     solver: str, dimensions: tuple[int, ...], options: dict[str, Any], quick: bool = False
 ) -> Contestant:
@@ -57,90 +46,40 @@ def make_labelled(
     return Contestant(", ".join([solver, *texts]), solver, dimensions, "classical", options, quick)
 
 
-LEARNED_1D = [
-    Contestant(name, name, (1,), "learned", quick=True)
-    for name in ("transport-1d", "geonet-1d", "deeponet-1d")
+LEARNED = [
+    Contestant("transport-1d", "transport-1d", (1,), "learned", quick=True),
+    Contestant("geonet-1d", "geonet-1d", (1,), "learned", quick=True),
+    Contestant("deeponet-1d", "deeponet-1d", (1,), "learned"),
+    Contestant("transport-2d", "transport-2d", (2,), "learned", quick=True),
+    Contestant("geonet-2d", "geonet-2d", (2,), "learned"),
+    Contestant("auto", "auto", (2,), "learned", quick=True),  # uses `universal-2d` first
 ]
 CLASSICAL_1D = [
     Contestant("quantile", "quantile", (1,), quick=True),
-    Contestant("monge-ampere", "monge-ampere", (1,), quick=True),
-    *_sweep("linear-program", 1, {"method": "emd"}, {"method": "emd_1d"}, quick=(1,)),
-    *_sweep("schrodinger", 1, *({"epsilon": e, "tolerance": 1e-3} for e in (0.01, 0.1))),
-    *_sweep(
-        "barycenter",
-        1,
-        {"reg": 6e-4},  # the paper's
-        {"reg": 6e-4, "tolerance": 0.5},  # and its early stop
-        {"reg": 6e-4, "tolerance": 10.0},
-        {"reg": 2e-3},
-        {"reg": 2e-4},
-        {"reg": 6e-4, "method": "sinkhorn_log"},
-        quick=(0, 1),
-    ),
-    *_sweep("debiased-barycenter", 1, {"method": "sinkhorn"}, {"method": "sinkhorn_log"}),
-    *_sweep("ott-barycenter", 1, *({"epsilon": 6e-4, "tolerance": tol} for tol in (1e-2, 1e-4))),
-    Contestant("linear", "linear", (1,), quick=True),
-    Contestant("auto", "auto", (1,)),  # uses `quantile`
-]
-LEARNED_2D = [
-    Contestant("transport-2d", "transport-2d", (2,), "learned", quick=True),
-    Contestant(
-        "transport-2d, network alone", "transport-2d", (2,), "learned", {"max_iterations": 0}
-    ),
-    Contestant("geonet-2d", "geonet-2d", (2,), "learned", quick=True),
-    Contestant("universal-2d", "universal-2d", (2,), "learned", quick=True),
-    Contestant("auto", "auto", (2,), "learned", quick=True),  # uses `universal-2d` first
+    make_labelled("linear-program", (1,), {"method": "emd_1d"}),
+    make_labelled("schrodinger", (1,), {"epsilon": 0.01, "tolerance": 1e-3}),
+    make_labelled("barycenter", (1,), {"reg": 6e-4}, quick=True),  # the paper's
+    make_labelled("barycenter", (1,), {"reg": 6e-4, "tolerance": 0.5}),  # and its early stop
+    make_labelled("debiased-barycenter", (1,), {"method": "sinkhorn"}),
+    make_labelled("ott-barycenter", (1,), {"epsilon": 6e-4, "tolerance": 1e-2}),
 ]
 CLASSICAL_2D = [
-    Contestant("monge-ampere", "monge-ampere", (2,), quick=True),
+    Contestant("midpoint", "midpoint", (2,), quick=True),
+    Contestant("monge-ampere", "monge-ampere", (2,)),
+    Contestant("back-and-forth", "back-and-forth", (2,)),
+    # ε is in units of the box, [0, 5]²
+    make_labelled("schrodinger", (2,), {"epsilon": 0.004, "tolerance": 1e-3}),
+    make_labelled("schrodinger", (2,), {"epsilon": 0.05, "tolerance": 1e-2}, quick=True),
+    make_labelled("barycenter", (2,), {"reg": 4e-3}),  # the paper's
+    make_labelled("barycenter", (2,), {"reg": 4e-3, "tolerance": 10.0}),  # and its early stop
+    make_labelled(
+        "debiased-barycenter", (2,), {"method": "sinkhorn", "reg": 4e-3, "tolerance": 1e-2}
+    ),
+    make_labelled("ott-barycenter", (2,), {"epsilon": 4e-3, "tolerance": 1e-2}),
     Contestant("linear-program, at most 48²", "linear-program", (2,), options={"coarsen": True}),
-    *_sweep(  # in units of the box, [0, 5]²
-        "schrodinger",
-        2,
-        {"epsilon": 0.004, "tolerance": 1e-3},
-        {"epsilon": 0.006, "tolerance": 1e-3},
-        {"epsilon": 0.008, "tolerance": 1e-2},
-        {"epsilon": 0.016, "tolerance": 1e-2},
-        {"epsilon": 0.025, "tolerance": 1e-3},
-        {"epsilon": 0.05, "tolerance": 1e-2},
-        quick=(1, 3),
-    ),
-    *_sweep(
-        "barycenter",
-        2,
-        {"reg": 4e-3},  # the paper's
-        {"reg": 4e-3, "tolerance": 10.0},  # and its early stop
-        {"reg": 4e-3, "tolerance": 0.5},
-        {"reg": 1e-3},
-        {"reg": 2e-3},
-        {"reg": 1e-2},
-        {"reg": 4e-3, "method": "sinkhorn_log"},
-        quick=(0, 1),
-    ),
-    *_sweep(
-        "debiased-barycenter",
-        2,
-        *(
-            {"method": "sinkhorn", "reg": reg, "tolerance": tolerance}
-            for tolerance, reg in product((1e-2, 1e-4), (4e-3, 2e-3))
-        ),
-        {"method": "sinkhorn_log", "reg": 4e-3},
-    ),
-    *_sweep(
-        "ott-barycenter",
-        2,
-        *(
-            {"epsilon": epsilon, "tolerance": tolerance}
-            for tolerance, epsilon in product((1e-2, 1e-4), (4e-3, 2e-3))
-        ),
-    ),
-    Contestant("linear", "linear", (2,), quick=True),
 ]
-PER_PAIR = [
-    Contestant(name, name, (1, 2), "per-pair")
-    for name in ("pinn", "flow-matching", "rectified-flow")
-]
-CONTESTANTS = (*LEARNED_1D, *CLASSICAL_1D, *LEARNED_2D, *CLASSICAL_2D, *PER_PAIR)
+LINEAR = Contestant("linear", "linear", (1, 2), quick=True)
+CONTESTANTS = (*LEARNED, *CLASSICAL_1D, *CLASSICAL_2D, LINEAR)
 
 
 def select_contestants(solvers: Sequence[str], quick: bool) -> list[Contestant]:

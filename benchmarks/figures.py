@@ -1,323 +1,192 @@
-"""Pictures of a benchmark: error against time, time against size, when training pays."""
+"""Measure every figure of README and docs at one commit, step by step.
+
+    make figures DATA=folder RADAR=folder
+    python -m benchmarks figures --data folder --radar folder --only dotmark,midpoint
+
+Each step runs in its own process and stores results; the last step writes the pages. The folder
+runs/figures keeps the output of each step, and its commit, date and seconds. A step that is
+complete at this commit is skipped when the command starts again.
+"""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from time import perf_counter
 
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from benchmarks.pages import ROOT
+from benchmarks.results import CHANGED, Provenance, record_provenance
+from experiments.paper.experiments import EXPERIMENTS
+from geonet._files import atomic_write, ensure_dir
+from geonet._format import format_seconds
+from geonet.errors import InputError
 
-from benchmarks.any_pair.records import AnyPairs
-from benchmarks.records import (
-    Benchmark,
-    Curve,
-    Measurement,
-    compute_break_even,
-    find_equal_error,
-    find_pareto_front,
-    select_setting,
+FOLDER = ROOT / "runs" / "figures"
+PAGES = "pages"  # name of the last step, which always runs
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One process of a run.
+
+    Attributes:
+        name: name on the command line.
+        arguments: arguments of Python.
+        result: file of results that it writes; None if it measures nothing.
+        data: True if it needs the folder of DOTmark.
+        radar: True if it needs the folder of radar images.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    result: str | None
+    data: bool = False
+    radar: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """A completed step: its commit, date and seconds, and the file of its output."""
+
+    commit: str | None
+    date: str
+    seconds: float
+    log: str
+
+
+def _study(name: str, **needs: bool) -> Step:
+    arguments = ("-m", "benchmarks", "study", name)
+    return Step(name, arguments, f"benchmarks/results/{name}.json", **needs)
+
+
+def _compare(name: str, *suites: str) -> Step:
+    chosen = [word for suite in suites for word in ("--suite", suite)]
+    arguments = ("-m", "benchmarks", "compare", "--update", "--out", "benchmarks/results")
+    return Step(name, (*arguments, *chosen), "benchmarks/results/benchmark.json")
+
+
+def _experiment(name: str) -> Step:
+    arguments = ("-m", "experiments", name, "--out", "experiments/results")
+    return Step(name, arguments, f"experiments/results/{name}.json")
+
+
+STEPS = (  # the most important first
+    _study("dotmark", data=True, radar=True),
+    _study("barycenters", data=True),
+    _study("unbalanced", data=True, radar=True),
+    _study("periodic"),
+    _study("fields", radar=True),
+    _compare("compare-any", "any"),
+    _compare("compare", "1d", "2d"),
+    _study("midpoint"),
+    _study("accuracy"),
+    _study("universal"),
+    _study("universal-3d"),
+    _study("models"),
+    _study("transport"),
+    _study("transport-failures"),
+    _study("gradients"),
+    _study("start-up"),
+    _study("app-latency"),
+    _study("field-cluster"),
+    *(_experiment(name) for name in EXPERIMENTS),
+    _study("own-training"),
+    Step(PAGES, ("-m", "benchmarks.page"), None),
 )
-from benchmarks.results import save_figure
-from benchmarks.suites import SUITES, TIMES
-from benchmarks.tables import describe_setting
-from geonet._files import atomic_write
-from geonet.plotting import FAINT, INK, despine
-
-ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"  # Okabe and Ito's colours,
-RED, PURPLE, BLACK, GREY = (
-    "#D55E00",
-    "#CC79A7",
-    "#000000",
-    "#999999",
-)  # distinguishable for all readers
-STYLES = {  # by the name without its dimension; circles are learned
-    "auto": (RED, "*"),
-    "midpoint": (BLACK, "o"),
-    "back-and-forth": (BLACK, "D"),
-    "transport": (RED, "o"),
-    "geonet": (BLUE, "o"),
-    "deeponet": (SKY, "o"),
-    "quantile": (GREEN, "D"),
-    "monge-ampere": (GREEN, "s"),
-    "linear-program": (ORANGE, "^"),
-    "schrodinger": (PURPLE, "v"),
-    "barycenter": (BLACK, "X"),
-    "debiased-barycenter": (BLUE, "P"),
-    "ott-barycenter": (ORANGE, "X"),
-    "linear": (GREY, "s"),
-    "pinn": (SKY, "<"),
-    "flow-matching": (PURPLE, ">"),
-    "rectified-flow": (GREEN, ">"),
-}
-OTHER = (RED, "d")
-EARLY = {1: 0.5, 2: 10.0}  # the paper's loose threshold of POT, by dimension
-FLOOR = 1e-3  # percent: the truth is no better than that
-PANEL, LETTER, LINE = (330, 260), 4.5, 9  # points, nearly: a panel, a letter, a line of its labels
-AXES = ("output points", "times", "pairs")
-Draw = Callable[
-    [Axes, str, Sequence[Measurement]], str | None
-]  # gives the title, if it drew anything
 
 
-def make_figures(found: Benchmark) -> dict[str, Figure]:
-    """Return the figures by name, without empty ones."""
-    rows = [row for row in found.settings if row.solver != "auto"]  # delegates to another solver
-    drawn = {
-        "any": _any_pair(found.any),
-        "pareto": _panels(rows, _draw_front, legend=True),
-        "resolution": _panels(rows, _draw_sizes, legend=True),
-        "runtime": _panels(rows, _draw_runtime),
-        "break-even": _panels(rows, _draw_break_even),
-        "scaling": _scaling(found.scaling),
-    }
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+def select_steps(only: str = "") -> list[Step]:
+    """Return the steps with these names, separated by commas; all if empty."""
+    names = [name for name in only.split(",") if name]
+    known = {step.name: step for step in STEPS}
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"There is no step {unknown[0]!r}; choose from {', '.join(known)}.")
+    return [step for step in STEPS if not names or step.name in names]
 
 
-def save_figures(found: Benchmark, folder: Path) -> list[Path]:
-    """Write benchmark-NAME.png for every figure."""
-    files = []
-    for name, figure in make_figures(found).items():
-        files.append(folder / f"benchmark-{name}.png")
-        with atomic_write(files[-1]) as temporary:
-            save_figure(figure, temporary)
-    return files
+def run_steps(
+    steps: Sequence[Step],
+    data: Path | None,
+    radar: Path | None,
+    log: Log,
+    folder: Path = FOLDER,
+) -> list[str]:
+    """Run steps that are not complete at this commit; return the names of those that failed.
+
+    `log` receives a line before and after every step, and the failures with their files at the end.
+    """
+    provenance, start, failed = record_provenance(), perf_counter(), []
+    for number, step in enumerate(steps, 1):
+        head = f"[{number}/{len(steps)}, {format_seconds(perf_counter() - start)}] {step.name}"
+        before = read_run(step, folder)
+        if _is_complete(step, before, provenance.commit):
+            log(f"{head}: complete, {format_seconds(before.seconds if before else 0)}")
+            continue
+        log(f"{head} …" + (f" last time {format_seconds(before.seconds)}" if before else ""))
+        began = perf_counter()
+        code = _run_step(step, _list_folders(step, data, radar), folder)
+        seconds = perf_counter() - began
+        if code == 0:
+            _save_run(step, provenance, seconds, folder)
+            log(f"{head}: done in {format_seconds(seconds)}")
+        else:
+            failed.append(step.name)
+            log(f"{head}: failed after {format_seconds(seconds)}")
+    for name in failed:
+        log(f"{name} failed: {folder / f'{name}.log'}")
+    return failed
 
 
-def _any_pair(found: AnyPairs | None) -> Figure | None:
-    """Draw error over time for each grid: medians, and small points for the kinds."""
-    if found is None or not found.answers:
-        return None
-    figure = Figure(figsize=(3.6 * len(found.finer), 4.2), layout="constrained")
-    panels = figure.subplots(1, len(found.finer), sharey=True, squeeze=False)[0]
-    for axis, cells in zip(panels, found.finer, strict=True):
-        rows = [row for row in found.answers if row.cells == cells]
-        for solver in dict.fromkeys(row.solver for row in found.answers):
-            own = [row for row in rows if row.solver == solver]
-            kinds = dict.fromkeys(row.kind for row in own)
-            groups = [[row for row in own if row.kind == kind] for kind in kinds]
-            colour, marker = _style(solver)
-            for group, size, label in [*((g, 9, None) for g in groups), (own, 60, solver)]:
-                if group:
-                    ms = median(1e3 * row.seconds for row in group)
-                    error = max(median(row.frame_percent for row in group), FLOOR)
-                    axis.scatter(ms, error, size, colour, marker=marker, label=label, lw=0)
-        axis.set(xscale="log", yscale="log", xlabel="ms per pair")
-        axis.set_title(f"{cells}² cells", color=INK, fontsize="medium")
-        _finish(axis)
-    panels[0].set_ylabel("L1 error of frames on 16² blocks, %")
-    _legend(figure, panels, 4)
-    return figure
+def _is_complete(step: Step, before: Run | None, commit: str | None) -> bool:
+    """Return True for a measured step of this commit; the pages are always written."""
+    if before is None or commit is None or commit.endswith(CHANGED):
+        return False
+    return step.name != PAGES and before.commit == commit
 
 
-def _panels(rows: Sequence[Measurement], draw: Draw, legend: bool = False) -> Figure | None:
-    """Return a panel for each suite with something to draw, and a legend for all or one in each."""
-    own = {name: [row for row in rows if row.suite == name] for name in SUITES}
-    own = {name: found for name, found in own.items() if draw(Figure().subplots(), name, found)}
-    if not own:
-        return None
-    figure = Figure(figsize=(5.4 * len(own), 5.0 if legend else 3.9), layout="constrained")
-    panels = figure.subplots(1, len(own), squeeze=False)[0]
-    for axis, (name, found) in zip(panels, own.items(), strict=True):
-        axis.set_title(draw(axis, name, found) or "", color=INK, fontsize="medium")
-        _finish(axis)
-        if not legend:
-            axis.legend(frameon=False, fontsize="x-small", labelcolor=INK)
-    if legend:
-        _legend(figure, panels, 4 * len(own) // 2 + 1)
-    return figure
+def _list_folders(step: Step, data: Path | None, radar: Path | None) -> list[str]:
+    """Return the options with the folders of data that a step reads."""
+    options = []
+    for name, folder, is_read in (("data", data, step.data), ("radar", radar, step.radar)):
+        if is_read and folder is not None:
+            options += [f"--{name}", str(folder.resolve())]
+    return options
 
 
-def _legend(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
-    """Return one for all panels, below them."""
-    entries = {
-        label: handle
-        for axis in panels
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(
-        entries.values(),
-        entries.keys(),
-        loc="outside lower center",
-        ncols=columns,
-        frameon=False,
-        fontsize="small",
-        labelcolor=INK,
-    )
+def _run_step(step: Step, options: Sequence[str], folder: Path) -> int:
+    """Run a step in a process with its output in a file; return the exit code."""
+    command = [sys.executable, *step.arguments, *options]
+    with (ensure_dir(folder) / f"{step.name}.log").open("w", encoding="utf-8") as output:
+        output.write(f"{' '.join(command)}\n")
+        output.flush()
+        return subprocess.run(command, cwd=ROOT, stdout=output, stderr=output).returncode
 
 
-def _draw_front(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
-    """Return error over time at the reference size, a point for each row, and the front."""
-    own = select_setting(rows, suite, SUITES[suite].reference)
-    if not own:
-        return None
-    front = find_pareto_front(own)
-    x, y = [1e3 * row.seconds for row in front], [_clip_to_floor(row) for row in front]
-    # nothing is below this line or left of it
-    axis.step([*x, 1e3 * own[-1].seconds], [*y, y[-1]], where="post", color=FAINT, lw=1.2, zorder=0)
-    for solver in dict.fromkeys(row.solver for row in own):
-        points = [row for row in own if row.solver == solver]
-        colour, marker = _style(solver)
-        axis.scatter(
-            [1e3 * row.seconds for row in points],
-            [_clip_to_floor(row) for row in points],
-            c=colour,
-            marker=marker,
-            s=44,
-            linewidths=0.4,
-            edgecolors="white",
-            label=_family(solver),
-        )
-    axis.set(xscale="log", yscale="log", xlabel="ms per pair", ylabel="L1 error, %")
-    low, high = axis.get_xlim()
-    axis.set_xlim(low / (high / low) ** 0.2, high)  # room for the first label
-    low, high = axis.get_ylim()
-    axis.set_ylim(low / (high / low) ** 0.1, high)
-    _label_front(axis, front)
-    return f"{describe_setting(suite, SUITES[suite].reference)}, one pair, {TIMES} times"
+def _save_run(step: Step, provenance: Provenance, seconds: float, folder: Path) -> None:
+    run = Run(provenance.commit, provenance.date, seconds, str(folder / f"{step.name}.log"))
+    with atomic_write(folder / f"{step.name}.json") as temporary:
+        temporary.write_text(json.dumps(asdict(run), indent=1) + "\n", encoding="utf-8")
 
 
-def _label_front(axis: Axes, front: Sequence[Measurement]) -> None:
-    """Write names below and left of the points, without overlap."""
-    before_x, before_y = -np.inf, np.inf
-    for row in front:
-        place = (1e3 * row.seconds, _clip_to_floor(row))
-        x, y = axis.transAxes.inverted().transform(axis.transData.transform(place)) * PANEL
-        in_the_way = x - LETTER * len(row.label) < before_x
-        lower = min(y - 4, before_y - LINE) if in_the_way else y - 4
-        axis.annotate(
-            row.label,
-            place,
-            xytext=(-4, lower - y),
-            textcoords="offset points",
-            ha="right",
-            va="top",
-            fontsize="x-small",
-            color=INK,
-        )
-        before_x, before_y = x, lower
+def read_run(step: Step, folder: Path = FOLDER) -> Run | None:
+    """Return the last completed run of a step; None if there is none."""
+    file = folder / f"{step.name}.json"
+    return Run(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
 
 
-def _draw_sizes(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
-    """Time over cells, a line for each solver: of its settings the one that came farthest."""
-    base = [row for row in rows if row.pairs == 1 and row.times == TIMES]
-    if len({row.cells for row in base}) < 2:
-        return None
-    for solver in dict.fromkeys(row.solver for row in base):
-        own = [row for row in base if row.solver == solver]
-        labels = [row.label for row in own]
-        farthest = max(dict.fromkeys(labels), key=labels.count)  # the first of them
-        line = sorted((row.cells, 1e3 * row.seconds) for row in own if row.label == farthest)
-        colour, marker = _style(solver)
-        axis.plot(
-            *zip(*line, strict=True), marker + "-", c=colour, ms=5, lw=1, label=_family(solver)
-        )
-    axis.set(xscale="log", yscale="log", xlabel="cells per side", ylabel="ms per pair")
-    ticks = sorted({row.cells for row in base})
-    axis.set_xticks(ticks, [str(n) for n in ticks])
-    axis.minorticks_off()
-    return f"{describe_setting(suite)}, one pair, {TIMES} times"
+def list_steps(folder: Path = FOLDER) -> list[tuple[str, str, str]]:
+    """Return name, seconds and commit of the last run of every step."""
+    rows = []
+    for step in STEPS:
+        run = read_run(step, folder)
+        rows.append((step.name, *(("–", "–") if run is None else _describe_run(run))))
+    return rows
 
 
-def _draw_runtime(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
-    """Return the paper's figure: POT, POT stopped early, and the learned paths, on linear axes."""
-    dimension = SUITES[suite].dimension
-    early = EARLY[dimension]
-    drawn = 0
-    for label, solver, tolerance, colour, line in (
-        ("POT", "barycenter", None, BLACK, "-"),
-        (f"POT, stopped at {early:g}", "barycenter", early, BLACK, "--"),
-        (f"geonet-{dimension}d", f"geonet-{dimension}d", None, BLUE, "-"),
-        (f"transport-{dimension}d", f"transport-{dimension}d", None, RED, "-"),
-    ):
-        base = [r for r in rows if (r.solver, r.pairs, r.times) == (solver, 1, TIMES)]
-        labels = [r.label for r in base if r.options.get("tolerance") == tolerance]
-        own = sorted((r for r in base if r.label in labels[:1]), key=lambda row: row.cells)
-        if len(own) > 1:
-            ms = 1e3 * np.array([_quartiles(row) for row in own])
-            spread = np.abs(ms[:, 1:] - ms[:, :1]).T
-            cells = [row.cells for row in own]
-            axis.errorbar(cells, ms[:, 0], spread, label=label, capsize=2, c=colour, ls=line)
-            drawn += 1
-    axis.set(xlabel="cells per side", ylabel="ms per pair")
-    return f"{describe_setting(suite)}, one pair, {TIMES} times" if drawn > 1 else None
-
-
-def _draw_break_even(axis: Axes, suite: str, rows: Sequence[Measurement]) -> str | None:
-    """Return seconds for n pairs: trained first, or solved classically at the same error."""
-    learned = [
-        (row, equal, pairs)
-        for row in select_setting(rows, suite, SUITES[suite].reference)
-        if row.kind == "learned"
-        and not row.options
-        and (equal := find_equal_error(rows, row)) is not None
-        and (pairs := compute_break_even(row, equal)) is not None
-    ]
-    n = np.logspace(0, max((np.log10(pairs) for *_, pairs in learned), default=0) + 1.5, 60)
-    for k, (row, equal, pairs) in enumerate(learned):
-        colour, _ = _style(row.solver)
-        axis.plot(
-            n, (row.training_seconds or 0) + n * row.seconds, c=colour, lw=1.4, label=row.label
-        )
-        name = f"{equal.label}, as accurate"
-        axis.plot(n, n * equal.seconds, c=colour, lw=1.2, ls="--", label=name)
-        axis.plot(pairs, pairs * equal.seconds, "o", c=colour, ms=6, mec="white")
-        axis.annotate(
-            f"{pairs:,.0f} pairs",
-            (pairs, pairs * equal.seconds),
-            xytext=(5, -5 - LINE * k),
-            textcoords="offset points",
-            va="top",
-            fontsize="x-small",
-            color=colour,
-        )
-    axis.set(xscale="log", yscale="log", xlabel="pairs", ylabel="seconds, training included")
-    return describe_setting(suite, SUITES[suite].reference) if learned else None
-
-
-def _scaling(curves: Sequence[Curve]) -> Figure | None:
-    """Return a panel for each of what grows."""
-    if not curves:
-        return None
-    figure = Figure(figsize=(10.8, 3.6), layout="constrained")
-    for axis, name in zip(figure.subplots(1, len(AXES)), AXES, strict=True):
-        for curve in (curve for curve in curves if curve.axis == name):
-            colour, _ = _style(curve.solver)
-            marker = "s" if curve.solver.endswith("-1d") else "o"
-            label = f"{curve.solver}, slope {curve.slope:.2f}"
-            ms = [1e3 * seconds for seconds in curve.seconds]
-            axis.plot(curve.values, ms, marker + "-", c=colour, ms=4, lw=1, label=label)
-        axis.set(xscale="log", yscale="log", xlabel=name, ylabel="ms per call")
-        axis.xaxis.set_minor_formatter(NullFormatter())
-        _finish(axis)
-        axis.legend(frameon=False, fontsize="x-small", labelcolor=INK)
-    return figure
-
-
-def _clip_to_floor(row: Measurement) -> float:
-    """Return the error at which a point is drawn."""
-    return max(row.l1_percent, FLOOR)
-
-
-def _quartiles(row: Measurement) -> tuple[float, float, float]:
-    seconds = row.seconds_per_pair
-    return seconds.median, seconds.low_quartile, seconds.high_quartile
-
-
-def _finish(axis: Axes) -> None:
-    despine(axis)
-    axis.tick_params(which="minor", color=FAINT, labelcolor=INK, labelsize="x-small")
-    axis.grid(color=FAINT, lw=0.4, alpha=0.6)
-    axis.set_axisbelow(True)
-
-
-def _family(solver: str) -> str:
-    """Return the name without its dimension, or a model's without its folder."""
-    return Path(solver).stem.removesuffix("-1d").removesuffix("-2d")
-
-
-def _style(solver: str) -> tuple[str, str]:
-    return STYLES.get(_family(solver), OTHER)
+def _describe_run(run: Run) -> tuple[str, str]:
+    return f"{run.seconds:.0f} s", f"{run.commit or 'unknown'}, {run.date}"

@@ -1,4 +1,4 @@
-"""Tables of a study in one JSON file, each with commit, date and machine.
+"""Tables of a study in one JSON file, with commit, date and machine.
 
 A study is a dictionary of measurements that return tables. `run_study` prints and stores them one
 by one in NAME.json; `benchmarks.page` copies them to docs/NAME.md, between the markers
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,18 +25,24 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
-class StoredTable:
-    """A table with its provenance.
+class Study:
+    """The tables of a study, all measured at one commit.
 
     Attributes:
-        table: rows as numbers and texts.
         provenance: commit, date and machine.
         quick: True for a check with few and small problems.
+        tables: by section.
     """
 
-    table: Table
     provenance: Provenance | None
     quick: bool
+    tables: dict[str, Table]
+
+    def save(self, file: Path) -> None:
+        """Write a JSON file; raise ValueError if a number is not finite."""
+        text = json.dumps(asdict(self), indent=1, ensure_ascii=False, allow_nan=False)
+        with atomic_write(file) as temporary:
+            temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def run_study(
@@ -46,7 +52,9 @@ def run_study(
     quick: bool,
     folder: Path,
 ) -> None:
-    """Measure sections, print their tables and store them after each; the others are kept.
+    """Measure sections, print their tables and store them after each.
+
+    Other sections are kept if they were measured at the same commit.
 
     Args:
         name: name of the study and of its file.
@@ -58,16 +66,16 @@ def run_study(
     chosen = [section for section in only.split(",") if section] or list(sections)
     if unknown := [section for section in chosen if section not in sections]:
         raise InputError(f"There is no section {unknown[0]!r}; choose from {', '.join(sections)}.")
-    provenance, file = record_provenance(), ensure_dir(folder) / f"{name}.json"
-    stored = read_tables(file) if file.exists() else {}
+    file = ensure_dir(folder) / f"{name}.json"
+    stored = _start_study(file, quick)
     failures = []
     for section in chosen:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # convergence is a column
                 table = sections[section]()
-            found = stored | {section: StoredTable(table, provenance, quick)}
-            save_tables(file, found)
+            found = replace(stored, tables=stored.tables | {section: table})
+            found.save(file)
         except Exception as error:  # the other sections are measured nevertheless
             failures.append(f"{section}: {format_error(error)}")
             continue
@@ -77,24 +85,25 @@ def run_study(
         raise InputError("\n".join(["Sections that failed:", *failures]))
 
 
-def save_tables(file: Path, tables: Mapping[str, StoredTable]) -> None:
-    """Write tables by section to a JSON file; raise ValueError if a number is not finite."""
-    content = {name: asdict(table) for name, table in tables.items()}
-    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    with atomic_write(file) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+def _start_study(file: Path, quick: bool) -> Study:
+    """Return the stored study of this commit, or an empty one."""
+    provenance = record_provenance()
+    if file.exists():
+        before = read_study(file)
+        if before.provenance and (before.provenance.commit, before.quick) == (
+            provenance.commit,
+            quick,
+        ):
+            return replace(before, provenance=provenance)
+    return Study(provenance, quick, {})
 
 
-def read_tables(file: Path) -> dict[str, StoredTable]:
-    """Read the tables that `save_tables` wrote."""
+def read_study(file: Path) -> Study:
+    """Read the file that `Study.save` wrote."""
     with wrap_read_errors(file, "the result of a study"):
         found = json.loads(file.read_text(encoding="utf-8"))
-        return {
-            name: StoredTable(
-                Table(**entry["table"]), Provenance.from_json(entry["provenance"]), entry["quick"]
-            )
-            for name, entry in found.items()
-        }
+        tables = {name: Table(**table) for name, table in found["tables"].items()}
+        return Study(Provenance.from_json(found["provenance"]), found["quick"], tables)
 
 
 def observe_convergence(call: Callable[[], Answer]) -> tuple[Answer, bool]:

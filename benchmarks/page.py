@@ -1,4 +1,10 @@
-"""Copy benchmarks/results to the pages in docs/ and to README, between markers."""
+"""Rebuild all measured sections of the pages, and their pictures, from the stored results.
+
+    python -m benchmarks.page
+
+Nothing is measured. Every file in benchmarks/results and experiments/results belongs to one study,
+comparison or experiment; `collect_sections` formats its tables with commit, date and machine.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +14,11 @@ from pathlib import Path
 
 from benchmarks.any_pair import tables as any_pair
 from benchmarks.dotmark import records as dotmark
-from benchmarks.measurement import read_tables
-from benchmarks.pages import ROOT, format_note, replace_section
+from benchmarks.measurement import read_study
+from benchmarks.pages import ROOT, Sections, format_note, read_sections, write_sections
+from benchmarks.pictures import save_figures
 from benchmarks.records import (
+    FILE,
     LIMIT,
     Benchmark,
     Measurement,
@@ -21,85 +29,83 @@ from benchmarks.records import (
 )
 from benchmarks.results import format_digits
 from benchmarks.suites import SUITES
-from benchmarks.tables import (
-    make_equal_error_table,
-    make_loads_table,
-    make_ranking,
-    make_scaling_table,
-    make_sizes_table,
-    make_skipped_table,
-)
+from benchmarks.tables import make_ranking
+from experiments import page as reproduction
 
-RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images"
-PAGE = ROOT / "docs" / "benchmark.md"
-PICTURES = {
-    "any": "Error against time, any pair",
-    "pareto": "Error against time",
-    "resolution": "Time against resolution",
-    "runtime": "The paper's figure of runtimes",
-    "break-even": "When training pays",
-    "scaling": "Cost against size",
-}
-STUDIES = ("barycenters", "unbalanced", "periodic", "fields")  # each has NAME.json and docs/NAME.md
-ANY_PLACES = ("any", "any-trust", "any-kinds", "any-out")
+RESULTS = ROOT / "benchmarks" / "results"
+COMPARISON = "docs/benchmark.md"
+PICTURES = {"any": "Error against time, any pair", "pareto": "Error against time"}
+TABLED = (
+    "barycenters",
+    "unbalanced",
+    "periodic",
+    "fields",
+)  # NAME.json has tables for docs/NAME.md
 
 
-def read_results(results: Path = RESULTS) -> Benchmark:
+def main() -> None:
+    """Write all pages and pictures."""
+    images = ROOT / "docs" / "images"
+    for picture in RESULTS.glob("*.png"):
+        shutil.copyfile(picture, images / picture.name)
+    save_figures(read_comparison(), images)
+    reproduction.copy_pictures(images)
+    write_sections(collect_sections())
+
+
+def collect_sections(results: Path = RESULTS) -> Sections:
+    """Return all measured sections by page and marker; reject results of quick runs."""
+    collected: Sections = {}
+    for file in sorted(results.glob("*.json")):
+        for page, sections in _format_file(file).items():
+            collected.setdefault(page, {}).update(sections)
+    collected[reproduction.PAGE] = reproduction.format_sections()
+    return collected
+
+
+def _format_file(file: Path) -> Sections:
+    """Return the sections of one file of results."""
+    if file.name == FILE:
+        return {COMPARISON: format_comparison(read_comparison(file.parent))}
+    if file.name == dotmark.FILE:
+        return format_dotmark(file.parent)
+    return format_tables(file) if file.stem in TABLED else read_sections(file)
+
+
+# ---- the comparison of all solvers
+
+
+def read_comparison(results: Path = RESULTS) -> Benchmark:
     """Read the results of a full run; reject quick or incomplete ones."""
     found = read_benchmark(results)
     if found.quick:
-        raise SystemExit("benchmarks/results/benchmark.json is of a quick run; run make benchmark.")
-    missing = [
-        name
-        for name in SUITES
-        if not any(
-            r.label == f"transport-{name}"
-            for r in select_setting(found.settings, name, reference_cells(name))
-        )
-    ]
-    if missing or not found.scaling:
-        raise SystemExit("benchmarks/results/benchmark.json lacks suites; run make benchmark.")
+        raise SystemExit(f"{results / FILE} is of a quick run; run make benchmark.")
+    suites = {row.suite for row in found.settings}
+    if found.any is None or suites != set(SUITES):
+        raise SystemExit(f"{results / FILE} lacks suites; run make benchmark.")
     return found
 
 
-def format_sections(found: Benchmark) -> dict[str, str]:
-    """Return the sections of the page by marker."""
-    rows = found.settings
-    return format_any_sections(found) | {
+def format_comparison(found: Benchmark) -> dict[str, str]:
+    """Return the sections of docs/benchmark.md by marker."""
+    rows, pairs = found.settings, found.any
+    note = format_note(found.provenance, "make benchmark")
+    sections = {
+        "front": _join(_format_picture("pareto"), note),
+        "2d": _join(write_remark(rows, "2d"), make_ranking(rows, "2d").to_markdown(), note),
+        "1d": _join(write_remark(rows, "1d"), make_ranking(rows, "1d").to_markdown(), note),
         "machine": ", ".join(
             f"{name.replace('_', ' ')} {value or 'none'}" for name, value in found.machine.items()
         ),
-        "front": _format_picture("pareto"),
-        "2d": _join(write_remark(rows, "2d"), make_ranking(rows, "2d").to_markdown()),
-        "1d": _join(write_remark(rows, "1d"), make_ranking(rows, "1d").to_markdown()),
-        "sizes": _join(
-            _format_picture("resolution"),
-            *(make_sizes_table(rows, s).to_markdown() for s in ("2d", "1d")),
-        ),
-        "loads": _join(*(make_loads_table(rows, suite).to_markdown() for suite in ("2d", "1d"))),
-        "equal-error": _join(
-            make_equal_error_table(rows).to_markdown(), _format_picture("break-even")
-        ),
-        "paper": _format_picture("runtime"),
-        "scaling": _join(make_scaling_table(found).to_markdown(), _format_picture("scaling")),
-        "left-out": make_skipped_table(found.skipped).to_markdown(),
     }
-
-
-def format_any_sections(found: Benchmark) -> dict[str, str]:
-    """Return the sections of the suite `any`; empty texts if it was not measured."""
-    pairs = found.any
     if pairs is None:
-        return dict.fromkeys(ANY_PLACES, "")
-    return {
-        "any": _join(any_pair.make_overview(pairs).to_markdown(), _format_picture("any")),
-        "any-trust": _join(
-            any_pair.write_remark(pairs), any_pair.make_trust_table(pairs).to_markdown()
-        ),
-        "any-kinds": _join(
-            *(any_pair.make_kinds_table(pairs, n).to_markdown() for n in pairs.finer)
-        ),
-        "any-out": any_pair.make_unanswered_table(pairs.unanswered).to_markdown(),
+        return sections
+    note = format_note(pairs.provenance, "make benchmark")
+    trust = any_pair.make_trust_table(pairs).to_markdown()
+    return sections | {
+        "any": _join(any_pair.make_overview(pairs).to_markdown(), _format_picture("any"), note),
+        "any-trust": _join(any_pair.write_remark(pairs), trust, note),
+        "any-kinds": _join(any_pair.make_kinds_table(pairs).to_markdown(), note),
     }
 
 
@@ -155,55 +161,35 @@ def _join(*parts: str) -> str:
     return "\n\n".join(parts)
 
 
-def write_dotmark(results: Path = RESULTS, root: Path = ROOT) -> None:
-    """Update docs/dotmark.md and README from dotmark.json; reject incomplete results."""
+# ---- studies
+
+
+def format_dotmark(results: Path = RESULTS) -> Sections:
+    """Return the sections of docs/dotmark.md and README; reject incomplete results."""
     found = dotmark.read_dotmark_result(results)
     if (missing := dotmark.find_missing(found)) is not None:
         raise SystemExit(f"{results / dotmark.FILE} lacks {missing}; measure all classes.")
     note = format_note(found.provenance, "make benchmark NAME=dotmark DATA=folder")
-    for name, text in dotmark.format_sections(found).items():
-        replace_section(root / "docs" / "dotmark.md", name, f"{text}\n\n{note}")
-    table = dotmark.make_readme_table(found).to_markdown()
-    replace_section(root / "README.md", "dotmark", f"{table}\n\n{note}")
+    sections = {name: _join(text, note) for name, text in dotmark.format_sections(found).items()}
+    readme = {"dotmark": _join(dotmark.make_readme_table(found).to_markdown(), note)}
+    return {"docs/dotmark.md": sections, "README.md": readme}
 
 
-def write_study(name: str, results: Path = RESULTS, root: Path = ROOT) -> None:
-    """Update docs/NAME.md and its pictures from NAME.json; reject tables of a quick run.
+def format_tables(file: Path) -> Sections:
+    """Return the sections of docs/NAME.md from the tables of NAME.json; reject a quick run.
 
-    A picture NAME-section.png stands below the table of its section.
+    The picture NAME-SECTION.png stands below the table of its section.
     """
-    file, images = results / f"{name}.json", root / "docs" / "images"
-    for picture in results.glob(f"{name}-*.png"):
-        shutil.copyfile(picture, images / picture.name)
-    for section, stored in read_tables(file).items():
-        if stored.quick:
-            raise SystemExit(f"{section} in {file} is of a quick run; run make benchmark.")
-        note = format_note(stored.provenance, f"make benchmark NAME={name}")
-        parts = [stored.table.to_markdown(), note]
-        picture = f"{name}-{section}.png"
-        if (images / picture).exists():
-            parts.append(f"![{stored.table.title}](images/{picture})")
-        replace_section(root / "docs" / f"{name}.md", f"{name}-{section}", _join(*parts))
-
-
-def main() -> None:
-    """Update the pages with their pictures."""
-    for name in STUDIES:
-        if (RESULTS / f"{name}.json").exists():
-            write_study(name)
-    if (RESULTS / dotmark.FILE).exists():
-        write_dotmark()
-    result = read_results()
-    note = format_note(result.provenance, "make benchmark")
-    pairs = result.any
-    any_note = note if pairs is None else format_note(pairs.provenance, "make benchmark")
-    for name, text in format_sections(result).items():
-        notes = {"machine": ""}.get(name, any_note if name in ANY_PLACES else note)
-        replace_section(PAGE, name, f"{text}\n\n{notes}".rstrip())
-    for name in PICTURES if pairs is not None else [n for n in PICTURES if n != "any"]:
-        file = f"benchmark-{name}.png"
-        if (RESULTS / file).exists():  # a run writes pictures, but only its numbers are stored
-            shutil.copyfile(RESULTS / file, IMAGES / file)
+    name, study = file.stem, read_study(file)
+    if study.quick:
+        raise SystemExit(f"{file} is of a quick run; run make benchmark NAME={name}.")
+    note, sections = format_note(study.provenance, f"make benchmark NAME={name}"), {}
+    for section, table in study.tables.items():
+        parts, picture = [table.to_markdown(), note], f"{name}-{section}.png"
+        if (ROOT / "docs" / "images" / picture).exists():
+            parts.append(f"![{table.title}](images/{picture})")
+        sections[f"{name}-{section}"] = _join(*parts)
+    return {f"docs/{name}.md": sections}
 
 
 if __name__ == "__main__":

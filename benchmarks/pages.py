@@ -1,4 +1,4 @@
-"""Tables on documentation pages: text between markers, with commit, date and machine below it."""
+"""Sections of documentation pages: text between markers, with commit, date and machine below it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def format_share(value: float) -> str:
 
 
 def publish(study: str, provenance: Provenance, sections: Sections, root: Path = ROOT) -> None:
-    """Store the provenance of a study and replace its sections on their pages.
+    """Store the sections of a study in benchmarks/results/STUDY.json, and write its pages.
 
     Args:
         study: name of the study, see `benchmarks.__main__.STUDIES`.
@@ -35,16 +35,31 @@ def publish(study: str, provenance: Provenance, sections: Sections, root: Path =
         sections: text by page and by section; the pages have markers <!-- section -->.
         root: folder of the repository.
     """
-    file = root / "benchmarks" / "results" / "pages.json"
-    stored = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    stored = dict(sorted((stored | {study: provenance.to_json()}).items()))
+    file = root / "benchmarks" / "results" / f"{study}.json"
+    content = {"provenance": provenance.to_json(), "pages": sections}
     with atomic_write(file) as temporary:
-        text = json.dumps(stored, indent=1, ensure_ascii=False)
+        text = json.dumps(content, indent=1, ensure_ascii=False)
         temporary.write_text(text + "\n", encoding="utf-8")
-    note = format_note(provenance, f"make benchmark NAME={study}")
+    write_sections(read_sections(file), root)
+
+
+def read_sections(file: Path) -> Sections:
+    """Read the sections that `publish` stored, with commit, date and machine below each."""
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    note = format_note(
+        Provenance.from_json(stored["provenance"]), f"make benchmark NAME={file.stem}"
+    )
+    return {
+        page: {section: f"{text}\n\n{note}" for section, text in texts.items()}
+        for page, texts in stored["pages"].items()
+    }
+
+
+def write_sections(sections: Sections, root: Path = ROOT) -> None:
+    """Replace sections on their pages."""
     for page, texts in sections.items():
         for section, text in texts.items():
-            replace_section(root / page, section, f"{text}\n\n{note}")
+            replace_section(root / page, section, text)
 
 
 def format_note(provenance: Provenance | None, command: str) -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from benchmarks.any_pair.records import AnyPairs
 from benchmarks.results import Provenance
@@ -41,7 +38,7 @@ class Measurement:
         label: of the solver with its options.
         solver: the name alone.
         options: of the solver.
-        kind: classical, learned or per-pair.
+        kind: classical or learned.
         setup_seconds: import of its modules, making it, and by how much its first answer, which
             is on its smallest grid, takes longer than the next.
         seconds_per_pair: solve and densities.
@@ -98,25 +95,6 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """Seconds of a whole call against one of its sizes.
-
-    Attributes:
-        solver: the name.
-        axis: the growing quantity: output points, times or pairs.
-        values: its sizes.
-        seconds: at each.
-        slope: of the upper half, log against log.
-    """
-
-    solver: str
-    axis: str
-    values: list[int]
-    seconds: list[float]
-    slope: float
-
-
-@dataclass(frozen=True)
 class Benchmark:
     """The results of one run.
 
@@ -125,7 +103,6 @@ class Benchmark:
         quick: True for a check with few pairs.
         settings: the suites 1d and 2d, row by row.
         skipped: settings that were not measured.
-        scaling: its curves.
         provenance: commit, date and machine; None if it was not recorded.
         any: the suite of that name, with a provenance of its own; None if it was not measured.
     """
@@ -134,7 +111,6 @@ class Benchmark:
     quick: bool
     settings: list[Measurement] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
-    scaling: list[Curve] = field(default_factory=list)
     provenance: Provenance | None = None
     any: AnyPairs | None = None
 
@@ -150,10 +126,19 @@ class Benchmark:
             for row in table["settings"]
         ]
         skipped = [Skipped(**row) for row in table["skipped"]]
-        curves = [Curve(**curve) for curve in table["scaling"]]
         provenance = Provenance.from_json(table.get("provenance"))
         pairs = AnyPairs.from_json(table.get("any"))
-        return Benchmark(table["machine"], table["quick"], rows, skipped, curves, provenance, pairs)
+        return Benchmark(table["machine"], table["quick"], rows, skipped, provenance, pairs)
+
+    def drop_suites(self, names: Iterable[str]) -> Benchmark:
+        """Return the results without some suites."""
+        dropped = set(names)
+        return replace(
+            self,
+            settings=[row for row in self.settings if row.suite not in dropped],
+            skipped=[row for row in self.skipped if row.suite not in dropped],
+            any=None if "any" in dropped else self.any,
+        )
 
     def merge(self, other: Benchmark) -> Benchmark:
         """Add the solvers and suites of `other` that are missing here.
@@ -161,18 +146,15 @@ class Benchmark:
         The merged result has the older provenance.
         """
         own = {(row.suite, row.label) for row in (*self.settings, *self.skipped)}
-        curves = {curve.solver for curve in self.scaling}
         rows = [row for row in other.settings if (row.suite, row.label) not in own]
         skipped = [row for row in other.skipped if (row.suite, row.label) not in own]
-        scaling = [curve for curve in other.scaling if curve.solver not in curves]
-        nothing = not (self.settings or self.skipped or self.scaling)
+        nothing = not (self.settings or self.skipped)
         return replace(
             self,
             machine=other.machine if nothing else self.machine,
             settings=[*self.settings, *rows],
             skipped=[*self.skipped, *skipped],
-            scaling=[*self.scaling, *scaling],
-            provenance=other.provenance if rows or skipped or scaling else self.provenance,
+            provenance=other.provenance if rows or skipped else self.provenance,
             any=other.any if self.any is None else self.any.merge(other.any),
         )
 
@@ -190,7 +172,7 @@ def read_benchmark(folder: Path) -> Benchmark:
         return Benchmark.from_json(json.loads((folder / FILE).read_text(encoding="utf-8")))
 
 
-# ---- Analysis: Pareto front, speed at equal error, break-even of training, slopes.
+# ---- Analysis: Pareto front, speed at equal error, break-even of training.
 
 
 LIMIT = 1.0  # per cent: error limit for naming the fastest classical solver
@@ -237,9 +219,3 @@ def compute_break_even(learned: Measurement, classical: Measurement) -> float | 
     if learned.training_seconds is None or saved <= 0:
         return None
     return learned.training_seconds / saved
-
-
-def fit_slope(values: Sequence[float], seconds: Sequence[float]) -> float:
-    """Fit the slope of log seconds against log values over the upper half."""
-    count = max(2, math.ceil(len(values) / 2))
-    return float(np.polyfit(np.log(values[-count:]), np.log(seconds[-count:]), 1)[0])

@@ -66,7 +66,10 @@ def _version(package: str) -> str | None:
 # ---- Provenance: commit, date and machine of a measurement.
 
 
-CHANGED = "+"  # appended to the commit if the working tree differs from it
+CHANGED = "+"  # appended to the commit if the code differs from it
+# Results and pages may differ: every measurement writes them.
+CODE = ("src", "benchmarks", "experiments", "pyproject.toml", "setup.py", "constraints.txt")
+CODE += (":!benchmarks/results", ":!experiments/results")
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Provenance:
     """Commit, date and machine of a measurement.
 
     Attributes:
-        commit: short hash, with a "+" if the working tree differed from it; None outside a clone.
+        commit: short hash, with a "+" if the code differed from it; None outside a clone.
         date: the day, in UTC.
         machine: processor, memory, system and versions.
     """
@@ -99,16 +102,16 @@ def record_provenance() -> Provenance:
 
 
 def _read_commit() -> str | None:
-    """Return the commit of this clone, marked if the working tree differs from it."""
+    """Return the commit of this clone, marked if the code differs from it."""
     commit = _run_git("rev-parse", "--short", "HEAD")
     if commit is None:
         return None
-    return commit + (CHANGED if _run_git("status", "--porcelain", "-uno") else "")
+    return commit + (CHANGED if _run_git("status", "--porcelain", "-uno", "--", *CODE) else "")
 
 
 def _run_git(*arguments: str) -> str | None:
     """Return the output of git, or None if it fails or is not installed."""
-    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    command = ["git", "-C", str(Path(__file__).parents[1]), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):

@@ -18,18 +18,13 @@ from benchmarks.contestants import (
     select_contestants,
 )
 from benchmarks.process import run_in_process
-from benchmarks.records import Benchmark, Curve, Measurement, Skipped
+from benchmarks.records import Benchmark, Measurement, Skipped
 from benchmarks.results import record_provenance
 from benchmarks.suites import (
-    LADDERS,
-    SCALING,
     SUITES,
-    TIMES,
-    Ladder,
     Suite,
     check_suites,
     get_suite,
-    measure_curves,
 )
 from benchmarks.worker import FULL, QUICK, Job, Limits, measure_solver
 from geonet.errors import GeonetError
@@ -44,13 +39,11 @@ class Plan:
     Attributes:
         quick: True for a check with few pairs.
         parts: the suites 1d and 2d with their contestants.
-        ladders: the suite scaling.
         any: the suite any with its contestants; None to omit it.
     """
 
     quick: bool
     parts: list[tuple[Suite, list[Contestant]]]
-    ladders: list[Ladder]
     any: tuple[AnySuite, list[Contestant]] | None = None
 
     @property
@@ -63,21 +56,14 @@ def make_plan(suites: Sequence[str] = (), solvers: Sequence[str] = (), quick: bo
     """Select suites and solvers, all by default; raise InputError for unknown ones."""
     names, chosen = check_suites(suites), select_contestants(solvers, quick)
     others = select_any_contestants(solvers, quick) if ANY in names else []
-    ladders = [
-        ladder.reduce() if quick else ladder
-        for ladder in LADDERS
-        if SCALING in names and (not solvers or ladder.solver in solvers)
-    ]
     found = [get_suite(name, quick) for name in names if name in SUITES]
     if solvers:
-        placed = {ladder.solver for ladder in ladders}
-        rest = [entrant for entrant in chosen if entrant.solver not in placed]
         dimensions = [suite.dimension for suite in found] + [DIMENSION] * (ANY in names)
-        check_participation(rest, sorted(set(dimensions)))
+        check_participation(chosen, sorted(set(dimensions)))
     parts = [(suite, filter_by_dimension(chosen, suite.dimension)) for suite in found]
     whole = any_suite.SUITE.reduce() if quick else any_suite.SUITE
     any_part = (whole, others) if others else None
-    return Plan(quick, [(suite, own) for suite, own in parts if own], ladders, any_part)
+    return Plan(quick, [(suite, own) for suite, own in parts if own], any_part)
 
 
 def run_benchmark(plan: Plan, log: Log = lambda line: None) -> Benchmark:
@@ -96,16 +82,8 @@ def run_benchmark(plan: Plan, log: Log = lambda line: None) -> Benchmark:
                 done = f"{suite.name} {number}/{len(own)} {entrant.label}: {len(answer[0])}"
                 left = f", {len(answer[1])} left out" if answer[1] else ""
                 log(f"{done} settings{left}, {perf_counter() - start:.0f} s")
-    found: list[Curve] = []
-    for ladder in plan.ladders:
-        start = perf_counter()
-        try:
-            found += run_in_process(measure_curves, ladder)
-        except GeonetError as error:
-            skipped.append(_skip_ladder(ladder, str(error)))
-        log(f"{SCALING} {ladder.solver}, {perf_counter() - start:.0f} s")
     pairs = None if plan.any is None else run_any_pairs(*plan.any, log)
-    return Benchmark(provenance.machine, plan.quick, rows, skipped, found, provenance, pairs)
+    return Benchmark(provenance.machine, plan.quick, rows, skipped, provenance, pairs)
 
 
 def _write_pairs(suite: Suite, limits: Limits, folder: Path, log: Log) -> dict[int, Path]:
@@ -123,8 +101,3 @@ def _measure(job: Job) -> tuple[list[Measurement], list[Skipped]]:
         return run_in_process(measure_solver, job)
     except GeonetError as error:  # the process failed; errors of solvers are among the skipped
         return [], [job.skip(call, str(error)) for call in job.calls()]
-
-
-def _skip_ladder(ladder: Ladder, reason: str) -> Skipped:
-    name, grid = ladder.solver, ladder.grid
-    return Skipped(SCALING, grid.dimension, grid.shape[0], 1, TIMES, name, name, reason)

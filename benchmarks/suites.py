@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 
 import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.any_pair.suite import ANY
-from benchmarks.records import Curve, fit_slope
-from benchmarks.timing import repeat_within
 from geonet.density import Density
 from geonet.errors import InputError
 from geonet.evaluation import (
@@ -35,7 +31,6 @@ from geonet.mixture import (
     mixtures_3d,
 )
 from geonet.paths import QUARTERS
-from geonet.solvers.registry import make_solver
 
 TIMES = len(QUARTERS)  # errors are measured at the quarters
 
@@ -69,8 +64,7 @@ class Suite:
         family: draws the mixtures.
         box: grid with the box of the densities.
         cells: along each axis, ascending; a single pair at the quarters is measured on all.
-        reference: number of cells at which other numbers of times and pairs are measured.
-        times: numbers of times.
+        reference: number of cells at which batches are measured.
         batches: numbers of pairs in a call.
     """
 
@@ -79,7 +73,6 @@ class Suite:
     box: Grid
     cells: tuple[int, ...]
     reference: int
-    times: tuple[int, ...] = (1, TIMES, 20)
     batches: tuple[int, ...] = (1, 64)
 
     @property
@@ -93,13 +86,12 @@ class Suite:
         for cells in self.cells:
             found.append(Call(cells))
             if cells == self.reference:
-                found += [Call(cells, times=n) for n in self.times if n != TIMES]
                 found += [Call(cells, pairs=n) for n in self.batches if n != 1]
         return found
 
     def reduce(self, cells: tuple[int, ...]) -> Suite:
         """Return a check with some of the grids, one pair at a time, at the quarters."""
-        return replace(self, cells=cells, times=(TIMES,), batches=(1,))
+        return replace(self, cells=cells, batches=(1,))
 
     def write_pairs(self, cells: int, count: int, file: Path) -> None:
         """Write pairs with their reference, and the largest batch if the suite has batches."""
@@ -144,12 +136,11 @@ class PairsFile:
 
 
 SUITES = {
-    "1d": Suite("1d", mixtures_1d, BOX_1D, (100, 200, 500, 1000), 200),
-    "2d": Suite("2d", mixtures_2d, BOX_2D, (24, 32, 64, 128, 256), 64),
+    "1d": Suite("1d", mixtures_1d, BOX_1D, (200, 1000), 200),
+    "2d": Suite("2d", mixtures_2d, BOX_2D, (64, 256), 64),
 }
-QUICK_CELLS = {"1d": (100, 200), "2d": (24, 64)}
-SCALING = "scaling"  # measures time only
-NAMES = (*SUITES, ANY, SCALING)
+QUICK_CELLS = {"1d": (200,), "2d": (64,)}
+NAMES = (*SUITES, ANY)
 
 
 def check_suites(names: Sequence[str]) -> list[str]:
@@ -163,92 +154,6 @@ def check_suites(names: Sequence[str]) -> list[str]:
 def get_suite(name: str, quick: bool) -> Suite:
     """Return a suite, in full or reduced for a quick run."""
     return SUITES[name].reduce(QUICK_CELLS[name]) if quick else SUITES[name]
-
-
-# ---- Cost of a learned path against output points, times and pairs.
-
-
-BUDGET, REPEATS = 8.0, 9
-QUICK_BUDGET, QUICK_REPEATS = 2.0, 3
-
-
-@dataclass(frozen=True)
-class Ladder:
-    """Sizes along three axes for one solver.
-
-    Attributes:
-        solver: name of the solver.
-        family: draws the pairs.
-        grid: grid of the pairs, and of the frames except along the first axis.
-        cells: along each axis of the output grid.
-        times: numbers of times.
-        pairs: numbers of pairs in a call.
-    """
-
-    solver: str
-    family: Callable[..., GaussianMixture]
-    grid: Grid
-    cells: tuple[int, ...]
-    times: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    pairs: tuple[int, ...] = (1, 4, 16, 64, 256)
-    budget: float = BUDGET
-    repeats: int = REPEATS
-
-    def reduce(self) -> Ladder:
-        """Return a check with half of the sizes, and at most eight times and pairs."""
-        return replace(
-            self,
-            cells=self.cells[: len(self.cells) // 2],
-            times=(1, 4, 8),
-            pairs=(1, 4, 8),
-            budget=QUICK_BUDGET,
-            repeats=QUICK_REPEATS,
-        )
-
-
-LADDERS = (
-    Ladder(
-        "transport-1d",
-        mixtures_1d,
-        BOX_1D.with_shape(200),
-        (100, 200, 400, 800, 1600, 3200, 6400, 12800),
-    ),
-    Ladder("transport-2d", mixtures_2d, BOX_2D, (32, 64, 96, 128, 192, 256)),
-)
-
-
-def measure_curves(ladder: Ladder) -> list[Curve]:
-    """Measure the seconds of a call along the three axes."""
-    warnings.simplefilter("ignore")
-    solver = make_solver(ladder.solver)
-    most = max(ladder.pairs)
-    mixtures = ladder.family(2 * most, torch.Generator().manual_seed(SEED))
-    ends = mixtures.to_density(ladder.grid).tensor  # values without the formula
-
-    def seconds(pairs: int, times: int, grid: Grid) -> float:
-        first, second = ends[:pairs], ends[most : most + pairs]
-        if pairs == 1:
-            first, second = first[0], second[0]
-        given = Density(first, ladder.grid), Density(second, ladder.grid)
-        moments = Call(ladder.grid.shape[0], times=times).make_times()
-        calls = repeat_within(
-            ladder.budget, ladder.repeats, lambda k: solver(*given).density(moments, grid)
-        )
-        return median(calls.warm)
-
-    seconds(1, 1, ladder.grid)  # loads the model
-    grids = [ladder.grid.with_shape(n) for n in ladder.cells]
-    found = {
-        "output points": {grid.size: seconds(1, TIMES, grid) for grid in grids},
-        "times": {n: seconds(1, n, ladder.grid) for n in ladder.times},
-        "pairs": {n: seconds(n, TIMES, ladder.grid) for n in ladder.pairs},
-    }
-    return [_curve(ladder.solver, axis, along) for axis, along in found.items()]
-
-
-def _curve(solver: str, axis: str, along: dict[int, float]) -> Curve:
-    values, seconds = list(along), list(along.values())
-    return Curve(solver, axis, values, seconds, fit_slope(values, seconds))
 
 
 def prescribed_map_pairs(count: int = 20, seed: int = SEED) -> ReferencePairs:

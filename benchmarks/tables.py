@@ -6,12 +6,9 @@ from collections.abc import Sequence
 
 from benchmarks.any_pair.tables import make_any_tables
 from benchmarks.records import (
-    LIMIT,
     Benchmark,
     Measurement,
     Skipped,
-    compute_break_even,
-    find_equal_error,
     find_pareto_front,
     select_setting,
 )
@@ -24,58 +21,32 @@ ON_FRONT = "●"
 def make_tables(found: Benchmark) -> list[Table]:
     """Return all tables that have rows."""
     suites = [name for name in SUITES if any(row.suite == name for row in found.settings)]
-    made = [
-        make(found.settings, name)
-        for name in suites
-        for make in (make_ranking, make_sizes_table, make_loads_table)
-    ]
-    made += [
-        make_equal_error_table(found.settings),
-        make_scaling_table(found),
-        make_skipped_table(found.skipped),
-    ]
+    made = [make_ranking(found.settings, name) for name in suites]
+    made.append(make_skipped_table(found.skipped))
     return [*make_any_tables(found.any), *(table for table in made if table.rows)]
 
 
 def make_ranking(rows: Sequence[Measurement], suite: str) -> Table:
-    """Return error and time of one pair at the reference size, the fastest first."""
-    cells = SUITES[suite].reference
+    """Return error and time of one pair at the reference size, the fastest first.
+
+    Further columns contain the time per pair in a batch and on the largest grid.
+    """
+    cells, largest = SUITES[suite].reference, SUITES[suite].cells[-1]
+    batch = max(SUITES[suite].batches)
     own = select_setting(rows, suite, cells)
     front = find_pareto_front(
         row for row in own if row.solver != "auto"
     )  # delegates to another solver
-    columns = (
-        "solver",
-        "front",
-        "L1, %",
-        "W2, %",
-        "ms per pair",
-        "quartiles",
-        "repeats",
-        "pairs",
-        "set-up, s",
-        "memory, MB",
-        "type",
-    )
+    columns = ("solver", "front", "L1, %", "W2, %", "pairs", "ms per pair", "quartiles")
+    columns += (f"in a batch of {batch}", describe_setting(suite, largest))
+    columns += ("set-up, s", "memory, MB")
     lines: list[list[Cell]] = [
         [
-            row.label,
-            ON_FRONT if row in front else "",
-            row.l1_percent,
-            row.w2_percent,
-            1e3 * row.seconds,
-            "–".join(
-                format_digits(1e3 * seconds)
-                for seconds in (
-                    row.seconds_per_pair.low_quartile,
-                    row.seconds_per_pair.high_quartile,
-                )
-            ),
-            row.repeats,
-            row.pairs_measured,
-            row.setup_seconds,
-            row.memory_mb,
-            row.dtype,
+            *(row.label, ON_FRONT if row in front else "", row.l1_percent, row.w2_percent),
+            *(row.pairs_measured, 1e3 * row.seconds, _format_quartiles(row)),
+            _find_ms(select_setting(rows, suite, cells, batch), row),
+            _find_ms(select_setting(rows, suite, largest), row),
+            *(row.setup_seconds, row.memory_mb),
         ]
         for row in own
     ]
@@ -84,94 +55,14 @@ def make_ranking(rows: Sequence[Measurement], suite: str) -> Table:
     return Table(title, columns, lines)
 
 
-def make_sizes_table(rows: Sequence[Measurement], suite: str) -> Table:
-    """Return the milliseconds of one pair on every grid."""
-    own = [row for row in rows if (row.suite, row.pairs, row.times) == (suite, 1, TIMES)]
-    cells = sorted({row.cells for row in own})
-    found = {(row.label, row.cells): 1e3 * row.seconds for row in own}
-    labels = dict.fromkeys(row.label for row in own)
-    lines: list[list[Cell]] = [
-        [label, *(found.get((label, n)) for n in cells)]
-        for label in sorted(labels, key=lambda label: _sort_key(found, label, cells))
-    ]
-    title = f"{describe_setting(suite)}, one pair, {TIMES} times, ms per pair"
-    return Table(title, ("cells per side", *map(str, cells)), lines if len(cells) > 1 else [])
+def _find_ms(rows: Sequence[Measurement], wanted: Measurement) -> float | None:
+    """Return the milliseconds of the same solver in another setting; None if not measured."""
+    return next((1e3 * row.seconds for row in rows if row.label == wanted.label), None)
 
 
-def make_loads_table(rows: Sequence[Measurement], suite: str) -> Table:
-    """Return milliseconds per pair for other numbers of times and in a batch."""
-    cells = SUITES[suite].reference
-    own = [row for row in rows if (row.suite, row.cells) == (suite, cells)]
-    kinds = sorted({(row.pairs, row.times) for row in own})
-    found = {(row.label, (row.pairs, row.times)): 1e3 * row.seconds for row in own}
-    labels = [row.label for row in select_setting(own, suite, cells)]
-    lines: list[list[Cell]] = [
-        [label, *(found.get((label, kind)) for kind in kinds)] for label in labels
-    ]
-    columns = ("solver", *(_describe_load(*kind) for kind in kinds))
-    return Table(
-        f"{describe_setting(suite, cells)}, ms per pair", columns, lines if len(kinds) > 1 else []
-    )
-
-
-def make_equal_error_table(rows: Sequence[Measurement]) -> Table:
-    """Compare learned solvers with the fastest classical solver that is as accurate."""
-    columns = (
-        "learned",
-        "L1, %",
-        "ms per pair",
-        "fastest classical solver at this error",
-        "ms per pair",
-        "times as long",
-        "training, s",
-        "pairs until training pays",
-        f"fastest classical solver below {LIMIT:g} %",
-        "times as long",
-    )
-    lines: list[list[Cell]] = []
-    for row in rows:
-        reference = row.cells == SUITES[row.suite].reference and row.times == TIMES
-        if row.kind == "learned" and reference:
-            lines.append(
-                _compare(row, find_equal_error(rows, row), find_equal_error(rows, row, LIMIT))
-            )
-    return Table("Speed at equal error", columns, lines)
-
-
-def _compare(row: Measurement, equal: Measurement | None, below: Measurement | None) -> list[Cell]:
-    """Return one line of the comparison."""
-    load = _describe_load(row.pairs, row.times)
-    name = f"{row.label}, {describe_setting(row.suite, row.cells)}, {load}"
-    line: list[Cell] = [name, row.l1_percent, 1e3 * row.seconds]
-    if equal is None:
-        line += ["none"] + [None] * 2
-    else:
-        line += [equal.label, 1e3 * equal.seconds, equal.seconds / row.seconds]
-    line += [row.training_seconds, _format_break_even(row, equal)]
-    return line + ([None] * 2 if below is None else [below.label, below.seconds / row.seconds])
-
-
-def _format_break_even(row: Measurement, equal: Measurement | None) -> Cell:
-    if row.training_seconds is None or equal is None:
-        return None
-    pairs = compute_break_even(row, equal)
-    return "never" if pairs is None else round(pairs)
-
-
-def make_scaling_table(found: Benchmark) -> Table:
-    """Return the growth of the cost as slopes of log time against log size."""
-    lines: list[list[Cell]] = [
-        [
-            curve.solver,
-            curve.axis,
-            f"{curve.values[0]}–{curve.values[-1]}",
-            f"{format_digits(1e3 * curve.seconds[0])}–{format_digits(1e3 * curve.seconds[-1])}",
-            f"{curve.slope:.2f}",
-        ]
-        for curve in found.scaling
-    ]
-    columns = ("solver", "quantity", "from–to", "ms per call", "slope of the upper half")
-    return Table("Cost against size", columns, lines)
+def _format_quartiles(row: Measurement) -> str:
+    seconds = row.seconds_per_pair
+    return "–".join(format_digits(1e3 * s) for s in (seconds.low_quartile, seconds.high_quartile))
 
 
 def make_skipped_table(skipped: Sequence[Skipped]) -> Table:
@@ -191,12 +82,6 @@ def _describe_skipped(one: Skipped) -> str:
         f" ({_describe_load(one.pairs, one.times)})" if (one.pairs, one.times) != (1, TIMES) else ""
     )
     return f"{one.cells}{extra}"
-
-
-def _sort_key(found: dict[tuple[str, int], float], label: str, cells: list[int]) -> tuple:
-    """Return the key that sorts solvers by number of grids, then by time on the last grid."""
-    own = [found[label, n] for n in cells if (label, n) in found]
-    return -len(own), own[-1]
 
 
 def describe_setting(suite: str, cells: int | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Copy the results in experiments/results to docs/reproduction.md, between the page's markers."""
+"""Sections and pictures of docs/reproduction.md from the results in experiments/results."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import json
 import shutil
 from pathlib import Path
 
-from benchmarks.pages import ROOT, format_note, replace_section
+from benchmarks.pages import ROOT, format_note
 from benchmarks.results import Provenance
 from experiments.paper.experiments import EXPERIMENTS
 
-RESULTS, IMAGES = ROOT / "experiments" / "results", ROOT / "docs" / "images"
+RESULTS = ROOT / "experiments" / "results"
+PAGE = "docs/reproduction.md"
+
+
+def format_sections(results: Path = RESULTS) -> dict[str, str]:
+    """Return the sections of all experiments by marker."""
+    return {name: format_section(name, results) for name in EXPERIMENTS}
 
 
 def format_section(name: str, results: Path = RESULTS) -> str:
@@ -26,13 +32,8 @@ def format_section(name: str, results: Path = RESULTS) -> str:
     return f"{text}\n\n{note}"
 
 
-def main() -> None:
-    """Update all sections and pictures of the page."""
+def copy_pictures(images: Path, results: Path = RESULTS) -> None:
+    """Copy the pictures of all experiments to a folder."""
     for name in EXPERIMENTS:
-        replace_section(ROOT / "docs" / "reproduction.md", name, format_section(name))
-        if (RESULTS / f"{name}.png").exists():
-            shutil.copyfile(RESULTS / f"{name}.png", IMAGES / f"reproduction-{name}.png")
-
-
-if __name__ == "__main__":
-    main()
+        if (results / f"{name}.png").exists():
+            shutil.copyfile(results / f"{name}.png", images / f"reproduction-{name}.png")

@@ -15,8 +15,8 @@ def make_any_tables(found: AnyPairs | None) -> list[Table]:
     """Return all tables that have rows."""
     if found is None:
         return []
-    made = [make_overview(found), *(make_kinds_table(found, cells) for cells in found.finer)]
-    made += [make_trust_table(found), make_unanswered_table(found.unanswered)]
+    made = [make_overview(found), make_trust_table(found), make_kinds_table(found)]
+    made.append(make_unanswered_table(found.unanswered))
     return [table for table in made if table.rows]
 
 
@@ -42,22 +42,20 @@ def make_overview(found: AnyPairs) -> Table:
     return Table(title, [*columns, "answered"], lines)
 
 
-def make_kinds_table(found: AnyPairs, cells: int) -> Table:
-    """Return medians and shares on one grid, one line per kind and solver."""
-    columns = (
-        *("kind", "solver", "W2, %", "L1 at ¼, %", "½", "¾", "ms"),
-        *(f"W2 within {CLOSE_W2:g} %", f"frames within {CLOSE_FRAMES:g} %"),
-        *("bounds on W2, % wide", "W2 inside", "misses flagged"),
-    )
-    rows = [row for row in found.answers if row.cells == cells]
+def make_kinds_table(found: AnyPairs, label: str = "auto") -> Table:
+    """Return medians of one solver, one line per kind."""
+    columns = ["kind"]
+    for cells in found.finer:
+        columns += [f"{cells}²: W2, %", "frames, %", "ms", "bounds, % wide"]
     lines: list[list[Cell]] = []
-    for kind in dict.fromkeys(row.kind for row in rows):
-        for label in _list_labels(rows):
-            own = [row for row in rows if (row.kind, row.label) == (kind, label)]
-            if own:
-                lines.append([kind, label, *_summarise(own)])
-    title = f"{cells}² cells, against {found.finer[cells]}², kind by kind"
-    return Table(title, columns, lines)
+    for kind in dict.fromkeys(row.kind for row in found.answers if row.label == label):
+        line: list[Cell] = [kind]
+        for cells in found.finer:
+            own = [row for row in _select(found.answers, label, cells) if row.kind == kind]
+            line += [_median_distance(own), _median(row.frame_percent for row in own)]
+            line += [_median_ms(own), _median(row.bounds_percent for row in own)]
+        lines.append(line)
+    return Table(f"`{label}` kind by kind, medians", columns, lines)
 
 
 def make_trust_table(found: AnyPairs) -> Table:
@@ -115,13 +113,6 @@ def write_remark(found: AnyPairs, label: str = "auto") -> str:
 
 
 # ---- cells of a line
-
-
-def _summarise(own: Sequence[Answer]) -> list[Cell]:
-    """Return errors, time and shares over some pairs."""
-    quarters: list[Cell] = [median(row.l1_percent[q] for row in own) for q in range(3)]
-    close, width, inside, flagged = _count_shares(own)
-    return [_median_distance(own), *quarters, _median_ms(own), *close, width, inside, flagged]
 
 
 def _count_shares(own: Sequence[Answer]) -> tuple[list[Cell], Cell, Cell, Cell]:

@@ -66,12 +66,14 @@ class Method:
         label: name in tables.
         solve: solves a pair.
         max_cells: largest number of cells along each axis; None for no limit.
+        pairs: number of pairs of each class that it solves; None for all.
         package: optional package that it needs.
     """
 
     label: str
     solve: Callable[[Pair], Answer]
     max_cells: int | None = None
+    pairs: int | None = None
     package: str | None = None
 
     @property
@@ -79,9 +81,10 @@ class Method:
         """Return False if its package is missing."""
         return self.package is None or find_spec(self.package) is not None
 
-    def can_solve(self, pair: Pair) -> bool:
-        """Return False for pairs that are too large."""
-        return self.max_cells is None or pair.cells <= self.max_cells
+    def can_solve(self, pair: Pair, solved: int) -> bool:
+        """Return False for pairs that are too large, or if enough of the class are solved."""
+        too_large = self.max_cells is not None and pair.cells > self.max_cells
+        return not too_large and (self.pairs is None or solved < self.pairs)
 
 
 def solve_path(pair: Pair, solver: str = "auto", **options: Any) -> Answer:
@@ -184,7 +187,7 @@ GEONET, BACK_AND_FORTH, REFERENCE = "geonet", "back-and-forth", "reference"
 METHODS = (
     Method(GEONET, solve_path),
     Method(BACK_AND_FORTH, partial(solve_path, solver=BACK_AND_FORTH, tolerance=CONFIG.change)),
-    Method("network simplex (POT)", solve_simplex, 64),
-    Method(f"Sinkhorn (POT), ε {CONFIG.epsilon:g}", solve_sinkhorn, 64),
-    Method(f"Sinkhorn divergence (OTT), ε {CONFIG.epsilon:g}", solve_ott, 256, "ott"),
+    Method("network simplex (POT)", solve_simplex, 64, 1),
+    Method(f"Sinkhorn (POT), ε {CONFIG.epsilon:g}", solve_sinkhorn, 64, 1),
+    Method(f"Sinkhorn divergence (OTT), ε {CONFIG.epsilon:g}", solve_ott, 256, package="ott"),
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.dotmark.images import CLASSES
-from benchmarks.dotmark.methods import GEONET, REFERENCE
+from benchmarks.dotmark.methods import GEONET, METHODS, REFERENCE
 from benchmarks.results import Cell, Provenance, Table
 from geonet._files import atomic_write, wrap_read_errors
 
@@ -124,7 +124,7 @@ def read_dotmark_result(folder: Path) -> Dotmark:
 def make_readme_table(found: Dotmark) -> Table:
     """Return medians over the images of DOTmark, one line per method, without empty columns."""
     methods, columns = found.list_methods(), ["method"]
-    lines: list[list[Cell]] = [[method] for method in methods]
+    lines: list[list[Cell]] = [[_describe_method(found, method)] for method in methods]
     for cells in README_SIZES:
         images = [[r for r in found.select(m, cells) if r.kind in CLASSES] for m in methods]
         for name, measure in (
@@ -147,7 +147,7 @@ def make_overview(found: Dotmark) -> Table:
         columns += [f"{cells}²: ms", "W2, %", "frame, %"]
     lines: list[list[Cell]] = []
     for method in found.list_methods():
-        line: list[Cell] = [method]
+        line: list[Cell] = [_describe_method(found, method)]
         for cells in sizes:
             own = found.select(method, cells)
             line += [_median_ms(own), _median_error(own), _median(r.frame_percent for r in own)]
@@ -158,8 +158,8 @@ def make_overview(found: Dotmark) -> Table:
 def make_class_table(found: Dotmark, cells: int) -> Table:
     """Return medians over the pairs of each class on one grid, one line per class and method."""
     columns = (
-        *("class", "method", "ms", "over geonet", "report, ms", "W2", "lower bound"),
-        *("upper bound", "bounds, % wide", "W2, %", "frame, %", "estimated", "converged"),
+        *("class", "method", "ms", "over geonet", "report, ms", "W2", "bounds, % wide"),
+        *("W2, %", "frame, %", "estimated", "converged"),
     )
     lines: list[list[Cell]] = []
     for kind in found.list_kinds():
@@ -173,15 +173,28 @@ def make_class_table(found: Dotmark, cells: int) -> Table:
 def _summarise(own: Sequence[Row], ours: Sequence[Row]) -> list[Cell]:
     """Return the cells of a class and method; `ours` are the rows of geonet."""
     reports = _median(row.report_seconds for row in own)
-    bounds = [row.bounds for row in own if row.bounds is not None]
+    tried = min(len(ours), _count_pairs(own[0].method) or len(ours))
+    ours = [row for row in ours if row.pair in {other.pair for other in own}]
     return [
         *(_median_ms(own), _divide_times(own, ours), reports and 1e3 * reports),
         _format_distance(_median(row.distance for row in own)),
-        *(_format_distance(_median(pair[k] for pair in bounds)) for k in (0, 1)),
         *(_median_width(own), _median_error(own), _median(row.frame_percent for row in own)),
         _median(row.estimate_percent for row in own),
-        f"{sum(row.converged for row in own)} of {max(len(own), len(ours))}",
+        f"{sum(row.converged for row in own)} of {max(len(own), tried)}",
     ]
+
+
+def _count_pairs(label: str) -> int | None:
+    """Return the number of pairs of each class that a method solves; None for all."""
+    return next((method.pairs for method in METHODS if method.label == label), None)
+
+
+def _describe_method(found: Dotmark, label: str) -> str:
+    """Return the label of a method, with the number of its pairs if there are fewer."""
+    if _count_pairs(label) is None:
+        return label
+    cells = min(found.list_sizes())
+    return f"{label}, {len(found.select(label, cells))} pairs"
 
 
 def _format_distance(value: float | None) -> str | None:

@@ -1,6 +1,6 @@
 """Latency of the page of `geonet app` after a stroke, and its behaviour under load.
 
-    python -m benchmarks study app-latency --strokes 200
+    python -m benchmarks study app-latency --strokes 100
 
 Draws on both pads in a headless chromium on this machine, one stroke after the other. A stroke's
 time runs from the event of its pointer to the first picture of the screen that has the new path.
@@ -115,7 +115,7 @@ def peak(process: int) -> float:
     return int(text.partition("VmHWM:")[2].split()[0]) / 1000
 
 
-def main(strokes: int = 200) -> None:
+def main(strokes: int = 100) -> None:
     """Measure, print and publish."""
     provenance = record_provenance()
     with run_in_thread() as server, sync_playwright() as playwright:

@@ -47,7 +47,7 @@ from geonet.metrics import l1
 def main(
     data: Annotated[Path, typer.Option(help="Folder of DOTmark: CLASS.npz or CLASS/*.csv.")],
     radar: Annotated[Path | None, typer.Option(help="Folder of radar images, *.pgm.gz.")] = None,
-    sizes: Annotated[str, typer.Option(help="Cells along each axis.")] = "32,64,128,256,512",
+    sizes: Annotated[str, typer.Option(help="Cells along each axis.")] = "64,256,512",
     images: Annotated[str, typer.Option(help="Numbers of the images.")] = "1-4",
     pairs: Annotated[
         Literal["successive", "all"], typer.Option(help="1-2 and 3-4, or all pairs of images.")
@@ -110,7 +110,8 @@ def measure(
             if reference is not None:
                 found.rows.append(make_row(pair, REFERENCE, reference, None))
             for method in methods:
-                if method not in missing and method.can_solve(pair):
+                solved = len(found.select(method.label, pair.cells, pair.kind))
+                if method not in missing and method.can_solve(pair, solved):
                     measure_method(method, pair, reference, found, warm)
         _merge(found, before).save(folder)
     return _merge(found, before)

@@ -26,8 +26,8 @@ from geonet.paths import QUARTERS
 
 BETWEEN = (0.25, 0.5, 0.75)
 FINER = 4  # for references: parts of a cell along each axis
-SIZES = (64, 128, 256, 512, 1024)
-RIVAL = (64, 128, 256, 512)  # back-and-forth's are measured on these
+SIZES = (64, 256, 1024)
+RIVAL = (64, 256)  # back-and-forth's are measured on these
 REPEATS = 3
 
 

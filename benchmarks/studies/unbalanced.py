@@ -72,11 +72,11 @@ class Config:
     small: tuple[float, ...] = (1e-2, 1e-3)
     shower_reach: float = 0.15
     kinds: tuple[str, ...] = KINDS
-    kind_cells: tuple[int, ...] = (128, 256)
+    kind_cells: tuple[int, ...] = (256,)
     kind_pairs: int = 2
     kind_reach: float = 0.1
     growth: float = 1.3  # mass of the target over the source's in random pairs
-    repeats: int = 3  # the best one counts
+    repeats: int = 2  # the best one counts
     budget: float = 10.0  # seconds for the repeats of one problem
     peer_cells: int = 32  # dense plans between 64² cells take 24 GB in POT
     peer_reaches: tuple[float, ...] = (0.1, 0.5)

@@ -24,7 +24,7 @@ from geonet.metrics import block_l1, l1
 from geonet.paths import QUARTERS
 from geonet.training.problems import make_problem
 
-PAIRS = 8  # of a kind
+PAIRS = 4  # of a kind
 RAW = "digits, 28²"
 BATCH = 64
 FAMILY_PAIRS, FAMILY_SEED = 32, 9_000
@@ -227,18 +227,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_grad_enabled(False)
     provenance = record_provenance()
-    starts = []
-    for cells in (64, 128):
-        rows, text = start_rows(cells)
-        header = (
-            "kind",
-            "from zero, ms",
-            "steps",
-            "from the network, ms",
-            "steps",
-            "times as fast",
-        )
-        starts.append(f"{text}\n\n{format_table(header, rows)}")
+    rows, text = start_rows(128)
+    header = ("kind", "from zero, ms", "steps", "from the network, ms", "steps", "times as fast")
+    start = f"{text}\n\n{format_table(header, rows)}"
     suite = {kind: pairs_of(kind) for kind in (*KINDS, RAW)}
     header = ("kind", "W2", "W2 at worst", "L1 at ½", "of the linear mixture's", "16² blocks")
     alone = format_table(header, alone_rows(suite))
@@ -248,7 +239,7 @@ def main() -> None:
         "discs": format_table(("radius", *(f"{cells}²" for cells in GRIDS)), disc_rows()),
         "alone": alone,
         "corrected": f"{text}\n\n{format_table(header, rows)}",
-        "start": "\n\n".join(starts),
+        "start": start,
         "families": format_table(
             ("family", "solver", "L1 at ¼", "½", "¾", "of 32, ms each"), family_rows()
         ),

@@ -31,7 +31,7 @@ from geonet.plotting import DENSITY_MAP
 from geonet.samples import sample_particles
 from geonet.solvers.registry import make_solver
 
-PAIRS, FEW_PAIRS = 30, 8  # few for methods with a training or an ODE for every pair
+PAIRS, FEW_PAIRS = 30, 4  # few for methods with a training or an ODE for every pair
 QUICK_STEPS = 300
 FLOWS = {"CFM": "flow-matching", "RF": "rectified-flow"}
 

@@ -75,7 +75,6 @@ class Experiment:
 # ---- All experiments by name. Their code is imported when one runs, so that the list is fast.
 
 
-LOGGED = ("geonet-1d", "geonet-2d", "geonet-cloud", "geonet-mnist")  # with a history of the loss
 _BOTH = ("geonet-1d", "geonet-2d", "transport-1d", "transport-2d")
 _CLOUDS = ("geonet-cloud", "transport-cloud")
 _DIGITS = ("mnist-autoencoder", "geonet-mnist", "transport-1d", "transport-mnist")
@@ -106,9 +105,6 @@ EXPERIMENTS: dict[str, Experiment] = {
             "table-3", "Point clouds against CFM and RF", _lazy("clouds", "table_3"), _CLOUDS
         ),
         Experiment("mnist", "Encoded MNIST, and images", _lazy("digits", "mnist"), _DIGITS),
-        Experiment(
-            "metrics", "L2, W1 and sliced W1 on mixtures", _lazy("mixtures", "metrics"), _BOTH
-        ),
         Experiment("runtime", "Time against POT's", _lazy("runtime", "runtime"), _BOTH),
         Experiment(
             "super-resolution",
@@ -131,9 +127,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "mnist-figure", "A digit becomes another", _lazy("digits", "mnist_figure"), _DIGITS
         ),
-        Experiment("ood", "Out of distribution", _lazy("mixtures", "ood"), _BOTH),
-        Experiment("loss-curves", "The loss by term", _lazy("loss_curves", "loss_curves"), LOGGED),
-        Experiment("potentials", "Potentials", _lazy("mixtures", "potentials"), _BOTH),
     )
 }
 

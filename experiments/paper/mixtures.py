@@ -1,8 +1,7 @@
-"""Gaussian mixtures: Table 2, other metrics, and the figures of geodesics and potentials."""
+"""Gaussian mixtures: Table 2 and the figures of geodesics."""
 
 from __future__ import annotations
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.results import Result, Table, make_means, make_spreads
@@ -10,7 +9,7 @@ from experiments.paper import published_values as paper
 from experiments.paper.experiments import Conditions
 from geonet.density import Density
 from geonet.evaluation import PAIRS, TEST_SETS, TIME_LABELS, ReferencePairs, TestSet, sample_pairs
-from geonet.metrics import l1, l2, sliced_w1, w1
+from geonet.metrics import l1
 from geonet.mixture import BOX_1D, BOX_2D
 from geonet.paths import QUARTERS, Geodesic
 from geonet.plotting import DENSITY_MAP, plot_together
@@ -54,32 +53,6 @@ def _under_paper(table: Table) -> bool:
     return all(a.mean <= b.mean for a, b in zip(ours, paper_row, strict=True))  # pyright: ignore
 
 
-def metrics(conditions: Conditions) -> Result:
-    """Measure L2, W1 and sliced W1 on random pairs."""
-    tables = []
-    for name, metric, case, scale in (
-        ("1D L2", l2, TEST_SETS["1D random"], 100.0),
-        ("1D W1", w1, TEST_SETS["1D random"], 100 / BOX_1D.lengths[0]),
-        ("2D L2", l2, TEST_SETS["2D random"], 100.0),
-        ("2D sliced W1", sliced_w1, TEST_SETS["2D random"], 100 / BOX_2D.lengths[0]),
-    ):
-        pairs, d = sample_pairs(case, conditions.count(PAIRS, QUICK_PAIRS)), case.grid.dimension
-        references = {"exact truth": pairs.truth, "POT": pairs.solve_frames("barycenter")}
-        rows = [["paper: GeONet to POT", *paper.METRICS[name]]]
-        for form in FORMS:
-            frames = pairs.solve_frames(conditions.solver(f"{form}-{d}d"))
-            for reference, against in references.items():
-                label = f"`{form}-{d}d` to {reference}"
-                rows.append([label, *make_means(metric(frames, against), scale)])
-        unit = "%" if "L2" in name else "% of the box's side"
-        tables.append(Table(f"{name}, {unit}, {len(pairs.source)} pairs", ("", *TIME_LABELS), rows))
-    remark = (
-        "The paper does not say in which units its distances are; ours are shares of the box's "
-        f"side, which is {BOX_1D.lengths[0]:g} in 1D and {BOX_2D.lengths[0]:g} in 2D."
-    )
-    return Result("metrics", "Other metrics on random pairs", conditions.quick, tables, [remark])
-
-
 def geodesics_1d(conditions: Conditions) -> Result:
     """Draw four pairs in space × time: exact, GeONet, transport, POT."""
     pairs = sample_pairs(TEST_SETS["1D random"], conditions.count(4, 2))
@@ -96,19 +69,6 @@ def geodesics_2d(conditions: Conditions) -> Result:
     figure = plot_together(_examples(pairs, "monge-ampere", conditions))
     table = _example_errors(pairs, paths)
     return Result("geodesics-2d", "Geodesics in 2D", conditions.quick, [table], figure=figure)
-
-
-def ood(conditions: Conditions) -> Result:
-    """Measure pairs with narrower components than in training."""
-    tables, rows = [], {}
-    for name, exact in (("1D OOD", "quantile"), ("2D OOD", "monge-ampere")):
-        pairs = sample_pairs(TEST_SETS[name], conditions.count(4, 1))
-        paths = _paths(pairs, exact, conditions)
-        tables.append(_example_errors(pairs, paths, name))
-        rows |= {f"{name[:2]} {k}": path for k, path in _examples(pairs, exact, conditions).items()}
-    return Result(
-        "ood", "Out of distribution", conditions.quick, tables, figure=plot_together(rows)
-    )
 
 
 def super_resolution(conditions: Conditions) -> Result:
@@ -141,58 +101,6 @@ def super_resolution(conditions: Conditions) -> Result:
     )
 
 
-def potentials(conditions: Conditions) -> Result:
-    """Draw potentials of three pairs in 1D, and in 2D at t = ½: exact, GeONet, transport."""
-    figure = Figure(figsize=(9, 9), layout="constrained")
-    top, bottom = figure.subfigures(2, 1)  # pyright: ignore[reportGeneralTypeIssues]
-    count, tables = conditions.count(3, 1), []
-    for part, d, exact in ((top, 1, "quantile"), (bottom, 2, "monge-ampere")):
-        pairs = sample_pairs(TEST_SETS[f"{d}D random"], count)
-        rows = []
-        for form in FORMS:
-            path = pairs.solve(conditions.solver(f"{form}-{d}d"))
-            rows.append([f"`{form}-{d}d`", *_potential_errors(path, pairs.solve(exact))])
-        title = f"{d}D, error of the velocity ∇u where the mass is, % of its size, {count} pairs"
-        tables.append(Table(title, ("", *TIME_LABELS), rows))
-        axes = part.subplots(3, count, squeeze=False)
-        for row, name in zip(axes, (exact, f"geonet-{d}d", f"transport-{d}d"), strict=True):
-            path = pairs.solve(conditions.solver(name))
-            for axis, k in zip(row, range(count), strict=True):
-                _draw_potential(axis, path, k)
-            row[0].set_ylabel(name)
-    return Result(
-        "potentials",
-        "Potentials u of the Hamilton–Jacobi equation",
-        conditions.quick,
-        tables,
-        figure=figure,
-    )
-
-
-def _potential_errors(path: Geodesic, exact: Geodesic) -> list[float]:
-    """Return √(∫|v − v*|² dμ / ∫|v*|² dμ) at the quarters in percent, mean over the pairs."""
-    points = path.grid.points()
-    found, true = (p.velocity(QUARTERS, points) for p in (path, exact))
-    weight = exact.density(QUARTERS).tensor.clamp(min=0)[..., None]
-    axes = tuple(range(2, found.ndim))
-    wrong = (weight * (found - true) ** 2).sum(axes)
-    size = (weight * true**2).sum(axes)
-    return (100 * (wrong / size).sqrt()).mean(0).tolist()
-
-
-def _draw_potential(axis: Axes, path: Geodesic, k: int) -> None:
-    """Draw u in space × time, or at t = ½ in the plane, with mean zero."""
-    if path.grid.dimension == 1:
-        times = [i / 50 for i in range(51)]
-        values = path.potential(times, path.grid.points())[k]
-        values = values - values.mean(-1, keepdim=True)
-        axis.imshow(values.numpy().T, origin="lower", aspect="auto", cmap="coolwarm")
-    else:
-        values = path.potential(0.5, path.grid.points())[k]
-        axis.imshow((values - values.mean()).numpy().T, origin="lower", cmap="coolwarm")
-    axis.set(xticks=[], yticks=[])
-
-
 def _methods(exact: str, conditions: Conditions, d: int) -> dict[str, str]:
     """Return solvers by their labels in figures."""
     learned = {f"{form}-{d}d": conditions.solver(f"{form}-{d}d") for form in FORMS}
@@ -209,13 +117,13 @@ def _examples(pairs: ReferencePairs, exact: str, conditions: Conditions) -> dict
     return {name: pairs.solve_first(solver) for name, solver in methods.items()}
 
 
-def _example_errors(pairs: ReferencePairs, paths: dict[str, Geodesic], name: str = "") -> Table:
+def _example_errors(pairs: ReferencePairs, paths: dict[str, Geodesic]) -> Table:
     rows = [
         [f"`{label}`", *make_means(l1(path.density(QUARTERS), pairs.truth))]
         for label, path in paths.items()
         if label != "exact"
     ]
-    title = f"{name}{', ' if name else ''}{len(pairs.source)} pairs, L1 to exact truth in %"
+    title = f"{len(pairs.source)} pairs, L1 to exact truth in %"
     return Table(title, ("", *TIME_LABELS), rows)
 
 

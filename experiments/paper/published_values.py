@@ -32,11 +32,3 @@ MNIST = {
     "images, identity": (26.7, 34.0, 35.3, 36.4, 34.0),
     "images, random": (32.1, 58.2, 68.1, 56.4, 24.7),
 }
-METRICS = {
-    "1D L2": (5.19, 6.91, 7.28, 6.49, 4.81),
-    "1D W1": (0.352, 0.364, 0.403, 0.386, 0.347),
-    "2D L2": (6.93, 7.72, 8.11, 7.79, 6.87),
-    "2D sliced W1": (0.245, 0.264, 0.275, 0.267, 0.246),
-}
-FINAL_LOSS = {"geonet-1d": 1.5e-4, "geonet-2d": 1.8e-5, "geonet-cloud": 7e-4, "geonet-mnist": 2e-2}
-HOURS_ON_A_GPU = {"geonet-1d": 2, "geonet-2d": 2, "geonet-cloud": 2, "geonet-mnist": 4}

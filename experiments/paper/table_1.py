@@ -14,7 +14,7 @@ from geonet.paths import QUARTERS
 from geonet.solvers.neural.model import Header, read_tensors
 from geonet.solvers.registry import make_solver
 
-PINN_PAIRS, QUICK_PINN_STEPS = 5, 300
+PINN_PAIRS, QUICK_PINN_STEPS = 2, 300
 # operator learning, satisfies the equations, needs no known geodesics, output on any mesh
 PROPERTIES = {
     "deeponet-1d": ("yes", "as its data do", "no", "yes"),

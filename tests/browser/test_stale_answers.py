@@ -85,19 +85,25 @@ def test_the_certificate_of_another_solver_is_never_visible(reported):
 
 
 def test_the_busy_sign_appears_after_100_milliseconds(reported, brake):
+    """Timers of one page run in the order of their times, on a busy machine too."""
     page = reported
     brakes = brake()
-    page.clock.install()
-    page.clock.pause_at(page.evaluate("Date.now() + 1000"))
-    page.locator("[name=solver]").select_option("midpoint")
-    page.clock.run_for(95)
-    assert not page.locator("#busy").is_visible()
-    page.clock.run_for(10)
-    assert page.locator("#busy").is_visible()
+    page.evaluate(
+        """() => {
+          window.hidden = {};
+          const look = (delay) => setTimeout(
+            () => { window.hidden[delay] = document.getElementById("busy").hidden; }, delay);
+          const solver = document.querySelector("[name=solver]");
+          solver.value = "midpoint";
+          look(90);
+          solver.dispatchEvent(new Event("input", { bubbles: true }));
+          look(110);
+        }"""
+    )
+    wait_until(page, "110 in window.hidden")
+    assert page.evaluate("window.hidden") == {"90": True, "110": False}
     brakes.release()
     wait_until(page, IDLE)
-    page.clock.run_for(200)
-    page.clock.resume()
     page.locator("#busy").wait_for(state="hidden")
 
 

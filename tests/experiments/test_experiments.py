@@ -17,31 +17,27 @@ from experiments import MODELS
 from experiments.__main__ import app
 from experiments.autoencoder import as_rows, load_autoencoder
 from experiments.mnist import sample_digits
-from experiments.paper import clouds, digits, loss_curves, mixtures, runtime, table_1
+from experiments.paper import clouds, digits, mixtures, runtime, table_1
 from experiments.paper import published_values as paper
 from experiments.paper.experiments import CONFIGS, EXPERIMENTS, Conditions
 from experiments.point_clouds import BOX_CLOUDS, histogram
 from geonet import Density
-from geonet._toml import to_table
-from geonet.evaluation import TEST_SETS, TIME_LABELS, sample_pairs
+from geonet.evaluation import TEST_SETS, TIME_LABELS
 from geonet.paths import QUARTERS
-from geonet.solvers.neural.geonet import GeONetSettings
 from geonet.solvers.neural.model import write_tensors
 from geonet.solvers.neural.pretrained import pretrained_file
 from geonet.solvers.registry import list_solver_names, make_solver
-from geonet.training.config import ProblemSettings, TrainingConfig, read_config
+from geonet.training.config import read_config
 
 QUICK = {
     "table-1": False,  # has a figure
     "mnist": False,
     "geodesics-2d": True,
     "mnist-figure": True,
-    "loss-curves": True,
-    "potentials": True,
 }
 SLOW = {
-    **{"table-2": False, "table-3": False, "metrics": False, "runtime": True},
-    **{"super-resolution": True, "geodesics-1d": True, "point-clouds": True, "ood": True},
+    **{"table-2": False, "table-3": False, "runtime": True},
+    **{"super-resolution": True, "geodesics-1d": True, "point-clouds": True},
 }
 LEARNED = ("geonet-", "transport-", "deeponet-", "mnist-autoencoder")
 
@@ -118,14 +114,13 @@ def test_conditions():
 def test_published_tables():
     assert paper.TABLE_2.keys() == TEST_SETS.keys()
     assert paper.TABLE_3.keys() == {"GeONet", *clouds.FLOWS}
-    tables = (paper.TABLE_2, paper.TABLE_3, paper.MNIST, paper.METRICS)
+    tables = (paper.TABLE_2, paper.TABLE_3, paper.MNIST)
     assert all(len(row) == len(TIME_LABELS) for table in tables for row in table.values())
-    assert paper.FINAL_LOSS.keys() == paper.HOURS_ON_A_GPU.keys() == set(loss_curves.MODELS)
     assert paper.TABLE_2["1D random"][2] == Spread(5.76, 3.56)
     assert paper.TABLE_3["GeONet"][2] == Spread(30.0, 1.10)
 
 
-# ---- Table 1, losses, mixtures and times
+# ---- Table 1, mixtures and times
 
 
 def test_training_seconds_are_read_from_the_file(tmp_path):
@@ -134,36 +129,11 @@ def test_training_seconds_are_read_from_the_file(tmp_path):
     assert table_1._header("quantile", Conditions()) == (None, {})
 
 
-@pytest.mark.parametrize(
-    ("family", "dimension", "scale"),
-    [("mixtures-1d", 1, 10**2), ("clouds", 2, 5**4), ("digit-codes", 1, 5**2)],
-)
-def test_losses_have_the_units_of_the_papers_box(family, dimension, scale, tmp_path):
-    model = GeONetSettings(dimension=dimension, sensors=8)
-    config = TrainingConfig("some", ProblemSettings(family), 40, model=model)
-    lines = [{"step": k, "loss": 8.0 / k, "terms": {"source": 2.0 / k}} for k in (1, 2)]
-    header = {"training": to_table(config), "history": lines, "steps": 2, "seconds": 120.0}
-    file = write_tensors(tmp_path / "some.safetensors", {"w": torch.zeros(1)}, header)
-    conditions = Conditions(trained=(("some", str(file)),))
-    steps, curves, _ = loss_curves.history(conditions, "some")
-    assert steps == [1, 2]
-    assert curves["loss"] == pytest.approx([8 / scale, 4 / scale])
-    assert curves["source"] == pytest.approx([2 / scale, 1 / scale])
-
-
 @pytest.mark.parametrize(("last", "is_under"), [(2.0, True), (2.1, False)])
 def test_errors_are_compared_with_the_paper_at_every_time(last, is_under):
     theirs = ["paper", *(Spread(mean, 0.1) for mean in (2.0, 3.0, 4.0, 3.0, 2.0))]
     ours = ["ours", *(Spread(mean, 9.0) for mean in (2.0, 3.0, 4.0, 3.0, last))]
     assert mixtures._under_paper(Table("", TIME_LABELS, [theirs, ours])) is is_under
-
-
-def test_velocity_errors_are_relative():
-    exact = sample_pairs(TEST_SETS["1D random"], 2).solve("quantile")
-    scaled = SimpleNamespace(
-        grid=exact.grid, velocity=lambda times, points: 1.1 * exact.velocity(times, points)
-    )
-    assert mixtures._potential_errors(scaled, exact) == pytest.approx([10] * 5, abs=1e-6)
 
 
 def test_times_are_milliseconds_per_pair(monkeypatch):

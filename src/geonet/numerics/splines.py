@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 from torch import Tensor
 
 # Value, slope and curvature of the three splines at both half-cells of a cell.
@@ -353,23 +352,24 @@ def prolongation_matrix(coarse: int, fine: int, wraps: bool = False) -> BandMatr
         return cells % count if wraps else np.clip(cells, 0, count - 1)
 
     if fine == coarse:
-        return _to_band(csr_matrix(np.eye(coarse)), wraps)
+        i = np.arange(fine)
+        return _to_band(np.ones(fine), i, i, (fine, coarse), wraps)
     if fine == 2 * coarse:
         i = np.arange(fine)
         beside = locate(i // 2 + 2 * (i % 2) - 1, coarse)
         entries = np.r_[np.full(fine, 0.75), np.full(fine, 0.25)]
-        positions = (np.r_[i, i], np.r_[i // 2, beside])
-        return _to_band(csr_matrix((entries, positions), (fine, coarse)), wraps)
+        return _to_band(entries, np.r_[i, i], np.r_[i // 2, beside], (fine, coarse), wraps)
     # Values at the centres, then coefficients as in `interpolate_centres`.
     centres = (np.arange(fine) + 0.5) * coarse / fine
     cell = np.minimum(centres.astype(int), coarse - 1)
     s = centres - cell - 0.5
     weights = np.stack([0.5 * (0.5 - s) ** 2, 0.75 - s**2, 0.5 * (0.5 + s) ** 2], 1)
     taps = locate(cell[:, None] + np.arange(-1, 2), coarse)
-    rows = np.repeat(np.arange(fine), 3)
-    values = csr_matrix((weights.ravel(), (rows, taps.ravel())), (fine, coarse))
     before, after = locate(np.arange(fine) - 1, fine), locate(np.arange(fine) + 1, fine)
-    return _to_band(csr_matrix(1.25 * values - 0.125 * (values[before] + values[after])), wraps)
+    entries = np.stack([1.25 * weights, -0.125 * weights[before], -0.125 * weights[after]], 1)
+    columns = np.stack([taps, taps[before], taps[after]], 1)
+    rows = np.repeat(np.arange(fine), 9)
+    return _to_band(entries.ravel(), rows, columns.ravel(), (fine, coarse), wraps)
 
 
 @lru_cache(maxsize=256)
@@ -379,10 +379,8 @@ def restriction_matrix(fine: int, coarse: int, wraps: bool = False) -> BandMatri
     band = prolongation_matrix(coarse, fine, wraps)
     rows, width = band.taps.shape
     columns = (band.first.numpy()[:, None] + np.arange(width)) % coarse
-    entries = (band.taps.numpy().ravel(), (columns.ravel(), np.repeat(np.arange(rows), width)))
-    matrix = csr_matrix(entries, (coarse, fine))
-    matrix.eliminate_zeros()
-    return _to_band(matrix, wraps)
+    own = np.repeat(np.arange(rows), width)
+    return _to_band(band.taps.numpy().ravel(), columns.ravel(), own, (coarse, fine), wraps)
 
 
 @lru_cache(maxsize=256)
@@ -399,27 +397,35 @@ def averaging_matrix(fine: int, coarse: int, parts: int = 2) -> BandMatrix:
     ends = np.minimum(begins[:, None] + ratio, taps + 1.0)
     shares = np.clip(ends - np.maximum(begins[:, None], taps), 0, None) / ratio
     shares[(taps >= count) | (shares < 1e-9)] = 0
-    kept = shares.ravel() > 0
-    positions = (np.repeat(np.arange(rows), reach)[kept], taps.ravel()[kept])
-    return _to_band(csr_matrix((shares.ravel()[kept], positions), (rows, count)))
+    own = np.repeat(np.arange(rows), reach)
+    return _to_band(shares.ravel(), own, taps.ravel(), (rows, count))
 
 
-def _to_band(matrix: csr_matrix, wraps: bool = False) -> BandMatrix:
-    matrix.sum_duplicates()
-    rows, columns = len(matrix.indptr) - 1, matrix.shape[-1]  # pyright: ignore
+def _to_band(
+    entries: np.ndarray,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    shape: tuple[int, int],
+    wraps: bool = False,
+) -> BandMatrix:
+    """Return the matrix with these entries; entries at the same place are added."""
+    height, count = shape
+    places, index = np.unique(rows * count + columns, return_inverse=True)
+    values = np.bincount(index, entries)
+    kept = np.abs(values) > 1e-12  # no rounding errors, which would widen the band
+    (own, columns), values = np.divmod(places[kept], count), values[kept]
+    begins = np.searchsorted(own, np.arange(height + 1))
     if wraps:
-        rows_of_columns = np.split(matrix.indices, matrix.indptr[1:-1])
-        first = np.array([_begin_of_band(row, columns) for row in rows_of_columns])
-        own = np.repeat(np.arange(rows), np.diff(matrix.indptr))
-        width = int(((matrix.indices - first[own]) % columns).max()) + 1
+        rows_of_columns = np.split(columns, begins[1:-1])
+        first = np.array([_begin_of_band(row, count) for row in rows_of_columns])
+        width = int(((columns - first[own]) % count).max()) + 1
     else:
-        low, high = matrix.indices[matrix.indptr[:-1]], matrix.indices[matrix.indptr[1:] - 1]
+        low, high = columns[begins[:-1]], columns[begins[1:] - 1]
         width = int((high - low).max()) + 1
-        first = np.minimum(low, columns - width)
-        own = np.repeat(np.arange(rows), np.diff(matrix.indptr))
-    taps = np.zeros((rows, width), dtype=np.float32)
-    taps[own, (matrix.indices - first[own]) % columns] = matrix.data
-    return BandMatrix(torch.from_numpy(first.astype(np.int32)), torch.from_numpy(taps), columns)
+        first = np.minimum(low, count - width)
+    taps = np.zeros((height, width), dtype=np.float32)
+    taps[own, (columns - first[own]) % count] = values
+    return BandMatrix(torch.from_numpy(first.astype(np.int32)), torch.from_numpy(taps), count)
 
 
 def _begin_of_band(indices: np.ndarray, columns: int) -> int:

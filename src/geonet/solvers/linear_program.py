@@ -25,11 +25,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import coo_matrix
 from torch import Tensor
 
 from geonet._progress import report_progress
@@ -47,6 +46,9 @@ from geonet.numerics.c_transform import (
 from geonet.paths import Geodesic
 from geonet.samples import deposit
 from geonet.solvers.base import Solver, SolverInfo
+
+if TYPE_CHECKING:
+    from scipy.sparse import coo_matrix
 
 
 class Atoms(NamedTuple):
@@ -257,6 +259,8 @@ class LinearProgram(Solver):
         Returns:
             The plan, and the pairs that are nearly in it.
         """
+        from scipy.sparse import coo_matrix  # importing it takes a tenth of a second
+
         for k in range(max_rounds):
             costs = ((source.points[pairs[0]] - target.points[pairs[1]]) ** 2).sum(1)
             matrix = coo_matrix((costs, tuple(pairs)), (len(source.mass), len(target.mass)))
@@ -283,6 +287,8 @@ class LinearProgram(Solver):
             cost: cost matrix (N, M); a plan has no entries where a sparse one has none.
             duals: initial dual variables, (N,) and (M,).
         """
+        from scipy.sparse import coo_matrix
+
         count = f"{len(source.mass):,} to {len(target.mass):,}"
         report_progress(f"linear-program: {count} cells, without progress lines")
         options = {"numItermax": self.max_iterations, "log": True, "potentials_init": duals}

@@ -36,6 +36,53 @@ typedef struct {
     int32_t first_side; /* 0 for a pair, 1 for one density */
 } Problem;
 
+/* ---- elementary functions without branches, which compilers vectorise */
+
+INLINE float float_from_bits(int32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+INLINE int32_t bits_of_float(float x) {
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* exp(x) for |x| < 87, with a relative error of 1e-7 (1 + |x|/2): 2^k exp(r), |r| <= log(2)/2. */
+INLINE float fast_exp(float x) {
+    const float scaled = 1.44269504f * x;
+    const int32_t k = (int32_t)(scaled + (scaled < 0 ? -0.5f : 0.5f));
+    const float r = x - (float)k * 0.693147181f;
+    float p = 1.9875691500e-4f * r + 1.3981999507e-3f;
+    p = (p * r + 8.3334519073e-3f) * r + 4.1665795894e-2f;
+    p = (p * r + 1.6666665459e-1f) * r + 5.0000001201e-1f;
+    const float power = 1 + r + r * r * p;
+    return power * float_from_bits((k + 127) << 23);
+}
+
+/* log(1 + x) for x >= 0, with a relative error of 3e-7, also for small x: 1 + x = 2^k (1 + f), and
+   log(1 + f) = 2 atanh(f / (2 + f)). */
+INLINE float fast_log1p(float x) {
+    const int32_t bits = bits_of_float(1 + x) - 0x3f3504f3; /* of the root of 1/2 */
+    const int32_t k = bits >> 23;
+    const float reduced = float_from_bits((bits & 0x007fffff) + 0x3f3504f3) - 1;
+    const float f = k == 0 ? x : reduced, s = f / (2 + f), s2 = s * s;
+    const float series = 2 + s2 * (2.0f / 3 + s2 * (2.0f / 5 + s2 * (2.0f / 7 + s2 * (2.0f / 9))));
+    return (float)k * 0.693147181f + s * series;
+}
+
+/* atan(x)/x for x >= 0, one at zero, with a relative error of 3e-7. */
+INLINE float fast_atan_ratio(float x) {
+    const int large = x > 2.41421356f, medium = x > 0.41421356f; /* tan(3 pi/8), tan(pi/8) */
+    const float y = large ? -1 / x : medium ? (x - 1) / (x + 1) : x, y2 = y * y;
+    const float series = (((8.05374449538e-2f * y2 - 1.38776856032e-1f) * y2 + 1.99777106478e-1f) * y2 -
+                          3.33329491539e-1f) * y2;
+    const float angle = (large ? 1.57079633f : 0.785398163f) + y + y * series;
+    return medium ? angle / x : 1 + series;
+}
+
 INLINE int has_periodic_axis(const Grid *grid) {
     return grid->periodic[0] || grid->periodic[1] || grid->periodic[2];
 }
@@ -470,13 +517,14 @@ typedef struct {
 INLINE void evaluate_shortening(const int d, const Problem *problem, const Point *point,
                                 int32_t count, Shortening *shortening) {
     const float inverse = (float)(1 / (problem->reach * problem->reach));
+#pragma omp simd
     for (int32_t j = 0; j < count; j++) {
         float square = 0;
         for (int a = 0; a < d; a++) square += point->gradient[a][j] * point->gradient[a][j];
-        const float q2 = square * inverse, q = sqrtf(q2);
+        const float q2 = square * inverse;
         shortening->square[j] = square;
         shortening->along[j] = 1 / (1 + q2);
-        shortening->across[j] = q > 1e-3f ? atanf(q) / q : 1 - q2 / 3;
+        shortening->across[j] = fast_atan_ratio(sqrtf(q2));
     }
 }
 
@@ -490,6 +538,7 @@ INLINE float shortened_entry(const Shortening *shortening, const Point *point, i
 /* hessian + (G^-1 - I)/s, so that I + s (...) = G^-1 + s D2u; multiplies factor by det G. */
 INLINE void shorten_hessian(const int d, float s, const Point *point, const Shortening *shortening,
                             int32_t count, float hessian[6][BLOCK], float *factor) {
+#pragma omp simd
     for (int32_t j = 0; j < count; j++) {
         const float across = shortening->across[j], along = shortening->along[j];
         const float own = 1 / across - 1, square = shortening->square[j];
@@ -512,7 +561,7 @@ INLINE float weight_exponent(const int d, const Problem *problem, float s, const
     const float inverse = (float)(2 / (problem->reach * problem->reach));
     float square = 0;
     for (int a = 0; a < d; a++) square += point->gradient[a][j] * point->gradient[a][j];
-    const float cost = problem->growth == FISHER_RAO ? 0.5f * log1pf(0.5f * inverse * square)
+    const float cost = problem->growth == FISHER_RAO ? 0.5f * fast_log1p(0.5f * inverse * square)
                                                      : 0.5f * fabsf(s) * square * inverse;
     const float exponent = (s < 0 ? inverse : -inverse) * point->value[j] - cost;
     const float limited = exponent < MAX_EXPONENT ? exponent : MAX_EXPONENT;
@@ -524,10 +573,11 @@ INLINE float weight_exponent(const int d, const Problem *problem, float s, const
 INLINE double sum_growth(const int d, const Problem *problem, int side, const Point *point,
                          int32_t count, const float *rho) {
     double total = 0;
+#pragma omp simd reduction(+ : total)
     for (int32_t j = 0; j < count; j++) {
         const float x = -weight_exponent(d, problem, (float)problem->positions[side], point, j);
         const float series = x * (1 + 0.5f * x * (1 + x / 3));
-        total += (double)rho[j] * (fabsf(x) < 1e-2f ? series : expf(x) - 1);
+        total += (double)rho[j] * (fabsf(x) < 1e-2f ? series : fast_exp(x) - 1);
     }
     return total;
 }
@@ -561,6 +611,7 @@ INLINE void pull_back(const int d, const Problem *problem, int side, int is_weig
         for (int32_t j = 0; j < count; j++) factor[j] = 1;
         shorten_hessian(d, s, point, &shortening, count, shortened, factor);
         for (int a = 0; a < d; a++)
+#pragma omp simd
             for (int32_t j = 0; j < count; j++) {
                 const float scale = s / (float)problem->step[a];
                 const float entry = shortened_entry(&shortening, point, a, j);
@@ -574,8 +625,9 @@ INLINE void pull_back(const int d, const Problem *problem, int side, int is_weig
     } else if (problem->growth != BALANCED)
         for (int32_t j = 0; j < count; j++) factor[j] = 1;
     if (problem->growth != BALANCED && is_weighted)
+#pragma omp simd
         for (int32_t j = 0; j < count; j++)
-            factor[j] *= expf(weight_exponent(d, problem, s, point, j));
+            factor[j] *= fast_exp(weight_exponent(d, problem, s, point, j));
     if (d == 3 && problem->grid.shape[2] > 1 && !has_periodic_axis(&problem->grid))
         average_over_boxes_3d(&problem->grid, mu, x, width, count, density);
     else
@@ -712,6 +764,7 @@ INLINE void evaluate_point(const int d, const Problem *problem, const Potential 
         for (int a = 0; a < d; a++) point->centre[a][j] = at[a];
     }
     if (problem->growth != BALANCED)
+#pragma omp simd
         for (int32_t j = 0; j < count; j++)
             point->value[j] = (float)value_at(d, potential, p, q, j);
 }
@@ -1007,10 +1060,10 @@ INLINE Cone evaluate_cone(const int d, const Problem *problem, const Point *poin
                           int32_t j) {
     const float exponent = (float)(2 / (problem->reach * problem->reach)) * point->value[j];
     const float limited = fmaxf(-MAX_EXPONENT, fminf(exponent, MAX_EXPONENT));
-    Cone cone = {angle, expf(limited), {0, 0}};
+    Cone cone = {angle, fast_exp(limited), {0, 0}};
     for (int side = 0; side < 2; side++)
         cone.weights[side] =
-            expf(weight_exponent(d, problem, (float)problem->positions[side], point, j));
+            fast_exp(weight_exponent(d, problem, (float)problem->positions[side], point, j));
     return cone;
 }
 
@@ -1039,7 +1092,7 @@ INLINE float mass_at_time(int growth, float t, const float *rho, const float *de
 INLINE float moving_share(const int d, const Problem *problem, const Point *point, int32_t j) {
     const float first = weight_exponent(d, problem, (float)problem->positions[0], point, j);
     const float second = weight_exponent(d, problem, (float)problem->positions[1], point, j);
-    return fminf(1, 3 * expf(fminf(first, second)));
+    return fminf(1, 3 * fast_exp(fminf(first, second)));
 }
 
 /* Deposit the mass of a half-cell that has covered a part of its way, for s = part - 1/2. */
