@@ -54,7 +54,7 @@ lint: $(VENV)/.dev ## check formatting, lint and types
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m basedpyright --pythonpath $(PYTHON)
-	$(VENV)/bin/codespell src docs benchmarks experiments examples tutorials README.md
+	$(VENV)/bin/codespell src docs benchmarks experiments examples README.md
 
 format: $(VENV)/.dev ## format the code and apply automatic fixes
 	$(PYTHON) -m ruff format .
@@ -85,11 +85,11 @@ release-check: $(VENV)/.dev ## build sdist and wheel, and check both in empty en
 	  tests/trust/wheel_check.py --source src
 
 # All measurements need an idle machine and GEONET_DATA, a folder with mnist/. DATA= is the folder of
-# DOTmark, RADAR= of radar images. The steps dotmark and fields fail without theirs.
+# DOTmark, RADAR= of radar images. The steps dotmark, fields and gallery fail without theirs.
 DATA :=
 RADAR :=
 FOLDERS = $(if $(DATA),--data $(DATA)) $(if $(RADAR),--radar $(RADAR))
-figures: $(VENV)/.all $(VENV)/.browser ## measure all figures of README and docs; an hour; ONLY=dotmark,fields selects
+figures: $(VENV)/.all $(VENV)/.browser ## measure all figures and draw all pictures; an hour; ONLY=dotmark,fields selects
 	$(PYTHON) -m benchmarks figures $(FOLDERS) $(if $(ONLY),--only $(ONLY))
 
 NAME :=

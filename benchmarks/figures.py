@@ -96,6 +96,7 @@ STEPS = (  # the most important first
     _study("field-cluster"),
     *(_experiment(name) for name in EXPERIMENTS),
     _study("own-training"),
+    Step("gallery", ("-m", "benchmarks.gallery"), None, radar=True),
     Step(PAGES, ("-m", "benchmarks.page"), None),
 )
 

@@ -52,7 +52,9 @@ for loss in (transport, difference):
     print(f"{loss.__name__:>10}: the components are within {missed:.2f} of the goal\n")
 
 # %%
-ends = [geonet.GaussianMixture.isotropic(m, 0.3).to_density(grid.with_shape(160)) for m in (start, goal)]
+ends = [
+    geonet.GaussianMixture.isotropic(m, 0.3).to_density(grid.with_shape(160)) for m in (start, goal)
+]
 titles = {"transport": "Descent of W2²", "difference": "Descent of the squared difference"}
 figure = Figure(figsize=(9.6, 3.3), layout="constrained")
 *panels, ax = figure.subplots(1, 3)

@@ -1,6 +1,6 @@
 """Draw the picture of the README: a geodesic, rain between two radar images, and barycenters.
 
-python examples/readme_picture.py RADAR_FILES docs/images/overview.png
+python examples/readme_picture.py RADAR_FILES overview.png
 
 RADAR_FILES is a folder or pattern of radar images (`geonet.xarray.open_radar`), five minutes apart.
 The committed picture has images of the Finnish Meteorological Institute of 9 May 2017, CC BY 4.0.
@@ -13,13 +13,12 @@ from importlib.resources import as_file, files
 import numpy as np
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from PIL import Image
 
 import geonet.xarray
 from geonet.weights import make_table
 
 CELLS, PARTS = 96, 4  # cells of the shapes along a side, and points along a side of each cell
-WIDTH, HEIGHT, INK = 1600, 700, "#333333"
+WIDTH, HEIGHT, INK = 1600, 622, "#333333"
 REGION = {"y": slice(760, 1080), "x": slice(80, 400)}  # pixels of one kilometre
 SHOWN = (slice(70, 250), slice(55, 235))  # part of the region that is drawn
 
@@ -45,11 +44,11 @@ def write(text, x, y, **options):
 with as_file(files("geonet") / "demo_data") as folder:
     spiral, heart = (geonet.from_image(folder / f"{name}.png") for name in ("spiral", "heart"))
 path = geonet.geodesic(spiral, heart)
-frames = path.density(np.linspace(0, 1, 5), grid=path.grid.with_shape(128)).values
+frames = path.density(np.linspace(0, 1, 5)).values
 write("Geodesic between two images: geonet.geodesic(a, b)", 20, 32, fontsize=15)
 for k, frame in enumerate(frames):
-    zoomed = frame[14:114, 14:114]
-    draw(zoomed, 20 + 189 * k, 68, 182, f"t = {k / 4:g}", interpolation="bicubic", vmin=0)
+    label = f"t = {k / 4:g}"
+    draw(frame[2:62, 2:62], 20 + 199 * k, 68, 192, label, interpolation="bicubic", vmin=0)
 
 # ---- rain
 
@@ -60,10 +59,10 @@ else:
 between = rain[::2].geonet.interp(time=rain.time[[1]], missing="exclude")[0]
 panels = {"10 minutes before": rain[0], "Interpolated": between}
 panels |= {"Observed, left out": rain[1], "10 minutes after": rain[2]}
-write("Rain between two radar images: rain.geonet.interp(time=…)", 20, 310, fontsize=15)
+write("Rain between two radar images: rain.geonet.interp(time=…)", 20, 318, fontsize=15)
 norm = PowerNorm(0.5, vmin=0, vmax=float(rain[1].quantile(0.9995)))
 for k, (label, field) in enumerate(panels.items()):
-    draw(field.values[SHOWN], 20 + 237 * k, 346, 230, label, norm=norm, interpolation="bilinear")
+    draw(field.values[SHOWN], 20 + 249 * k, 354, 241, label, norm=norm, interpolation="bilinear")
 
 # ---- barycenters
 
@@ -74,11 +73,7 @@ cells = [mask.reshape(CELLS, PARTS, CELLS, PARTS).mean((1, 3)) for mask in masks
 corners = [geonet.Density(values, geonet.Grid((CELLS, CELLS))) for values in cells]
 table = geonet.barycenter(corners, make_table(4, 5))
 rows = [np.hstack([one.density.values[6:-6, 6:-6] for one in row]) for row in table]
-write("Barycenters of four shapes: geonet.barycenter(shapes, weights)", 985, 32, fontsize=15)
-draw(np.vstack(rows), 985, 68, 595, interpolation="bilinear", vmin=0)
+write("Barycenters: geonet.barycenter(shapes, weights)", 1053, 32, fontsize=15)
+draw(np.vstack(rows), 1053, 68, 527, interpolation="bilinear", vmin=0)
 
-file = sys.argv[2] if len(sys.argv) > 2 else "overview.png"
-figure.savefig(file)
-with Image.open(file) as picture:  # 256 colours are enough and make a small file
-    small = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-small.save(file, optimize=True)
+figure.savefig(sys.argv[2] if len(sys.argv) > 2 else "overview.png")

@@ -3,8 +3,8 @@
 #
 # Balanced transport moves all mass. If one shower grows while another decays, it carries rain from
 # the one to the other across the map. With a `reach`, mass moves about that far at most, and the
-# rest grows or fades in place. Here three showers drift to the north-east; their masses are known at
-# any time.
+# rest grows or fades in place. Here three showers drift to the north-east; their masses are known
+# at any time.
 
 # %%
 import numpy as np

@@ -65,7 +65,9 @@ def render(values, pixels=220, tilt=0.9):
 
 
 figure = Figure(figsize=(9.6, 2.15), layout="constrained")
-for ax, t, values in zip(figure.subplots(1, 5), (0, 0.25, 0.5, 0.75, 1), frames.values, strict=True):
+for ax, t, values in zip(
+    figure.subplots(1, 5), (0, 0.25, 0.5, 0.75, 1), frames.values, strict=True
+):
     ax.imshow(render(values), cmap="magma", vmin=0, vmax=1)
     ax.set(title=f"t = {t}", xticks=[], yticks=[])
 figure.savefig("volumes.png", dpi=100)

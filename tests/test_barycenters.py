@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -410,17 +407,6 @@ def test_damaged_files_raise(tmp_path, solved):
     np.savez(file, **changed)
     with pytest.raises(FileError, match="was changed after it was written"):
         geonet.load(file)
-
-
-@pytest.mark.slow
-def test_example(tmp_path):
-    """The example draws the picture of the documentation."""
-    script = Path(__file__).parents[1] / "examples" / "barycenter_table.py"
-    command = [sys.executable, "-W", "error", str(script), "table.png"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8")
-    assert done.returncode == 0, done.stderr
-    assert "gap between the bounds" in done.stdout
-    assert (tmp_path / "table.png").stat().st_size > 50_000
 
 
 # ---- Errors

@@ -362,6 +362,7 @@ def test_a_cloud_is_counted_on_the_grid(write, text):
         ("1,2\n3\n", "the row '3', not 2 numbers separated by commas"),
         ("1\t2\n3\tfour\n", "separated by spaces or tabs"),
         ("1,5;2,5\n3,5;4,5\n", "both commas and semicolons"),
+        ("lon;lat\n20,5;50,1\n", "both commas and semicolons; .* decimals with a point"),
         (b"1,\xff\xfe\n", "as a csv table: .*codec can't decode"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -111,6 +112,18 @@ def test_metadata(exported):
         assert 0 <= float(metadata["largest_difference"]) <= 5e-5
         session = onnxruntime.InferenceSession(file)
         assert session.get_modelmeta().custom_metadata_map == metadata
+
+
+def test_no_warning_of_missing_torchvision(transport_2d, tmp_path, caplog):
+    # The logger may not propagate to the root, so the handler is added to it.
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level, _ = logger.level, logger.addHandler(caplog.handler)
+    try:
+        export(transport_2d[0], tmp_path)
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert logger.name not in {record.name for record in caplog.records}
+    assert logger.level == level
 
 
 def test_a_large_difference_is_an_error_and_nothing_is_written(tmp_path):

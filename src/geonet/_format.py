@@ -10,9 +10,13 @@ def choose_verb(count: int, one: str, many: str) -> str:
     return one if count == 1 else many
 
 
-def format_percent(share: float) -> str:
-    """Return a share in percent with two digits at most and no exponent: "160 %", "0.081 %"."""
-    return f"{_without_exponent(100 * share, 2)} %"
+def format_percent(share: float, least: float = 1e-4) -> str:
+    """Return a share in percent with two digits at most and no exponent: "160 %", "0.081 %".
+
+    A positive share of less than `least` percent is rounded up to it.
+    """
+    percent = 100 * share
+    return f"{_without_exponent(least if 0 < percent < least else percent, 2)} %"
 
 
 def format_seconds(duration: float) -> str:

@@ -430,17 +430,17 @@ def _split_header(file: Path) -> tuple[list[str] | None, list[str]]:
             lines = lines[1:]
     if not lines:
         raise FileError(f"{file} has no rows of numbers; give another file.")
+    if any("," in line for line in lines) and any(";" in line for line in lines):
+        raise FileError(
+            f"{file} has both commas and semicolons; "
+            "separate numbers by one of them, and write decimals with a point."
+        )
     return names, lines
 
 
 def _parse_rows(file: Path, lines: list[str], columns: list[int] | None = None) -> np.ndarray:
     """Return rows of numbers, (rows, columns), float64; by default of all columns."""
     separator = _separator(lines)
-    if separator == "," and any(";" in line for line in lines):
-        raise FileError(
-            f"{file} has both commas and semicolons; "
-            "separate numbers by one of them, and write decimals with a point."
-        )
     try:
         return np.loadtxt(
             lines, delimiter=separator, ndmin=2, comments=None, usecols=columns, quotechar='"'

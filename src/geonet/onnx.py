@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ExportConfig", "export", "find_model_file", "read_metadata"]
 
+# Warns of operators of torchvision, which no model uses, if torchvision is not installed.
+_REGISTRATION_LOGGER = "torch.onnx._internal.exporter._registration"
+
 Inputs = tuple[Tensor, ...]
 Outputs = Sequence[np.ndarray | Tensor]
 
@@ -125,15 +128,17 @@ def _import_libraries() -> None:
 @contextmanager
 def _suppress_messages() -> Iterator[None]:
     """Suppress messages of torch and onnxscript about their internals."""
-    logger = logging.getLogger("onnx_ir")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("onnx_ir", _REGISTRATION_LOGGER)]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 class Branch(Module):

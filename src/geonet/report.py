@@ -40,7 +40,7 @@ class ReportThresholds:
 
     noticeable: float = 5e-3
     unequal: float = 0.05
-    motionless: float = 0.01
+    motionless: float = 1e-3
     missed: float = 0.2
     poor: float = 0.05
     unreliable: float = 0.5
@@ -310,7 +310,8 @@ def _summarise(report: Report) -> Summary:
         return Summary("No transport: one density fades into the other", (sentence,))
     statements = _describe_motion, _describe_accuracy, _list_defects, _recommend
     sentences = [sentence for state in statements for sentence in state(report, solver)]
-    return Summary(_write_headline(report, solver), tuple(sentences))
+    headline = _write_headline(report, solver)
+    return Summary(headline, tuple(one for one in sentences if one != f"{headline}."))
 
 
 def _write_headline(report: Any, solver: SolverInfo) -> str:
@@ -410,7 +411,7 @@ def _recommend(report: Any, solver: SolverInfo) -> Iterator[str]:
         yield "Give a larger time_limit."
     elif stopped and solver.more_iterations and not report.info.get("stagnated"):
         yield f"Give {solver.more_iterations}."
-    elif is_reference and stopped and not is_poor and report._has_wide_bounds():
+    elif is_reference and stopped and report._has_wide_bounds():
         yield "Choose solver='linear-program' with coarsen=True for W2."
     elif is_reference and (stopped or is_poor):
         yield (

@@ -214,28 +214,15 @@ def test_tables_contain_medians_ratios_and_widths():
     assert line[-4:] == ["100", "0.500", "1.00", "0 of 2"]
 
 
-def test_page_and_readme_are_written_from_complete_results_only(tmp_path):
-    (tmp_path / "docs").mkdir()
-    for name in ("README.md", "docs/dotmark.md"):
-        text = (page.ROOT / name).read_text(encoding="utf-8")
-        (tmp_path / name).write_text(text, encoding="utf-8")
+def test_sections_of_the_page_and_readme_need_complete_results(tmp_path):
     found = make_complete()
     replace(found, rows=[row for row in found.rows if row.kind != "Shapes"]).save(tmp_path)
     with pytest.raises(SystemExit, match="lacks Shapes on 64²"):
-        page.write_dotmark(tmp_path, tmp_path)
+        page.format_dotmark(tmp_path)
     found.save(tmp_path)
-    page.write_dotmark(tmp_path, tmp_path)
-    readme = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert make_readme_table(found).to_markdown() in readme
-    assert "commit abc1234" in readme and "Not measured" not in readme
-    text = (tmp_path / "docs" / "dotmark.md").read_text(encoding="utf-8")
-    assert "| WhiteNoise | back-and-forth | 100 | 5.00 |" in text and "Not measured" not in text
+    sections = page.format_dotmark(tmp_path)
+    (readme,) = sections["README.md"].values()
+    assert make_readme_table(found).to_markdown() in readme and "commit abc1234" in readme
+    text = "\n".join(sections["docs/dotmark.md"].values())
+    assert "| WhiteNoise | back-and-forth | 100 | 5.00 |" in text
     assert "42 of 42 references reached their tolerance." in text
-
-
-def test_stored_results_are_on_the_pages():
-    if not (page.RESULTS / "dotmark.json").exists():
-        pytest.skip("DOTmark was not measured")
-    found = read_dotmark_result(page.RESULTS)
-    readme = (page.ROOT / "README.md").read_text(encoding="utf-8")
-    assert make_readme_table(found).to_markdown() in readme, "run python -m benchmarks.page"

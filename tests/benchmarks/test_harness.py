@@ -17,7 +17,7 @@ from benchmarks.__main__ import app
 from benchmarks.any_pair import run as any_run
 from benchmarks.any_pair.suite import AnySuite
 from benchmarks.contestants import Contestant
-from benchmarks.figures import make_figures
+from benchmarks.pictures import make_figures
 from benchmarks.process import run_in_process
 from benchmarks.records import (
     Benchmark,
@@ -26,7 +26,6 @@ from benchmarks.records import (
     compute_break_even,
     find_equal_error,
     find_pareto_front,
-    fit_slope,
     read_benchmark,
 )
 from benchmarks.run import make_plan, run_benchmark
@@ -54,7 +53,7 @@ class Failing(Linear):
 def tiny(monkeypatch, tmp_path):
     """Replace the 1D suite by a small one."""
     monkeypatch.chdir(tmp_path)
-    suite = Suite("1d", mixtures_1d, BOX_1D, (20, 30), 30, times=(1, 5), batches=(1, 3))
+    suite = Suite("1d", mixtures_1d, BOX_1D, (20, 30), 30, batches=(1, 3))
     monkeypatch.setitem(SUITES, "1d", suite)
     monkeypatch.setitem(QUICK_CELLS, "1d", (20, 30))
     monkeypatch.setattr(run, "FULL", Limits(5.0, 2, 2))
@@ -182,25 +181,24 @@ def test_pareto_front_break_even_and_slope():
     assert find_equal_error(rows, net, 10.0) == rough
     assert compute_break_even(net, exact) == pytest.approx(100)
     assert compute_break_even(net, rough) is None
-    assert fit_slope([1, 2, 4, 8], [1.0, 1.0, 2.0, 4.0]) == pytest.approx(1)
 
 
 def test_stored_results_are_on_the_pages():
-    result = page.read_results()
-    text = page.PAGE.read_text(encoding="utf-8")
-    for name in page.format_sections(result):
-        assert f"<!-- {name} -->" in text and f"<!-- /{name} -->" in text
-    assert set(make_figures(result)) == set(page.PICTURES)
+    for name, sections in page.collect_sections().items():
+        text = (page.ROOT / name).read_text(encoding="utf-8")
+        for marker, section in sections.items():
+            shown = text.split(f"<!-- {marker} -->")[1].split(f"<!-- /{marker} -->")[0]
+            assert shown.strip() == section.strip(), f"{name}, {marker}: run benchmarks.page"
 
 
 def test_incomplete_results_are_rejected(tmp_path):
-    result = page.read_results()
+    result = page.read_comparison()
     replace(result, quick=True).save(tmp_path)
     with pytest.raises(SystemExit, match="quick"):
-        page.read_results(tmp_path)
-    replace(result, scaling=[]).save(tmp_path)
-    with pytest.raises(SystemExit, match="lacks"):
-        page.read_results(tmp_path)
+        page.read_comparison(tmp_path)
+    result.drop_suites(["1d"]).save(tmp_path)
+    with pytest.raises(SystemExit, match="lacks suites"):
+        page.read_comparison(tmp_path)
 
 
 @pytest.mark.slow

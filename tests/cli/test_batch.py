@@ -258,5 +258,9 @@ def test_unconverged_pairs_are_counted(run, tmp_path, monkeypatch):
     (tmp_path / "pairs.csv").write_text("source,target\natom.npy,flat.npy\nflat.npy,flat.npy\n")
     options = ("--solver", "midpoint", "--option", "max_iterations=1")
     for _ in range(2):  # solved, then from the summary
-        out = run("geodesic", "--pairs", "pairs.csv", "-o", "results", *options).out
-        assert "1 pair not converged" in out
+        code, out, _ = run("geodesic", "--pairs", "pairs.csv", "-o", "results", *options)
+        assert code == 1 and "1 pair not converged" in out
+    for code, ends in ((1, ("atom.npy", "flat.npy")), (0, ("flat.npy", "flat.npy"))):
+        assert run("geodesic", *ends, "-o", "path.npz", *options).code == code
+        assert (tmp_path / "path.npz").exists()
+        (tmp_path / "path.npz").unlink()

@@ -308,7 +308,7 @@ def test_time_left_is_estimated(run, rain, monkeypatch):
         (("folder",), "The folder folder holds no file whose name ends in .pgm"),
         (("b*.nc",), "No file matches b*.nc; check the pattern"),
         (("a.nc", "absent.nc"), "There is no file absent.nc; check the path"),
-        (("a.nc", "again.nc"), "a.nc and again.nc both hold the time 2026-07-01T12:00"),
+        (("a.nc", "again.nc"), "a.nc and again.nc both hold the time 2026-07-01T12:00:00; leave"),
         (("a.nc", "small.nc"), "small.nc has the shape {'time': 1, 'y': 24, 'x': 9} and a.nc"),
         (("a.nc", "image.pgm"), "image.pgm and a.nc have different formats"),
         (("image.pgm",), "Cannot read image.pgm as PGM: the header ends early"),

@@ -201,7 +201,7 @@ def test_train_on_own_pairs(run, own, tmp_path):
 
 def test_own_pairs_with_empty_cells_get_a_floor(run, own, tmp_path):
     code, out, _ = run("train", "--pairs", own(empty=True), "--steps", 4, "--name", "holes")
-    assert code == 0 and "5% of the mass is made uniform" in out
+    assert code == 0 and "5 % of the mass is made uniform" in out
     assert "floor = 0.05" in (tmp_path / "runs/holes/config.toml").read_text()
     with np.load("my.npz") as arrays:
         ends = [

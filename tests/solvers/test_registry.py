@@ -87,6 +87,14 @@ def test_invalid_options_raise():
             make_solver("quantile", **{name: value})
     with pytest.raises(SolverError, match="'linear' has no option 'x'; it takes none"):
         make_solver("linear", x=1)
+    for option, owners in (
+        ("refine", "solver='midpoint' has it"),
+        ("max_iterations", "solver='midpoint' and solver='linear-program' have it"),
+    ):
+        with pytest.raises(SolverError, match=f"'auto' has no option '{option}'; {owners}"):
+            make_solver("auto", **{option: 5})
+    with pytest.raises(SolverError, match="'auto' has no option 'epsilon'; it takes learned"):
+        make_solver("auto", epsilon=0.1)  # of schrodinger, which auto never chooses
 
 
 # ---- Model files

@@ -192,7 +192,12 @@ def test_arrays_that_are_not_square_are_padded(tmp_path):
     padded = dataset.pairs(1)[0].values[0]
     assert not padded[0].any() and not padded[4:].any() and padded[1:4].all()
     lines = dataset.describe()
-    assert "8 densities of 3×6 cells" in lines[0]
+    assert "8 densities of 3×6 cells, 0 % of them empty" in lines[0]
+    assert make_config(file, exportable=True).problem.floor == 0
+    values[:, :, 0] = 0
+    np.savez(file, source=values, target=values)
+    assert "8 pairs of 3×6 cells, 17 % of them empty" in read_dataset(file).describe()[0]
+    assert make_config(file, exportable=True).problem.floor == 0.05
     assert lines[1].startswith("3×6 cells are centred in 6×6 cells")
     # A box in the file says how wide the cells are.
     np.savez(file, values=values, lower=0.0, upper=1.0)

@@ -45,7 +45,7 @@ FIELDS = {  # a field that cannot be interpolated, the error and a key word
     "negative": (
         lambda r: replace_cell(r, -2.0),
         DensityError,
-        r"rain at time 2026-07-01T12:10\S* holds 1 negative",
+        r"rain at time 2026-07-01T12:10\S* has 1 negative value \(minimum -2\);",
     ),
     "missing": (
         lambda r: replace_cell(r, np.nan),

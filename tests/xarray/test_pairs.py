@@ -99,7 +99,7 @@ def test_errors_name_frame_and_member(ensemble, fine):
     values = ensemble.values.copy()
     values[2, 1, 5, 5] = -3.0
     lazy = ensemble.copy(data=values).chunk(time=2, member=1).geonet.interp(time=fine)
-    message = "rain at time 2026-07-01T12:20:00, member 7 holds 1 negative values"
+    message = r"rain at time 2026-07-01T12:20:00, member 7 has 1 negative value \(minimum -3\);"
     with pytest.raises(DensityError, match=message):
         lazy.compute()
 

@@ -285,7 +285,7 @@ BAD = {  # a function that writes files, and the message
     "formats": (bad_two_formats, "a.pgm and b.h5 have different formats"),
     "equal times": (
         lambda: [write_pgm(name) for name in ("a.pgm", "b.pgm")],
-        "a.pgm and b.pgm both hold the time 2026-07-01T12:00",
+        "a.pgm and b.pgm both hold the time 2026-07-01T12:00:00; leave",
     ),
     "sizes": (lambda: bad_two_sizes(write_pgm, "pgm"), "b.pgm has 6×7 cells of 1000.2×999.7 m"),
     "scales": (
@@ -298,7 +298,7 @@ BAD = {  # a function that writes files, and the message
     ),
     "NetCDF times": (
         lambda: [write_netcdf("a.nc", RAIN), write_netcdf("b.nc", RAIN[1:])],
-        "a.nc and b.nc both hold the time 2026-07-01T12:05",
+        "a.nc and b.nc both hold the time 2026-07-01T12:05:00; leave",
     ),
     "NetCDF sizes": (
         lambda: [write_netcdf("a.nc", RAIN[:1]), write_netcdf("b.nc", RAIN[1:, :5])],

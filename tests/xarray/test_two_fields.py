@@ -76,7 +76,7 @@ def test_fields_that_do_not_match(rain, change, kind, message):
 
 
 def test_errors_name_the_field(rain):
-    with pytest.raises(InputError, match="the second field holds 320 negative values"):
+    with pytest.raises(InputError, match="the second field has 320 negative values"):
         geonet.xarray.geodesic(rain[0], -rain[1], [0.5])
     labelled = rain.expand_dims(member=[3])
     with pytest.raises(InputError, match="'member'"):

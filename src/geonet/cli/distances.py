@@ -29,6 +29,7 @@ from geonet.cli.output import (
     SolverOptions,
     check_inverted,
     check_output_file,
+    choose_exit_code,
     format_count,
     parse_columns,
     parse_files,
@@ -137,7 +138,7 @@ def distances(
             "W2" if options.get("reach") is None else f"√(2·cost) with reach {options['reach']:g}"
         )
         _print(names, read, result, written, label, perf_counter() - start)
-    return 0 if bool(result.converged.all()) else 1
+    return choose_exit_code(bool(result.converged.all()))
 
 
 def _check_options(

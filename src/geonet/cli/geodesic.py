@@ -29,6 +29,7 @@ from geonet.cli.output import (
     SolverOptions,
     check_inverted,
     check_output_file,
+    choose_exit_code,
     connect_dask,
     describe_file,
     format_count,
@@ -166,6 +167,8 @@ def geodesic(
     A sequence: geonet geodesic a.png b.png c.png a.png -o morph.gif
 
     Many pairs: geonet geodesic --pairs pairs.csv -o results
+
+    The exit code is 1 if pairs did not converge, or if some of many pairs failed.
     """
     colours = {"cmap": cmap, "norm": norm, "vmin": vmin, "vmax": vmax}
     colours = {name: value for name, value in colours.items() if value is not None}
@@ -229,7 +232,7 @@ def geodesic(
         _print_json(solved, output)
     else:
         _print(solved, files, output, report)
-    return 0
+    return choose_exit_code(all(pair.is_converged for pair in solved.legs))
 
 
 # ---- Checks before torch is imported
@@ -447,7 +450,7 @@ def _solve_many(
     scheduler: str | None,
     as_json: bool,
 ) -> int:
-    """Solve the pairs of a list and print a summary; return 1 if some failed."""
+    """Solve the pairs of a list and print a summary; return the exit code."""
     from geonet.cli.batch import SUMMARY, BatchJob, read_pair_list, solve_batch
 
     rows = read_pair_list(pairs)
@@ -490,4 +493,4 @@ def _solve_many(
         for failure in summary.failures:
             pair = failure.pair
             typer.echo(f"  line {pair.line}, {pair.source} → {pair.target}: {failure.message}")
-    return 1 if summary.failures else 0
+    return choose_exit_code(not summary.failures and not summary.not_converged)

@@ -16,6 +16,7 @@ from geonet.cli.output import (
     MissingOption,
     SolverOption,
     SolverOptions,
+    choose_exit_code,
     connect_dask,
     format_count,
     parse_missing,
@@ -128,7 +129,7 @@ def interp(
         geonet.solver(solver, **options)  # raises for unknown names and options
         found = find_files(files)
     job = InterpJob(found, variable, time, every, config, options, output, scheduler, clip, motion)
-    return 0 if job.run() else 1
+    return choose_exit_code(job.run())
 
 
 @dataclass(frozen=True)

@@ -194,6 +194,11 @@ class SolvedPair:
         report_progress("measuring the error of the path")
         return self.path.report
 
+    @property
+    def is_converged(self) -> bool:
+        """Whether the solver reached its tolerance, or has none."""
+        return self.report.info.get("converged") is not False
+
     def write(self, output: Path, rendering: Rendering) -> None:
         """Write frames, a figure, an animation or an interactive page, depending on the suffix."""
         times, style, suffix = rendering.times, rendering.style, output.suffix.lower()

@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             once if Ctrl-C left work in the background.
 
     Returns:
-        0; 1 if some of many pairs failed; 2 for errors; 130 after Ctrl-C; 143 after SIGTERM.
+        0; 1 if pairs failed or did not converge; 2 for errors; 130 after Ctrl-C; 143 after SIGTERM.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

@@ -167,7 +167,12 @@ def parse_periodic(text: str | None) -> tuple[int, ...] | Literal["all"] | None:
         ) from error
 
 
-# ---- Printing
+# ---- Exit codes and printing
+
+
+def choose_exit_code(is_complete: bool) -> int:
+    """Return 0, or 1 if pairs failed or did not converge, which counts after all is written."""
+    return 0 if is_complete else 1
 
 
 def name_options(message: str) -> str:

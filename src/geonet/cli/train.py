@@ -137,6 +137,7 @@ def _read_pairs(
 
 
 def _print_settings(settings: TrainingConfig, dataset: UserDataset) -> None:
+    from geonet._format import format_percent
     from geonet.solvers.neural.model import BasisModel, model_class
 
     problem, kind = settings.problem, settings.model.kind
@@ -145,8 +146,8 @@ def _print_settings(settings: TrainingConfig, dataset: UserDataset) -> None:
         typer.echo(sentence)
     if problem.floor:
         typer.echo(
-            f"{problem.floor:.0%} of the mass is made uniform, in training and inference: "
-            "maps between densities with holes have jumps (--floor 0 for none)"
+            f"{format_percent(problem.floor)} of the mass is made uniform, in training and "
+            "inference: maps between densities with holes have jumps (--floor 0 for none)"
         )
     if not issubclass(model_class(kind), BasisModel):
         typer.echo(

@@ -44,7 +44,7 @@ class BackAndForthConfig:
     negligible: float = 1e-3  # W2² that counts as zero, in cells squared
     rounding: float = 1e-7  # relative rounding error of dual values
     max_gap: float = 0.1  # relative distance of the bounds of W2 above which it did not converge
-    motionless: float = 0.01  # W2 in cells up to which densities count as equal
+    motionless: float = 1e-3  # W2 in cells up to which densities count as equal
 
 
 @dataclass(frozen=True)

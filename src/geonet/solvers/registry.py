@@ -14,11 +14,13 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from geonet._format import choose_verb
 from geonet._utils import import_object
 from geonet.errors import SolverError
 from geonet.solvers.base import Solver, SolverInfo
 from geonet.solvers.neural.pretrained import PRETRAINED_MODELS, pretrained_solver, solver_for_form
 
+AUTO_CHOICES = ("midpoint", "quantile", "bures", "linear-program")  # from which auto chooses
 PROBLEM_OPTIONS = ("reach", "growth")  # options that change the problem and not the method
 
 _LOCATIONS: dict[str, str] = {
@@ -159,6 +161,8 @@ def _check_options(cls: type[Solver], name: str, values: dict[str, Any]) -> None
                 f"{', '.join(list_solvers_with_option(key))}."
             )
         if key not in options:
+            if name == "auto":
+                _check_option_of_choices(key)
             close = difflib.get_close_matches(key, options, n=1)
             hint = f"did you mean {close[0]!r}? It" if close else "it"
             takes = ", ".join(map(str, options.values())) or "none"
@@ -169,6 +173,16 @@ def _check_options(cls: type[Solver], name: str, values: dict[str, Any]) -> None
             raise SolverError(
                 f"The option {key} of {name!r} is {value!r}; it takes {option.type}: {option.help}."
             )
+
+
+def _check_option_of_choices(key: str) -> None:
+    """Raise SolverError for an option of a solver that auto may choose, and name the solver."""
+    owners = set(list_solvers_with_option(key))
+    if chosen := [f"solver={name!r}" for name in AUTO_CHOICES if name in owners]:
+        raise SolverError(
+            f"The solver 'auto' has no option {key!r}; {' and '.join(chosen)} "
+            f"{choose_verb(len(chosen), 'has', 'have')} it."
+        )
 
 
 @cache  # evaluating annotations takes as long as a small network

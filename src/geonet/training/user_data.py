@@ -87,7 +87,13 @@ class UserDataset(Problem):
 
     @abstractmethod
     def empty_share(self) -> float:
-        """Return the share of cells that are zero."""
+        """Return the share of the file's cells that are zero; cells of the padding do not count."""
+
+    def _crop(self, values: Tensor) -> Tensor:
+        """Return densities (n, *cells) without the padding."""
+        shape = self.unpadded or self.box.shape
+        starts = [_margins(n, max(shape))[0] for n in shape]
+        return values[(..., *(slice(a, a + n) for a, n in zip(starts, shape, strict=True)))]
 
     def _to_functions(self, source: Tensor, target: Tensor) -> DensityFunctions:
         """Return densities (n, *cells) as functions on the unit box, relative to uniform."""
@@ -125,8 +131,8 @@ class PairDataset(UserDataset):
 
     def empty_share(self) -> float:
         """Return the share of cells that are zero."""
-        empty = (int((end.tensor == 0).sum()) for end in (self.source, self.target))
-        return sum(empty) / (2 * self.source.tensor.numel())
+        empty = [self._crop(end.tensor) == 0 for end in (self.source, self.target)]
+        return float(torch.stack([mask.double().mean() for mask in empty]).mean())
 
     def _take(self, index: Tensor) -> tuple[Density, Density]:
         ends = (self.source, self.target)
@@ -169,7 +175,7 @@ class DensityDataset(UserDataset):
 
     def empty_share(self) -> float:
         """Return the share of cells that are zero."""
-        return float((self.values == 0).double().mean())
+        return float((self._crop(self.values) == 0).double().mean())
 
     def _different_pairs(self, values: Tensor, count: int) -> tuple[Density, Density]:
         """Return ordered pairs of different densities, each at most once."""
@@ -268,8 +274,13 @@ def _needs_padding(arrays: dict[str, np.ndarray], shape: tuple[int, ...]) -> boo
 def _pad_to_cube(values: np.ndarray) -> np.ndarray:
     """Centre arrays (n, *cells) in empty cells, as many along every axis."""
     most = max(values.shape[1:])
-    margins = [((most - n) // 2, most - n - (most - n) // 2) for n in values.shape[1:]]
-    return np.pad(values, [(0, 0), *margins])
+    return np.pad(values, [(0, 0), *(_margins(n, most) for n in values.shape[1:])])
+
+
+def _margins(count: int, most: int) -> tuple[int, int]:
+    """Return the numbers of empty cells before and after `count` cells in `most` cells."""
+    before = (most - count) // 2
+    return before, most - count - before
 
 
 # ---- Default settings

@@ -17,7 +17,7 @@ import xarray as xr
 
 from geonet._files import atomic_write, expand_files
 from geonet.errors import FileError, InputError
-from geonet.xarray.coordinates import Template, TimeIndex, time_dim
+from geonet.xarray.coordinates import Template, TimeIndex, format_time, time_dim
 
 Statistics = dict[str, float]  # largest values over all frames so far
 Interp = Callable[[xr.DataArray, np.ndarray], tuple[xr.DataArray, Statistics]]
@@ -146,7 +146,8 @@ def _check_times(parts: Sequence[xr.DataArray], time: Hashable, files: Sequence[
             if moment in seen:
                 label = part[time].values[part[time].values.tolist().index(moment)]
                 raise InputError(
-                    f"{seen[moment]} and {file} both hold the time {label}; leave one out."
+                    f"{seen[moment]} and {file} both hold the time {format_time(label)}; "
+                    "leave one out."
                 )
             seen[moment] = file
 

@@ -20,6 +20,7 @@ from geonet.xarray.coordinates import (
     Space,
     TimeIndex,
     are_dates,
+    format_time,
     pair_durations,
     to_numbers,
 )
@@ -339,10 +340,10 @@ def _at_pairs(component: xr.DataArray, times: np.ndarray, time: Any) -> xr.DataA
     outside = (middle < own[0]) | (middle > own[-1])
     if outside.any():
         raise InputError(
-            f"The motion holds {component[time].values[0]} to {component[time].values[-1]}, but "
-            f"{int(outside.sum())} of {len(middle)} pairs of frames, the first one after "
-            f"{times[:-1][outside][0]}, lie outside of it; give velocities for all times, or one "
-            "without time."
+            f"The motion holds {format_time(component[time].values[0])} to "
+            f"{format_time(component[time].values[-1])}, but {int(outside.sum())} of {len(middle)} "
+            f"pairs of frames, the first one after {format_time(times[:-1][outside][0])}, lie "
+            "outside of it; give velocities for all times, or one without time."
         )
     middle = np.append(middle, middle[-1])
     before = np.clip(np.searchsorted(own, middle, side="right") - 1, 0, len(own) - 2)
@@ -397,8 +398,8 @@ class Pieces:
         """Cut the intervals between ascending edges at the times of the frames."""
         if len(edges) < 2:
             raise InputError(
-                f"The field covers {times[0]} to {times[-1]}, which is less than one interval; "
-                "give a shorter one as every."
+                f"The field covers {format_time(times[0])} to {format_time(times[-1])}, which is "
+                "less than one interval; give a shorter one as every."
             )
         inner = times[(times > edges[0]) & (times < edges[-1])]
         cuts = np.unique(np.concatenate([edges, inner]))

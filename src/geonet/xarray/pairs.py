@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from geonet._format import choose_verb
 from geonet._progress import report_progress
 from geonet._threads import map_in_threads, one_thread
 from geonet._utils import label_pair
@@ -160,17 +161,18 @@ class FrameGroup:
                 f"{self._describe(k)} has {int(hole.sum())} of {hole.size} cells without a value; "
                 "give missing='exclude' to leave them out, or missing=0 to fill them."
             )
-        if np.isinf(frame).any():
+        if infinite := int(np.isinf(frame).sum()):
             raise DensityError(
-                f"{self._describe(k)} holds {int(np.isinf(frame).sum())} infinite values; mask "
-                "them: .where(np.isfinite(field))."
+                f"{self._describe(k)} has {infinite} infinite "
+                f"{choose_verb(infinite, 'value', 'values')}; mask infinite values: "
+                ".where(np.isfinite(field))."
             )
-        low = np.nanmin(frame, initial=0.0)
-        if low < 0:
+        if negative := int((frame < 0).sum()):
             raise DensityError(
-                f"{self._describe(k)} holds {int((frame < 0).sum())} negative values, down to "
-                f"{low:g}; set them to zero if they are noise: .clip(min=0) "
-                "(--clip on the command line)."
+                f"{self._describe(k)} has {negative} negative "
+                f"{choose_verb(negative, 'value', 'values')} (minimum {np.nanmin(frame):g}); if "
+                "this is noise, set negative values to zero: .clip(min=0), on the command line "
+                "--clip."
             )
 
     def _to_density(self, frame: np.ndarray) -> Density:

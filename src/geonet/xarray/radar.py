@@ -25,7 +25,7 @@ from geonet._files import wrap_read_errors
 from geonet._utils import check_installed
 from geonet._validation import as_number
 from geonet.errors import FileError, InputError
-from geonet.xarray.coordinates import time_dim
+from geonet.xarray.coordinates import format_time, time_dim
 from geonet.xarray.files import HDF5_SUFFIXES, PGM_SUFFIXES, Files, find_files, open_fields
 
 Quantity = Literal["rate", "reflectivity", "accumulation"]
@@ -192,7 +192,8 @@ def _check_images(images: Sequence[RadarImage]) -> None:
     for before, image in pairwise(images):
         if before.time == image.time:
             raise InputError(
-                f"{before.file} and {image.file} both hold the time {image.time}; leave one out."
+                f"{before.file} and {image.file} both hold the time {format_time(image.time)}; "
+                "leave one out."
             )
         same_cells = np.allclose([*image.steps, *image.corner], [*first.steps, *first.corner])
         if image.shape != first.shape or not same_cells:

@@ -21,6 +21,7 @@ from geonet.xarray.coordinates import (
     Template,
     TimeIndex,
     check_field,
+    format_time,
     pair_durations,
     time_dim,
     to_numbers,
@@ -84,8 +85,8 @@ class FrameSeries:
         is_repeated = np.diff(numbers[order]) == 0
         if is_repeated.any():
             raise InputError(
-                f"The time {times[order][1:][is_repeated][0]} occurs twice along {time!r}; "
-                f"keep one of them: .drop_duplicates({time!r})."
+                f"The time {format_time(times[order][1:][is_repeated][0])} occurs twice along "
+                f"{time!r}; keep one of them: .drop_duplicates({time!r})."
             )
         return cls(field if (np.diff(order) == 1).all() else field.isel({time: order}), time)
 

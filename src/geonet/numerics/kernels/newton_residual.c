@@ -585,9 +585,9 @@ INLINE double sum_growth(const int d, const Problem *problem, int side, const Po
 /* Pull one density back: rho = det(I + s D2u) mu(y + s grad u), and det. Adds |s| mu times the
    cofactors to `cof`, and mu at folds to `folded_mass`. With a reach mu is weighted, if
    `is_weighted`. */
-INLINE void pull_back(const int d, const Problem *problem, int side, int is_weighted, int32_t count,
-                      const Point *point, float *rho, float *det, float cof[6][BLOCK],
-                      float *folded_mass) {
+INLINE void pull_back_in(const int d, const Problem *problem, int side, int is_weighted,
+                         int32_t count, const Point *point, float *rho, float *det,
+                         float cof[6][BLOCK], float *folded_mass) {
     const float *mu = problem->densities[side];
     const float s = (float)problem->positions[side], share = fabsf(s);
     float m[6][BLOCK], shortened[6][BLOCK], factor[BLOCK];
@@ -667,6 +667,26 @@ INLINE void pull_back(const int d, const Problem *problem, int side, int is_weig
     }
     for (int32_t j = 0; j < count; j++) /* in 1D the determinant has its sign already */
         if (!(minor_min[j] > 0)) *folded_mass += density[j];
+}
+
+/* One function for each dimension, which all callers share: inlining it everywhere would take the
+   compiler minutes. */
+#define DEFINE_PULL_BACK(d)                                                                        \
+    static __attribute__((noinline)) void pull_back_##d(                                           \
+        const Problem *problem, int side, int is_weighted, int32_t count, const Point *point,      \
+        float *rho, float *det, float cof[6][BLOCK], float *folded_mass) {                         \
+        pull_back_in(d, problem, side, is_weighted, count, point, rho, det, cof, folded_mass);     \
+    }
+DEFINE_PULL_BACK(1)
+DEFINE_PULL_BACK(2)
+DEFINE_PULL_BACK(3)
+
+INLINE void pull_back(const int d, const Problem *problem, int side, int is_weighted, int32_t count,
+                      const Point *point, float *rho, float *det, float cof[6][BLOCK],
+                      float *folded_mass) {
+    (d == 1   ? pull_back_1
+     : d == 2 ? pull_back_2
+              : pull_back_3)(problem, side, is_weighted, count, point, rho, det, cof, folded_mass);
 }
 
 /* Project values at the points of a block onto the splines: (2^(d-1), 2, count) to rows of
@@ -1049,64 +1069,128 @@ INLINE void deposit(const int d, const Grid *grid, const float *centre, const fl
    square. */
 INLINE float confidence(float det) { return det > 0 ? det * det : 0; }
 
-/* A half-cell on the geodesic of the Wasserstein-Fisher-Rao cone. */
+/* The ways of the half-cells of a block: y + s G grad u at the fraction s + 1/2 of the way. */
 typedef struct {
-    float angle; /* length of the way over the reach */
-    float root; /* root of the ratio of both masses, exp(u/lambda) */
-    float weights[2]; /* share of each density that has a partner */
-} Cone;
-
-INLINE Cone evaluate_cone(const int d, const Problem *problem, const Point *point, float angle,
-                          int32_t j) {
-    const float exponent = (float)(2 / (problem->reach * problem->reach)) * point->value[j];
-    const float limited = fmaxf(-MAX_EXPONENT, fminf(exponent, MAX_EXPONENT));
-    Cone cone = {angle, fast_exp(limited), {0, 0}};
-    for (int side = 0; side < 2; side++)
-        cone.weights[side] =
-            fast_exp(weight_exponent(d, problem, (float)problem->positions[side], point, j));
-    return cone;
-}
-
-/* Mass of a half-cell at time t, and the fraction of the way that it has covered.
-
-   Balanced: a weighted mean of both densities. Hellinger: both densities, cross-faded; it is scaled
-   by `moving_share`, and the rest is not moved. Fisher-Rao: the geodesic of the cone, |1 - t + t root exp(i angle)|^2 times the first density. Errors of both
-   densities cancel in the sum of the parts with a partner, and do not change the way. */
-INLINE float mass_at_time(int growth, float t, const float *rho, const float *det, const Cone *cone,
-                          float *fraction) {
-    *fraction = t;
-    if (growth == BALANCED) {
-        const float w0 = (1 - t) * confidence(det[0]), w1 = t * confidence(det[1]);
-        return (w0 * rho[0] + w1 * rho[1]) / (w0 + w1);
-    }
-    const float first = rho[0] > 0 ? rho[0] : 0, second = rho[1] > 0 ? rho[1] : 0;
-    if (growth == HELLINGER) return (1 - t) * first + t * second;
-    const float angle = cone->angle, b = t * cone->root;
-    if (angle > 1e-4f) *fraction = atan2f(b * sinf(angle), 1 - t + b * cosf(angle)) / angle;
-    const float matched = cone->weights[0] * first + cone->weights[1] * second;
-    return (1 - t) * (1 - t) * first + t * t * second + t * (1 - t) * matched;
-}
+    float across[BLOCK], ratio[3][BLOCK]; /* G along grad u, and its diagonal; one without `wfr` */
+    float share[BLOCK]; /* share of the mass that moves */
+    float tangent[BLOCK]; /* of the angle of the cone: |grad u| over the reach */
+    float root[BLOCK]; /* root of the ratio of both masses, exp(u/lambda) */
+    float weights[2][BLOCK]; /* share of each density that has a partner */
+} Ways;
 
 /* Share of the mass of a half-cell that moves in the Hellinger model: all of it, unless the plan has
    less than a third of either density. The rest stays at its end. */
 INLINE float moving_share(const int d, const Problem *problem, const Point *point, int32_t j) {
     const float first = weight_exponent(d, problem, (float)problem->positions[0], point, j);
     const float second = weight_exponent(d, problem, (float)problem->positions[1], point, j);
-    return fminf(1, 3 * fast_exp(fminf(first, second)));
+    const float share = 3 * fast_exp(first < second ? first : second);
+    return share < 1 ? share : 1;
 }
 
-/* Deposit the mass of a half-cell that has covered a part of its way, for s = part - 1/2. */
-INLINE void deposit_on_way(const int d, const Problem *problem, const Point *point, int32_t j,
-                           float s, float across, const float *ratio, const Grid *to,
-                           const float *scale, float mass, float *frame) {
-    float centre[3], width[3];
-    for (int a = 0; a < d; a++) {
-        const float displacement = s * across * point->gradient[a][j] / (float)problem->step[a];
-        centre[a] = (point->centre[a][j] + displacement) * scale[a];
-        width[a] = (0.5f + 0.5f * s * ratio[a] * point->hessian[diagonal_entry(d, a)][j]) *
-                   scale[a];
+INLINE void evaluate_ways(const int d, const Problem *problem, const Point *point, int32_t count,
+                          Ways *ways) {
+    for (int32_t j = 0; j < count; j++) {
+        ways->across[j] = ways->share[j] = 1;
+        for (int a = 0; a < d; a++) ways->ratio[a][j] = 1;
     }
-    deposit(d, to, centre, width, mass, frame);
+    if (problem->growth == HELLINGER)
+#pragma omp simd
+        for (int32_t j = 0; j < count; j++) ways->share[j] = moving_share(d, problem, point, j);
+    if (problem->growth != FISHER_RAO) return;
+    const float inverse = (float)(1 / problem->reach), scale = 2 * inverse * inverse;
+    Shortening shortening;
+    evaluate_shortening(d, problem, point, count, &shortening);
+#pragma omp simd
+    for (int32_t j = 0; j < count; j++) {
+        float exponent = scale * point->value[j];
+        exponent = exponent < MAX_EXPONENT ? exponent : MAX_EXPONENT;
+        exponent = exponent > -MAX_EXPONENT ? exponent : -MAX_EXPONENT;
+        ways->across[j] = shortening.across[j];
+        ways->tangent[j] = inverse * sqrtf(shortening.square[j]);
+        ways->root[j] = fast_exp(exponent);
+        for (int a = 0; a < d; a++)
+            ways->ratio[a][j] = shortened_entry(&shortening, point, a, j);
+        for (int side = 0; side < 2; side++)
+            ways->weights[side][j] =
+                fast_exp(weight_exponent(d, problem, (float)problem->positions[side], point, j));
+    }
+}
+
+/* Masses of the half-cells of a block that move, at time t, and the fractions of their ways.
+
+   Balanced: a weighted mean of both densities. Hellinger: both densities, cross-faded. Fisher-Rao:
+   the geodesic of the cone, |1 - t + t root exp(i angle)|^2 times the first density; errors of both
+   densities cancel in the sum of the parts with a partner, and do not change the way. With
+   x = tan(angle) the fraction is atan(t root sin / (1 - t + t root cos)) / angle. */
+INLINE void masses_at_time(int growth, float t, int32_t count, float rho[2][BLOCK],
+                           float det[2][BLOCK], const Ways *ways, float *mass, float *fraction) {
+    if (growth == BALANCED) {
+#pragma omp simd
+        for (int32_t j = 0; j < count; j++) {
+            const float w0 = (1 - t) * confidence(det[0][j]), w1 = t * confidence(det[1][j]);
+            const float sum = w0 + w1;
+            mass[j] = sum > 0 ? (w0 * rho[0][j] + w1 * rho[1][j]) / sum : 0;
+            fraction[j] = t;
+        }
+        return;
+    }
+#pragma omp simd
+    for (int32_t j = 0; j < count; j++) {
+        const float first = rho[0][j] > 0 ? rho[0][j] : 0, second = rho[1][j] > 0 ? rho[1][j] : 0;
+        mass[j] = ways->share[j] * ((1 - t) * first + t * second);
+        fraction[j] = t;
+    }
+    if (growth == HELLINGER) return;
+#pragma omp simd
+    for (int32_t j = 0; j < count; j++) {
+        const float first = rho[0][j] > 0 ? rho[0][j] : 0, second = rho[1][j] > 0 ? rho[1][j] : 0;
+        const float matched = ways->weights[0][j] * first + ways->weights[1][j] * second;
+        const float x = ways->tangent[j], b = t * ways->root[j];
+        const float part = b / ((1 - t) * sqrtf(1 + x * x) + b);
+        mass[j] = (1 - t) * (1 - t) * first + t * t * second + t * (1 - t) * matched;
+        fraction[j] = part * fast_atan_ratio(part * x) / ways->across[j];
+    }
+}
+
+/* Deposit the masses of the half-cells of a block that have covered fractions of their ways. */
+INLINE void deposit_block(const int d, const Problem *problem, const Point *point, int32_t count,
+                          const Ways *ways, const float *mass, const float *fraction,
+                          const Grid *to, const float *scale, float *frame) {
+    float centre[3][BLOCK], width[3][BLOCK];
+    for (int a = 0; a < d; a++) {
+        const float cells = scale[a] / (float)problem->step[a];
+        const float *hessian = point->hessian[diagonal_entry(d, a)];
+#pragma omp simd
+        for (int32_t j = 0; j < count; j++) {
+            const float s = fraction[j] - 0.5f;
+            centre[a][j] = scale[a] * point->centre[a][j] +
+                           cells * s * ways->across[j] * point->gradient[a][j];
+            width[a][j] = scale[a] * (0.5f + 0.5f * s * ways->ratio[a][j] * hessian[j]);
+        }
+    }
+    for (int32_t j = 0; j < count; j++) {
+        if (!(mass[j] > 0)) continue;
+        float own[3], size[3];
+        for (int a = 0; a < d; a++) {
+            own[a] = centre[a][j];
+            size[a] = width[a][j];
+        }
+        deposit(d, to, own, size, mass[j], frame);
+    }
+}
+
+/* Masses of the half-cells of a block that stay at one end, of which a part is left; return whether
+   there are any. */
+INLINE int masses_at_end(float position, float part, int32_t count, const float *rho,
+                         const Ways *ways, float *mass, float *fraction) {
+    float largest = 0;
+#pragma omp simd reduction(max : largest)
+    for (int32_t j = 0; j < count; j++) {
+        mass[j] = (1 - ways->share[j]) * part * rho[j];
+        fraction[j] = position + 0.5f;
+        largest = mass[j] > largest ? mass[j] : largest;
+    }
+    return largest > 0;
 }
 
 /* Push a block of half-cells to every frame. */
@@ -1117,44 +1201,30 @@ INLINE void push_block(const int d, const Problem *problem, const double *const 
     const int32_t n = grid->shape[2], count = n - start < BLOCK ? n - start : BLOCK;
     Potential potential;
     Point point;
-    Shortening shortening;
+    Ways ways;
     evaluate_potential(d, taps, start, count, &potential);
     for (int p = 0; p < leading_points(d); p++)
         for (int q = 0; q < 2; q++) {
             float cof[6][BLOCK], rho[2][BLOCK], det[2][BLOCK], folded_mass = 0;
+            float mass[BLOCK], fraction[BLOCK];
             memset(cof, 0, sizeof cof);
             evaluate_point(d, problem, &potential, i, line, start, p, q, count, &point);
             for (int side = 0; side < 2; side++)
                 pull_back(d, problem, side, 0, count, &point, rho[side], det[side], cof,
                           &folded_mass);
-            if (problem->growth == FISHER_RAO)
-                evaluate_shortening(d, problem, &point, count, &shortening);
-            for (int32_t j = 0; j < count; j++) {
-                const float own[2] = {rho[0][j], rho[1][j]}, dets[2] = {det[0][j], det[1][j]};
-                float ratio[3] = {1, 1, 1}, across = 1, share = 1;
-                Cone cone = {0, 1, {1, 1}};
-                if (!(own[0] > 0) && !(own[1] > 0)) continue;
-                if (problem->growth == FISHER_RAO) {
-                    across = shortening.across[j];
-                    const float way = across * sqrtf(shortening.square[j]);
-                    cone = evaluate_cone(d, problem, &point, way / (float)problem->reach, j);
-                    for (int a = 0; a < d; a++) ratio[a] = shortened_entry(&shortening, &point, a, j);
-                }
-                if (problem->growth == HELLINGER) share = moving_share(d, problem, &point, j);
-                for (int32_t m = 0; m < time_count; m++) {
-                    float fraction, *frame = frames + m * to->cells;
-                    const float mass = share * mass_at_time(problem->growth, times[m], own, dets,
-                                                            &cone, &fraction);
-                    if (mass > 0)
-                        deposit_on_way(d, problem, &point, j, fraction - 0.5f, across, ratio, to,
-                                       scale, mass, frame);
-                    for (int side = 0; side < 2 && share < 1; side++) {
-                        const float part = side ? times[m] : 1 - times[m];
-                        const float still = (1 - share) * part * own[side];
-                        if (still > 0)
-                            deposit_on_way(d, problem, &point, j, (float)problem->positions[side],
-                                           across, ratio, to, scale, still, frame);
-                    }
+            evaluate_ways(d, problem, &point, count, &ways);
+            for (int32_t m = 0; m < time_count; m++) {
+                const float t = times[m];
+                float *frame = frames + m * to->cells;
+                for (int part = 0; part < (problem->growth == HELLINGER ? 3 : 1); part++) {
+                    if (part == 0)
+                        masses_at_time(problem->growth, t, count, rho, det, &ways, mass, fraction);
+                    else if (!masses_at_end((float)problem->positions[part - 1],
+                                            part == 1 ? 1 - t : t, count, rho[part - 1], &ways,
+                                            mass, fraction))
+                        continue;
+                    deposit_block(d, problem, &point, count, &ways, mass, fraction, to, scale,
+                                  frame);
                 }
             }
         }

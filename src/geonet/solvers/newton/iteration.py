@@ -71,6 +71,9 @@ class NewtonConfig:
 
 
 DEFAULT_CONFIG = NewtonConfig()
+# With a reach the mass matrix limits the steps, so less damping is enough, and the potential of a
+# coarser level is closer to the one of the next level.
+REACH_CONFIG = NewtonConfig(damping=0.03, coarse_tolerance=0.008)
 
 
 @dataclass(frozen=True)

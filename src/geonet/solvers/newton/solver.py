@@ -21,7 +21,13 @@ from geonet.grid import unit_box
 from geonet.paths import BatchedGeodesic, Geodesic
 from geonet.solvers.base import ALL_QUANTITIES, MenuEntry, Solver, SolverInfo, solve_threaded
 from geonet.solvers.newton.compiled import Formulation, Growth
-from geonet.solvers.newton.iteration import InitialGuess, MultilevelNewton, NewtonResult
+from geonet.solvers.newton.iteration import (
+    DEFAULT_CONFIG,
+    REACH_CONFIG,
+    InitialGuess,
+    MultilevelNewton,
+    NewtonResult,
+)
 from geonet.solvers.newton.path import MidpointGeodesic
 from geonet.solvers.newton.unbalanced import UnbalancedBatch, UnbalancedGeodesic
 
@@ -158,7 +164,8 @@ class Midpoint(Solver):
             self.refine,
             threads_for(source.grid.size),
             self.time_limit,
-            formulation=Formulation(source.grid.periodic, reach, as_growth(self.growth)),
+            DEFAULT_CONFIG if reach is None else REACH_CONFIG,
+            Formulation(source.grid.periodic, reach, as_growth(self.growth)),
         )
         result = newton.solve(first, second, box.sides, start)
         return self.build_path(source, target, result)

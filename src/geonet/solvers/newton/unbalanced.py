@@ -230,35 +230,19 @@ class UnbalancedGeodesic(MidpointGeodesic):
         return lower / self.box.length, upper / self.box.length
 
     def _density(self, times: Tensor, grid: Grid) -> Tensor:
-        frames = self._carry(times, grid)
-        masses = frames.flatten(1).sum(1) * grid.cell_volume
-        return frames / masses.reshape(-1, *(1,) * grid.dimension)
-
-    def _carry(self, times: Tensor, grid: Grid) -> Tensor:
-        """Return frames (T, *shape) with their masses, relative to the mean mass."""
         inside = (times > 0) & (times < 1)
         frames = torch.empty(len(times), *grid.shape, dtype=torch.float64)
-        c, scale = self.coefficients, 1 / self._mean_mass
+        c = self.coefficients
         if requires_grad(self.source, self.target):
             frames = frames.clone()
             c = self._differentiable_coefficients()
         for k in torch.nonzero(~inside).flatten().tolist():
             end = self.target if times[k] == 1 else self.source
-            values = end.tensor if grid == self.grid else end.resample(grid).tensor
-            frames[k] = values.double() * (end.mass_tensor * scale)
+            frames[k] = end.tensor if grid == self.grid else end.resample(grid).tensor
         if bool(inside.any()):
-            first, second = (end.mass_tensor * scale for end in (self.source, self.target))
-            own = times[inside]
-            if self.growth == "hellinger":  # the total is linear in t
-                carried = self._carry_inside(c, own, grid)
-                factors = torch.lerp(first, second, own) / carried.flatten(1).sum(1)
-            else:  # quadrature changes the masses of both ends by some thousandths
-                ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
-                carried = self._carry_inside(c, torch.cat([ends, own]), grid)
-                sums, carried = carried[:2].flatten(1).sum(1), carried[2:]
-                factors = torch.lerp(first / sums[0], second / sums[1], own)
-            factors = factors / grid.cell_volume
-            frames[inside] = carried * factors.reshape(-1, *(1,) * grid.dimension)
+            carried = self._carry_inside(c, times[inside], grid)
+            masses = carried.flatten(1).sum(1) * grid.cell_volume
+            frames[inside] = carried / masses.reshape(-1, *(1,) * grid.dimension)
         return frames
 
     def _carry_inside(self, c: Tensor, times: Tensor, grid: Grid) -> Tensor:
@@ -268,10 +252,27 @@ class UnbalancedGeodesic(MidpointGeodesic):
         return carry_masses(c, *own)
 
     def _interpolate_mass(self, times: Tensor) -> Tensor:
-        if self.growth == "hellinger":
+        if self.growth == "hellinger":  # linear in t
             return super()._interpolate_mass(times)
-        frames = self._carry(times, self.grid)
-        return frames.flatten(1).sum(1) * self.grid.cell_volume * self._mean_mass
+        if requires_grad(self.source, self.target):
+            sums = self._sum_on_way(self._differentiable_coefficients())
+        else:
+            sums = self._masses_on_way
+        first, half, second = sums
+        t, matched = times, 4 * half - first - second
+        total = (1 - t) ** 2 * first + t * (1 - t) * matched + t**2 * second
+        # Quadrature changes the masses of both ends by some thousandths.
+        masses = self.source.mass_tensor / first, self.target.mass_tensor / second
+        return total * torch.lerp(*masses, times)
+
+    @cached_property
+    def _masses_on_way(self) -> Tensor:
+        return self._sum_on_way(self.coefficients).detach()
+
+    def _sum_on_way(self, c: Tensor) -> Tensor:
+        """Return the masses of a Wasserstein–Fisher–Rao path at t = 0, ½ and 1, up to a factor."""
+        times = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)
+        return self._carry_inside(c, times, self.grid.with_shape(2)).flatten(1).sum(1)
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
         if self.growth == "hellinger":
