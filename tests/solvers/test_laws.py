@@ -259,7 +259,8 @@ def test_everything_scales_with_the_box(name, d, corner, scale, solve):
         frames = [p.density(0.4).tensor for p in (path, moved)]
         assert torch.allclose(frames[0], frames[1] * scale**d, rtol=1e-4, atol=1e-6)
     if "distance" in provides:
-        rounding = 1e-4 if name == "linear-program" else max(1e-5, tolerance(name).fields)
+        # The linear program ends if columns are missing that lower the cost by at most 1e-3.
+        rounding = 5e-4 if name == "linear-program" else max(1e-5, tolerance(name).fields)
         assert torch.allclose(path.distance * scale, moved.distance, rtol=rounding, atol=0)
     point = torch.full((1, d), 0.9, dtype=torch.float64)
     there = corner + scale * point

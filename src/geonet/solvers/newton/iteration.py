@@ -71,9 +71,16 @@ class NewtonConfig:
 
 
 DEFAULT_CONFIG = NewtonConfig()
-# With a reach the mass matrix limits the steps, so less damping is enough, and the potential of a
-# coarser level is closer to the one of the next level.
-REACH_CONFIG = NewtonConfig(damping=0.03, coarse_tolerance=0.008)
+REACH_CONFIG = NewtonConfig(coarse_tolerance=0.008)
+# Many weights are small, so that the same damping would dominate the system.
+WFR_CONFIG = NewtonConfig(damping=0.03, coarse_tolerance=0.008)
+
+
+def choose_config(formulation: Formulation) -> NewtonConfig:
+    """Return the tuning parameters for a formulation."""
+    if formulation.reach is None:
+        return DEFAULT_CONFIG
+    return WFR_CONFIG if formulation.growth == "wfr" else REACH_CONFIG
 
 
 @dataclass(frozen=True)

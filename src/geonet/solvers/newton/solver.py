@@ -22,11 +22,10 @@ from geonet.paths import BatchedGeodesic, Geodesic
 from geonet.solvers.base import ALL_QUANTITIES, MenuEntry, Solver, SolverInfo, solve_threaded
 from geonet.solvers.newton.compiled import Formulation, Growth
 from geonet.solvers.newton.iteration import (
-    DEFAULT_CONFIG,
-    REACH_CONFIG,
     InitialGuess,
     MultilevelNewton,
     NewtonResult,
+    choose_config,
 )
 from geonet.solvers.newton.path import MidpointGeodesic
 from geonet.solvers.newton.unbalanced import UnbalancedBatch, UnbalancedGeodesic
@@ -158,14 +157,15 @@ class Midpoint(Solver):
                 values * (2 * mass / sum(masses))
                 for values, mass in zip((first, second), masses, strict=True)
             )
+        formulation = Formulation(source.grid.periodic, reach, as_growth(self.growth))
         newton = MultilevelNewton(
             self.tolerance,
             self.max_iterations,
             self.refine,
             threads_for(source.grid.size),
             self.time_limit,
-            DEFAULT_CONFIG if reach is None else REACH_CONFIG,
-            Formulation(source.grid.periodic, reach, as_growth(self.growth)),
+            choose_config(formulation),
+            formulation,
         )
         result = newton.solve(first, second, box.sides, start)
         return self.build_path(source, target, result)
