@@ -81,7 +81,7 @@ def test_invalid_arguments_raise():
 
 
 def test_constant_speed_of_geodesics_and_mixtures():
-    """The linear mixture moves half of the mass the whole way, not all of it half the way."""
+    """The linear blend moves half of the mass the whole way, not all of it half the way."""
     ends = block(0, 2), block(8, 10)
     assert float(metrics.constant_speed_defect(geonet.geodesic(*ends), 0.0, 0.5)) < 1e-9
     mixed = metrics.constant_speed_defect(geonet.geodesic(*ends, "linear"), 0.0, 0.5)

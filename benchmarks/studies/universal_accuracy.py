@@ -60,7 +60,7 @@ def pairs_of(kind: str) -> list[Pair]:
 
 
 class Errors(NamedTuple):
-    """Errors of a path: W2, and the frame at ½, there relative to the linear mixture's."""
+    """Errors of a path: W2, and the frame at ½, there relative to the linear blend's."""
 
     distance: float
     halfway: float
@@ -231,7 +231,7 @@ def main() -> None:
     header = ("kind", "from zero, ms", "steps", "from the network, ms", "steps", "times as fast")
     start = f"{text}\n\n{format_table(header, rows)}"
     suite = {kind: pairs_of(kind) for kind in (*KINDS, RAW)}
-    header = ("kind", "W2", "W2 at worst", "L1 at ½", "of the linear mixture's", "16² blocks")
+    header = ("kind", "W2", "W2 at worst", "L1 at ½", "of the linear blend's", "16² blocks")
     alone = format_table(header, alone_rows(suite))
     rows, text = corrected_rows(suite)
     header = ("kind", "W2", "16² blocks", "both within", "steps", "one pair, ms", "of 64, ms each")

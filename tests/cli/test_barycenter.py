@@ -46,6 +46,13 @@ def test_json(run, images):
     assert answer["report"]["residual"] <= 2e-3
 
 
+@pytest.mark.filterwarnings("ignore::geonet.errors.ConvergenceWarning")
+def test_exit_code_without_convergence(run, images, tmp_path):
+    file = tmp_path / "mean.npz"
+    assert run("barycenter", *images[:2], "--option", "max_iterations=1", "-o", file)[0] == 1
+    assert not geonet.load(file).converged
+
+
 @pytest.mark.parametrize(("count", "shape"), [(2, (3,)), (3, (6,)), (4, (3, 3))])
 def test_tables(run, images, tmp_path, count, shape):
     file = tmp_path / "table.npz"

@@ -100,7 +100,7 @@ def test_train_and_use_a_model(run, config, line_pair, tmp_path):
     assert code == 0
     before = [line for line in err.splitlines() if not line.startswith("step")]
     last = err.splitlines()[-1]
-    errors = r"L1 at t = ½: ([\d.]+) % \(linear mixture ([\d.]+) %\)"
+    errors = r"L1 at t = ½: ([\d.]+) % \(linear blend ([\d.]+) %\)"
     assert before == [
         "reading data",
         "drawing calibration densities",

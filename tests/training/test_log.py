@@ -72,7 +72,7 @@ def test_without_a_terminal_errors_are_lines_on_standard_error(tmp_path, capsys)
         log.log_loss(1, 2.0, TERMS)
         log.log_validation(1, [0.0, 1.5, 2.125, 1.5, 0.0], 33.04, 61.2)
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "step 1  61 s  L1 at t = ½: 2.12 % (linear mixture 33 %)\n")
+    assert (out, err) == ("", "step 1  61 s  L1 at t = ½: 2.12 % (linear blend 33 %)\n")
     assert read_log(tmp_path / "log.jsonl")[-1]["linear_halfway"] == 33.04
 
 
@@ -112,7 +112,7 @@ def test_plot(tiny, tmp_path):
     assert drawn["loss"].get_xdata().tolist() == [2, 4, 6, 8, 10, 12]
     assert left.get_yscale() == "log"
     labels = [line.get_label() for line in right.lines]
-    assert labels == [*(f"t = {t:g}" for t in QUARTERS), "linear mixture, t = 0.5"]
+    assert labels == [*(f"t = {t:g}" for t in QUARTERS), "linear blend, t = 0.5"]
     with pytest.raises(FileError, match="There is no file"):
         plot_log(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").write_text('{"step": 1}\n')
@@ -132,7 +132,7 @@ def test_on_a_terminal_the_bar_shows_status_loss_and_errors(monkeypatch, tmp_pat
         log.log_validation(4, [0.0, 1.5, 2.125, 1.5, 0.0], 33.04, 1.0)
         log.log_loss(4, 2.0, {"mismatch": 2.0})
         display.bar.refresh()
-    assert "(ρ0−ρ1 2.0e+00) L1 at t = ½: 2.12 % (linear mixture 33 %)" in _plain(stream)
+    assert "(ρ0−ρ1 2.0e+00) L1 at t = ½: 2.12 % (linear blend 33 %)" in _plain(stream)
     assert "step 4" not in _plain(stream)
 
 

@@ -28,6 +28,7 @@ from geonet.cli.output import (
     SolverOptions,
     check_inverted,
     check_output_file,
+    choose_exit_code,
     describe_file,
     format_count,
     parse_columns,
@@ -148,7 +149,7 @@ def barycenter(
         _print_json(solved, output)
     else:
         _print(solved, files, output, report)
-    return 0
+    return choose_exit_code(solved.count_missed() == 0)
 
 
 # ---- Checks before torch is imported
@@ -268,6 +269,14 @@ class SolvedFiles:
     read: ReadFiles
     seconds: float
 
+    def count_missed(self) -> int:
+        """Return the number of barycenters that did not converge."""
+        import geonet
+
+        result = self.result
+        each = [result] if isinstance(result, geonet.Barycenter) else result.flat
+        return sum(not one.converged for one in each)
+
     def write(self, output: Path, table: int | None, style: dict[str, Any]) -> None:
         """Write the numbers, a figure, an animation or a page, depending on the suffix."""
         from geonet._files import atomic_write
@@ -328,8 +337,7 @@ def _print(solved: SolvedFiles, files: list[Path], output: Path | None, in_full:
             ("trust", str(result.report.summary())),
         ]
     else:
-        each = result.flat
-        missed = sum(not one.converged for one in each)
-        text = format_count(len(each), "barycenter")
+        missed = solved.count_missed()
+        text = format_count(len(result.flat), "barycenter")
         rows.append(("table", f"{text}, {missed} not converged" if missed else text))
     print_table([*rows, *written])

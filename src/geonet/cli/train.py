@@ -205,7 +205,7 @@ def _print_report(
     rows = zip(report.model.rows(), report.linear.rows(), strict=True)
     print_table(
         [(*model_row, linear_row[1]) for model_row, linear_row in rows],
-        ("t", "model", "its worst", "linear mixture"),
+        ("t", "model", "its worst", "linear blend"),
     )
     if report.model.distance is not None:
         typer.echo(f"mean error of W2: {format_percent(report.model.distance / 100)}")

@@ -199,7 +199,8 @@ def add_colour_bar(
     """Add a colour bar to the right of the axes; a logarithmic one names its first value."""
     if isinstance(scale.norm, LogNorm):
         label = f"{label}\nat least {scale.norm.vmin:.2g}"
-    bar = figure.colorbar(scale, ax=axes, label=label, fraction=0.05, aspect=25, pad=0.02)
+    place = {"fraction": 0.05, "aspect": 25, "pad": 0.02, "panchor": False}  # axes stay in place
+    bar = figure.colorbar(scale, ax=axes, label=label, **place)
     if isinstance(scale.norm, PowerNorm):  # ticks of high values would overlap
         bar.locator = MaxNLocator(3)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]

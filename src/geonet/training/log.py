@@ -39,7 +39,7 @@ class Validation:
 
     Attributes:
         reference: frames of the exact paths, (pairs, 5, *cells).
-        linear: mean error at t = ½ of the linear mixture of the ends, in percent.
+        linear: mean error at t = ½ of the linear blend of the ends, in percent.
     """
 
     def __init__(self, config: TrainingConfig, problem: Problem, cache: ReferenceCache):
@@ -75,7 +75,7 @@ def format_halfway_error(model: float | None, linear: float | None) -> str:
     """Format errors in percent at t = ½: at the ends, some models are exact by construction."""
     if model is None:
         return ""
-    comparison = "" if linear is None else f" (linear mixture {linear:.3g} %)"
+    comparison = "" if linear is None else f" (linear blend {linear:.3g} %)"
     return f"L1 at t = ½: {model:.3g} %{comparison}"
 
 
@@ -198,7 +198,7 @@ class RunLog:
         self.display.describe(f"loss {loss:.2e} ({text}) {self.errors}")
 
     def log_validation(self, step: int, errors: list[float], linear: float, seconds: float) -> None:
-        """Log validation errors in percent at five times, and the linear mixture's at t = ½."""
+        """Log validation errors in percent at five times, and the linear blend's at t = ½."""
         entry = {"step": step, "validation": errors, "linear_halfway": linear, "seconds": seconds}
         self._write(entry)
         self.errors = format_halfway_error(errors[HALFWAY], linear)
@@ -256,7 +256,7 @@ def plot_log(file: str | Path) -> Figure:
             if any(errors):  # models whose ends are given have none there
                 right.plot(steps, errors, ".-", lw=0.9, label=f"t = {t:g}")
         if (linear := validations[-1].get("linear_halfway")) is not None:
-            right.axhline(linear, color="grey", ls=":", label="linear mixture, t = 0.5")
+            right.axhline(linear, color="grey", ls=":", label="linear blend, t = 0.5")
         right.set_ylim(bottom=0)
         right.legend(frameon=False, fontsize="small")
     return figure

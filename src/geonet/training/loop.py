@@ -67,7 +67,7 @@ class TrainingOutcome:
         best: lowest validation error in percent, by which the model was chosen: the mean over
             t = 0, ¼, ½, ¾, 1. Some models are exact at the ends by construction.
         halfway: validation error of this model at t = ½ alone, in percent; None without one.
-        linear: error of the linear mixture of the ends at t = ½ on the same pairs; None if unknown.
+        linear: error of the linear blend of the ends at t = ½ on the same pairs; None if unknown.
     """
 
     model: Path | None

@@ -392,7 +392,7 @@ class HoldoutReport:
 
     Attributes:
         model: errors of the trained model.
-        linear: errors of the linear mixture of the ends.
+        linear: errors of the linear blend of the ends.
         reference: number of pairs that each exact solver solved.
     """
 

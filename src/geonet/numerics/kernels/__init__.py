@@ -116,8 +116,8 @@ def _native_build() -> str | None:
         warnings.warn(
             "geonet was installed without its compiled kernels, so that torch does their work, "
             "many times slower; install a C compiler (GCC or Clang) and run pip install "
-            "--force-reinstall --no-deps --no-binary :all: geonet-ot, or set GEONET_COMPILED=0 to "
-            "hide this warning.",
+            "--force-reinstall --no-deps --no-binary geonet-ot geonet-ot, or set GEONET_COMPILED=0 "
+            "to hide this warning.",
             UserWarning,
             stacklevel=user_stacklevel(),
         )
