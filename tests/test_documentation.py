@@ -102,9 +102,12 @@ def is_executable(block: Block) -> bool:
     "page", [page for page in PAGES if any(map(is_executable, parse_blocks(page)))], ids=page_name
 )
 def test_code_of_page_runs(page, tmp_path, monkeypatch, capsys):
-    """Run Python and commands in an empty folder; files that are shown are written first."""
+    """Run Python and commands in an empty folder; files that are shown are written first.
+
+    After a block of a library that is not installed, further blocks of it cannot run.
+    """
     monkeypatch.chdir(tmp_path)
-    namespace = {"__name__": "documentation"}
+    namespace, is_installed = {"__name__": "documentation"}, True
     if "experiments/configs/" in page.read_text(encoding="utf-8"):
         copy_configs(tmp_path / "experiments" / "configs")
     for block in parse_blocks(page):
@@ -112,8 +115,8 @@ def test_code_of_page_runs(page, tmp_path, monkeypatch, capsys):
             write(tmp_path / block.title, block.text)
         elif block.language == "python":
             run_python(block, page, namespace)
-        elif block.language == "py":
-            run_other_library(block, page, namespace)
+        elif block.language == "py" and is_installed:
+            is_installed = run_other_library(block, page, namespace)
         for line in block.commands():
             run_command(line, capsys)
 
@@ -123,8 +126,11 @@ def run_python(block: Block, page: Path, namespace: dict[str, Any]) -> None:
     exec(compile(source, str(page), "exec", dont_inherit=True), namespace)
 
 
-def run_other_library(block: Block, page: Path, namespace: dict[str, Any]) -> None:
-    """Run a block that shows another library, if that is installed; its warnings do not count."""
+def run_other_library(block: Block, page: Path, namespace: dict[str, Any]) -> bool:
+    """Run a block that shows another library; return False if that is not installed.
+
+    Its warnings do not count.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -132,6 +138,8 @@ def run_other_library(block: Block, page: Path, namespace: dict[str, Any]) -> No
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in OTHER_LIBRARIES:
             raise
+        return False
+    return True
 
 
 def run_command(line: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,7 +81,7 @@ def test_report_and_solver_options(run, images):
     code, _, err = run(
         *("barycenter", *images, "--option", "tolerance=1e-9", "--option", "max_iterations=1")
     )
-    assert code == 0 and err.startswith("warning: The barycenter did not reach the tolerance")
+    assert code == 1 and err.startswith("warning: The barycenter did not reach the tolerance")
 
 
 def test_reach(run, images):

@@ -108,7 +108,7 @@ def test_missing_cells_count_in_neither_field():
         (lambda f: f, {"reach": None}, InputError, "reach is None; give the length"),
         (lambda f: f, {"reach": -1.0}, InputError, "reach is -1"),
         (lambda f: f, {"reach": np.nan}, InputError, "reach is nan"),
-        (lambda f: f - 1, {"reach": 5.0}, DensityError, "the observation holds 1600 negative"),
+        (lambda f: f - 1, {"reach": 5.0}, DensityError, "the observation has 1600 negative"),
         (lambda f: f[:, :20], {"reach": 5.0}, GridError, "differ along 'x'"),
         (lambda f: f.assign_coords(x=f.x + 3), {"reach": 5.0}, GridError, "different boxes"),
         (lambda f: f.values, {"reach": 5.0}, InputError, "the observation is"),

@@ -96,7 +96,7 @@ class BoundsConfig:
     flow_share: float = 0.15  # longest repair over the reach, for Wasserstein–Fisher–Rao transport
     wide_angle: float = 1.2  # diagonal of the box over the reach up to which repairs have no limit
     angles: tuple[float, ...] = (0.3, 0.6, 1.0)  # distances over the reach, see unbalanced_bounds
-    radial_points: int = 2**17  # as max_points, for c-transforms with costs that are not quadratic
+    radial_points: int = 2**18  # as max_points, for c-transforms with costs that are not quadratic
     short_reach: float = 0.1  # below, c-transforms have fewer candidates, so more points are used
     fading_caps: tuple[float, ...] = (1.5, 2.5, 5.0, 20.0, 100.0, 1e4)  # of ratios of densities
     unbalanced_gap: float = (

@@ -71,7 +71,7 @@ class NewtonConfig:
 
 
 DEFAULT_CONFIG = NewtonConfig()
-REACH_CONFIG = NewtonConfig(coarse_tolerance=0.008)
+REACH_CONFIG = NewtonConfig(local_damping=3.0, coarse_tolerance=0.004)
 # Many weights are small, so that the same damping would dominate the system.
 WFR_CONFIG = NewtonConfig(damping=0.03, coarse_tolerance=0.008)
 
