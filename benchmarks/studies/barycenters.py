@@ -10,7 +10,7 @@ benchmarks.page` copies them to docs/barycenters.md. Run it on an otherwise idle
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -71,12 +71,13 @@ class Config:
     time_cells: tuple[int, ...] = (64, 256, 512, 1024)
     repeats: int = 3  # the best one counts
     budget: float = 20.0  # seconds for the repeats of one problem
-    digit_cells: int = 28
-    digit_weights: int = 10
+    digit_cells: tuple[int, ...] = (28, 128)
+    digit_weights: int = 25
     shape_cells: int = 64
-    slow_weights: int = 2  # weights for POT in the log domain, which takes six seconds each
-    slow_cells: int = 28  # cells up to which it is measured; four shapes on 64² take half a minute
-    pictures: int = 4  # barycenters of digits in the picture
+    slow_weights: int = 2  # weights for methods of POT that take several seconds each
+    log_cells: int = 28  # cells up to which the log domain is measured; 64² takes half a minute
+    fast_cells: int = 64  # cells above which every method of POT is slow
+    pictures: int = 2  # barycenters of each problem in the picture
     peers: BarycenterConfig = field(default_factory=BarycenterConfig)
 
 
@@ -85,7 +86,7 @@ QUICK = Config(
     gap_cells=32,
     time_cells=(32,),
     repeats=1,
-    digit_cells=14,
+    digit_cells=(14,),
     digit_weights=2,
     shape_cells=16,
     slow_weights=1,
@@ -97,13 +98,11 @@ QUICK = Config(
 def main(
     data: Annotated[Path | None, typer.Option(help="Folder of DOTmark images.")] = None,
     sections: Annotated[str, typer.Option(help="accuracy, gaps, times, peers.")] = "",
-    digit_cells: Annotated[int | None, typer.Option(help="Cells of a digit; default: 28.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Check with small problems.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = RESULTS,
 ) -> None:
     """Measure barycenters of exact problems, images, shapes and digits, and POT's."""
     config = QUICK if quick else Config()
-    config = config if digit_cells is None else replace(config, digit_cells=digit_cells)
     measurements = {
         "accuracy": partial(measure_accuracy, config),
         "gaps": partial(measure_gaps, config, data),
@@ -236,17 +235,10 @@ class Run:
 
 def measure_peers(config: Config, folder: Path) -> Table:
     """Return time and objective of geonet and POT on digits and shapes; draw their barycenters."""
-    generator = np.random.default_rng(0)
-    problems = {
-        f"ten digits, {config.digit_cells}²": (
-            draw_digits(config.digit_cells),
-            generator.dirichlet(np.ones(10), config.digit_weights),
-        ),
-        f"four shapes, {config.shape_cells}²": (
-            draw_shapes(config.shape_cells),
-            np.full((1, 4), 0.25),
-        ),
-    }
+    weights = np.random.default_rng(0).dirichlet(np.ones(10), config.digit_weights)
+    problems = {f"ten digits, {n}²": (draw_digits(n), weights) for n in config.digit_cells}
+    n = config.shape_cells
+    problems[f"four shapes, {n}²"] = draw_shapes(n), np.full((1, 4), 0.25)
     rows: list[list[Cell]] = []
     columns: list[dict[str, Density]] = []
     for name, (densities, weights) in problems.items():
@@ -265,15 +257,17 @@ def measure_peers(config: Config, folder: Path) -> Table:
 def run_methods(densities: Sequence[Density], weights: np.ndarray, config: Config) -> list[Run]:
     """Return the runs of geonet and of POT's methods, geonet first."""
     runs = [Run(GEONET, None, solve_geonet(densities, weights))]
+    cells = densities[0].grid.shape[0]
     for label, (function, method) in ENTROPIC.items():
-        is_slow = method == "sinkhorn_log"
-        if is_slow and densities[0].grid.shape[0] > config.slow_cells:
+        is_slow = cells > config.fast_cells or method == "sinkhorn_log"
+        if method == "sinkhorn_log" and cells > config.log_cells:
             continue
         solve = partial(solve_entropic, config=config.peers, function=function, method=method)
         few = weights[: config.slow_weights] if is_slow else weights
         if (reg := choose_reg(solve, densities, weights[0], config)) is not None:
             runs.append(Run(label, reg, [_try(solve, densities, each, reg) for each in few]))
-    centres = [solve_free_support(densities, each, config.peers) for each in weights]
+    few = weights[: config.slow_weights] if cells > config.fast_cells else weights
+    centres = [solve_free_support(densities, each, config.peers) for each in few]
     return [*runs, Run(FREE_SUPPORT, None, centres)]
 
 
