@@ -369,7 +369,7 @@ def test_time_limit(shapes):
     with pytest.warns(ConvergenceWarning):
         result = geonet.barycenter(shapes, tolerance=1e-9, time_limit=1e-6)
     assert "time_limit" in result.report.info["stopped after"]
-    assert "Give a larger time_limit." in str(result.report.summary())
+    assert "Give a larger time_limit, on" in str(result.report.summary())
 
 
 # ---- Files
@@ -417,12 +417,13 @@ def test_bad_densities_raise(blobs, tmp_path):
     coarse = blob((1, 1), Grid((24, 24), 0, 2))
     batch = Density(np.stack([end.numpy() for end in blobs]), GRID)
     times = Density(np.ones((2, 3, 48, 48)), GRID)
-    four = Density(np.ones((3, 3, 3, 3)), Grid((3,) * 4))
+    four, line = (Density(np.ones((3,) * d), Grid((3,) * d)) for d in (4, 1))
     for densities, error, message in (
         (blobs[:1], InputError, "There is one density; a barycenter needs two or more"),
         (blobs[0], InputError, "There is one density"),
         ([], InputError, "There are no densities"),
         ([blobs[0], other], GridError, "Densities 0 and 1 lie on different grids.*same lower"),
+        ([blobs[0], line], GridError, "different grids.*; give densities of one dimension"),
         ([blobs[0], blobs[1], coarse], GridError, r"Densities 0 and 2 .*density\.resample"),
         ([batch, batch], DensityError, "Density 0 is a batch of shape .3,.; give a list of single"),
         (times, DensityError, "give one batch axis"),

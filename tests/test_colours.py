@@ -9,6 +9,7 @@ from PIL import Image
 import geonet
 from geonet.colours import ColourImage, carry_colours, read_colours
 from geonet.errors import FileError, InputError, UnavailableError
+from geonet.plotting.animation import write_sheet
 
 SHAPE = 20, 28
 WEIGHTS = np.array([0.299, 0.587, 0.114])
@@ -126,6 +127,32 @@ def test_animation_in_colour(pictures, tmp_path):
     assert spot[0] > 180 > 100 > spot[2]  # red
     spot = frames[2][round(12 / 20 * height), round(20 / 28 * width)]
     assert spot[2] > 180 > 100 > spot[0]  # blue
+
+
+def test_a_gif_keeps_the_colours(tmp_path):
+    """Every frame has its own palette: the pictures have many colours, and none in common."""
+    rows, columns = np.mgrid[0:64, 0:64] / 63
+    wave = 0.5 + 0.5 * np.sin(4 * rows)
+    channels = np.stack([rows, columns, wave], -1)
+    ends = []
+    for name, values in (("a", 0.5 * channels), ("b", 0.5 + 0.5 * channels[..., ::-1])):
+        Image.fromarray((255 * values).astype(np.uint8)).save(tmp_path / f"{name}.png")
+        ends.append(read_colours(tmp_path / f"{name}.png"))
+    path = solve(ends)
+    file = path.animate(tmp_path / "a.gif", 3, stamp=False, size=64, colours=ends)
+    exact = carry_colours(path, *ends, [0, 0.5, 1])
+    with Image.open(file) as gif:
+        for number, frame in enumerate(exact):
+            gif.seek(number)
+            assert abs(np.asarray(gif.convert("RGB"), float) - 255 * frame).mean() < 3
+
+
+def test_sheets_in_colour_have_labels(pictures, tmp_path):
+    file = write_sheet([solve(pictures)], tmp_path / "a.png", [0, 1], colours=pictures)
+    with Image.open(file) as sheet:
+        pixels = np.asarray(sheet.convert("RGB"))
+    for corner in (pixels[:24, :70], pixels[:24, sheet.width // 2 + 2 :][:, :70]):
+        assert (corner.min(-1) > 250).sum() > 50
 
 
 def test_bad_colours(pictures, files, tmp_path, write_volume):

@@ -28,6 +28,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)[^)]*\)")
 DIRECTIVE = re.compile(r"^<!-- ::: (\S+)((?:(?!-->).)*)-->$", re.MULTILINE | re.DOTALL)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DISTRIBUTION = PROJECT["name"]  # another package owns the name of the module
+NUMBER = re.compile(r"(?<!\w)\d+(?:\.\d+)?(?:e-\d+)?(?!\w)")
 COMMANDS = ("make demo", "make test")
 OTHER_LIBRARIES = (
     "jax",
@@ -208,6 +209,23 @@ def write(file: Path, text: str) -> None:
         table |= {part: table.get(part, {}) | values for part, values in SMALL.items()}
         text = to_toml(table)
     file.write_text(text, encoding="utf-8")
+
+
+def test_report_of_the_quick_start_is_the_output(tmp_path, monkeypatch, capsys):
+    """The words are those of the command; numbers may differ by rounding on other machines."""
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "quickstart.md"
+    python, shell, shown, *_ = parse_blocks(page)
+    run_python(python, page, {"__name__": "documentation"})
+    assert main(shlex.split(shell.commands()[0])[1:]) == 0
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    summary, _, rows = shown.text.strip().partition("\n\n")
+    for part in (summary, *rows.splitlines()):
+        words = NUMBER.sub("#", " ".join(part.split()))
+        pattern = re.escape(words).replace(r"\#", f"({NUMBER.pattern})")
+        found = [[*map(float, one.groups())] for one in re.finditer(pattern, printed)]
+        numbers = [*map(float, NUMBER.findall(part))]
+        assert any(numbers == pytest.approx(one, rel=0.05, abs=1e-9) for one in found), part
 
 
 def test_unknown_commands_are_rejected(tmp_path, monkeypatch, capsys):

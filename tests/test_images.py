@@ -168,6 +168,26 @@ def test_two_pictures_raise(tmp_path):
         parse_file(tmp_path / "two.tif")
 
 
+@pytest.mark.parametrize("suffix", ["gif", "png", "webp"])
+def test_animations_raise(tmp_path, suffix):
+    first, *rest = (Image.fromarray(page.astype(np.uint8)) for page in STACK)
+    file = tmp_path / f"film.{suffix}"
+    first.save(file, save_all=True, append_images=rest)
+    with pytest.raises(FileError, match="is an animation of 5 pictures"):
+        parse_file(file)
+
+
+def test_a_compression_without_its_package_names_the_extra(save_tiff, monkeypatch):
+    file = save_tiff(STACK, **GREY)
+
+    def fail(self, *args, **options):
+        raise ValueError("<COMPRESSION.LZW: 5> requires the 'imagecodecs' package")
+
+    monkeypatch.setattr(tifffile.TiffPageSeries, "asarray", fail)
+    with pytest.raises(FileError, match=r"needs imagecodecs; install it: pip install 'geonet-ot"):
+        parse_file(file)
+
+
 OME = """<?xml version="1.0" encoding="UTF-8"?>
 <OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="urn:uuid:{0}1"><Image ID="I:0">
 <Pixels ID="P:0" DimensionOrder="XYZCT" Type="uint16" SizeX="7" SizeY="6" SizeC="1" SizeZ="2"

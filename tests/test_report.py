@@ -210,6 +210,7 @@ GROWING = {
     "cost_upper_bound": 3.0,
     "transported_share": 0.8,
 }
+WFR = {"growth": "wfr", "reach": 1.2}
 
 
 @pytest.mark.parametrize(
@@ -247,6 +248,9 @@ def test_headline(entries, headline):
         ),
         (GROWING | {"target_mass": 3.0}, "source; the total grows along the path."),
         (GROWING | {"target_mass": 0.91}, "source; the total shrinks along the path."),
+        (GROWING | {"target_mass": 3.0, "info": WFR}, "the total first falls, then grows."),
+        (GROWING | {"target_mass": 0.9, "info": WFR}, "the total first falls, then rises again."),
+        (GROWING | {"target_mass": 9.0, "info": WFR}, "the total grows along the path."),
         ({"discontinuous_mass": 0.12}, "The map is discontinuous: 12 % of the mass"),
         ({"solver": "monge-ampere"}, "The residual of the Monge–Ampère equation"),
     ],
@@ -283,6 +287,8 @@ def test_rows_round_bounds_outwards():
         ({"solver": "back-and-forth", "info": UNCONVERGED | {"stagnated": True}}, "'midpoint'"),
         ({"solver": "another-package", "dimension": 4}, "'linear-program'"),
         ({"solver": "monge-ampere"}, None),
+        ({"info": {"reach": 0.06}}, "a longer reach: it is 0.06 cells, so mass can hardly move"),
+        ({"info": {"reach": 2.0}}, None),
     ],
 )
 def test_at_most_one_recommendation(entries, advice):

@@ -111,8 +111,11 @@ def test_weights_are_rounded_not_normalised():
     assert check_weights(None, 4).tolist() == [0.25] * 4
     kept = check_weights([0.5, 0.5 - 1e-8, 1e-8], 3)
     assert kept[2] == 0 and float(kept.sum()) == pytest.approx(1, abs=1e-15)
-    with pytest.raises(InputError, match="sum to 1.00001"):
-        check_weights([0.5, 0.50001], 2)
+    assert check_weights([0.333] * 3, 3).tolist() == pytest.approx([1 / 3] * 3)
+    with pytest.raises(InputError, match="sum to 1.006, not to one; divide them by their sum"):
+        check_weights([0.5, 0.506], 2)
+    with pytest.raises(InputError, match="sum to 0, not to one; give at least one positive"):
+        check_weights([0, 0], 2)
 
 
 def test_tables_of_many_corners_raise():

@@ -36,6 +36,7 @@ class InkRules:
         ink: largest brightness of a mark relative to the paper.
         marks: least share of the pixels in marks.
         dark: largest mean brightness of marks on a transparent ground.
+        ground: least share of the picture in a bright ground, beside a picture of ink.
     """
 
     border: float = 0.02
@@ -45,6 +46,7 @@ class InkRules:
     ink: float = 0.5
     marks: float = 0.002
     dark: float = 0.25
+    ground: float = 0.25
 
 
 INK_RULES = InkRules()
@@ -58,6 +60,7 @@ class Picture:
         brightness: (height, width) or (depth, height, width) in [0, 1], times the opacity; the
             darkness if the picture is inverted. Masked at pixels without data.
         is_ink: whether the picture is not inverted, and its dark marks probably hold the mass.
+        has_bright_ground: whether the border and much of the picture are bright in the file.
         rgba: (height, width, 4), 8 bits, of a picture in colour.
         is_inverted: whether dark pixels hold the mass.
         voxel: side lengths of a pixel or voxel, in the order of the axes, if the file has them.
@@ -66,6 +69,7 @@ class Picture:
 
     brightness: np.ndarray
     is_ink: bool = False
+    has_bright_ground: bool = False
     rgba: np.ndarray | None = None
     is_inverted: bool = False
     voxel: tuple[float, ...] | None = None
@@ -95,6 +99,7 @@ def read_picture(file: Path, invert: bool, nodata: float | None) -> Picture:
         Image.open(file, formats=FORMATS) as image,
     ):
         _check_pixels(image, file.stat().st_size)
+        _check_single_frame(file, image)
         image = ImageOps.exif_transpose(image)
         if image.mode[0] in "IF":  # 16-bit or 32-bit integers, or floats: one channel, no alpha
             grey, rgba = _scale_levels(np.asarray(image), nodata), None
@@ -103,10 +108,11 @@ def read_picture(file: Path, invert: bool, nodata: float | None) -> Picture:
             grey = _luminance(rgba, nodata)
     _check_sides(file, grey.shape)
     opacity = 1.0 if rgba is None else rgba[..., 3] / 255
-    is_ink = not invert and _is_ink(np.ma.getdata(grey), np.broadcast_to(opacity, grey.shape))
+    levels, alpha = np.ma.getdata(grey), np.broadcast_to(opacity, grey.shape)
+    is_ink, is_bright = not invert and _is_ink(levels, alpha), _has_bright_ground(levels, alpha)
     if rgba is not None and not np.ptp(rgba[..., :3], axis=-1).any():
         rgba = None
-    return Picture((1 - grey if invert else grey) * opacity, is_ink, rgba, invert)
+    return Picture((1 - grey if invert else grey) * opacity, is_ink, is_bright, rgba, invert)
 
 
 def _check_sides(file: Path, shape: tuple[int, ...]) -> None:
@@ -114,6 +120,15 @@ def _check_sides(file: Path, shape: tuple[int, ...]) -> None:
         sides = "×".join(map(str, (*shape[-2:][::-1], *shape[:-2])))
         raise FileError(
             f"{file} is {sides} pixels; a density needs at least 2 pixels along each side."
+        )
+
+
+def _check_single_frame(file: Path, image: Image.Image) -> None:
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1 and image.format != "TIFF":  # further pages of those are thumbnails
+        raise FileError(
+            f"{file} is an animation of {frames} pictures, and a density is one; save the one to "
+            "transport as a file of its own."
         )
 
 
@@ -161,9 +176,7 @@ def _luminance(rgba: np.ndarray, nodata: float | None) -> np.ndarray:
 
 def _is_ink(grey: np.ndarray, alpha: np.ndarray, rules: InkRules = INK_RULES) -> bool:
     """Return whether dark marks on bright paper, or on a transparent ground, fill the picture."""
-    width = max(1, round(rules.border * min(grey.shape)))
-    is_border = np.ones(grey.shape, bool)
-    is_border[width:-width, width:-width] = False
+    is_border = _find_border(grey.shape, rules)
     if np.median(alpha[is_border]) < 0.5:
         visible = alpha.sum()
         return bool(visible > 0 and (grey * alpha).sum() <= rules.dark * visible)
@@ -175,6 +188,21 @@ def _is_ink(grey: np.ndarray, alpha: np.ndarray, rules: InkRules = INK_RULES) ->
         and is_paper.mean() >= rules.covered[1]
         and (grey <= rules.ink * paper).mean() >= rules.marks
     )
+
+
+def _has_bright_ground(grey: np.ndarray, alpha: np.ndarray, rules: InkRules = INK_RULES) -> bool:
+    """Return whether most of the border, and enough of all pixels, are opaque and bright."""
+    is_bright = grey * alpha >= rules.paper
+    is_border = _find_border(grey.shape, rules)
+    return bool(is_bright[is_border].mean() > 0.5 and is_bright.mean() >= rules.ground)
+
+
+def _find_border(shape: tuple[int, ...], rules: InkRules) -> np.ndarray:
+    """Return the mask of the pixels of the border, (height, width)."""
+    width = max(1, round(rules.border * min(shape)))
+    is_border = np.ones(shape, bool)
+    is_border[width:-width, width:-width] = False
+    return is_border
 
 
 # ---- TIFF stacks
@@ -223,7 +251,7 @@ def _read_stack(file: Path, invert: bool, nodata: float | None, reason: str) -> 
         _check_size(file, series, page.compression == 1)
         if page.photometric == tifffile.PHOTOMETRIC.PALETTE and not tiff.is_imagej:
             raise FileError(f"{file} is a stack in palette colours; save it as greyscale.")
-        values = series.asarray().reshape([n for _, n in axes])
+        values = _decode(file, series).reshape([n for _, n in axes])
         levels = _scale_levels(values, nodata)
         sizes, unit = _read_voxel_sizes(file, tiff)
         if page.photometric == tifffile.PHOTOMETRIC.MINISWHITE:
@@ -232,7 +260,8 @@ def _read_stack(file: Path, invert: bool, nodata: float | None, reason: str) -> 
     if sizes:
         names = ["X" if name == "X" else "Y" if name == "Y" else "Z" for name, _ in axes]
         voxel = tuple(sizes[name] for name in names)
-    return Picture(1 - levels if invert else levels, False, None, invert, voxel, unit)
+    brightness = 1 - levels if invert else levels
+    return Picture(brightness, is_inverted=invert, voxel=voxel, unit=unit)
 
 
 @contextmanager
@@ -308,6 +337,19 @@ def _check_size(file: Path, series: Any, is_plain: bool, limit: int = 2**28) -> 
     bound = file.stat().st_size * (1 if is_plain else 2 * MAX_COMPRESSION)
     if voxels * dtype.itemsize > bound:
         raise ValueError(f"its header says {voxels:,} voxels, more than there are")
+
+
+def _decode(file: Path, series: Any) -> np.ndarray:
+    """Return the values of a series; most compressions need imagecodecs."""
+    try:
+        return series.asarray()
+    except (ImportError, ValueError) as error:
+        if isinstance(error, ValueError) and "imagecodecs" not in str(error):
+            raise
+        raise FileError(
+            f"{file} is compressed by {series.keyframe.compression.name}, for which geonet needs "
+            "imagecodecs; install it: pip install 'geonet-ot[tiff]'."
+        ) from error
 
 
 def _read_voxel_sizes(file: Path, tiff: Any) -> tuple[dict[str, float], str]:

@@ -30,7 +30,7 @@ class BarycenterReport:
         masses: masses of the densities that were given.
         reach: length over which mass moves; None for balanced transport.
         info: cells of the potentials, Newton steps and multigrid steps by level.
-        cell: side of a cube with the volume of a cell.
+        cell: shortest side of a cell.
     """
 
     weights: Any
@@ -138,7 +138,7 @@ def build_report(one: Barycenter) -> BarycenterReport:
         masses=one.densities.mass_tensor.tolist(),
         reach=one.options.reach,
         info={key: value for key, value in one.solution.info.items() if key != "converged"},
-        cell=one.grid.cell_volume ** (1 / one.grid.dimension),
+        cell=min(one.grid.spacing),
     )
 
 
@@ -173,11 +173,11 @@ def _summarise(report: BarycenterReport) -> Summary:
     if not report.converged:
         headline = f"Not converged: {unbalanced}"
         if report.info.get("stopped after"):
-            sentences.append("Give a larger time_limit.")
+            sentences.append("Give a larger time_limit, on the command line --option time_limit=….")
         else:
             sentences.append(
                 "Blur all densities by about a cell, density.gaussian_blur(1) or --blur 1, or give "
-                "a larger max_iterations."
+                "a larger max_iterations, on the command line --option max_iterations=…."
             )
     elif report.residual > THRESHOLDS.noticeable:
         sentences.append(f"{unbalanced}.")

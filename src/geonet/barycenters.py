@@ -68,9 +68,10 @@ def barycenter(
 
     Args:
         densities: μ_i, two or more on one grid in 1D to 3D: a list, or one batch.
-        weights: w_i, not negative, with sum one; uniform by default. Weights (..., N) give many
-            barycenters, each of which starts from the potentials of a neighbour. Weights below 1e-6
-            count as zero.
+        weights: w_i, not negative, with sum one; uniform by default. If the sum differs from one
+            by up to 0.5 %, as for (0.333, 0.333, 0.333), they are divided by it. Weights (..., N)
+            give many barycenters, each of which starts from the potentials of a neighbour. Weights
+            below 1e-6 count as zero.
         reach: length over which mass moves; mass without a partner within about this length grows
             or fades in place, and masses count as given. None for balanced transport, in which
             every density has mass one.

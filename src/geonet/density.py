@@ -475,7 +475,11 @@ def _check_values(values: Tensor) -> None:
     for is_bad, name, remedy in (
         (torch.isnan(values), "NaN", "fill the gaps, or leave them empty with missing='exclude'"),
         (torch.isinf(values), "infinite", "replace every infinite value first"),
-        (values < 0, "negative", "clip noise at zero, or mark missing cells with nodata"),
+        (
+            values < 0,
+            "negative",
+            "set noise to zero, values.clip(0), or mark missing cells with nodata",
+        ),
     ):
         count = int(is_bad.sum())
         if count:

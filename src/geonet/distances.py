@@ -27,6 +27,7 @@ from geonet.errors import ConvergenceWarning, FileError, InputError, SolverError
 from geonet.grid import Grid
 from geonet.mixture import End
 from geonet.paths import BatchedGeodesic, Geodesic, stack_densities
+from geonet.report import is_known
 from geonet.solvers.auto import Auto
 from geonet.solvers.base import Solver
 from geonet.solvers.registry import find_info, make_solver
@@ -285,12 +286,19 @@ def _measure(path: Geodesic) -> Measured:
 
 
 def _list_converged(path: Geodesic, measured: Measured, max_gap: float) -> list[bool]:
-    """Return for each pair whether its solver converged or its bounds are close."""
+    """Return for each pair whether its solver converged or its bounds are close.
+
+    See `ReportThresholds.unknown` for bounds that are too far apart.
+    """
     _, lower, upper = measured
     close = (upper - lower <= max_gap * upper).tolist()
+    known = is_known(path, lower, upper).tolist()
     paths = path.paths if isinstance(path, BatchedGeodesic) else [path] * len(close)
-    pairs = zip(paths, close, strict=True)
-    return [bool(own.info.get("converged", True)) or is_close for own, is_close in pairs]
+    triples = zip(paths, close, known, strict=True)
+    return [
+        (bool(own.info.get("converged", True)) and has_bounds) or is_close
+        for own, is_close, has_bounds in triples
+    ]
 
 
 def _warn_unless_known(columns: Sequence[Tensor], converged: list[bool]) -> None:

@@ -135,6 +135,8 @@ def parse_file(
         return _parse_image(file, invert, nodata)
     parsers = {".npy": _parse_npy, ".npz": _parse_npz, ".csv": partial(_parse_csv, columns=columns)}
     if suffix not in parsers:
+        if file.is_dir():
+            raise FileError(f"{file} is a folder; give the name of a file in it.")
         raise FileError(
             f"{file} has the unknown suffix {suffix!r}; use one of {', '.join(READABLE_SUFFIXES)}."
         )
@@ -453,10 +455,11 @@ def _parse_rows(file: Path, lines: list[str], columns: list[int] | None = None) 
             r for r, c in rows if len(c) != width or not all(_is_number(c[k]) for k in wanted)
         )
         names = {",": "commas", ";": "semicolons", None: "spaces or tabs"}
+        other = ", or choose the coordinates with columns, on the command line --columns, such as "
+        other = f"{other}lon,lat" if columns else ""
         raise FileError(
             f"{file} has the row {next(broken, lines[0])[:40]!r}, not {width} numbers separated by "
-            f"{names[separator]}; correct or remove it"
-            f"{', or choose other columns' if columns else ''}."
+            f"{names[separator]}; correct or remove it{other}."
         ) from error
 
 
@@ -529,6 +532,8 @@ def load_saved(file: Path, others: Mapping[str, Restore]) -> Any:
         file: an npz.
         others: functions of header and arrays that restore results of other kinds, by their kind.
     """
+    if file.is_file() and file.suffix.lower() in (*IMAGE_SUFFIXES, ".npy", ".csv"):
+        raise FileError(f"{file} is not a saved geodesic, which is an .npz file that save() wrote.")
     arrays = read_arrays(file, "a saved geodesic")
     if "geonet" not in arrays:
         raise FileError(

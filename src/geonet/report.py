@@ -35,6 +35,7 @@ class ReportThresholds:
         unreliable: expected L1 error above which the path is called unreliable.
         certified: relative distance of the bounds up to which W2 is called certified.
         uncertain: relative uncertainty above which W2 is given by its bounds.
+        unknown: ratio of the bounds above which a pair does not count as converged.
         slack: relative rounding error of W2 and its bounds, which are sums over cells.
     """
 
@@ -46,6 +47,7 @@ class ReportThresholds:
     unreliable: float = 0.5
     certified: float = 0.05
     uncertain: float = 0.006
+    unknown: float = 2.0
     slack: float = 1e-3
 
 
@@ -103,7 +105,7 @@ class Report:
         transported_share: mass of the plan over the mean mass, with a reach.
         source_mass: mass of the source as given.
         target_mass: mass of the target as given.
-        cell: side of a cube with the volume of a cell.
+        cell: shortest side of a cell.
         dimension: dimension of the grid.
         solvers: solver of each pair, for a batch that was solved pair by pair.
     """
@@ -263,6 +265,21 @@ class Report:
     def _mass_ratio(self: Any) -> float:
         return (self.target_mass or 1.0) / (self.source_mass or 1.0)
 
+    def _has_dip(self: Any) -> bool:
+        """Return whether the total mass is smallest between the ends, as "wfr" may have it.
+
+        It is the linear interpolation minus 2t(1 − t)·cost/reach².
+        """
+        if self.cost is None or self.info.get("growth") != "wfr":
+            return False
+        change = abs((self.target_mass or 1.0) - (self.source_mass or 1.0))
+        return 2 * self.cost / self.info["reach"] ** 2 > change
+
+    def _reach_in_cells(self) -> float:
+        """Return the reach in cells; infinity for balanced transport."""
+        reach = self.info.get("reach")
+        return math.inf if reach is None else reach / (self.cell or reach)
+
     def _severity(self: Any) -> float:
         """Return a score of the errors, by which the pairs of a batch are compared."""
         shares = self.source_error, self.target_error, self.mass_error, self.negativity
@@ -306,7 +323,7 @@ def _summarise(report: Report) -> Summary:
     solver = find_info(report.solver)
     if not solver.transports:
         name = recommend_solver(report.dimension, general=True)
-        sentence = f"Choose solver={name!r} for the geodesic."
+        sentence = f"Choose solver={name!r} for the geodesic, on the command line --solver {name}."
         return Summary("No transport: one density fades into the other", (sentence,))
     statements = _describe_motion, _describe_accuracy, _list_defects, _recommend
     sentences = [sentence for state in statements for sentence in state(report, solver)]
@@ -324,11 +341,12 @@ def _write_headline(report: Any, solver: SolverInfo) -> str:
     if solver.exact and solver.guarantee:
         return _capitalise(solver.guarantee)
     if distance is not None and lower <= distance <= upper and (error or 0.0) <= THRESHOLDS.poor:
-        width, name = (upper - lower) / distance, "Distance"
+        width, value, name = upper - lower, distance, "Distance"
         if report.cost is not None:
-            width, name = (report.cost_upper_bound - report.cost_lower_bound) / report.cost, "Cost"
-        if width <= THRESHOLDS.certified:
-            return f"{name} certified within {format_percent(width)}"
+            width, value = report.cost_upper_bound - report.cost_lower_bound, report.cost
+            name = "Cost"
+        if value > 0 and width <= THRESHOLDS.certified * value:
+            return f"{name} certified within {format_percent(width / value)}"
     if error is not None:
         return f"Expect errors of about {format_percent(error)}"
     return _capitalise(solver.guarantee or "the error between the ends is unknown")
@@ -392,7 +410,12 @@ def _list_defects(report: Any, solver: SolverInfo) -> Iterator[str]:
         ratio = format_number(report._mass_ratio(), 2)
         change = "grows" if report._mass_ratio() > 1 else "shrinks"
         is_balanced = report.cost is None
-        treatment = "both are normalised" if is_balanced else f"the total {change} along the path"
+        treatment = f"the total {change} along the path"
+        if is_balanced:
+            treatment = "both are normalised"
+        elif report._has_dip():
+            end = "grows" if change == "grows" else "rises again"
+            treatment = f"the total first falls, then {end}"
         yield f"The target has {ratio} times the mass of the source; {treatment}."
 
 
@@ -407,25 +430,39 @@ def _recommend(report: Any, solver: SolverInfo) -> Iterator[str]:
     is_reference, stopped = report.solver == reference, report._stopped_early()
     is_poor = (report.error_estimate or 0.0) > THRESHOLDS.poor
     errors = report.source_error, report.target_error, report.mass_error, report.negativity
-    if stopped and report.info.get("stopped after"):
-        yield "Give a larger time_limit."
+    if report._reach_in_cells() < 1:
+        cells = format_number(report._reach_in_cells(), 1)
+        yield (
+            f"Choose a longer reach: it is {cells} cells, so mass can hardly move and grows or "
+            "fades in place."
+        )
+    elif stopped and report.info.get("stopped after"):
+        yield "Give a larger time_limit, on the command line --option time_limit=…."
     elif stopped and solver.more_iterations and not report.info.get("stagnated"):
-        yield f"Give {solver.more_iterations}."
+        yield f"Give {_name_both(solver.more_iterations)}."
     elif is_reference and stopped and report._has_wide_bounds():
-        yield "Choose solver='linear-program' with coarsen=True for W2."
+        yield (
+            "Choose solver='linear-program' with coarsen=True for W2, on the command line "
+            "--solver linear-program --option coarsen=true."
+        )
     elif is_reference and (stopped or is_poor):
         yield (
             "Blur both ends by one cell, or by two or four if one does not suffice: "
             "density.gaussian_blur(1) or --blur 1."
         )
     elif solver.less_blur and report.blur and (report._is_mostly_blur() or report._is_uncertain()):
-        yield f"Give {solver.less_blur}."
+        yield f"Give {_name_both(solver.less_blur)}."
     elif is_reference:
         return
     elif stopped or is_poor or report._is_mostly_blur() or max(errors) > THRESHOLDS.noticeable:
-        yield f"Choose solver={reference!r}."
+        yield f"Choose solver={reference!r}, on the command line --solver {reference}."
     elif report.error_estimate is None and solver.guarantee is None:
-        yield f"Compare with solver={reference!r}."
+        yield f"Compare with solver={reference!r}, on the command line --solver {reference}."
+
+
+def _name_both(advice: str) -> str:
+    """Return advice that ends in the name of an option, with the option of the command line."""
+    return f"{advice}, on the command line --option {advice.split()[-1]}=…"
 
 
 def _capitalise(text: str) -> str:
@@ -462,7 +499,8 @@ def build_report(path: Geodesic) -> Report:
         lower = torch.fmax(lower, diagnostics.pop("distance_lower_bound"))
         upper = torch.fmin(upper, diagnostics.pop("distance_upper_bound"))
     lower = torch.minimum(lower, upper)  # they may be equal up to rounding
-    cell = grid.cell_volume ** (1 / grid.dimension)
+    cell = min(grid.spacing)
+    still = THRESHOLDS.motionless * cell
     if (share := measure_discontinuity(path)) is not None:
         diagnostics["discontinuous_mass"] = share
 
@@ -471,14 +509,14 @@ def build_report(path: Geodesic) -> Report:
 
     return Report(
         solver=path.solver,
-        distance=_measure_distance(path, lower, upper, THRESHOLDS.motionless * cell),
+        distance=_measure_distance(path, lower, upper, still),
         distance_lower_bound=lower.tolist(),
         distance_upper_bound=upper.tolist(),
         mass_error=(integrate(frames) - 1).abs().amax(-1).tolist(),
         negativity=integrate(-frames.clamp(max=0)).amax(-1).tolist(),
         source_error=integrate((frames.select(axis, 0) - path.source.tensor).abs()).tolist(),
         target_error=integrate((frames.select(axis, -1) - path.target.tensor).abs()).tolist(),
-        info=dict(path.info),
+        info=_describe_solve(path, lower, upper),
         source_mass=path.source.mass_tensor.expand(path.batch).tolist(),
         target_mass=path.target.mass_tensor.expand(path.batch).tolist(),
         cell=cell,
@@ -486,6 +524,24 @@ def build_report(path: Geodesic) -> Report:
         solvers=[pair.solver for pair in path.paths] if isinstance(path, BatchedGeodesic) else None,
         **{name: _to_python(v, name == "in_distribution") for name, v in diagnostics.items()},
     )
+
+
+def _describe_solve(path: Geodesic, lower: Tensor, upper: Tensor) -> dict[str, Any]:
+    """Return the entries of the solver; a pair whose bounds are far apart has not converged."""
+    info, flags = dict(path.info), is_known(path, lower, upper)
+    if isinstance(info.get("converged"), list):
+        pairs = zip(info["converged"], flags.tolist(), strict=True)
+        info["converged"] = [flag and known for flag, known in pairs]
+    elif "converged" in info:
+        info["converged"] = info["converged"] and bool(flags.all())
+    return info
+
+
+def is_known(path: Geodesic, lower: Tensor, upper: Tensor) -> Tensor:
+    """Return whether bounds of W2 are within `ReportThresholds.unknown`, (batch?)."""
+    still = THRESHOLDS.motionless * min(path.grid.spacing)
+    is_close = (upper <= THRESHOLDS.unknown * lower) | (upper <= still)
+    return is_close if path.is_balanced else torch.ones_like(is_close)
 
 
 def _measure_distance(path: Geodesic, lower: Tensor, upper: Tensor, still: float) -> PerPair | None:

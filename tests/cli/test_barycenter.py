@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -104,6 +105,17 @@ def test_files_of_several_kinds(run, write, images):
     assert out.startswith("Coarsened: 24×24 cells are solved on 12×12")
 
 
+def test_fractions_and_rounded_weights(run, images):
+    for weights in ("1/3,1/3,1/3", "0.333,0.333,0.333"):
+        answer = json.loads(run("barycenter", *images[:3], "--weights", weights, "--json").out)
+        assert answer["weights"] == pytest.approx([1 / 3] * 3)
+
+
+def test_table_states_the_largest_gap(run, images):
+    out = run("barycenter", *images[:2], "--table", 3).out
+    assert re.search(r"largest gap +[\d.]+ %\ntrust +Worst of 3 barycenters: ", out)
+
+
 def test_clouds(run, write):
     points = np.random.default_rng(0).normal(0, 1, (3, 100, 2)) + np.array([[[0]], [[2]], [[4]]])
     files = []
@@ -125,6 +137,11 @@ def test_clouds(run, write):
         (("a.png", "b.png", "--weights", "1.5,-0.5"), "A weight is negative"),
         (("a.png", "b.png", "--weights", "1"), "--weights has 1 number for 2 files; give 2."),
         (("a.png", "b.png", "--weights", "half"), "--weights is 'half'; give a number for each"),
+        (("a.png", "b.png", "--weights", "1/0,1"), "such as 0.5,0.3,0.2 or 1/2,1/4,1/4."),
+        (("a.png", "b.png", "--weights", "0,0"), "give at least one positive weight"),
+        (("a.png", "b.png", "--table", "x"), "is 'x'; give a whole number. See geonet barycenter"),
+        (("a.png", "b.png", "--table=1"), "--table is '1'; give 2 or more."),
+        (("a.png", "b.png", "--periodic", "0,x"), "--periodic is '0,x'; give axes such as 0 or"),
         (("a.png", "b.png", "--weights", "0.5,0.5", "--table", "3"), "leave out --weights or"),
         (("a.png", "b.png", "--reach", "0"), "reach is 0; give a length above 0, or leave it out"),
         (("a.png", "b.png", "--option", "floor=1"), "A barycenter has no option 'floor'"),

@@ -111,6 +111,8 @@ def test_pairs_that_do_not_converge(run, images, tmp_path, monkeypatch):
 def test_wrong_input(run_failing, images, tmp_path):
     assert "two or more" in run_failing("distances", images[0])
     assert "ends in .csv" in run_failing("distances", *images, "-o", tmp_path / "m.txt")
+    twice = run_failing("distances", images[0], images[0])
+    assert f"{images[0]} is given more than once; distances need two or more" in twice
     assert "--bounds needs a file" in run_failing("distances", *images, "--bounds")
     assert "exclude each other" in run_failing("distances", *images, "--points", "--grid")
     assert "input files" in run_failing("distances", *images[:2], images[2], "-o", images[2])

@@ -241,7 +241,8 @@ def test_radar_images_with_a_mask(run, run_failing):
         Path(f"{k}.pgm").write_bytes(header.encode() + stored.astype(np.uint8).tobytes())
     command = ("interp", "*.pgm", "--every", "150s", "-o", "fine.nc")
     assert "rain_rate at time 2026-07-01T12:00:00" in run_failing(*command)
-    assert run(*command, "--missing", "exclude").code == 0
+    assert "holds one field, rain_rate" in run_failing(*command, "--variable", "foo")
+    assert run(*command, "--missing", "exclude", "--variable", "rain_rate").code == 0
     result = load_field("fine.nc")
     assert result.sizes["time"] == 5 and result.attrs["units"] == "mm h-1"
     assert result[:, :4].isnull().all() and not result[:, 4:].isnull().any()
@@ -351,7 +352,8 @@ def test_motion_and_reach(run, rain, run_failing):
         result = load_field(output)
         expected = rain.geonet.interp(time=result.time.values, **keywords).astype("float32")
         assert (result.values == expected.values).all()
-    assert "reach is 0" in run_failing(*command, "bad.nc", "--reach", "0")
+    message = "or leave it out for the motion alone"
+    assert message in run_failing(*command, "bad.nc", "--reach", "0")
     assert "give --reach" in run_failing(*command, "bad.nc", "--option", "reach=1")
     assert "motion=None" in run_failing(*command, "bad.nc", "--solver", "midpoint")
     Path("words.txt").write_text("no velocities")

@@ -55,7 +55,8 @@ def test_help_does_not_import_torch():
         (("geodesi",), "Did you mean 'geodesic'?"),
         (("geodesic", "a.npy"), "two or more files, or --pairs CSV"),
         (("geodesic", "a.npy", "b.npy", "--sover", "x"), "No such option: --sover"),
-        (("geodesic", "a.npy", "b.npy", "--resolution", "1"), "--resolution"),
+        (("geodesic", "a", "b", "--resolution", "1"), "--resolution is '1'; give 2 or more."),
+        (("geodesic", "a", "b", "--reach=abc"), "--reach is 'abc'; give a number. See geonet geo"),
     ],
 )
 def test_usage_errors(run_failing, arguments, message):

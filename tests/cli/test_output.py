@@ -37,6 +37,11 @@ def test_work_runs_beside_the_main_thread_with_its_context():
         ("give missing='exclude', or missing=0 to", "give --missing exclude, or --missing 0 to"),
         ("choose solver='back-and-forth'.", "choose --solver back-and-forth."),
         ("missing=0.5.", "--missing 0.5."),
+        ("or outside='drop' to", "or --outside drop to"),
+        ("or set coarsen=True.", "or set --option coarsen=true."),
+        ("write e.g. --option floor=0.01.", "write e.g. --option floor=0.01."),
+        ("mark cells with nodata", "mark cells with --nodata VALUE"),
+        ("with columns, on the command line --columns, such", "with --columns, such"),
         ("There is no file missing.png.", "There is no file missing.png."),
     ],
 )

@@ -26,5 +26,5 @@ def test_reports_of_saved_paths(run, line_pair, tmp_path):
 
 
 def test_other_files_raise(run_failing, line_pair, tmp_path):
-    assert "Cannot read" in run_failing("report", line_pair[0])
+    assert "not a saved geodesic, which is an .npz file" in run_failing("report", line_pair[0])
     assert "There is no file" in run_failing("report", tmp_path / "none.npz")

@@ -172,6 +172,29 @@ def test_colours_that_are_not_kept(run, drawings, tmp_path):
     assert "Colours" not in run("geodesic", *drawings, "--invert", "--solver", "linear").out
 
 
+def test_pages_and_barycenters_have_no_colours(run, drawings, images, tmp_path):
+    page = tmp_path / "a.html"
+    words = ("geodesic", *drawings, "--invert", "-o", page, "--times", 2)
+    assert "Colours are not kept in html pages; the" in run(*words).out
+    assert "Colours" not in run(*words, "--cmap", "viridis").out
+    words = ("barycenter", *drawings, "--invert", "-o")
+    assert "Colours are not kept in barycenters; the" in run(*words, tmp_path / "a.png").out
+    assert "Colours" not in run(*words, tmp_path / "a.npz").out
+    assert "Colours" not in run("barycenter", *images[:2], "-o", tmp_path / "b.png").out
+
+
+def test_large_animations(run_failing, images, tmp_path, monkeypatch):
+    words = ("geodesic", *images[:2], "-o", tmp_path / "a.gif", "--times", 2)
+    line = run_failing(*words, "--size", 100_000)
+    assert "--size is 100000; give at most 4096 pixels" in line
+
+    def exhaust(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("geonet.plotting.animation.draw_pictures", exhaust)
+    assert "give a smaller --size" in run_failing(*words)
+
+
 def test_hint_on_ink(run, drawings, images):
     files = " ".join(map(str, drawings))
     out = run("geodesic", *drawings).out
@@ -182,6 +205,24 @@ def test_hint_on_ink(run, drawings, images):
     assert f"--invert-file {drawings[0]} moves the ink." in out
     assert "Hint" not in run("geodesic", *drawings, "--invert").out
     assert "Hint" not in run("geodesic", *images[:2]).out
+
+
+def test_hint_on_ink_beside_a_bright_ground(run, drawings, tmp_path):
+    """A drawing of much ink is not recognised alone, but its ground must not be mass."""
+    picture = Image.new("L", (40, 40), 255)
+    for bar in ((12, 0, 26, 39), (0, 12, 39, 26)):
+        ImageDraw.Draw(picture).rectangle(bar, fill=0)
+    picture.save(tmp_path / "plus.png")
+    pair = drawings[0], tmp_path / "plus.png"
+    assert "Hint" not in run("geodesic", pair[1], pair[1], "--solver", "linear").out
+    hint = run("geodesic", *pair, "--solver", "linear").out.splitlines()[1]
+    assert "plus.png has a bright ground" in hint
+    assert hint.endswith("; --invert moves the ink of both.")
+    words = ("geodesic", *pair, "--solver", "linear", "--invert-file", drawings[0])
+    hint = run(*words).out.splitlines()[1]
+    assert hint.startswith(f"Hint: the dark pixels of {drawings[0]} hold the mass, but")
+    assert hint.endswith("; --invert moves the ink of both.")
+    assert "Hint" not in run("geodesic", *pair, "--solver", "linear", "--invert").out
 
 
 def test_invert_one_file(run, run_failing, drawings, images, tmp_path, line_pair):
@@ -222,7 +263,9 @@ def test_columns(run, run_failing, write):
     assert "read as 60 points (lon, lat)" in out
     answer = json.loads(run("geodesic", plain, plain, "--json").out)
     assert answer["read"][0]["columns"] == ["lon", "lat"]
-    assert "choose other columns" in run_failing("geodesic", table, plain)
+    assert "choose the coordinates with --columns, such as lon,lat" in run_failing(
+        "geodesic", table, plain
+    )
     assert "has no column 'x'" in run_failing("geodesic", table, plain, "--columns", "x,lat")
     assert "--columns is 'a,a'" in run_failing("geodesic", table, plain, "--columns", "a,a")
 

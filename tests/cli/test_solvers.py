@@ -43,3 +43,4 @@ def test_json(run, tmp_path):
     file = save_model(tmp_path / "model.safetensors", build_model(settings, 0), {})
     names = [option["name"] for option in json.loads(run("solvers", file, "--json").out)["options"]]
     assert "floor" in names and "file" not in names
+    assert json.loads(run("solvers", file, "--json").out)["dimensions"] == [1]

@@ -106,7 +106,7 @@ def test_train_and_use_a_model(run, config, line_pair, tmp_path):
         "drawing calibration densities",
         "validating: exact path 1/2",
     ]
-    assert re.fullmatch(rf"step 12  \d+ s  {errors}", last)
+    assert re.fullmatch(rf"step 12/12, [\d.]+ m?s  {errors}", last)
     first, second, third = out.splitlines()
     assert first == "finished at step 12 of 12, in runs/tiny"
     found = re.fullmatch(rf"model: {model}, {errors}", second)
@@ -182,9 +182,11 @@ def test_train_on_own_pairs(run, own, tmp_path):
     lines = out.splitlines()
     assert lines[0] == f"training my on {tmp_path / 'my.npz'}, 8 steps"
     assert lines[1].startswith("read 30 pairs of 24 cells") and "27 are for training" in lines[1]
-    assert lines[2] == "finished at step 8 of 8, in runs/my"
+    assert "3 are held out: 2 for validation, 1 for the final report" in lines[1]
+    assert lines[2].startswith("validation: 16 random pairs of those held out for it")
+    assert lines[3] == "finished at step 8 of 8, in runs/my"
     model = "runs/my/model.safetensors"
-    assert "1 pair that training did not use, L1 in %, compared with quantile (1)" in out
+    assert "final report: 1 pair held out for it, not used in training, L1 in %, compared" in out
     assert out.endswith("report: runs/my/report.json\n")
     report = json.loads((tmp_path / "runs/my/report.json").read_text())
     with np.load("my.npz") as arrays:
@@ -221,7 +223,7 @@ def test_2d_models_say_before_training_whether_they_can_be_exported(run, tmp_pat
     out = run("train", "--pairs", "my.npz", "--steps", 1, "--time-limit", "0s").out
     lines = out.splitlines()
     assert "6 densities of 8×12 cells" in lines[1] and "centred in 12×12 cells" in lines[2]
-    assert "cannot be exported to ONNX; add --exportable" in lines[3]
+    assert "cannot be exported to ONNX; add --exportable" in lines[4]
     arguments = ("train", "--pairs", "my.npz", "--name", "onnx", "--exportable", "--steps", 1)
     out = run(*arguments).out
     assert "cannot be exported" not in out and "finished at step 1 of 1" in out
@@ -255,7 +257,7 @@ def test_a_signal_saves_and_the_run_resumes(run, tmp_path, config, number, code,
     assert first == _saved(step, 1000000, cause) and model.startswith(
         "model: run/model.safetensors"
     )
-    assert err.splitlines()[-1].startswith(f"step {step} ") and "error" not in err
+    assert err.splitlines()[-1].startswith(f"step {step}/1000000, ") and "error" not in err
     assert read_log(folder / "log.jsonl")[-1]["step"] == step
     assert not list(folder.glob(".*"))
 

@@ -153,6 +153,19 @@ def test_size_of_frames(name, request, tmp_path, read_gif):
         path.animate(tmp_path / "path.gif", size=3)
 
 
+def test_sizes_above_the_limit_raise(plane, tmp_path):
+    with pytest.raises(InputError, match="size is 4097; give at most 4096 pixels"):
+        plane.animate(tmp_path / "path.gif", size=4097)
+
+
+def test_progress_of_an_animation(plane, tmp_path):
+    lines = []
+    with geonet.progress_callback(lines.append):
+        plane.animate(tmp_path / "path.gif", frames=2)
+    frames = ["drawing frame 1 of 2", "drawing frame 2 of 2"]
+    assert lines == ["computing frames", *frames, "compressing 2 frames"]
+
+
 def test_no_note_on_the_mass_in_films(tmp_path, read_gif):
     grid = geonet.Grid((16, 16))
     x = grid.points().numpy()

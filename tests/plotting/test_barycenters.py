@@ -157,8 +157,9 @@ def test_page_of_one_barycenter(plane, tmp_path):
 def test_pages_of_other_dimensions(tmp_path):
     _, levels, fields = parse(geonet.barycenter(bumps(1, 2)).explore(tmp_path / "a.html", 3))
     assert levels.shape == (3, 24) and fields.shape == (3, 2, 1, 24)
-    _, levels, fields = parse(geonet.barycenter(bumps(3, 2)).explore(tmp_path / "b.html", 3))
+    data, levels, fields = parse(geonet.barycenter(bumps(3, 2)).explore(tmp_path / "b.html", 3))
     assert levels.shape == (3, 16, 16) and fields is None
+    assert [part["shape"] for part in data["projections"]] == [[16, 16]] * 2
     box = geonet.barycenter(bumps(2, 2, "plane"), make_table(2, 3))
     _, levels, fields = parse(box.explore(tmp_path / "c.html"))
     assert levels[0].argmax() // 16 >= 8  # y is upwards: the first density is at the lower left

@@ -64,6 +64,39 @@ def test_rows_are_from_the_top():
     assert 0.6 < down < 0.8 and 0.2 < right < 0.4  # the source is at the lower left
 
 
+@pytest.mark.parametrize(
+    ("upper", "orientation", "sides"),
+    [([15, 9.6], "image", [15, 9.6]), ([15, 9.6], "plane", [9.6, 15]), ([1, 9], "image", [9, 9])],
+)
+def test_pictures_have_the_proportions_of_the_box(upper, orientation, sides):
+    """Not of the cells; very long boxes are drawn as squares."""
+    grid = Grid((30, 48), 0, upper, orientation)
+    ends = [Density(torch.rand(30, 48, dtype=torch.float64), grid) for _ in range(2)]
+    data, _, _ = parse(render_html(geonet.geodesic(*ends, "linear"), frames=2))
+    assert data["sides"] == pytest.approx(sides)
+
+
+@pytest.mark.parametrize(
+    ("orientation", "label", "hidden"),
+    [
+        ("image", "Projection along axis 0: axis 1 ↓, axis 2 →", 0),
+        ("plane", "Projection along z: x →, y ↑", 2),
+    ],
+)
+def test_volumes_have_three_projections(orientation, label, hidden):
+    """The one on x and y comes first: arrays have the order z, y, x."""
+    path = solve(3, (4, 6, 8), orientation)
+    data, levels, rest = parse(render_html(path, frames=2))
+    frames = path.density([0.0, 1.0]).numpy().sum(1 + hidden)
+    if orientation == "plane":
+        frames = frames.swapaxes(1, 2)[:, ::-1]
+    assert data["label"] == label
+    assert np.allclose(levels / 255, frames / frames.max(), atol=0.51 / 255)
+    others = data["projections"]
+    assert len({part["label"] for part in [data, *others]}) == 3
+    assert len(rest) == sum(2 * int(np.prod(part["shape"])) for part in others)
+
+
 def test_overlays_follow_the_levels():
     path = solve(2)
     data, _, rest = parse(render_html(path, frames=3))

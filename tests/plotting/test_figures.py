@@ -146,7 +146,7 @@ def test_2d_errors_are_signed_maps(shift):
     [(0, [0, 4, 0, 3], ("y", "z"), "x = 2.75"), (2, [0, 5, 0, 4], ("x", "y"), "z = 1.75")],
 )
 def test_slices_are_layers_of_the_density(axis, extent, names, position, space):
-    figure = plot_slices(space, (0, 0.5, 1), axis=axis)
+    figure = plot_slices(space, (0, 0.5, 1), axis=axis, at=0.5)
     middle = space.grid.shape[axis] // 2
     for image, t in zip(images(figure), (0, 0.5, 1), strict=True):
         layer = space.density(t).numpy().take(middle, axis=axis)
@@ -162,6 +162,18 @@ def test_slices_are_layers_of_the_density(axis, extent, names, position, space):
 def test_the_layer_can_be_chosen(at, layer, space):
     (image,) = arrays(plot_slices(space, 0.5, at=at))
     assert image == pytest.approx(space.density(0.5).numpy()[:, :, layer].T[::-1])
+
+
+@pytest.mark.parametrize(("orientation", "name"), [("image", "axis 0"), ("plane", "z")])
+def test_the_default_layer_has_x_and_y_in_the_middle_of_the_mass(orientation, name):
+    """Arrays have the order z, y, x."""
+    grid, ends = geonet.Grid((8, 8, 8), 0, 8, orientation), []
+    for corner in (1, 4):
+        values = np.zeros((8, 8, 8))
+        values[5:8, corner, 5:8] = 1.0  # layer 6 on the first and on the last axis
+        ends.append(geonet.Density(values, grid))
+    figure = plot_slices(geonet.geodesic(*ends, "linear"))
+    assert figure.get_suptitle().endswith(f"at {name} = 6.5")
 
 
 # ---- velocity

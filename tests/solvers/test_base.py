@@ -29,6 +29,18 @@ def test_solvers_without_periodic_axes_name_the_others(name):
     assert "periodic along axis 0" in str(raised.value)
 
 
+def test_ends_of_different_dimensions_raise():
+    with pytest.raises(GridError, match="one is 2D and the other 1D; give two densities of one"):
+        geonet.geodesic(ends()[0], ends(Grid(8))[0])
+
+
+def test_ends_of_four_dimensions_have_a_solver():
+    pair = ends(Grid((3,) * 4))
+    with pytest.raises(SolverError, match="1D, 2D and 3D densities.*solver='linear-program'"):
+        geonet.geodesic(*pair)
+    assert geonet.geodesic(*pair, "linear-program").distance > 0
+
+
 def test_the_listed_solvers_take_periodic_axes():
     assert {"auto", "back-and-forth", "schrodinger", "linear", "midpoint"} <= set(
         list_periodic_solvers(2)

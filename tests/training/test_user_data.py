@@ -176,12 +176,15 @@ def test_contents_are_described(record, tmp_path):
     file, _ = record((20, 8))
     (line,) = read_dataset(file).describe()
     assert line.startswith("read 20 pairs of 8 cells, 0 % of them empty, on the box [0, 1]")
-    assert line.endswith("18 are for training, 2 are held out")
+    assert line.endswith(
+        "18 are for training, 2 are held out: 1 for validation, 1 for the final report"
+    )
     values = np.ones((8, 4, 4))
     values[:, 0] = 0
     np.savez(tmp_path / "images.npz", values=values, lower=0, upper=2)
     (line,) = read_dataset(tmp_path / "images.npz").describe()
     assert line.startswith("read 8 densities of 4×4 cells, 25 % of them empty, on the box [0, 2]²")
+    assert "2 are held out: any two of them are a pair for validation" in line
 
 
 def test_arrays_that_are_not_square_are_padded(tmp_path):

@@ -169,7 +169,7 @@ def _images(folder: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
     kinds: dict[str, list[tuple[Image.Image, dict]]] = {
         "png": [(grey, {}), (colour, {"exif": exif}), (fine, {}), (grey.convert("P"), {})],
         "jpg": [(grey, {"exif": exif}), (colour.convert("RGB"), {"progressive": True})],
-        "gif": [(grey, {}), (grey, {"save_all": True, "append_images": [grey.rotate(90)]})],
+        "gif": [(grey, {}), (colour.convert("P"), {})],
         "bmp": [(grey, {}), (colour, {}), (grey.convert("1"), {})],
         "tif": [
             (grey, {}),

@@ -289,8 +289,14 @@ def test_report_of_every_pair(ensemble):
 def test_unconverged_pairs_warn(rain):
     settings = {"solver": "midpoint", "time_limit": 1e-9}
     times = r"rain at time 2026-07-01T12:00\S* to rain at time 2026-07-01T12:10\S* did not reach"
-    with pytest.warns(ConvergenceWarning, match=f"{times} the tolerance .* frames between them"):
+    with pytest.warns(ConvergenceWarning, match=f"{times} the tolerance .* longer time_limit"):
         rain.geonet.interp(time=HALF, motion=None, **settings)
+    settings |= {"time_limit": None, "max_iterations": 1, "tolerance": 1e-9}
+    remedy = "average the field to coarser cells"
+    with pytest.warns(ConvergenceWarning, match=f"{remedy}, or give a reach=... of 10 to 25 cells"):
+        rain[:2].geonet.distance(**settings)
+    with pytest.warns(ConvergenceWarning, match=f"{remedy}[.]"):
+        rain[:2].geonet.distance(reach=8.0, **settings)
     with pytest.warns(ConvergenceWarning, match=f"{times[:-14]}: back-and-forth stopped"):
         rain.geonet.interp(time=HALF, motion=None, solver="back-and-forth", max_iterations=1)
     with pytest.warns(ConvergenceWarning, match="tolerance"):

@@ -234,6 +234,38 @@ def test_empty_frame_fades_unless_the_motion_is_given(moving, winds):
     np.testing.assert_allclose(carried.sum(), field[0].sum() / 2, rtol=1e-9)
 
 
+def test_cells_from_outside_on_both_sides_are_blended(moving, winds):
+    speeds = {"velocity_y": 20, "velocity_x": 24}  # half of the cells of both axes
+    far = xr.Dataset({n: (winds[n] * 0 + c * 2 / 600).assign_attrs(KM) for n, c in speeds.items()})
+    found = moving.geonet.interp(time=START + 5 * MINUTE, motion=far)
+    blend = moving.interp(time=START + 5 * MINUTE)
+    corners = [(slice(-10, None), slice(12)), (slice(10), slice(-12, None))]
+    for y, x in corners:
+        np.testing.assert_allclose(found[y, x], blend[y, x], rtol=1e-12)
+    assert not np.allclose(found[:30, :36], blend[:30, :36])
+    np.testing.assert_allclose(found.sum(), blend.sum(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("call", ["interp", "velocity"])
+def test_motion_out_of_the_map_raises(moving, winds, call):
+    fast = winds.copy()
+    fast["velocity_y"] = set_units(1e3 * winds, "km s-1")["velocity_y"]
+    message = (
+        r"velocity_y of up to 5 km s-1 moves 1.5e\+03 cells .* has 40: 100 % .* check the units"
+    )
+    with pytest.raises(InputError, match=message):
+        getattr(moving.geonet, call)(time=HALF, motion=fast)
+    periodic = moving.geonet.interp(time=HALF, motion=fast, periodic=True)
+    assert np.isfinite(periodic).all()
+
+
+def test_a_reach_far_below_a_cell_raises(moving):
+    message = "reach is 0.02 km, 0.01 of a cell, .* units of the coordinates, or leave it out for"
+    for motion, without in (("estimate", "the motion alone"), (None, "balanced transport")):
+        with pytest.raises(InputError, match=f"{message} {without}[.]"):
+            moving.geonet.interp(time=HALF, reach=0.02, motion=motion)
+
+
 BAD: dict[str, tuple[Callable[[xr.DataArray, xr.Dataset], Any], type[GeonetError], str]] = {
     "unknown word": (lambda r, w: r.geonet.interp(time=HALF, motion="flow"), InputError, "'flow'"),
     "array": (lambda r, w: r.geonet.interp(time=HALF, motion=r), InputError, "give 'estimate'"),
@@ -307,12 +339,12 @@ BAD: dict[str, tuple[Callable[[xr.DataArray, xr.Dataset], Any], type[GeonetError
     "reach of zero": (
         lambda r, w: r.geonet.interp(time=HALF, reach=0.0),
         SolverError,
-        "reach is 0",
+        "reach is 0.0; give a finite length above 0, or leave it out for the motion alone[.]",
     ),
     "negative reach": (
         lambda r, w: r.geonet.accumulate("5min", reach=-1),
         SolverError,
-        "reach is -1; give a length above 0",
+        "reach is -1; give a finite length above 0",
     ),
     "growth": (
         lambda r, w: r.geonet.interp(time=HALF, reach=3.0, growth="wfr"),

@@ -341,6 +341,7 @@ def test_bad_files(case):
         ({"files": "a.pgm", "zr": (200,)}, "zr is (200,); give two numbers"),
         ({"files": "a.pgm", "zr": (200, -1)}, "zr is (200, -1); give two numbers"),
         ({"files": "a.pgm", "threshold": -1}, "threshold is -1; give a rain rate"),
+        ({"files": "a.pgm", "variable": "foo"}, "holds one field, rain_rate, and 'foo' is asked"),
     ],
 )
 def test_bad_arguments(arguments, message):

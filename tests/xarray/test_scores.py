@@ -107,7 +107,16 @@ def test_missing_cells_count_in_neither_field():
     [
         (lambda f: f, {"reach": None}, InputError, "reach is None; give the length"),
         (lambda f: f, {"reach": -1.0}, InputError, "reach is -1"),
+        (lambda f: f, {"reach": 0}, InputError, "reach is 0; give a finite length above 0[.]"),
+        (lambda f: f, {"reach": np.inf}, InputError, "reach is inf; give a finite length above 0"),
         (lambda f: f, {"reach": np.nan}, InputError, "reach is nan"),
+        (
+            lambda f: f,
+            {"reach": 0.06},
+            InputError,
+            "0.06 of a cell, .* units of the coordinates[.]",
+        ),
+        (lambda f: f, {"reach": 1e9}, InputError, "more than 1000 times .* coordinates[.]"),
         (lambda f: f - 1, {"reach": 5.0}, DensityError, "the observation has 1600 negative"),
         (lambda f: f[:, :20], {"reach": 5.0}, GridError, "differ along 'x'"),
         (lambda f: f.assign_coords(x=f.x + 3), {"reach": 5.0}, GridError, "different boxes"),

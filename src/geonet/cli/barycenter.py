@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from geonet._format import format_number, format_seconds
+from geonet._format import format_number, format_percent, format_seconds
 from geonet.cli.output import (
     BlurOption,
     ColumnsOption,
@@ -59,7 +59,11 @@ def barycenter(
     ],
     weights: Annotated[
         str | None,
-        typer.Option(metavar="W,W,…", help="Weights of the files, with sum one; equal by default."),
+        typer.Option(
+            metavar="W,W,…",
+            help="Weights of the files, with sum one, such as 0.5,0.3,0.2 or 1/3,1/3,1/3; equal by "
+            "default.",
+        ),
     ] = None,
     table: Annotated[
         int | None,
@@ -141,8 +145,10 @@ def barycenter(
     check_inverted(reader.invert_files, files)
     job = BarycenterJob(reader, numbers, table, reach, options)
     with show_status("solving") as show:
-        solved = run_interruptibly(lambda: job.solve(files, report or as_json), show)
+        solved = run_interruptibly(lambda: job.solve(files), show)
     if output is not None:
+        if output.suffix.lower() != ".npz" and "cmap" not in style:
+            solved = _note_lost_colours(solved)
         with show_status(f"writing {output}") as show:
             run_interruptibly(lambda: solved.write(output, table, style), show)
     if as_json:
@@ -196,15 +202,22 @@ def _parse_weights(text: str | None, count: int) -> list[float] | None:
     if text is None:
         return None
     try:
-        weights = [float(part) for part in text.split(",")]
-    except ValueError as error:
+        weights = [_parse_weight(part) for part in text.split(",")]
+    except (ValueError, ZeroDivisionError) as error:
         raise InputError(
-            f"--weights is {text!r}; give a number for each file, such as 0.5,0.3,0.2."
+            f"--weights is {text!r}; give a number for each file, such as 0.5,0.3,0.2 or "
+            "1/2,1/4,1/4."
         ) from error
     if len(weights) != count:
         given = format_count(len(weights), "number")
         raise InputError(f"--weights has {given} for {count} files; give {count}.")
     return weights
+
+
+def _parse_weight(text: str) -> float:
+    """Return a number or a fraction such as 1/3."""
+    above, slash, below = text.partition("/")
+    return float(above) / float(below) if slash else float(above)
 
 
 def _parse_solver_options(pairs: list[str]) -> dict[str, Any]:
@@ -238,8 +251,8 @@ class BarycenterJob:
     reach: float | None
     options: dict[str, Any]
 
-    def solve(self, files: list[Path], in_full: bool) -> SolvedFiles:
-        """Read the files and solve; compute the bounds if there is one barycenter or `in_full`."""
+    def solve(self, files: list[Path]) -> SolvedFiles:
+        """Read the files, solve, and compute the bounds, which take a tenth as long."""
         import geonet
         from geonet.weights import make_table
 
@@ -250,8 +263,7 @@ class BarycenterJob:
         start = perf_counter()
         result = geonet.barycenter(read.densities, weights, reach=self.reach, **self.options)
         seconds = perf_counter() - start
-        if in_full or isinstance(result, geonet.Barycenter):
-            _ = result.report
+        _ = result.report
         return SolvedFiles(result, read, seconds)
 
 
@@ -297,6 +309,15 @@ class SolvedFiles:
 # ---- Output
 
 
+def _note_lost_colours(solved: SolvedFiles) -> SolvedFiles:
+    """Add a sentence to the notices if one of the files is a picture in colour."""
+    read, pictures = solved.read, [one.picture for one in solved.read.opened]
+    if all(picture is None or picture.rgba is None for picture in pictures):
+        return solved
+    note = "Colours are not kept in barycenters; the densities are drawn."
+    return replace(solved, read=replace(read, hints=(*read.hints, note)))
+
+
 def _print_json(solved: SolvedFiles, output: Path | None) -> None:
     result, report = solved.result, solved.result.report
     print_json(
@@ -340,4 +361,8 @@ def _print(solved: SolvedFiles, files: list[Path], output: Path | None, in_full:
         missed = solved.count_missed()
         text = format_count(len(result.flat), "barycenter")
         rows.append(("table", f"{text}, {missed} not converged" if missed else text))
+        report = result.report
+        if report.gap is not None:
+            rows.append(("largest gap", format_percent(max(report.gap))))
+        rows.append(("trust", str(report.summary())))
     print_table([*rows, *written])

@@ -101,7 +101,11 @@ def distances(
     The exit code is 1 if distances did not converge and their bounds are not close.
     """
     start = perf_counter()
-    files = expand_files(files, READABLE_SUFFIXES)
+    named, files = files, expand_files(files, READABLE_SUFFIXES)
+    if len(files) == 1 < len(named):
+        raise InputError(
+            f"{files[0]} is given more than once; distances need two or more different files."
+        )
     _check_options(files, output, bounds, points, grid, outside)
     options = parse_solver_options(option, reach, growth)
     with show_status("starting"):  # importing torch takes seconds

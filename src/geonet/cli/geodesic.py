@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from geonet._format import format_number, format_seconds
+from geonet._progress import progress_callback
 from geonet.cli.output import (
     BlurOption,
     ColumnsOption,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 
 # Formats of the output, with the number of times unless --times is given.
 FORMATS = {".png": 5, ".npz": 11, ".gif": 31, ".mp4": 61, ".html": 33}
+LARGEST_SIZE = 4096  # pixels of --size; `geonet.plotting` has the same limit
 
 
 def geodesic(
@@ -144,7 +147,7 @@ def geodesic(
             min=16,
             metavar="PIXELS",
             help="Animations: longest side of the frames; by default 256 or more, in a gif at most "
-            "512, or less if there are many frames.",
+            "512, or less if there are many frames. At most 4096.",
         ),
     ] = None,
     scheduler: Annotated[
@@ -222,12 +225,16 @@ def geodesic(
     assert files is not None
     check_inverted(job.invert_files, files)
     rendering = Rendering(moments, plot, not no_stamp, size, style)
-    has_colours = suffix in (".png", ".gif", ".mp4") and rendering.is_default
+    has_colours = suffix in (".png", ".gif", ".mp4", ".html") and rendering.is_default
     with show_status("solving") as show:
         solved = run_interruptibly(lambda: job.solve_sequence(files, has_colours), show)
+    if suffix == ".html" and solved.colours is not None:
+        note = "Colours are not kept in html pages; the densities are drawn."
+        solved = replace(solved, colours=None, note=note)
     if output is not None:
-        with show_status(f"writing {output}"):
-            solved.write(output, rendering)
+        # In this thread, in which Ctrl-C removes the unfinished file.
+        with show_status(f"writing {output}") as show, progress_callback(show):
+            _write(solved, output, rendering)
     if as_json:
         _print_json(solved, output)
     else:
@@ -323,6 +330,10 @@ def _list_output_rules(
             "FILE.mp4.",
         ),
         (
+            size is not None and size > LARGEST_SIZE,
+            f"--size is {size}; give at most {LARGEST_SIZE} pixels.",
+        ),
+        (
             bool(colours) and picture not in (".png", ".gif", ".mp4", ".html"),
             f"--{colour} applies to pictures, and none is drawn; give -o FILE.png or FILE.gif, or "
             "--plot KIND with --pairs.",
@@ -374,6 +385,18 @@ def parse_times(text: str | None, suffix: str, paths: int = 1) -> list[float]:
 # ---- Output
 
 
+def _write(solved: SolvedSequence, output: Path, rendering: Rendering) -> None:
+    """Write the output; name --size if the frames of an animation do not fit into memory."""
+    try:
+        solved.write(output, rendering)
+    except MemoryError as error:
+        if output.suffix.lower() not in (".gif", ".mp4"):
+            raise
+        raise InputError(
+            f"The frames of {output} need more memory than there is; give a smaller --size."
+        ) from error
+
+
 def _describe(pair: SolvedPair) -> dict[str, Any]:
     """Return plain data about one path."""
     report = pair.report
@@ -419,7 +442,11 @@ def _print(solved: SolvedSequence, files: list[Path], output: Path | None, in_fu
         typer.echo(f"\n{ends[0]} → {ends[1]}")
         _print_pair(pair, [], [], in_full)
     distances: list[Any] = [pair.report.distance for pair in solved.legs]
-    total = [] if None in distances else [("W2, sum", format_number(sum(distances)))]
+    total = (
+        []
+        if None in distances
+        else [("W2, sum", format_number(sum(distances)) + _read_unit(solved.legs[0]))]
+    )
     if total or written:
         typer.echo()
         print_table([*total, *written])
@@ -438,8 +465,15 @@ def _print_pair(
     labels = ("solver", "W2 distance")
     if report.cost is not None:
         labels = ("solver", "cost", "cost at least", "cost at most", "transported share")
+    if report.distance is not None:
+        entries["W2 distance"] += _read_unit(pair)
     rows += [(label, entries[label]) for label in labels]
     print_table([*rows, ("trust", str(report.summary())), *written])
+
+
+def _read_unit(pair: SolvedPair) -> str:
+    """Return the unit of the voxel sizes of the files after a space, or nothing."""
+    return next((f" {one['unit']}" for one in pair.contents if one.get("unit")), "")
 
 
 def _solve_many(

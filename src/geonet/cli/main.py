@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -118,8 +120,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except CommandStop as stop:
         return stop.code
     except UsageError as error:
-        message: str = error.format_message()  # pyright: ignore[reportAttributeAccessIssue]
-        return _fail(f"{message}{'' if message[-1:] in '.?' else '.'} See geonet --help.")
+        return _fail(_describe_usage(error, sys.argv[1:] if arguments is None else arguments))
     except MemoryError:
         return _fail("There is not enough memory; choose fewer cells or times.")
     except (BrokenPipeError, SystemExit) as end:
@@ -138,6 +139,36 @@ def _run(arguments: Sequence[str] | None) -> int:
     return code or 0
 
 
+def _describe_usage(error: Any, words: Sequence[str]) -> str:
+    """Return one line on a usage error, with the command whose help explains the options.
+
+    The message of a wrong number depends on the version of typer and may not name the number.
+    """
+    command = error.ctx.command_path if error.ctx is not None else "geonet"
+    message: str = error.format_message()
+    match = re.fullmatch(r"Invalid value for '(--[\w-]+)'[^:]*: (.*)", message)
+    value = None if match is None else _find_value(words, match[1])
+    if match is not None and value is not None:
+        rules = (
+            (r"greater than or equal to (\S+)|in the range x>=(\S+)", "give {} or more"),
+            (r"valid (?:integer|int)\b", "give a whole number"),
+            (r"valid (?:number|float)\b", "give a number"),
+        )
+        for pattern, remedy in rules:
+            if (found := re.search(pattern, match[2])) is not None:
+                least = next((part for part in found.groups() if part), "").rstrip(".")
+                message = f"{match[1]} is {value!r}; {remedy.format(least)}"
+                break
+    return f"{message}{'' if message[-1:] in '.?' else '.'} See {command} --help."
+
+
+def _find_value(words: Sequence[str], option: str) -> str | None:
+    """Return the last value of an option on the command line, None if there is none."""
+    values = [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+    values += [value for word, value in pairwise(words) if word == option]
+    return values[-1] if values else None
+
+
 def _is_completion(arguments: Sequence[str] | None) -> bool:
     """Return whether typer prints or installs tab completion, and so reports errors itself."""
     words = sys.argv[1:] if arguments is None else arguments
@@ -151,7 +182,7 @@ def _fail(message: str, code: int = 2) -> int:
 
 def _show_warning(message: Warning | str, *_: object) -> None:
     """Print a warning as one line, without the position in the code that Python adds."""
-    print("warning:", " ".join(str(message).split()), file=sys.stderr)
+    print("warning:", " ".join(name_options(str(message)).split()), file=sys.stderr)
 
 
 def _close_output() -> None:

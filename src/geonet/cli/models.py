@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from geonet.evaluation import Accuracy, TestSet
     from geonet.solvers.base import Solver
 
-# errors of a solver, and the number of pairs for each solver that computed the reference
-Measurement = tuple["Accuracy", dict[str, int]]
+# errors of a solver, the number of pairs for each solver that computed the reference, and whether
+# the pairs are held out from the training of the solver
+Measurement = tuple["Accuracy", dict[str, int], bool]
 
 
 def evaluate(
@@ -71,10 +72,14 @@ def evaluate(
         with show_status(f"{name}: exact paths, then {solver}") as show:
             results[name] = run_interruptibly(job, show)
     if as_json:
-        print_json({name: {**a.to_json(), "truth": truth} for name, (a, truth) in results.items()})
+        print_json(
+            {name: {**a.to_json(), "truth": truth} for name, (a, truth, _) in results.items()}
+        )
         return
-    for name, (accuracy, truth) in results.items():
-        typer.echo(f"\n{name}: {solver}, {format_count(accuracy.pairs, 'pair')}, L1 in %")
+    for name, (accuracy, truth, is_held_out) in results.items():
+        held_out = ", held out from its training for tests" if is_held_out else ""
+        sample = f"{format_count(accuracy.pairs, 'pair')}{held_out}"
+        typer.echo(f"\n{name}: {solver}, {sample}, L1 in %")
         print_table(accuracy.rows(), ("t", "mean", "worst"))
         for line in _format_remarks(accuracy, truth):
             typer.echo(line)
@@ -112,7 +117,7 @@ def _measure_suite(solver: Solver, test_set: TestSet, count: int) -> Measurement
     from geonet.evaluation import measure, sample_pairs
 
     pairs = sample_pairs(test_set, count)
-    return measure(solver, pairs.source, pairs.target, pairs.truth, pairs.distance), {}
+    return measure(solver, pairs.source, pairs.target, pairs.truth, pairs.distance), {}, False
 
 
 def _measure_pairs(solver: Solver, file: Path, count: int) -> Measurement:
@@ -133,7 +138,7 @@ def _measure_pairs(solver: Solver, file: Path, count: int) -> Measurement:
     source, target = dataset.test_pairs(count) if is_training_file else dataset.pairs(count)
     reference = reference_solution(source, target)
     accuracy = measure(solver, source, target, reference.frames, reference.distance)
-    return accuracy, reference.solvers
+    return accuracy, reference.solvers, is_training_file
 
 
 def _format_remarks(accuracy: Accuracy, truth: dict[str, int], max_failures: int = 3) -> list[str]:

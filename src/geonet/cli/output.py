@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from geonet.report import Report
 
 ALL_AXES = "all"  # value of --periodic without axes
+PERIODIC_REMEDY = "give axes such as 0 or 0,1, or no value for all of them"
 PROGRESS_DELAY = 2.0  # seconds until work reports its progress
 
 Show = Callable[[str], None]
@@ -147,6 +148,8 @@ class GeonetCommand(TyperCommand):
             completed.append(word)
             is_option = is_option and word != "--"
             if is_option and word == "--periodic" and not _is_axes(following):
+                if re.match(r"-?\d+,", following) and not Path(following).exists():
+                    raise InputError(f"--periodic is {following!r}; {PERIODIC_REMEDY}.")
                 completed.append(ALL_AXES)
         return super().parse_args(ctx, completed)
 
@@ -162,9 +165,7 @@ def parse_periodic(text: str | None) -> tuple[int, ...] | Literal["all"] | None:
     try:
         return tuple(sorted({int(part) for part in text.split(",")}))
     except ValueError as error:
-        raise InputError(
-            f"--periodic is {text!r}; give axes such as 0,1, or no value for all of them."
-        ) from error
+        raise InputError(f"--periodic is {text!r}; {PERIODIC_REMEDY}.") from error
 
 
 # ---- Exit codes and printing
@@ -176,8 +177,19 @@ def choose_exit_code(is_complete: bool) -> int:
 
 
 def name_options(message: str) -> str:
-    """Return a message of the library with options in place of arguments: --missing exclude."""
-    return re.sub(r"\b(missing|solver)=('?)([\w.-]*\w)\2", r"--\1 \3", message)
+    """Return a message of the library with options in place of arguments: --missing exclude.
+
+    Options of solvers become `--option floor=0.01`. If a message names both the argument and the
+    option, "columns, on the command line --columns", the option remains.
+    """
+    message = re.sub(r"\S+, on the command line (?=--)", "", message)
+    message = re.sub(r"(?<!-)\b(missing|solver|outside)=('?)([\w.-]*\w)\2", r"--\1 \3", message)
+    message = re.sub(r"\bwith nodata\b", "with --nodata VALUE", message)
+    return re.sub(
+        r"(?<!--option )\b(coarsen|floor)=([\w.]*\w)",
+        lambda match: f"--option {match[1]}={match[2].lower()}",
+        message,
+    )
 
 
 def print_json(value: Any) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from geonet._files import IMAGE_SUFFIXES
 from geonet._format import format_number
+from geonet._images import Picture
 from geonet.cli.output import format_count, parse_files
 from geonet.colours import ColourImage
 from geonet.density import Density
@@ -110,17 +111,7 @@ class Reader:
 
     def _list_hints(self, opened: Sequence[FileContents]) -> Iterator[str]:
         """Yield sentences about options that are missing or have no effect."""
-        ink = [one.file for one in opened if one.picture is not None and one.picture.is_ink]
-        ink = list(dict.fromkeys(ink))
-        if ink:
-            pictures = {one.file for one in opened if one.picture is not None}
-            options = [f"--invert-file {file}" for file in ink]
-            remedy = "--invert" if len(ink) == len(pictures) else " ".join(options)
-            look, their = ("looks", "its") if len(ink) == 1 else ("look", "their")
-            yield (
-                f"Hint: {_join(ink, 'and')} {look} like dark ink on a bright ground, and the "
-                f"ground is most of {their} mass; {remedy} moves the ink."
-            )
+        yield from _list_ink_hints({one.file: one.picture for one in opened if one.picture})
         if self.nodata is not None:
             contents = [describe_contents(one) for one in opened]
             if not any(one.get("missing") for one in contents):
@@ -381,6 +372,43 @@ def format_contents(contents: dict[str, Any]) -> str:
         share = 100 * contents["missing"] / math.prod(contents["shape"])
         text += f"; {share:.2g} % of its cells are missing"
     return text
+
+
+def _list_ink_hints(pictures: dict[Path, Picture]) -> Iterator[str]:
+    """Yield a sentence if the bright ground of a picture probably counts as mass by mistake.
+
+    If the dark pixels of one picture are or should be the mass, those of the others with a bright
+    ground should be, too: ink would otherwise move into a ground.
+    """
+    inverted = [file for file, one in pictures.items() if one.is_inverted]
+    ink = [file for file, one in pictures.items() if one.is_ink]
+    is_dark_mass = bool(ink) or any(pictures[file].has_bright_ground for file in inverted)
+    bright = [
+        file
+        for file, one in pictures.items()
+        if is_dark_mass and one.has_bright_ground and not (one.is_inverted or one.is_ink)
+    ]
+    wrong = [file for file in pictures if file in ink or file in bright]
+    if not wrong:
+        return
+    options = " ".join(f"--invert-file {file}" for file in wrong)
+    remedy = "--invert" if len(wrong) + len(inverted) == len(pictures) else options
+    look, their = ("looks", "its") if len(ink) == 1 else ("look", "their")
+    have, its = ("has", "its") if len(bright) == 1 else ("have", "their")
+    clauses = []
+    if inverted:
+        clauses.append(f"the dark pixels of {_join(inverted, 'and')} hold the mass")
+    if ink:
+        clauses.append(
+            f"{_join(ink, 'and')} {look} like dark ink on a bright ground, and the ground is most "
+            f"of {their} mass"
+        )
+    if bright:
+        clauses.append(f"{_join(bright, 'and')} {have} a bright ground that is most of {its} mass")
+    separator = ", but " if inverted else "; "
+    which = "all of them" if len(wrong) + len(inverted) > 2 else "both"
+    effect = f"moves the ink of {which}" if bright or inverted else "moves the ink"
+    yield f"Hint: {separator.join(clauses)}; {remedy} {effect}."
 
 
 def _share_voxels(densities: list[Density]) -> list[Density]:

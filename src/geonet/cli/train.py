@@ -144,6 +144,11 @@ def _print_settings(settings: TrainingConfig, dataset: UserDataset) -> None:
     typer.echo(f"training {settings.name} on {problem.file}, {settings.steps} steps")
     for sentence in dataset.describe():
         typer.echo(sentence)
+    pairs = format_count(settings.validation.pairs, "random pair")
+    typer.echo(
+        f"validation: {pairs} of those held out for it, whose exact paths are computed first; "
+        "a pair may be drawn more than once"
+    )
     if problem.floor:
         typer.echo(
             f"{format_percent(problem.floor)} of the mass is made uniform, in training and "
@@ -201,7 +206,10 @@ def _print_report(
     file = report.save(folder)
     exact = ", ".join(f"{solver} ({count})" for solver, count in report.reference.items())
     pairs = format_count(report.model.pairs, "pair")
-    typer.echo(f"\n{pairs} that training did not use, L1 in %, compared with {exact}")
+    typer.echo(
+        f"\nfinal report: {pairs} held out for it, not used in training, L1 in %, compared with "
+        f"{exact}"
+    )
     rows = zip(report.model.rows(), report.linear.rows(), strict=True)
     print_table(
         [(*model_row, linear_row[1]) for model_row, linear_row in rows],

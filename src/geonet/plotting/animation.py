@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +11,7 @@ from math import ceil, sqrt
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from tempfile import TemporaryFile
+from typing import TypeVar
 
 import matplotlib
 import numpy as np
@@ -21,9 +22,10 @@ from numpy.typing import NDArray
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from geonet._files import atomic_write
+from geonet._progress import report_progress
 from geonet._validation import as_path, check_count, check_flag
 from geonet.colours import ColourImage, carry_colours
-from geonet.errors import FileError
+from geonet.errors import FileError, InputError
 from geonet.grid import Grid
 from geonet.paths import Geodesic
 from geonet.plotting.panels import (
@@ -50,6 +52,8 @@ from geonet.plotting.style import (
 LEVELS = 64
 STEP, PAUSE = 60, 600  # milliseconds for which a frame is shown, between and at the ends
 
+Item = TypeVar("Item")
+
 
 @dataclass(frozen=True)
 class FrameLimits:
@@ -58,14 +62,18 @@ class FrameLimits:
     Attributes:
         least: least longest side; smaller grids are enlarged.
         most: longest side in a GIF; larger grids are averaged.
+        largest: largest size that can be asked for.
         total: pixels of all frames of a GIF, which has about 0.3 bytes for each.
-        colours: colours of a GIF of pictures in colour.
+        total_in_colour: the same for pictures in colour, with about 0.6 bytes for each.
+        sample: longest side of the picture from which the palette of a frame is chosen.
     """
 
     least: int = 256
     most: int = 512
+    largest: int = 4096
     total: int = 16_000_000
-    colours: int = 128
+    total_in_colour: int = 8_000_000
+    sample: int = 96
 
 
 LIMITS = FrameLimits()
@@ -95,7 +103,7 @@ def animate_geodesics(
         style: colours and units of densities.
         stamp: whether each frame is labelled with its time; on path k it runs from k to k + 1.
         size: longest side of the frames in pixels. By default it is at least 256; in a GIF it is at
-            most 512, or less for many frames, so that the file remains small.
+            most 512, or less for many frames, so that the file remains small. At most 4096.
         colours: pictures whose luminance is transported, one for each end, to show them instead.
     """
     file = as_path(file)
@@ -104,23 +112,30 @@ def animate_geodesics(
     check_flag(stamp, "stamp")
     if size is not None:
         check_count(size, 16, "size")
+        if size > LIMITS.largest:
+            raise InputError(f"size is {size}; give at most {LIMITS.largest} pixels.")
     legs = share_frames(frames, len(paths))
     for path in paths:
         _, grid = check_drawable(path, 0.0, grid, style)
     assert grid is not None
     is_loop = len(paths) > 1 and torch.equal(paths[0].source.tensor, paths[-1].target.tensor)
-    side = choose_side(file, frames, grid, size)
+    total = LIMITS.total if colours is None else LIMITS.total_in_colour
+    side = choose_side(file, frames, grid, size, total)
     labels = [f"t = {k + t:.2f}" for k, times in enumerate(legs) for t in times]
     labels = labels if stamp else [""] * len(labels)
+    report_progress("computing frames")
     if colours is None:
         values = [style.evaluate(path, t, grid) for path, t in zip(paths, legs, strict=True)]
         name = style.label(paths[0])
         pictures = draw_pictures(np.concatenate(values), labels, grid, style, side, name)
     else:
-        pictures = _draw_in_colour(paths, legs, colours, grid, side)
-        pictures = _label_in_colour(pictures, labels)
-        if file.suffix.lower() == ".gif":
-            pictures = _share_palette(pictures)
+        has_palette = file.suffix.lower() == ".gif"
+        pictures = [
+            _label_in_colour(_reduce_to_palette(picture) if has_palette else picture, label)
+            for picture, label in zip(
+                _draw_in_colour(paths, legs, colours, grid, side), labels, strict=True
+            )
+        ]
     stops = np.cumsum([len(times) for times in legs]) - 1
     return write_animation(pictures, file, [0, *stops.tolist()], is_loop)
 
@@ -147,12 +162,13 @@ def write_sheet(
         _, grid = check_drawable(path, list(times), grid, style)
     assert grid is not None
     side, legs = (LIMITS.least, LIMITS.most), [list(times)] * len(paths)
+    labels = [f"t = {k + t:.2f}" for k in range(len(paths)) for t in times]
     if colours is None:
         values = np.concatenate([style.evaluate(path, times, grid) for path in paths])
-        labels = [f"t = {k + t:.2f}" for k in range(len(paths)) for t in times]
         pictures = draw_pictures(values, labels, grid, style, side, style.label(paths[0]))
     else:
-        pictures = _draw_in_colour(paths, legs, colours, grid, side)
+        frames = _draw_in_colour(paths, legs, colours, grid, side)
+        pictures = [_label_in_colour(*pair) for pair in zip(frames, labels, strict=True)]
     width, height = (length + 4 for length in pictures[0].size)
     sheet = Image.new("RGB", (width * len(times) - 4, height * len(paths) - 4), "white")
     for k, picture in enumerate(pictures):
@@ -173,8 +189,18 @@ def share_frames(frames: int, paths: int) -> list[list[float]]:
     return legs
 
 
-def choose_side(file: Path, frames: int, grid: Grid, size: int | None = None) -> tuple[int, int]:
-    """Return the least and the largest longest side of a frame in pixels."""
+def choose_side(
+    file: Path, frames: int, grid: Grid, size: int | None = None, total: int = LIMITS.total
+) -> tuple[int, int]:
+    """Return the least and the largest longest side of a frame in pixels.
+
+    Args:
+        file: file of the animation.
+        frames: number of times.
+        grid: grid of the densities.
+        size: longest side, if it is given.
+        total: most pixels of all frames of a GIF.
+    """
     if size is not None:
         return size, size
     if file.suffix.lower() != ".gif" or grid.dimension == 1:
@@ -182,7 +208,7 @@ def choose_side(file: Path, frames: int, grid: Grid, size: int | None = None) ->
     planes = [plane_grid(grid, axes) for axes in PROJECTIONS] if grid.dimension == 3 else [grid]
     sizes = [_picture_size(plane, (LIMITS.least, LIMITS.most)) for plane in planes]
     pixels = sum(width * height for width, height in sizes) * max(1, 2 * frames - 2)
-    most = int(max(map(max, sizes)) * min(1.0, sqrt(LIMITS.total / pixels)))
+    most = int(max(map(max, sizes)) * min(1.0, sqrt(total / pixels)))
     return min(LIMITS.least, most), most
 
 
@@ -271,32 +297,52 @@ def _draw_in_colour(
     colours: Sequence[ColourImage],
     grid: Grid,
     side: tuple[int, int],
-) -> list[Image.Image]:
-    """Draw the frames of all paths with the colours of the pictures at their ends."""
+) -> Iterator[Image.Image]:
+    """Draw the frames of all paths with the colours of the pictures at their ends, in RGB."""
     size = _picture_size(grid, side)
     height, width = size[::-1] if grid.orientation == "image" else size
     if height < grid.shape[0]:  # compute no more pixels than are shown
         grid = grid.with_shape([height, width])
-    pictures = []
-    for path, times, ends in zip(paths, legs, pairwise(colours), strict=True):
-        for frame in carry_colours(path, *ends, times, grid):
-            image = Image.fromarray((255 * frame).round().astype(np.uint8))
-            pictures.append(image.resize(size, Image.Resampling.BICUBIC))
-    return pictures
+    ends = [image.resample(grid) for image in colours]
+    moments = [
+        (path, pair, t)
+        for path, times, pair in zip(paths, legs, pairwise(ends), strict=True)
+        for t in times
+    ]
+    for path, pair, t in _count(moments, "drawing"):  # one at a time, to save memory
+        frame = carry_colours(path, *pair, t, grid)
+        image = Image.fromarray((255 * frame).round().astype(np.uint8))
+        yield image.resize(size, Image.Resampling.BICUBIC)
 
 
-def _label_in_colour(pictures: list[Image.Image], labels: Sequence[str]) -> list[Image.Image]:
-    for picture, label in zip(pictures, labels, strict=True):
+def _label_in_colour(picture: Image.Image, label: str) -> Image.Image:
+    """Label a picture in RGB, or one of `_reduce_to_palette`; return it."""
+    if picture.mode == "P":
+        last = len(picture.getpalette() or ()) // 3 - 1
+        _write_label(picture, label, last - 1, last)
+    else:
         _write_label(picture, label, "white", INK)
-    return pictures
+    return picture
 
 
-def _share_palette(pictures: list[Image.Image]) -> list[Image.Image]:
-    """Return pictures with one palette for all, which is chosen from a few of them."""
-    sample = [np.asarray(picture) for picture in pictures[:: max(1, len(pictures) // 8)]]
-    sample.append(np.asarray(pictures[-1]))
-    palette = _reduce_colours(Image.fromarray(np.concatenate(sample)), LIMITS.colours)
-    return [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
+def _reduce_to_palette(picture: Image.Image, count: int = 254) -> Image.Image:
+    """Return a picture in RGB with its own palette, dithered.
+
+    The last two of its colours are white and INK, for the label.
+    """
+    sample = picture.copy()
+    sample.thumbnail((LIMITS.sample, LIMITS.sample), Image.Resampling.NEAREST)
+    chosen = sample.quantize(count, kmeans=1)
+    _whiten_palette(chosen)
+    chosen.putpalette([*(chosen.getpalette() or ()), *(255,) * 3, *ImageColor.getrgb(INK)])
+    return picture.quantize(palette=chosen, dither=Image.Dither.FLOYDSTEINBERG)
+
+
+def _count(items: Sequence[Item], action: str) -> Iterator[Item]:
+    """Yield items, and report "drawing frame 3 of 31" before each of them."""
+    for k, item in enumerate(items):
+        report_progress(f"{action} frame {k + 1} of {len(items)}")
+        yield item
 
 
 def _draw_curves(
@@ -316,7 +362,7 @@ def _draw_curves(
     text = axis.text(0.02, 0.95, "", transform=axis.transAxes, va="top", color=INK)
     despine(axis)
     pictures: list[Image.Image] = []
-    for label, frame in zip(labels, values, strict=True):
+    for label, frame in _count(list(zip(labels, values, strict=True)), "drawing"):
         curve.set_ydata(frame)
         area.set_data(x, frame, 0)
         text.set_text(label)
@@ -327,13 +373,18 @@ def _draw_curves(
     return pictures
 
 
-def _reduce_colours(picture: Image.Image, count: int = LEVELS) -> Image.Image:
-    """Return the picture in the palette of all frames (several would flicker), with pure white."""
-    reduced = picture.quantize(count)
-    colours = np.array(reduced.getpalette(), np.uint8).reshape(-1, 3)
-    colours[colours.min(axis=1) > 245] = 255
-    reduced.putpalette(colours.tobytes())
+def _reduce_colours(picture: Image.Image) -> Image.Image:
+    """Return the picture in the palette of all frames, with pure white."""
+    reduced = picture.quantize(LEVELS)
+    _whiten_palette(reduced)
     return reduced
+
+
+def _whiten_palette(picture: Image.Image) -> None:
+    """Make the nearly white colours of a palette white, as paper is."""
+    colours = np.array(picture.getpalette(), np.uint8).reshape(-1, 3)
+    colours[colours.min(axis=1) > 245] = 255
+    picture.putpalette(colours.tobytes())
 
 
 def _to_levels(
@@ -343,10 +394,11 @@ def _to_levels(
     size = _picture_size(grid, side)
     fractions = np.ma.getdata(style.scale(values).norm(values.ravel())).clip(0, 1)
     levels = (LEVELS - 1) * to_image_rows(fractions.reshape(values.shape), grid).astype(np.float32)
-    frames = [Image.fromarray(frame).resize(size, Image.Resampling.BICUBIC) for frame in levels]
-    return np.stack([np.asarray(frame).round().clip(0, LEVELS - 1) for frame in frames]).astype(
-        np.uint8
-    )
+    frames = np.empty((len(levels), *size[::-1]), np.uint8)  # large ones need little more than this
+    for k, level in enumerate(_count(list(levels), "drawing")):
+        frame = Image.fromarray(level).resize(size, Image.Resampling.BICUBIC)
+        frames[k] = np.asarray(frame).round().clip(0, LEVELS - 1)
+    return frames
 
 
 def _scale_side(side: tuple[int, int], factor: float) -> tuple[int, int]:
@@ -395,6 +447,7 @@ def _write_label(picture: Image.Image, label: str, fill: int | str, edge: int | 
 
 def _write_gif(pictures: list[Image.Image], durations: list[int], file: Path) -> None:
     first, *rest = pictures
+    report_progress(f"compressing {len(pictures)} frames")
     first.save(file, save_all=True, append_images=rest, duration=durations, loop=0, optimize=False)
 
 
@@ -406,7 +459,7 @@ def _write_mp4(pictures: list[Image.Image], file: Path, temporary: Path) -> None
         with Popen(command, stdin=PIPE, stdout=DEVNULL, stderr=log) as ffmpeg:
             assert ffmpeg.stdin is not None
             with suppress(BrokenPipeError):  # ffmpeg has stopped; its message is raised below
-                for picture in pictures:
+                for picture in _count(pictures, "writing"):
                     ffmpeg.stdin.write(_to_even_rgb(picture).tobytes())
                 ffmpeg.stdin.close()
         log.seek(0)

@@ -25,7 +25,14 @@ from geonet.density import Density
 from geonet.errors import FileError, UnavailableError
 from geonet.grid import Grid
 from geonet.paths import Geodesic
-from geonet.plotting.panels import project, to_image_rows, unroll_tracks
+from geonet.plotting.panels import (
+    PROJECTIONS,
+    axis_names,
+    picture_sides,
+    project,
+    to_image_rows,
+    unroll_tracks,
+)
 from geonet.plotting.style import DEFAULT_STYLE, Style, check_drawable, format_title, to_numpy
 
 Floats = NDArray[np.float32]
@@ -120,9 +127,12 @@ def _read_viewer_file(name: str) -> str:
 
 
 def limit_cells(grid: Grid, max_cells: int = 2**14) -> Grid:
-    """Coarsen a grid until a frame has at most `max_cells` cells, to keep files small."""
+    """Coarsen a grid until a frame has at most `max_cells` cells, to keep files small.
+
+    In 3D the frame is the largest projection.
+    """
     shape = grid.shape
-    while np.prod(shape[:2]) > max_cells and max(shape) > 2:
+    while np.prod(sorted(shape)[-2:]) > max_cells and max(shape) > 2:
         shape = tuple(max(2, (n + 1) // 2) for n in shape)
     return grid if shape == grid.shape else grid.with_shape(shape)
 
@@ -135,17 +145,43 @@ def _page_data(
     Returns:
         The frames as bytes, then particles and potential as float32; and all other data.
     """
-    values = style.evaluate(path, times, grid)
-    if grid.dimension == 3:
-        values, grid = project(values, grid, (0, 1))
-    if grid.dimension == 2:
-        values = to_image_rows(values, grid)
-    levels, data = encode_levels(values, style)
+    levels, data = encode_densities(style.evaluate(path, times, grid), grid, style)
     overlays, missing = _image_overlays(path)
     shapes = {name: overlays[name].shape if name in overlays else None for name in OVERLAYS}
     report = {**asdict(path.report.summary()), "rows": path.report.rows()}
     numbers = [levels, *(layer.tobytes() for layer in overlays.values())]
     return numbers, {**data, **shapes, "missing": missing, **report}
+
+
+def encode_densities(values: Floats, grid: Grid, style: Style) -> tuple[bytes, dict[str, Any]]:
+    """Return densities (T, *grid.shape) for the viewer, those in 3D as three projections.
+
+    Returns:
+        The levels of `encode_levels`, one projection after the other; and data on the first one, in
+        3D with those on the others as "projections".
+    """
+    if grid.dimension == 1:
+        return encode_levels(values, style)
+    if grid.dimension == 2:
+        levels, data = encode_levels(to_image_rows(values, grid), style)
+        return levels, data | {"sides": picture_sides(grid)}
+    # Arrays such as stacks have the order z, y, x: the projection along z comes first.
+    order = PROJECTIONS[::-1] if grid.orientation == "image" else PROJECTIONS
+    numbers, parts = [], []
+    for axes in order:
+        levels, data = encode_densities(*project(values, grid, axes), style)
+        numbers.append(levels)
+        parts.append(data | {"label": _describe_projection(grid, axes)})
+    return b"".join(numbers), parts[0] | {"projections": parts[1:]}
+
+
+def _describe_projection(grid: Grid, axes: tuple[int, int]) -> str:
+    """Return the label of a projection: "Projection along z: x →, y ↑"."""
+    names = axis_names(grid)
+    first, second, hidden = (names[i] for i in (*axes, 3 - sum(axes)))
+    if grid.orientation == "image":
+        return f"Projection along {hidden}: {first} ↓, {second} →"
+    return f"Projection along {hidden}: {first} →, {second} ↑"
 
 
 def encode_levels(values: Floats, style: Style) -> tuple[bytes, dict[str, Any]]:

@@ -17,12 +17,12 @@ from geonet.barycenters import Barycenter, Barycenters, solve_silently
 from geonet.grid import Grid
 from geonet.plotting.explore import (
     check_page,
-    encode_levels,
+    encode_densities,
     limit_cells,
     render_page,
     write_page,
 )
-from geonet.plotting.panels import project, to_image_rows
+from geonet.plotting.panels import to_image_rows
 from geonet.plotting.style import DEFAULT_STYLE, Style, check_style, to_numpy
 from geonet.weights import (
     Lattice,
@@ -96,17 +96,10 @@ def _render(
     """Return the page with its script and data."""
     first = solved[0]
     values = np.stack([one.density.numpy(style.mass) for one in solved])
-    grid, fields = first.grid, None
-    if grid.dimension == 3:
-        values, grid = project(values, grid, (0, 1))
-    else:
-        fields = sample_displacements(solved, grid)
-    if grid.dimension == 2:
-        values = to_image_rows(values, grid)
-    levels, data = encode_levels(values, style)
+    levels, data = encode_densities(values, first.grid, style)
     numbers, count = [levels], len(first.densities)
-    if fields is not None:
-        encoded, data["fields"] = encode_fields(fields)
+    if first.grid.dimension < 3:
+        encoded, data["fields"] = encode_fields(sample_displacements(solved, first.grid))
         numbers.append(encoded)
     measured = _choose_measured(lattice) if first.options.reach is None else []
     gaps = [float(solved[k].gap) for k in _count(measured, "bounds")]

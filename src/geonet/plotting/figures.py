@@ -250,8 +250,8 @@ def plot_slices(
     times: Times = QUARTERS,
     grid: Grid | None = None,
     style: Style = DEFAULT_STYLE,
-    axis: int = 2,
-    at: float = 0.5,
+    axis: int | None = None,
+    at: float | None = None,
 ) -> Figure:
     """Draw one layer of cells of a 3D path at `times`.
 
@@ -260,16 +260,23 @@ def plot_slices(
         times: times of the frames.
         grid: grid of the layer, the path's own by default.
         style: colours and units.
-        axis: axis normal to the layer, 0, 1 or 2.
-        at: position along that axis, from 0 (lower face) to 1 (upper face).
+        axis: axis normal to the layer, 0, 1 or 2. By default it is 0 for arrays, which shows x and
+            y of a stack in the order z, y, x, and 2 for coordinates x, y, z.
+        at: position along that axis, from 0 (lower face) to 1 (upper face); by default the layer in
+            the middle of the mass of source and target.
     """
     moments, grid = check_drawable(path, times, grid, style)
     check_dimension(grid, 3, "slices")
+    if axis is None:
+        axis = 0 if grid.orientation == "image" else 2
     if not is_integer(axis) or axis not in (0, 1, 2):
         raise InputError(f"axis is {short_repr(axis)}; give 0, 1 or 2.")
-    if not is_number(at) or not 0 <= at <= 1:
+    if at is None:
+        layer = _find_middle_layer(path, grid, axis)
+    elif is_number(at) and 0 <= at <= 1:
+        layer = min(int(at * grid.shape[axis]), grid.shape[axis] - 1)
+    else:
         raise InputError(f"at is {short_repr(at)}; give a number from 0 to 1.")
-    layer = min(int(at * grid.shape[axis]), grid.shape[axis] - 1)
     first, second = (i for i in range(3) if i != axis)
     frames = np.moveaxis(style.evaluate(path, moments, grid), 1 + axis, 0)[layer]
     names = axis_names(grid)
@@ -284,6 +291,13 @@ def plot_slices(
     centre = float(grid.axes()[axis][layer])
     set_title(figure, f"{format_title(path)}   at {names[axis]} = {centre:.4g}")
     return figure
+
+
+def _find_middle_layer(path: Geodesic, grid: Grid, axis: int) -> int:
+    """Return the layer of cells with half of the mass of source and target on each side."""
+    others = tuple(1 + i for i in range(3) if i != axis)
+    shares = path.density([0.0, 1.0], grid).numpy().clip(min=0).sum(others).sum(0)
+    return int(np.searchsorted(shares.cumsum(), shares.sum() / 2))
 
 
 def plot_velocity(

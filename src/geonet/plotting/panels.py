@@ -255,6 +255,14 @@ def aspect_ratio(grid: Grid) -> float:
     return ratio if 1 / 6 <= ratio <= 6 else 1.0
 
 
+def picture_sides(grid: Grid) -> tuple[float, float]:
+    """Return height and width of the picture of a 2D box in units of the box."""
+    if unit_aspect(grid) != 1:
+        return grid.max_side, grid.max_side
+    width, height = to_width_height(grid.lengths, grid)
+    return height, width
+
+
 def unit_aspect(grid: Grid) -> float:
     """Return the height of a unit over its width on the picture."""
     return aspect_ratio(grid) / _box_ratio(grid)

@@ -244,8 +244,12 @@ def _stack(densities: Any) -> Density:
     first = each[0].grid
     for k, one in enumerate(each):
         if one.grid != first and (one.grid.shape != first.shape or not one.grid.same_box(first)):
-            remedy = "all need the same lower and upper corners and the same periodic axes"
-            if one.grid.same_box(first):
+            remedy = "all need the same lower and upper corners"
+            if one.grid.dimension != first.dimension:
+                remedy = "give densities of one dimension"
+            elif one.grid.periodic != first.periodic:
+                remedy = "all need the same periodic axes"
+            elif one.grid.same_box(first):
                 remedy = "use density.resample(grid) for one of them"
             raise GridError(
                 f"Densities 0 and {k} lie on different grids: {first} and {one.grid}; {remedy}."

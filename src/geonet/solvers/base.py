@@ -117,10 +117,12 @@ class Solver(ABC):
         check_pair(source, target)
         d = source.grid.dimension
         if not self.info.takes(d):
-            dimensions = " and ".join(f"{k}D" for k in self.info.dimensions or ())
+            *first, last = (f"{k}D" for k in self.info.dimensions or ())
+            dimensions = f"{', '.join(first)} and {last}" if first else last
+            other = import_object("geonet.solvers.registry:recommend_solver")(d, general=True)
             raise SolverError(
                 f"The solver {self.name!r} takes {dimensions} densities, these are {d}D; choose "
-                "solver='auto' or another one (geonet.list_solvers() or `geonet solvers`)."
+                f"solver={other!r} or another one (geonet.list_solvers() or `geonet solvers`)."
             )
         if source.grid.is_periodic and not self.info.periodic:
             names = import_object("geonet.solvers.registry:list_periodic_solvers")(d)
@@ -161,7 +163,12 @@ def check_pair(source: Density, target: Density) -> None:
     first, second = source.grid, target.grid
     if first != second and (first.shape != second.shape or not first.same_box(second)):
         remedy = "both need the same lower and upper corners."
-        if first.periodic != second.periodic:
+        if first.dimension != second.dimension:
+            remedy = (
+                f"one is {first.dimension}D and the other {second.dimension}D; give two densities "
+                "of one dimension."
+            )
+        elif first.periodic != second.periodic:
             remedy = "both need the same periodic axes."
         elif first.same_box(second):
             remedy = "use density.resample(grid) for one of them."

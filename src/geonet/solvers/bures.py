@@ -196,19 +196,27 @@ class GridlessBuresGeodesic(BuresGeodesic):
         return grid
 
 
-def moment_bounds(source: Density, target: Density) -> tuple[Tensor, Tensor]:
+def moment_bounds(
+    source: Density, target: Density, rounding: float = 1e-13
+) -> tuple[Tensor, Tensor]:
     """Return a lower and an upper bound of W2 from means and covariances, (batch?) each.
 
     The lower bound is the distance of the Gaussians with the same moments (Gelbrich), the upper one
     the cost of the product plan: W2² ≤ |m_1 − m_0|² + tr S_0 + tr S_1. Both hold for atoms at the
     cell centres and for constant cells: spreading atoms over their cells does not increase W2, so
     the lower bound uses the moments of constant cells.
+
+    Args:
+        source: one density or a batch.
+        target: likewise.
+        rounding: rounding error of W2², relative to the squared diagonal of the box.
     """
     shift = target._mean() - source._mean()
     first, second = source._covariance(), target._covariance()
     traces = (first + second).diagonal(dim1=-2, dim2=-1).sum(-1)
     within = torch.diag(torch.tensor(source.grid.spacing, dtype=torch.float64) ** 2 / 12)
     lower = gaussian_distance(shift, first + within, second + within)
+    lower = safe_sqrt(lower**2 - rounding * sum(side**2 for side in source.grid.lengths))
     return lower, ((shift**2).sum(-1) + traces).sqrt()
 
 

@@ -290,7 +290,7 @@ class LinearProgram(Solver):
         from scipy.sparse import coo_matrix
 
         count = f"{len(source.mass):,} to {len(target.mass):,}"
-        report_progress(f"linear-program: {count} cells, without progress lines")
+        report_progress(f"linear-program: {count} cells")
         options = {"numItermax": self.max_iterations, "log": True, "potentials_init": duals}
         with suppress_warnings():  # POT warns if it stops early; this is an error below
             matrix, log = _import_pot().emd(source.mass, target.mass, cost, **options)

@@ -128,8 +128,8 @@ def _load_model_class(file: Path) -> type[Solver]:
     from geonet.solvers.neural.model import FORMS, read_kind
     from geonet.solvers.neural.solver import NetworkSolver
 
-    form = read_kind(file)
-    return solver_for_form(form) if form in FORMS else NetworkSolver
+    form, dimension = read_kind(file)
+    return solver_for_form(form, dimension) if form in FORMS else NetworkSolver
 
 
 def import_all_solvers() -> None:

@@ -136,6 +136,11 @@ class Display:
         if self._prints_lines:
             print(text, file=sys.stderr, flush=True)
 
+    def format_line(self, state: str, text: str) -> str:
+        """Return a line with a state, the time since this display began, and a text."""
+        elapsed = format_seconds(monotonic() - self._start)
+        return f"{state}, {elapsed}  {text}".rstrip()
+
     def status(self, activity: str, detail: str = "") -> None:
         """Show an activity between steps: one line when it begins, more if it takes long."""
         text = f"{activity}: {detail}" if detail else activity
@@ -149,8 +154,7 @@ class Display:
         """Print the state if there was no line for a while, also during long computations."""
         while not self._is_done.wait(self._last_line + self.line_every - monotonic()):
             if monotonic() - self._last_line >= self.line_every:
-                elapsed = format_seconds(monotonic() - self._start)
-                self.log(f"{self._line}, {elapsed}  {self._description}".rstrip())
+                self.log(self.format_line(self._line, self._description))
 
 
 class RunLog:
@@ -202,7 +206,7 @@ class RunLog:
         entry = {"step": step, "validation": errors, "linear_halfway": linear, "seconds": seconds}
         self._write(entry)
         self.errors = format_halfway_error(errors[HALFWAY], linear)
-        self.display.log(f"step {step}  {seconds:.0f} s  {self.errors}")
+        self.display.log(self.display.format_line(f"step {step}/{self.display.steps}", self.errors))
 
     def _write(self, entry: dict[str, Any]) -> None:
         print(json.dumps(entry), file=self.stream, flush=True)

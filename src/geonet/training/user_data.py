@@ -67,7 +67,7 @@ class UserDataset(Problem):
         lines = [
             f"read {self._count:,} {self.noun} of {cells} cells, {format_percent(empty)} of them "
             f"empty, on the box {sides}{power}; {self.n_training:,} are for training, "
-            f"{self._count - self.n_training:,} are held out"
+            f"{self._describe_holdout()}"
         ]
         if self.unpadded:
             square = "×".join(map(str, self.box.shape))
@@ -76,6 +76,10 @@ class UserDataset(Problem):
                 "lower and upper in the file for another box"
             )
         return lines
+
+    @abstractmethod
+    def _describe_holdout(self) -> str:
+        """Return the use of the densities that are held out."""
 
     @abstractmethod
     def test_pairs(self, count: int) -> tuple[Density, Density]:
@@ -121,6 +125,13 @@ class PairDataset(UserDataset):
         first, last = self.n_training, self.test_start
         return self._take(torch.randint(first, last, (count,), generator=generator))
 
+    def _describe_holdout(self) -> str:
+        count = len(self.source)
+        return (
+            f"{count - self.n_training:,} are held out: {self.test_start - self.n_training:,} for "
+            f"validation, {count - self.test_start:,} for the final report"
+        )
+
     def test_pairs(self, count: int) -> tuple[Density, Density]:
         """Return the last pairs."""
         return self._take(torch.arange(self.test_start, len(self.source))[:count])
@@ -164,6 +175,12 @@ class DensityDataset(UserDataset):
         )
         second = torch.where(first == second, (second + 1) % len(holdout), second)
         return self._pair(holdout, first, second)
+
+    def _describe_holdout(self) -> str:
+        return (
+            f"{len(self.values) - self.n_training:,} are held out: any two of them are a pair for "
+            "validation and for the final report"
+        )
 
     def test_pairs(self, count: int) -> tuple[Density, Density]:
         """Return pairs of densities of the holdout, the same at every call."""

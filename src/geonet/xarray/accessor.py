@@ -48,6 +48,7 @@ from geonet.xarray.pairs import (
     FrameQuery,
     Pair,
     PairConfig,
+    check_length,
     flagged_values,
 )
 from geonet.xarray.series import FrameSeries, configure_pairs, evaluate_groups
@@ -371,17 +372,20 @@ class FieldAccessor:
         field = self._field
         check_field(field)
         check_dims(field, [dim])
+        grid = self._space(dim, space, geographic, periodic)
+        if reach is not None:
+            check_length(reach, grid, PairConfig.without_reach)
         config = EnsembleConfig(
-            self._space(dim, space, geographic, periodic),
+            grid,
             missing,
             mass,
             member_weights(field, dim, weights),
             BarycenterOptions(reach, tolerance, max_iterations, time_limit),
         )
-        grid, dims = config.space.grid, config.space.dims
+        shape, dims = grid.grid.shape, grid.dims
         dtype = field.dtype if field.dtype.kind == "f" else np.dtype(float)
         size = field.sizes[dim]
-        query = FrameQuery(Ensemble.mean, config, grid.shape, dtype, Ensemble, size)
+        query = FrameQuery(Ensemble.mean, config, shape, dtype, Ensemble, size)
         values = evaluate_groups(field, dim, TimeIndex.first(), query)
         others = [d for d in field.dims if d not in (dim, *dims)]
         variable = xr.Variable((*others, dim, *dims), values).isel({dim: 0})

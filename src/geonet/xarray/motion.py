@@ -252,6 +252,8 @@ class BlendConfig:
         margin: cells that are added to the edges of a frame for the splines.
         iterations: fixed-point steps for the middle of the way through a cell.
         min_known: a place is known if cells with a value have this share of its linear weights.
+        max_lost: given motions raise an error if they take more than this share of the cells out of
+            the map on both sides.
     """
 
     power: float = 0.4
@@ -259,6 +261,7 @@ class BlendConfig:
     margin: int = 12
     iterations: int = 3
     min_known: float = 0.999
+    max_lost: float = 0.25
 
 
 BLEND = BlendConfig()
@@ -323,11 +326,7 @@ class CarriedFrame:
 
     def lies_inside(self, places: np.ndarray) -> np.ndarray:
         """Return where places lie inside the box."""
-        inside = np.ones(places.shape[1:], bool)
-        for place, n, mode in zip(places, self.values.shape, self.modes, strict=True):
-            if mode != "wrap":
-                inside &= (place >= -0.5) & (place <= n - 0.5)
-        return inside
+        return lies_inside(places, self.values.shape, [mode == "wrap" for mode in self.modes])
 
 
 def blend_carried(
@@ -335,9 +334,10 @@ def blend_carried(
 ) -> np.ndarray:
     """Return the frame at time t in (0, 1), (*cells).
 
-    Values whose way begins or ends outside of the box or in a gap are taken from the other end.
-    Cells are NaN if neither end has a value, or if they have none in one of the frames. The mean
-    over the cells with a value in both frames is linear in time.
+    Values whose way begins or ends outside of the box or in a gap are taken from the other end. If
+    both ends are outside of the box, both frames are blended linearly in this cell. Cells are NaN
+    if neither end has a value, or if they have none in one of the frames. The mean over the cells
+    with a value in both frames is linear in time.
 
     Args:
         first: the frame at 0.
@@ -351,23 +351,46 @@ def blend_carried(
     places = cells - t * moved, cells + (1 - t) * moved
     frames = first, second
     gaps = [f.lies_in_gap(place) for f, place in zip(frames, places, strict=True)]
-    usable = [
-        f.lies_inside(place) & ~gap for f, place, gap in zip(frames, places, gaps, strict=True)
-    ]
+    inside = [f.lies_inside(place) for f, place in zip(frames, places, strict=True)]
+    usable = [is_inside & ~gap for is_inside, gap in zip(inside, gaps, strict=True)]
     weight = np.where(usable[0] == usable[1], t, np.where(usable[0], 0.0, 1.0))
     ends = [f.evaluate(place) ** BLEND.power for f, place in zip(frames, places, strict=True)]
     mean = (1 - weight) * ends[0] + weight * ends[1]
     is_known = usable[0] | usable[1] | ~(gaps[0] | gaps[1])
     common = first.known & second.known
-    is_known &= common
-    if not is_known.any():
-        return np.full(mean.shape, np.nan)
-    area = np.broadcast_to(areas, mean.shape)
-    shares = [(f.values[common], area[common]) for f in frames]
-    values = match_values(mean[is_known], area[is_known], shares, (1 - t, t))
+    lost = common & ~(inside[0] | inside[1])
     result = np.full(mean.shape, np.nan)
-    result[is_known] = values
+    result[lost] = (1 - t) * first.values[lost] + t * second.values[lost]
+    is_known &= common & ~lost
+    if not is_known.any():
+        return result
+    area = np.broadcast_to(areas, mean.shape)
+    carried = common & ~lost
+    shares = [(f.values[carried], area[carried]) for f in frames]
+    result[is_known] = match_values(mean[is_known], area[is_known], shares, (1 - t, t))
     return result
+
+
+def share_lost(motion: np.ndarray, periodic: Sequence[bool]) -> float:
+    """Return the share of cells with both ends outside of the box in the middle of the interval.
+
+    Args:
+        motion: displacements, (d, *cells), in cells.
+        periodic: whether the ends of each axis meet.
+    """
+    shape = motion.shape[1:]
+    cells = np.indices(shape, dtype=np.float64)
+    first, second = (lies_inside(cells + s * motion, shape, periodic) for s in (-0.5, 0.5))
+    return float(np.mean(~(first | second)))
+
+
+def lies_inside(places: np.ndarray, shape: Sequence[int], periodic: Sequence[bool]) -> np.ndarray:
+    """Return whether places (d, *any) in cells lie inside the box, (*any)."""
+    inside = np.ones(places.shape[1:], bool)
+    for place, n, wraps in zip(places, shape, periodic, strict=True):
+        if not wraps:
+            inside &= (place >= -0.5) & (place <= n - 0.5)
+    return inside
 
 
 def extrapolate(

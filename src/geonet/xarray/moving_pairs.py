@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import xarray as xr
@@ -25,12 +25,14 @@ from geonet.xarray.coordinates import (
     to_numbers,
 )
 from geonet.xarray.motion import (
+    BLEND,
     FLOW,
     CarriedFrame,
     Images,
     blend_carried,
     estimate_motion,
     extrapolate,
+    share_lost,
 )
 from geonet.xarray.pairs import Pair, PairConfig
 
@@ -46,10 +48,15 @@ class MotionConfig(PairConfig):
     """Settings for pairs that follow a motion.
 
     Attributes:
+        without_reach: see `PairConfig`.
         is_given: true if displacements accompany the frames; false if they are estimated.
+        speed_units: units of velocities, or "" if they have none.
     """
 
+    without_reach: ClassVar[str] = "leave it out for the motion alone"
+
     is_given: bool = False
+    speed_units: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -213,7 +220,26 @@ class MovingPair(Pair):
                 f"value between {self._describe(0)} and {self._describe(1)}; fill them first, such "
                 "as by motion.fillna(0)."
             )
+        lost = share_lost(motion, self._space.grid.periodic)
+        if lost > BLEND.max_lost:
+            raise InputError(self._describe_excess(motion, lost))
         return motion
+
+    def _describe_excess(self, motion: np.ndarray, lost: float) -> str:
+        """Return the message on a given motion that takes too many cells out of the map."""
+        space = self._space
+        longest = np.abs(motion).reshape(len(motion), -1).max(axis=1)
+        is_open = ~np.array(space.grid.periodic)
+        k = int(np.argmax(is_open * longest / motion.shape[1:]))
+        speed = np.abs(motion[k] * space.grid.spacing[k] * space.speeds[k] / self.duration).max()
+        units = f" {self._config.speed_units}" if self._config.speed_units else ""
+        name = f"velocity_{space.dims[k]}"
+        return (
+            f"{name} of up to {speed:.3g}{units} moves {longest[k]:.3g} cells from "
+            f"{self._describe(0)} to {self._describe(1)}, and the map has {motion.shape[k + 1]}: "
+            f"{100 * lost:.0f} % of the cells come from outside of the map and leave it; check the "
+            f"units of {name}, or give frames at shorter intervals."
+        )
 
     @cached_property
     def _remainder(self) -> Geodesic | None:

@@ -23,14 +23,15 @@ from geonet._format import choose_verb
 from geonet._progress import report_progress
 from geonet._threads import map_in_threads, one_thread
 from geonet._utils import label_pair
-from geonet._validation import as_number, check_choice, is_number
+from geonet._validation import as_number, check_choice, is_number, short_repr
 from geonet.api import geodesic
 from geonet.api import solver as build_solver
 from geonet.density import MASSES, Density, Mass, Missing
-from geonet.errors import DensityError, InputError
+from geonet.errors import DensityError, InputError, SolverError
+from geonet.grid import unit_box
 from geonet.paths import Geodesic
 from geonet.solvers.base import Solver
-from geonet.solvers.newton.solver import check_reach
+from geonet.solvers.newton.solver import MAX_REACH, check_reach
 from geonet.solvers.newton.unbalanced import UnbalancedGeodesic
 from geonet.xarray.coordinates import Space, TimeIndex, format_time
 
@@ -199,11 +200,14 @@ class PairConfig(FrameConfig):
     """Settings for all pairs of frames.
 
     Attributes:
+        without_reach: the meaning of no reach, for error messages; "" if a reach is required.
         solver: a name, a model file or a solver.
         options: options of the named solver.
         reach: length over which mass moves, in the units of the space; None for balanced transport.
         growth: with a reach, "hellinger" or "wfr".
     """
+
+    without_reach: ClassVar[str] = "leave it out for balanced transport"
 
     solver: str | Path | Solver = "auto"
     options: dict[str, Any] = field(default_factory=dict)
@@ -212,6 +216,8 @@ class PairConfig(FrameConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.reach is not None:
+            check_length(self.reach, self.space, self.without_reach)
         check_reach(self.reach, self.growth)
         if isinstance(self.solver, Solver):
             if self.reach is not None:
@@ -227,6 +233,57 @@ class PairConfig(FrameConfig):
                 own = {"reach": self.reach, "growth": self.growth}
                 object.__setattr__(self, "options", {**self.options, **own})
             build_solver(self.solver, **self.options)  # raises for unknown names and options
+
+
+@dataclass(frozen=True)
+class ScoreConfig(PairConfig):
+    """Settings for pairs of a forecast and an observation."""
+
+    without_reach: ClassVar[str] = ""
+
+
+@dataclass(frozen=True)
+class ReachLimits:
+    """Limits of a reach.
+
+    Attributes:
+        min_cells: shortest one in cells; mass can hardly move with a shorter one, which usually
+            has other units than the coordinates.
+        max_sides: longest one in longest sides of the map, the limit of the solver.
+    """
+
+    min_cells: float = 0.1
+    max_sides: float = MAX_REACH
+
+
+REACH = ReachLimits()
+
+
+def check_length(reach: Any, space: Space, without: str) -> None:
+    """Raise InputError unless a reach is a length that fits the cells.
+
+    Args:
+        reach: length in the units of the space.
+        space: the spatial grid.
+        without: what leaving it out means, such as "leave it out for balanced transport"; "" if a
+            reach is required.
+    """
+    other = f", or {without}" if without else ""
+    if not (is_number(reach) and 0 < reach < np.inf):
+        raise SolverError(f"reach is {short_repr(reach)}; give a finite length above 0{other}.")
+    units = f" {space.units}" if space.units else ""
+    cells = reach / min(space.grid.spacing)
+    if cells < REACH.min_cells:
+        raise InputError(
+            f"reach is {reach:g}{units}, {cells:.2g} of a cell, so that mass can hardly move; give "
+            f"a length of about a cell or more in the units of the coordinates{other}."
+        )
+    length = unit_box(space.grid).length
+    if reach > REACH.max_sides * length:
+        raise SolverError(
+            f"reach is {reach:g}{units}, more than {REACH.max_sides:g} times the longest side of "
+            f"the map, {length:g}; give a shorter one in the units of the coordinates{other}."
+        )
 
 
 class Pair(FrameGroup):

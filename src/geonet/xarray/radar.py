@@ -30,6 +30,8 @@ from geonet.xarray.files import HDF5_SUFFIXES, PGM_SUFFIXES, Files, find_files, 
 
 Quantity = Literal["rate", "reflectivity", "accumulation"]
 
+FIELD = "rain_rate"  # name of the result
+
 FINNISH_ZR = (223.0, 1.53)
 MARSHALL_PALMER_ZR = (200.0, 1.6)
 ODIM_QUANTITIES: dict[str, Quantity] = {
@@ -67,7 +69,8 @@ def open_radar(
         files: a file, a folder, a pattern such as "radar/*.h5", or a list of these. PGM files may
             be compressed (.pgm.gz).
         variable: the quantity in an ODIM file, such as "DBZH", or the variable in a NetCDF file;
-            by default the first of RATE, ACRR, DBZH and TH, or the only variable.
+            by default the first of RATE, ACRR, DBZH and TH, or the only variable. Other files hold
+            one field, whose name is rain_rate.
         zr: a and b of Z = a·R^b; by default those of the file, 223 and 1.53 for the Finnish
             Meteorological Institute, else 200 and 1.6 (Marshall and Palmer).
         threshold: rates below are zero.
@@ -232,23 +235,34 @@ def _stack_images(images: Sequence[RadarImage], threshold: float) -> xr.DataArra
 
 def _describe_rates(rates: xr.DataArray) -> xr.DataArray:
     labels = {"units": "mm h-1", "long_name": "rain rate"}
-    return rates.rename("rain_rate").assign_attrs(labels)
+    return rates.rename(FIELD).assign_attrs(labels)
 
 
 def _read_header(file: Path, variable: str | None) -> RadarImage:
     if file.name.lower().endswith(PGM_SUFFIXES):
+        _check_name(file, variable)
         return _read_finnish_pgm(file)
     check_installed(f"{file.name}: HDF5", ["h5py"], "xarray")
     import h5py
 
     with wrap_read_errors(file, "HDF5"), h5py.File(file, "r") as data:
         if "image1" in data and "overview" in data:
+            _check_name(file, variable)
             return _read_knmi(file, data)
         if "what" in data and "dataset1" in data:
             return _read_odim(file, data, variable)
     raise FileError(
         f"{file} is HDF5, but follows neither ODIM nor KNMI; convert it to NetCDF with a rain rate."
     )
+
+
+def _check_name(file: Path, variable: str | None) -> None:
+    """Raise FileError for a variable of a format that holds one field only."""
+    if variable not in (None, FIELD):
+        raise FileError(
+            f"{file} holds one field, {FIELD}, and {variable!r} is asked for; leave the variable "
+            "out."
+        )
 
 
 # ---- PGM

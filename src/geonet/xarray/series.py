@@ -20,6 +20,7 @@ from geonet.xarray.coordinates import (
     Space,
     Template,
     TimeIndex,
+    are_dates,
     check_field,
     format_time,
     pair_durations,
@@ -167,7 +168,8 @@ def configure_pairs(
         return series, PairConfig(*shared), {}
     if isinstance(motion, str):
         return series, MotionConfig(*shared), {"group": MovingPair, "size": 3, "before": 1}
-    config = MotionConfig(*shared, is_given=True)
+    has_units = bool(space.units) and are_dates(series.times)
+    config = MotionConfig(*shared, True, f"{space.units} s-1" if has_units else "")
     series = replace(series, motion=displacements(motion, series.field, series.time, space))
     return series, config, {"group": MovingPair, "components": len(space.dims)}
 

@@ -29,6 +29,7 @@ from geonet.xarray.pairs import (
     FrameQuery,
     Pair,
     PairConfig,
+    ScoreConfig,
 )
 from geonet.xarray.series import FrameSeries
 
@@ -120,7 +121,7 @@ def displacement_score(
     series, grid = pair_series(
         forecast, observed, space, geographic, periodic, ("the forecast", "the observation")
     )
-    config = PairConfig(grid, missing, "given", "midpoint", options, reach)
+    config = ScoreConfig(grid, missing, "given", "midpoint", options, reach)
     rows = series.evaluate_pairs(FrameQuery(Pair.score, config, dtype=SCORE_FIELDS))
     rows = rows.isel({series.time: 0}, drop=True).drop_vars("until", errors="ignore")
     names = SCORE_FIELDS.names or ()

@@ -2,6 +2,7 @@
 
 import { drawCurves, readInk } from "./line_plot.js";
 import { drawParticles, drawPotential, drawVelocity } from "./overlays.js";
+import { fitCanvas } from "./frames.js";
 import { drawHeatmap } from "./heatmap.js";
 import { Player } from "./player.js";
 
@@ -15,29 +16,50 @@ export class View {
     this.colours = colours;
     this.requestLayers = requestLayers;
     this.frames = null;
+    this.projections = [];
     this.layers = {};
     this.player = new Player(() => this.draw());
     this.build(root);
   }
 
   // layers: particles and potential, null if unavailable, undefined if not loaded yet;
-  // missing: messages on unavailable layers.
-  show(frames, layers = {}, missing = {}) {
+  // missing: messages on unavailable layers; projections: further frames of a path in 3D.
+  show(frames, layers = {}, missing = {}, projections = []) {
     this.frames = frames;
     this.layers = layers;
+    this.showProjections(projections);
     const isCurve = frames.shape.length === 1;
     this.root.classList.toggle("curve", isCurve);
     for (const name of Object.keys(OVERLAYS)) {
       this.boxes[name].disabled = isCurve || layers[LAYERS[name]] === null;
       this.boxes[name].parentElement.title = missing[LAYERS[name]] ?? "";
     }
-    const [rows, columns] = isCurve ? [10, 16] : frames.shape;
-    const unit = SIDE / Math.max(rows, columns);
     for (const canvas of [this.canvas, this.blendCanvas]) {
-      [canvas.width, canvas.height] = [Math.round(unit * columns), Math.round(unit * rows)];
+      fitCanvas(canvas, frames, SIDE, [frames, ...projections]);
     }
     this.draw();
     this.loadLayers();
+  }
+
+  // Add figures of the projections of a path in 3D, all on the scale of the first one.
+  showProjections(projections) {
+    for (const { figure, blendFigure } of this.projections) {
+      figure.remove();
+      blendFigure.remove();
+    }
+    this.caption.textContent = this.frames.label;
+    this.root.classList.toggle("volume", projections.length > 0);
+    this.projections = projections.map((frames) => {
+      const [canvas, blendCanvas] = [createCanvas(frames.label), createCanvas("Linear blend")];
+      for (const one of [canvas, blendCanvas]) {
+        fitCanvas(one, frames, SIDE, [this.frames, ...projections]);
+      }
+      const figure = createFigure(canvas, frames.label);
+      const blendFigure = createFigure(blendCanvas, "Linear blend");
+      this.blendFigure.before(figure);
+      this.pictures.append(blendFigure);
+      return { frames, canvas, blendCanvas, figure, blendFigure };
+    });
   }
 
   // Remove the path, whose ends have changed.
@@ -71,6 +93,12 @@ export class View {
     const showBlend = this.compare.checked;
     if (this.frames.shape.length === 1) this.drawCurvesAt(t, showBlend);
     else this.drawHeatmapAt(t, showBlend);
+    for (const { frames, canvas, blendCanvas, blendFigure } of this.projections) {
+      drawHeatmap(canvas.getContext("2d"), frames.interpolate(t), frames.shape, this.colours);
+      blendFigure.hidden = !showBlend;
+      if (!showBlend) continue;
+      drawHeatmap(blendCanvas.getContext("2d"), frames.blend(t), frames.shape, this.colours);
+    }
     this.blendFigure.hidden = !showBlend || this.frames.shape.length === 1;
   }
 
@@ -98,9 +126,12 @@ export class View {
     this.blendCanvas = createCanvas("Linear blend of source and target at the same time");
     this.blendFigure = createFigure(this.blendCanvas, "Linear blend");
     this.blendFigure.hidden = true;
-    const pictures = createElement("div", { className: "pictures" });
-    pictures.append(createFigure(this.canvas, ""), this.blendFigure);
-    root.append(pictures, this.buildPlayback(), this.buildOptions());
+    this.pictures = createElement("div", { className: "pictures" });
+    const figure = createFigure(this.canvas, "");
+    this.caption = createElement("figcaption");
+    figure.append(this.caption);
+    this.pictures.append(figure, this.blendFigure);
+    root.append(this.pictures, this.buildPlayback(), this.buildOptions());
     this.draw();
   }
 

@@ -1,6 +1,7 @@
 // The view of barycenters: the density, and a polygon with a point to drag.
 
 import { carryValues } from "./carry.js";
+import { fitCanvas } from "./frames.js";
 import { drawHeatmap } from "./heatmap.js";
 import { drawCurve, readInk } from "./line_plot.js";
 import { locate, weightsAt } from "./polygon.js";
@@ -21,10 +22,10 @@ export class WeightView {
     this.canvas = createElement("canvas");
     this.canvas.setAttribute("role", "img");
     this.canvas.setAttribute("aria-label", "Barycenter at the selected weights");
-    const figure = createElement("figure");
-    figure.append(this.canvas);
+    this.figure = createElement("figure");
     const pictures = createElement("div", { className: "pictures" });
-    pictures.append(figure, this.pad.root);
+    pictures.append(this.figure, this.pad.root);
+    this.showProjections([]);
     this.readout = createElement("div", { className: "readout" });
     this.readout.setAttribute("aria-live", "polite");
     root.classList.add("view", "weights");
@@ -35,12 +36,30 @@ export class WeightView {
   // frames: barycenters and densities on one scale. table: positions of barycenters, the simplices
   // between them, their fields (see carry.js), and the frames of the densities, `ends`; for the
   // text, objectives by barycenter, and gaps of the barycenters with bounds, `measured`.
-  show(frames, table) {
+  // projections: further frames in 3D.
+  show(frames, table, projections = []) {
     Object.assign(this, { frames, table });
     this.root.classList.toggle("curve", frames.shape.length === 1);
-    resize(this.canvas, frames.shape, LONGER_SIDE);
+    fitCanvas(this.canvas, frames, LONGER_SIDE, [frames, ...projections]);
+    this.showProjections(projections);
     this.pad.showThumbnails(table.ends.map((k) => this.drawThumbnail(k)));
     this.draw();
+  }
+
+  // Show the projections in 3D below each other, with their labels.
+  showProjections(projections) {
+    this.projections = projections.map((frames) => {
+      const canvas = createElement("canvas");
+      fitCanvas(canvas, frames, LONGER_SIDE, [this.frames, ...projections]);
+      return { frames, canvas };
+    });
+    const parts = [{ frames: this.frames, canvas: this.canvas }, ...this.projections];
+    this.figure.replaceChildren(
+      ...parts.flatMap(({ frames, canvas }) => {
+        const label = frames?.label ?? "";
+        return label ? [canvas, createElement("figcaption", { textContent: label })] : [canvas];
+      }),
+    );
   }
 
   clear() {
@@ -54,9 +73,12 @@ export class WeightView {
     const context = this.canvas.getContext("2d");
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
     if (!this.frames) return;
-    const levels = this.blend();
+    const levels = this.blend(this.frames);
     if (this.frames.shape.length === 1) this.drawCurves(context, levels);
     else drawHeatmap(context, levels, this.frames.shape, this.colours);
+    for (const { frames, canvas } of this.projections) {
+      drawHeatmap(canvas.getContext("2d"), this.blend(frames), frames.shape, this.colours);
+    }
   }
 
   // Barycenters of the table around the point, with their shares.
@@ -65,19 +87,19 @@ export class WeightView {
   }
 
   // Levels of the barycenter: the neighbours in the table, carried to these weights, and averaged.
-  blend() {
-    const { values, level } = this.frames.scale;
-    const total = new Float64Array(this.frames.size);
+  blend(frames) {
+    const { values, level } = frames.scale;
+    const total = new Float64Array(frames.size);
     const { weights, polygon } = this.pad;
     for (const [k, share] of this.neighbours) {
-      const own = Float64Array.from(this.frames.frame(k), (entry) => values[entry]);
+      const own = Float64Array.from(frames.frame(k), (entry) => values[entry]);
       const fields = this.table.fields?.[k];
       // Weighted by its own weights, the displacements of a barycenter cancel except for rounding.
       const before = weightsAt(this.table.positions[k], polygon.corners, polygon.order);
       const change = weights.map((weight, i) => weight - before[i]);
       const isNear = change.every((part) => Math.abs(part) < 2e-4);
       const carried =
-        fields && !isNear ? carryValues(own, this.frames.shape, fields, change) : own;
+        fields && !isNear ? carryValues(own, frames.shape, fields, change) : own;
       for (let i = 0; i < total.length; i += 1) total[i] += share * carried[i];
     }
     return Float32Array.from(total, level);
@@ -93,7 +115,7 @@ export class WeightView {
 
   drawThumbnail(k) {
     const canvas = createElement("canvas");
-    resize(canvas, this.frames.shape, THUMBNAIL);
+    fitCanvas(canvas, this.frames, THUMBNAIL);
     const context = canvas.getContext("2d");
     if (this.frames.shape.length === 1) {
       const ink = readInk(this.root);
@@ -121,11 +143,4 @@ export class WeightView {
     const far = measured.map((k) => Math.hypot(positions[k][0] - x, positions[k][1] - y));
     return measured.length ? gaps[far.indexOf(Math.min(...far))] : null;
   }
-}
-
-// Set the size of a canvas for densities of a shape, with the longer side in pixels.
-function resize(canvas, shape, side) {
-  const [rows, columns] = shape.length === 1 ? [10, 16] : shape;
-  const unit = side / Math.max(rows, columns);
-  [canvas.width, canvas.height] = [Math.round(unit * columns), Math.round(unit * rows)];
 }

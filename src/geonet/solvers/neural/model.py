@@ -324,11 +324,19 @@ def load_weights(
     return model.eval().requires_grad_(False)
 
 
-def read_kind(file: Path) -> str:
-    """Return the form of the model in a file, from its unchecked header."""
+def read_kind(file: Path) -> tuple[str, int | None]:
+    """Return form and dimension of the model in a file, from its unchecked header.
+
+    The dimension is None if the header has none from 1 to 3.
+    """
     with wrap_read_errors(file, "a geonet model"), safe_open(file, "pt") as archive:
         header = json.loads((archive.metadata() or {}).get("geonet", "{}"))
-    return str(header.get("kind")) if isinstance(header, dict) else "unknown"
+    if not isinstance(header, dict):
+        return "unknown", None
+    table = header.get("architecture")
+    dimension = table.get("dimension") if isinstance(table, dict) else None
+    is_known = isinstance(dimension, int) and dimension in (1, 2, 3)
+    return str(header.get("kind")), dimension if is_known else None
 
 
 def write_tensors(file: Path, tensors: dict[str, Tensor], header: Header) -> Path:

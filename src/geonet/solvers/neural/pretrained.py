@@ -127,8 +127,8 @@ def pretrained_solver(name: str) -> type[Solver]:
 
 
 @cache
-def solver_for_form(form: str) -> type[Solver]:
-    """Return the solver class for files of a model form."""
+def solver_for_form(form: str, dimension: int | None = None) -> type[Solver]:
+    """Return the solver class for files of a model form, and of one dimension if it is given."""
     from geonet.solvers.neural.model import model_class
 
     # Forms whose solver does more than evaluate the network.
@@ -142,6 +142,7 @@ def solver_for_form(form: str) -> type[Solver]:
         base.info,
         name=form,
         summary=f"a model of the form {form} from a file that `geonet train` wrote",
+        dimensions=base.info.dimensions if dimension is None else (dimension,),
         provides=provides,
         differentiable=provides,
     )

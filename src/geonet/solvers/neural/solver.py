@@ -12,7 +12,7 @@ from geonet.density import Density
 from geonet.errors import SolverError
 from geonet.grid import unit_box
 from geonet.paths import Geodesic
-from geonet.solvers.base import ALL_QUANTITIES, Solver, SolverInfo, solve_threaded
+from geonet.solvers.base import ALL_QUANTITIES, Solver, SolverInfo, check_pair, solve_threaded
 from geonet.solvers.neural.cascade import CascadeNet, NetworkGuess, predict
 from geonet.solvers.neural.model import Header, Model, load_cached
 from geonet.solvers.newton.iteration import MultilevelNewton
@@ -37,6 +37,13 @@ class NetworkSolver(Solver):
     form: ClassVar[str | None] = None  # the form that the model must have; None for any
 
     file: str
+
+    def _check(self, source: Density, target: Density) -> None:
+        """Check the pair; errors on a model without a name of its own name its file."""
+        if self.name in ("network", self.form):
+            check_pair(source, target)
+            load_cached(Path(self.file), source.grid.dimension, self.form)
+        super()._check(source, target)
 
     def _solve(self, source: Density, target: Density) -> Geodesic:
         model, header, name = self._load(source.grid.dimension)

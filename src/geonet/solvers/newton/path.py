@@ -157,15 +157,19 @@ class MidpointGeodesic(Geodesic):
         scaled = self.box.from_length(value)
         return with_dual_gradient(scaled, self.source, self.target, self._kantorovich)
 
-    def _certified_distance(self, max_error: float = 5e-3, rounding: float = 5e-6) -> float:
+    def _certified_distance(self) -> float:
         """Return the dual value in the unit cube, moved by as little as its bounds require.
 
         If they are at most twice `max_error` apart, the relative error is at most `max_error`; if
-        they are farther apart, the result is the mean of both.
+        they are farther apart, the result is the mean of both. Between bounds that are more than
+        `max_gap` apart the dual value is more accurate than their mean, and is not moved.
         """
-        lower, upper = self.bounds
-        margin = max(max_error * lower, (upper - lower) / 2, rounding)
-        value = min(max(self.integrals.distance, upper - margin), lower + margin)
+        max_error, max_gap, rounding = 5e-3, 0.1, 5e-6  # relative; the last one of the unit cube
+        (lower, upper), value = self.bounds, self.integrals.distance
+        gap = upper - lower
+        if gap <= max_gap * lower or not lower < value < upper:
+            margin = max(max_error * lower, gap / 2, rounding)
+            value = min(max(value, upper - margin), lower + margin)
         return min(max(value, lower), upper)
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:

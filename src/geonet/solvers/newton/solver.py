@@ -247,10 +247,15 @@ def warn_unless_converged(path: Geodesic, tolerance: float) -> None:
     limit = f"the tolerance of {format_number(100 * tolerance)} %{balance}"
     reason = f"did not reach {limit}"
     if max(shares) <= tolerance:
-        reason = f"reached {limit}, but mass that is not balanced may have to move far"
+        reason = f"is within {limit}, but has not converged: this mass may have to move far"
     remedy = "the report states how accurate the path is, and how to improve it"
     if pair_label() is not None:
-        remedy = "frames between them may be wrong; a larger max_iterations may help"
+        info = pairs[missed[0]].info
+        remedy = "the result may be inaccurate; average the field to coarser cells"
+        if "stopped after" in info:
+            remedy = "the result may be inaccurate; give a longer time_limit"
+        elif "reach" not in info:
+            remedy += ", or give a reach=... of 10 to 25 cells"
     warnings.warn(
         f"{subject} {reason}; {remedy}.",
         ConvergenceWarning,

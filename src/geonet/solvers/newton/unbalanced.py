@@ -220,7 +220,7 @@ class UnbalancedGeodesic(MidpointGeodesic):
         root = (2 * cost).clamp(min=torch.finfo(cost.dtype).tiny).sqrt()
         return torch.where(cost > 0, root, 0.0)  # the root has no derivative at zero
 
-    def _certified_distance(self, max_error: float = 5e-3, rounding: float = 5e-6) -> float:
+    def _certified_distance(self) -> float:
         return float(self._distance().detach()) / self.box.length
 
     @cached_property
@@ -254,25 +254,9 @@ class UnbalancedGeodesic(MidpointGeodesic):
     def _interpolate_mass(self, times: Tensor) -> Tensor:
         if self.growth == "hellinger":  # linear in t
             return super()._interpolate_mass(times)
-        if requires_grad(self.source, self.target):
-            sums = self._sum_on_way(self._differentiable_coefficients())
-        else:
-            sums = self._masses_on_way
-        first, half, second = sums
-        t, matched = times, 4 * half - first - second
-        total = (1 - t) ** 2 * first + t * (1 - t) * matched + t**2 * second
-        # Quadrature changes the masses of both ends by some thousandths.
-        masses = self.source.mass_tensor / first, self.target.mass_tensor / second
-        return total * torch.lerp(*masses, times)
-
-    @cached_property
-    def _masses_on_way(self) -> Tensor:
-        return self._sum_on_way(self.coefficients).detach()
-
-    def _sum_on_way(self, c: Tensor) -> Tensor:
-        """Return the masses of a Wasserstein–Fisher–Rao path at t = 0, ½ and 1, up to a factor."""
-        times = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)
-        return self._carry_inside(c, times, self.grid.with_shape(2)).flatten(1).sum(1)
+        cost = _attach_gradient(torch.tensor(self._dual_value(), dtype=torch.float64), self)
+        masses = torch.lerp(self.source.mass_tensor, self.target.mass_tensor, times)
+        return masses - 2 * times * (1 - times) * cost / self.reach**2
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
         if self.growth == "hellinger":
