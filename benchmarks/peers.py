@@ -23,7 +23,7 @@ from geonet.errors import ConvergenceError
 class BarycenterConfig:
     """Settings of POT; reg is for cell centres of which the outer ones are one apart."""
 
-    regs: tuple[float, ...] = (3e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
+    regs: tuple[float, ...] = (1e-3, 2e-3, 4e-3)
     tolerance: float = 1e-4  # POT's stopThr
     max_iterations: int = 2000  # of Sinkhorn
     max_support_iterations: int = 20  # of the free support, each of N linear programs

@@ -2,7 +2,7 @@
 # # The mean of several densities
 #
 # The mean of pictures, value by value, shows all of them at once. The Wasserstein barycenter
-# averages positions instead: it has the shape that lies between the others.
+# averages positions instead: its shape lies between the others.
 
 # %%
 import numpy as np
@@ -28,7 +28,7 @@ square, cross = draw_shape(far < 0.27), draw_shape((near < 0.08) & (far < 0.36))
 # ## One barycenter
 #
 # Without weights all densities count the same. The weighted sum of squared distances, `objective`,
-# lies between a lower bound, which no density can beat, and the upper bound of this density.
+# lies between a lower bound for all densities and an upper bound for this density.
 
 # %%
 mean = geonet.barycenter([ring, cross])

@@ -34,8 +34,8 @@ print(path.report)
 # %% [markdown]
 # ## A second solver
 #
-# The Schrödinger bridge shares nothing with the default solver. It adds noise to the particles,
-# which blurs the frames by about a hundredth of the picture's side.
+# The Schrödinger bridge is computed by a different method. It adds noise to the particles, which
+# blurs the frames by about a hundredth of the picture's side.
 
 # %%
 noisy = geonet.geodesic(spiral, heart, solver="schrodinger", epsilon=3e-4, tolerance=1e-4)

@@ -1,6 +1,6 @@
-"""W2 and the density at any time without torch, from what `geonet export transport-2d` wrote.
+"""Compute W2 and the density at any time without torch, from an exported model.
 
-Run it in the folder of the two files: python onnx_without_torch.py
+Run it in the folder of the two files of `geonet export transport-2d`: python onnx_without_torch.py
 """
 
 import numpy as np

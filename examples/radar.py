@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Rain between two radar images
 #
-# `rain.interp(time=...)` fades one radar image into the next: in between, every shower is there
+# `rain.interp(time=...)` fades one radar image into the next: in between, every shower appears
 # twice, at half its strength. `rain.geonet.interp(time=...)` carries both along their motion.
 # Here every second image is left out and interpolated. Set `RADAR_FILES` to a folder or pattern of
 # radar files (see `geonet.xarray.open_radar`). Without it the rain is synthetic, which shows how to
-# call the functions, not how accurate they are: real rain has more texture and shorter lives.
+# call the functions, not how accurate they are: real showers have more texture and live shorter.
 
 # %%
 import os

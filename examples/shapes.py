@@ -43,7 +43,7 @@ result.save("distances.csv", names=[f"shape-{k}" for k in range(len(shapes))])
 # ## A map of the shapes
 #
 # Classical multidimensional scaling places the shapes so that their distances in the plane are
-# close to W2. The two largest eigenvalues say how much of the variance a plane can show.
+# close to W2. The two largest eigenvalues give the share of the variance that a plane can show.
 
 # %%
 squares = result.distances**2

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Train a solver on your own densities
 #
-# A network that has seen many densities of one kind solves new pairs of that kind at once. The
+# A network that is trained on many densities of one kind solves new pairs of this kind quickly. The
 # training needs no geodesics, only the densities. Here they are the thousand handwritten digits of
-# MNIST that come with geonet; put yours in their place. The training takes some minutes on two
-# cores. Set `EXAMPLE_STEPS=30` for a rehearsal.
+# MNIST that come with geonet; replace them by your own. The training takes some minutes on two
+# cores. Set `EXAMPLE_STEPS=30` for a short run.
 
 # %%
 import os
@@ -35,7 +35,7 @@ np.savez("digits.npz", values=values)
 # %% [markdown]
 # ## The training
 #
-# `make_config` looks at the file and chooses the settings. In 2D the training starts from the
+# `make_config` chooses the settings for the file. In 2D the training starts from the
 # weights of `universal-2d`. `geonet train --pairs digits.npz` does the same.
 
 # %%
@@ -51,7 +51,7 @@ print(f"L1 at t = ½: {outcome.halfway:.1f} % (linear blend {outcome.linear:.1f}
 # ## Accuracy
 #
 # The model and a classical solver, `midpoint` on finer cells, solve the pairs that were held out. A
-# model that is not better than the linear blend has learnt nothing.
+# model is useful only if its error is smaller than the error of the linear blend.
 
 # %%
 report = evaluate_on_holdout(
@@ -65,7 +65,7 @@ report.save(Path("runs/digits"))
 # %% [markdown]
 # ## Two digits that were held out
 #
-# The file is a solver. A few steps of Newton's method correct the network's answer
+# The file is a solver. A few steps of Newton's method correct the network's result
 # (`max_iterations=0` gives the network alone). `auto` without learned solvers takes `midpoint`.
 
 # %%

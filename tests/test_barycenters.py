@@ -443,7 +443,7 @@ def test_bad_densities_raise(blobs, tmp_path):
     [
         ({"weights": [0.5, 0.6]}, InputError, "sum to 1.1, not to one"),
         ({"weights": [1.5, -0.5]}, InputError, "negative"),
-        ({"reach": 0}, InputError, "reach is 0; give a length above 0, or leave it out"),
+        ({"reach": 0}, InputError, "reach is 0; give a finite length above 0, or leave it out"),
         ({"reach": -1.0}, InputError, "reach is -1"),
         ({"reach": float("nan")}, InputError, "reach is nan"),
         ({"reach": "far"}, InputError, "reach is 'far'"),

@@ -125,7 +125,8 @@ def _check_sides(file: Path, shape: tuple[int, ...]) -> None:
 
 def _check_single_frame(file: Path, image: Image.Image) -> None:
     frames = getattr(image, "n_frames", 1)
-    if frames > 1 and image.format != "TIFF":  # further pages of those are thumbnails
+    # Further pages of a TIFF are thumbnails here, those of an MPO previews of a camera.
+    if frames > 1 and image.format not in ("TIFF", "MPO"):
         raise FileError(
             f"{file} is an animation of {frames} pictures, and a density is one; save the one to "
             "transport as a file of its own."

@@ -20,7 +20,7 @@ class BarycenterReport:
 
     Attributes:
         weights: w_i of the densities.
-        objective: Σ w_i W2²(ρ, μ_i); with a reach, Σ w_i of the costs.
+        objective: Σ w_i W2²(ρ, μ_i); with a reach, twice Σ w_i of the costs.
         lower_bound: lower bound of the objective for any density; None with a reach.
         upper_bound: upper bound of the objective of this density; None with a reach.
         gap: (upper bound − lower bound)/upper bound; None with a reach.
@@ -157,7 +157,7 @@ def _summarise(report: BarycenterReport) -> Summary:
     kept = [k for k, weight in enumerate(report.weights) if weight > 0]
     if len(kept) == 1:
         return Summary("One density has all the weight; it is its own barycenter", ())
-    rms = math.sqrt(max(report.objective, 0.0) / (1.0 if report.reach is None else report.mass))
+    rms = math.sqrt(max(report.objective, 0.0))
     if report.reach is None and report.converged and rms <= THRESHOLDS.motionless * report.cell:
         return Summary("Nothing moves: all densities are equal", ())
     unbalanced = f"{format_percent(report.residual)} of the mass is not balanced"

@@ -76,7 +76,8 @@ def barycenter(
             or fades in place, and masses count as given. None for balanced transport, in which
             every density has mass one.
         tolerance: share of the mass that may remain unbalanced.
-        max_iterations: largest number of Newton steps per level.
+        max_iterations: largest number of Newton steps in one run on a level; the coarsest level has
+            a run for each blur of the densities.
         time_limit: seconds for each barycenter after which the best potentials so far are the
             result, which the report then calls not converged. None for no limit.
 
@@ -97,7 +98,7 @@ def solve_silently(
     densities: Density, weights: Tensor, options: BarycenterOptions
 ) -> list[Barycenter]:
     """Return barycenters of a checked batch for weights (M, N), without a warning."""
-    with limit_threads(densities.tensor.numel()):
+    with limit_threads(densities.grid.size):
         solutions = solve_barycenters(densities, weights, options)
     pairs = zip(weights, solutions, strict=True)
     return [Barycenter(densities, own, solution, options) for own, solution in pairs]
@@ -386,7 +387,7 @@ class Barycenter:
     def _path_to(self, i: int) -> Geodesic:
         """Return the geodesic to a density of weight zero, which no solve has included."""
         if i not in self._paths:
-            options = {} if self.options.reach is None else {"reach": self.options.reach}
+            options = {"reach": self.options.reach, "time_limit": self.options.time_limit}
             solve = import_object("geonet.api:geodesic")
             self._paths[i] = solve(self.density, self.densities[i].detach(), **options)
         return self._paths[i]
@@ -601,7 +602,7 @@ def _save(
         "periodic": np.array(grid.periodic),
         "inputs": inputs.numpy(),
         "inputs/mass": inputs.mass_tensor.detach().numpy(),
-        "geonet": np.array(json.dumps(header)),
+        "geonet": np.array(json.dumps(header, default=np.generic.item)),  # NumPy's numbers
     }
     for k, one in enumerate(solved):
         solution = one.solution

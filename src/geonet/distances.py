@@ -58,8 +58,8 @@ class PairwiseDistances:
         lower_bounds: bounds of W2 from below, (N, M). W2 refers to densities that are constant in
             their cells.
         upper_bounds: bounds of W2 from above, (N, M).
-        converged: whether the solver of each pair reached its tolerance, or the bounds are at most
-            2 % apart, (N, M).
+        converged: whether the solver of each pair reached its tolerance, with bounds that differ by
+            less than a factor of two, or the bounds are at most 2 % apart, (N, M).
     """
 
     distances: Array
@@ -288,7 +288,7 @@ def _measure(path: Geodesic) -> Measured:
 def _list_converged(path: Geodesic, measured: Measured, max_gap: float) -> list[bool]:
     """Return for each pair whether its solver converged or its bounds are close.
 
-    See `ReportThresholds.unknown` for bounds that are too far apart.
+    A pair whose bounds are far apart has not converged, as in reports.
     """
     _, lower, upper = measured
     close = (upper - lower <= max_gap * upper).tolist()

@@ -513,7 +513,7 @@ def save_geodesic(path: Geodesic, file: Path, times: Times, grid: Grid | None, m
         "lower": np.array(frames.grid.lower),
         "upper": np.array(frames.grid.upper),
         "periodic": np.array(frames.grid.periodic),
-        "geonet": np.array(json.dumps(header)),
+        "geonet": np.array(json.dumps(header, default=np.generic.item)),  # NumPy's numbers
         **_serialize_density("source", path.source),
         **_serialize_density("target", path.target),
         **{f"state/{key}": value for key, value in path._state().items()},

@@ -59,6 +59,7 @@ class Geodesic(ABC):
         solver: name of the solver.
         info: values that the solver reports, such as the number of iterations; part of `report`.
         is_balanced: whether all mass is transported; with a reach it grows and fades as well.
+        has_bounds: whether the path bounds W2 more closely than moments do.
         distance_is_lower_bound: whether `distance` is a lower bound of W2, perhaps a loose one.
         frames_are_slow: whether every frame is a computation of its own.
     """
@@ -66,6 +67,7 @@ class Geodesic(ABC):
     kind: ClassVar[str]
     kinds: ClassVar[dict[str, type[Geodesic]]] = {}
     is_balanced: bool = True
+    has_bounds: bool = False
     distance_is_lower_bound: ClassVar[bool] = False
     frames_are_slow: ClassVar[bool] = False
 
@@ -188,8 +190,9 @@ class Geodesic(ABC):
             frames: number of times.
             grid: grid of the frames, the path's own by default.
             stamp: whether every frame shows its time.
-            size: longest side of the frames in pixels. By default it is at least 256; in a .gif it
-                is at most 512, or less for many frames, so that the file remains small.
+            size: longest side of the frames in pixels, at most 4096. By default it is at least 256;
+                in a .gif it is at most 512, or less for many frames, so that the file remains
+                small.
             colours: source and target in colour, see `geonet.colours`, to show the path in colour.
             **style: colours and units, see `geonet.plotting.Style`.
         """
@@ -203,7 +206,7 @@ class Geodesic(ABC):
     ) -> Path:
         """Write the path as one interactive .html file: densities, particles, fields and report.
 
-        Any browser opens it offline. In 3D it shows the mass projected onto the first two axes.
+        Any browser opens it offline. In 3D it shows three projections, one along each axis.
         Notebooks show a path in the same way.
 
         Args:

@@ -107,6 +107,7 @@ class Report:
         target_mass: mass of the target as given.
         cell: shortest side of a cell.
         dimension: dimension of the grid.
+        is_periodic: whether an axis of the grid is periodic.
         solvers: solver of each pair, for a batch that was solved pair by pair.
     """
 
@@ -136,6 +137,7 @@ class Report:
     target_mass: PerPair | None = None
     cell: float | None = None
     dimension: int | None = None
+    is_periodic: bool = False
     solvers: list[str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,7 +158,7 @@ class Report:
         """Return the reports of the pairs of a batch, or the report itself for a single pair."""
         if not isinstance(self.mass_error, list):
             return [self]
-        shared = ("solver", "solvers", "cell", "dimension", "info")
+        shared = ("solver", "solvers", "cell", "dimension", "is_periodic", "info")
         names = [field.name for field in fields(self) if field.name not in shared]
         reports = []
         for k in range(len(self.mass_error)):
@@ -402,7 +404,9 @@ def _list_defects(report: Any, solver: SolverInfo) -> Iterator[str]:
             yield sentence.format(format_percent(share))
     if report.in_distribution is False:
         yield "The pair differs from the training data of the network."
-    if report._stopped_early():
+    if report.info.get("bounds"):
+        yield "The bounds of W2 are too far apart to confirm that the solver has converged."
+    elif report._stopped_early():
         yield "The solver did not reach its tolerance."
     if report.info.get("plan entries"):
         yield "The frames between the ends are grainy."
@@ -429,6 +433,7 @@ def _recommend(report: Any, solver: SolverInfo) -> Iterator[str]:
     reference = recommend_solver(report.dimension)
     is_reference, stopped = report.solver == reference, report._stopped_early()
     is_poor = (report.error_estimate or 0.0) > THRESHOLDS.poor
+    takes_program = report.cost is None and not report.is_periodic
     errors = report.source_error, report.target_error, report.mass_error, report.negativity
     if report._reach_in_cells() < 1:
         cells = format_number(report._reach_in_cells(), 1)
@@ -440,7 +445,7 @@ def _recommend(report: Any, solver: SolverInfo) -> Iterator[str]:
         yield "Give a larger time_limit, on the command line --option time_limit=…."
     elif stopped and solver.more_iterations and not report.info.get("stagnated"):
         yield f"Give {_name_both(solver.more_iterations)}."
-    elif is_reference and stopped and report._has_wide_bounds():
+    elif is_reference and stopped and report._has_wide_bounds() and takes_program:
         yield (
             "Choose solver='linear-program' with coarsen=True for W2, on the command line "
             "--solver linear-program --option coarsen=true."
@@ -521,6 +526,7 @@ def build_report(path: Geodesic) -> Report:
         target_mass=path.target.mass_tensor.expand(path.batch).tolist(),
         cell=cell,
         dimension=grid.dimension,
+        is_periodic=grid.is_periodic,
         solvers=[pair.solver for pair in path.paths] if isinstance(path, BatchedGeodesic) else None,
         **{name: _to_python(v, name == "in_distribution") for name, v in diagnostics.items()},
     )
@@ -528,20 +534,30 @@ def build_report(path: Geodesic) -> Report:
 
 def _describe_solve(path: Geodesic, lower: Tensor, upper: Tensor) -> dict[str, Any]:
     """Return the entries of the solver; a pair whose bounds are far apart has not converged."""
-    info, flags = dict(path.info), is_known(path, lower, upper)
-    if isinstance(info.get("converged"), list):
-        pairs = zip(info["converged"], flags.tolist(), strict=True)
-        info["converged"] = [flag and known for flag, known in pairs]
-    elif "converged" in info:
-        info["converged"] = info["converged"] and bool(flags.all())
+    info, known = dict(path.info), is_known(path, lower, upper).tolist()
+    converged = info.get("converged")
+    if isinstance(converged, list):
+        is_vague = [flag and not own for flag, own in zip(converged, known, strict=True)]
+        if any(is_vague):
+            pairs = zip(converged, is_vague, strict=True)
+            info["converged"] = [flag and not vague for flag, vague in pairs]
+            info["bounds"] = ["far apart" if vague else None for vague in is_vague]
+    elif converged and not known:
+        info |= {"converged": False, "bounds": "far apart"}
     return info
 
 
 def is_known(path: Geodesic, lower: Tensor, upper: Tensor) -> Tensor:
-    """Return whether bounds of W2 are within `ReportThresholds.unknown`, (batch?)."""
+    """Return whether bounds of W2 are close enough to confirm that a pair converged, (batch?).
+
+    Bounds from moments alone are not judged. See `ReportThresholds.unknown`.
+    """
+    paths = path.paths if isinstance(path, BatchedGeodesic) else [path]
+    is_judged = torch.tensor([own.has_bounds and own.is_balanced for own in paths])
+    if not isinstance(path, BatchedGeodesic):
+        is_judged = is_judged[0]
     still = THRESHOLDS.motionless * min(path.grid.spacing)
-    is_close = (upper <= THRESHOLDS.unknown * lower) | (upper <= still)
-    return is_close if path.is_balanced else torch.ones_like(is_close)
+    return ~is_judged | (upper <= THRESHOLDS.unknown * lower) | (upper <= still)
 
 
 def _measure_distance(path: Geodesic, lower: Tensor, upper: Tensor, still: float) -> PerPair | None:

@@ -143,7 +143,10 @@ def test_clouds(run, write):
         (("a.png", "b.png", "--table=1"), "--table is '1'; give 2 or more."),
         (("a.png", "b.png", "--periodic", "0,x"), "--periodic is '0,x'; give axes such as 0 or"),
         (("a.png", "b.png", "--weights", "0.5,0.5", "--table", "3"), "leave out --weights or"),
-        (("a.png", "b.png", "--reach", "0"), "reach is 0; give a length above 0, or leave it out"),
+        (
+            ("a.png", "b.png", "--reach", "0"),
+            "reach is 0.0; give a finite length above 0, or leave it out",
+        ),
         (("a.png", "b.png", "--option", "floor=1"), "A barycenter has no option 'floor'"),
         (("a.png", "b.png", "--option", "tolerance=2"), "tolerance is 2"),
         (("a.png", "b.png", "--points", "--grid"), "exclude each other"),

@@ -85,8 +85,8 @@ def test_reach_is_for_solvers_that_have_one(run_failing, line_pair):
     failing = lambda *words: run_failing("geodesic", *line_pair, *words)  # noqa: E731
     line = failing("--reach", 0.2, "--solver", "quantile")
     assert "takes no reach; choose one of auto, midpoint" in line
-    assert "give a length above 0" in failing("--reach", 0)
-    assert "give a length above 0" in failing("--reach", "nan")
+    assert "give a finite length above 0" in failing("--reach", 0)
+    assert "give a finite length above 0" in failing("--reach", "nan")
     assert "give 'hellinger' or 'wfr'" in failing("--reach", 1, "--growth", "fast")
     assert "give --reach LENGTH, too" in failing("--growth", "wfr")
     assert "are the same" in failing("--reach", 1, "--option", "reach=2")

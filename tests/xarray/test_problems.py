@@ -102,7 +102,7 @@ def test_empty_frames_fade_with_a_reach(rain, growth):
         ({"reach": 0}, SolverError, "reach is 0; give a finite length above 0, or .* balanced"),
         ({"reach": np.inf}, SolverError, "reach is inf; give a finite length"),
         ({"reach": 0.1}, InputError, "reach is 0.1 km, 0.05 of a cell"),
-        ({"reach": 1e9}, SolverError, "reach is 1e[+]09 km, more than 1000 times"),
+        ({"reach": 1e9}, SolverError, "reach is 1e[+]09, more than 1000 times"),
         ({"reach": "far"}, SolverError, "reach is 'far'"),
         ({"reach": 8.0, "growth": "x"}, SolverError, "growth is 'x'; give 'hellinger' or 'wfr'"),
         ({"growth": "wfr"}, InputError, "without a reach"),

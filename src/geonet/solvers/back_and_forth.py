@@ -243,6 +243,7 @@ class MapGeodesic(Geodesic):
     """
 
     kind = "map"
+    has_bounds = True
 
     def __init__(
         self,

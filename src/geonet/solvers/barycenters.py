@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from geonet.density import Density
 from geonet.errors import DensityError, GridError, InputError, SolverError
 from geonet.grid import unit_box
 from geonet.solvers.newton.barycenter import BarycenterNewton, BarycenterResult
-from geonet.solvers.newton.solver import scale_reach
+from geonet.solvers.newton.solver import as_reach, scale_reach
 from geonet.weights import plan_order
 
 
@@ -35,12 +35,7 @@ class BarycenterOptions:
 
     def __post_init__(self) -> None:
         if self.reach is not None:
-            reach = as_number(self.reach, "reach", "give a length above 0")
-            if not 0 < reach < math.inf:
-                raise InputError(
-                    f"reach is {reach:g}; give a length above 0, or leave it out for balanced "
-                    "transport."
-                )
+            as_reach(self.reach)
         tolerance = as_number(self.tolerance, "tolerance", "give a share of the mass in (0, 1)")
         if not 0 < tolerance < 1:
             raise SolverError(f"tolerance is {tolerance:g}; give a share of the mass in (0, 1).")
@@ -124,17 +119,23 @@ def _solve_from(
     start: Tensor | None, densities: Density, weights: Tensor, options: BarycenterOptions
 ) -> Solution:
     """Solve from a guess, and if that does not converge from zero; return the better solution."""
-    solution = _solve(start, densities, weights, options)
+    limit, begin = options.time_limit, monotonic()
+    solution = _solve(start, densities, weights, options, limit)
     if start is None or solution.info["converged"] or "stopped after" in solution.info:
         return solution
-    again = _solve(None, densities, weights, options)
+    rest = None if limit is None else max(0.0, limit - (monotonic() - begin))
+    again = _solve(None, densities, weights, options, rest)
     return min(again, solution, key=lambda one: one.residual)
 
 
 def _solve(
-    start: Tensor | None, densities: Density, weights: Tensor, options: BarycenterOptions
+    start: Tensor | None,
+    densities: Density,
+    weights: Tensor,
+    options: BarycenterOptions,
+    time_limit: float | None,
 ) -> Solution:
-    """Solve for the densities of weights above zero."""
+    """Solve for the densities of weights above zero, within `time_limit` instead of the option."""
     box, kept = unit_box(densities.grid), weights.nonzero().flatten()
     values, own = box.to_density(densities.tensor[kept]), weights[kept]
     mass = float(own @ densities.mass_tensor[kept])
@@ -145,7 +146,7 @@ def _solve(
         tolerance=options.tolerance,
         max_iterations=options.max_iterations,
         threads=threads_for(densities.grid.size),
-        time_limit=options.time_limit,
+        time_limit=time_limit,
     )
     result = newton.solve(
         values,

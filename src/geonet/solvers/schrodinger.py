@@ -235,6 +235,7 @@ class SchrodingerBridge(Geodesic):
     """
 
     kind = "schrodinger"
+    has_bounds = True
     distance_is_lower_bound = True
 
     def __init__(

@@ -393,9 +393,7 @@ def lies_inside(places: np.ndarray, shape: Sequence[int], periodic: Sequence[boo
     return inside
 
 
-def extrapolate(
-    first: CarriedFrame, last: CarriedFrame, motion: np.ndarray, t: float
-) -> np.ndarray:
+def extrapolate(last: CarriedFrame, motion: np.ndarray, t: float) -> np.ndarray:
     """Return the last frame carried on to a time t above 1; NaN for what enters the box."""
     steps = max(1, int(np.ceil(t - 1)))
     places = np.indices(motion.shape[1:], dtype=np.float64)

@@ -114,7 +114,7 @@ class MovingPair(Pair):
         """Return the last frame, carried to fractions above one, (T, *space)."""
         if self.is_faded:
             return np.repeat(self._last[None], len(fractions), axis=0)
-        frames = [extrapolate(*self._carried, self.motion, float(t)) for t in fractions]
+        frames = [extrapolate(self._carried[1], self.motion, float(t)) for t in fractions]
         return np.array(frames)
 
     @property
@@ -132,10 +132,14 @@ class MovingPair(Pair):
     @cached_property
     def motion(self) -> np.ndarray:
         """Displacements from the first to the second frame, (d, *space), in cells."""
-        motion = self._estimate() if self._given is None else self._check_given()
         if self._config.reach is None or self.is_faded:
-            return motion
-        return motion + self._match_remainder(motion)
+            return self._flow
+        return self._flow + self._match_remainder(self._flow)
+
+    @cached_property
+    def _flow(self) -> np.ndarray:
+        """The estimated or given motion, (d, *space), in cells."""
+        return self._estimate() if self._given is None else self._check_given()
 
     @property
     def steps(self) -> int:
@@ -244,7 +248,7 @@ class MovingPair(Pair):
     @cached_property
     def _remainder(self) -> Geodesic | None:
         """Path between both frames carried to the middle; None if one of them left the box."""
-        motion = self._estimate() if self._given is None else self._check_given()
+        motion = self._flow
         cells, masses = np.indices(motion.shape[1:], dtype=np.float64), []
         for frame, sign in zip(self._carried, (-0.5, 0.5), strict=True):
             places = cells + sign * motion

@@ -23,15 +23,15 @@ from geonet._format import choose_verb
 from geonet._progress import report_progress
 from geonet._threads import map_in_threads, one_thread
 from geonet._utils import label_pair
-from geonet._validation import as_number, check_choice, is_number, short_repr
+from geonet._validation import as_number, check_choice, is_number
 from geonet.api import geodesic
 from geonet.api import solver as build_solver
 from geonet.density import MASSES, Density, Mass, Missing
-from geonet.errors import DensityError, InputError, SolverError
+from geonet.errors import DensityError, InputError
 from geonet.grid import unit_box
 from geonet.paths import Geodesic
 from geonet.solvers.base import Solver
-from geonet.solvers.newton.solver import MAX_REACH, check_reach
+from geonet.solvers.newton.solver import as_reach, check_reach, scale_reach
 from geonet.solvers.newton.unbalanced import UnbalancedGeodesic
 from geonet.xarray.coordinates import Space, TimeIndex, format_time
 
@@ -249,11 +249,9 @@ class ReachLimits:
     Attributes:
         min_cells: shortest one in cells; mass can hardly move with a shorter one, which usually
             has other units than the coordinates.
-        max_sides: longest one in longest sides of the map, the limit of the solver.
     """
 
     min_cells: float = 0.1
-    max_sides: float = MAX_REACH
 
 
 REACH = ReachLimits()
@@ -268,9 +266,8 @@ def check_length(reach: Any, space: Space, without: str) -> None:
         without: what leaving it out means, such as "leave it out for balanced transport"; "" if a
             reach is required.
     """
+    reach = as_reach(reach, without)
     other = f", or {without}" if without else ""
-    if not (is_number(reach) and 0 < reach < np.inf):
-        raise SolverError(f"reach is {short_repr(reach)}; give a finite length above 0{other}.")
     units = f" {space.units}" if space.units else ""
     cells = reach / min(space.grid.spacing)
     if cells < REACH.min_cells:
@@ -278,12 +275,7 @@ def check_length(reach: Any, space: Space, without: str) -> None:
             f"reach is {reach:g}{units}, {cells:.2g} of a cell, so that mass can hardly move; give "
             f"a length of about a cell or more in the units of the coordinates{other}."
         )
-    length = unit_box(space.grid).length
-    if reach > REACH.max_sides * length:
-        raise SolverError(
-            f"reach is {reach:g}{units}, more than {REACH.max_sides:g} times the longest side of "
-            f"the map, {length:g}; give a shorter one in the units of the coordinates{other}."
-        )
+    scale_reach(reach, unit_box(space.grid).length, without)
 
 
 class Pair(FrameGroup):
@@ -378,7 +370,8 @@ class Pair(FrameGroup):
         for name in REPORT_NUMBERS:
             row[name] = np.nan if report.get(name) is None else report[name]
         row["solver"] = report["solver"]
-        row["converged"] = self.has_converged
+        is_known = report.get("info", {}).get("converged") is not False
+        row["converged"] = self.has_converged and is_known
         return row
 
     def _report_entries(self) -> dict[str, Any]:

@@ -118,6 +118,11 @@ def displacement_score(
     """
     if reach is None:
         raise InputError("reach is None; give the length over which displaced mass is matched.")
+    if "growth" in options:
+        raise InputError(
+            "displacement_score uses Gaussian–Hellinger transport, whose cost has a part for "
+            "displacement and one for amplitude; leave growth out."
+        )
     series, grid = pair_series(
         forecast, observed, space, geographic, periodic, ("the forecast", "the observation")
     )

@@ -219,7 +219,7 @@ def test_max_iterations():
         ({"start": "guess"}, "start is 'guess'"),
         ({"start": torch.zeros(4)}, "start has 1 axes"),
         ({"start": torch.full((4, 4), torch.nan)}, "not finite"),
-        ({"reach": 0.0}, "reach is 0.0; give a length above 0"),
+        ({"reach": 0.0}, "reach is 0.0; give a finite length above 0"),
         ({"reach": 0.1, "growth": "fast"}, "give 'hellinger' or 'wfr'"),
         ({"growth": "wfr"}, "growth is 'wfr' without a reach"),
         ({"reach": 0.1, "start": "network"}, "solves balanced problems"),

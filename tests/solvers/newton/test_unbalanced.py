@@ -414,10 +414,10 @@ def test_report(paths, growth):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"reach": 0}, "reach is 0; give a length above 0, or leave it out for balanced"),
-        ({"reach": -0.1}, "reach is -0.1; give a length above 0"),
-        ({"reach": float("nan")}, "reach is nan; give a length"),
-        ({"reach": float("inf")}, "reach is inf; give a length"),
+        ({"reach": 0}, "reach is 0; give a finite length above 0, or leave it out for balanced"),
+        ({"reach": -0.1}, "reach is -0.1; give a finite length above 0"),
+        ({"reach": float("nan")}, "reach is nan; give a finite length"),
+        ({"reach": float("inf")}, "reach is inf; give a finite length"),
         ({"reach": "far"}, "reach of 'midpoint' is 'far'; it takes a number or none"),
         ({"reach": True}, "reach of 'midpoint' is True; it takes a number"),
         ({"reach": [0.1, 0.2]}, r"reach of 'midpoint' is \[0.1, 0.2\]"),

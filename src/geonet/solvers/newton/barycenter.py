@@ -64,7 +64,8 @@ class BarycenterNewton:
 
     Attributes:
         tolerance: residual at which the last level stops.
-        max_iterations: largest number of Newton steps per level.
+        max_iterations: largest number of Newton steps in one run on a level; the first level has
+            several runs.
         refine: whether the last level may halve the cells of the densities.
         threads: largest number of threads.
         time_limit: seconds after which no step begins and the best potentials so far are returned.

@@ -45,7 +45,7 @@ from torch import Tensor
 
 from geonet.numerics.splines import repeat_cells
 from geonet.solvers.newton import small_moves
-from geonet.solvers.newton.lattices import PartLattices, evaluate_on_lattice, exclude
+from geonet.solvers.newton.lattices import PartLattices, exclude
 from geonet.solvers.newton.plans import (
     BARYCENTER,
     GEODESIC,
@@ -67,7 +67,6 @@ __all__ = [
     "BoundsConfig",
     "bound_barycenter",
     "bound_distance",
-    "evaluate_on_lattice",
     "lower_bound",
     "upper_bound",
 ]
@@ -103,6 +102,11 @@ class BoundsConfig:
         0.02  # relative gap of the cost with a reach above which parts are halved
     )
     largest_ratio: float = 200.0  # (side of a part/reach)² above which the lattices give no bound
+    certified_error: float = 5e-3  # relative error of W2 that the bounds certify if they are close
+    mean_gap: float = 0.1  # relative gap above which a dual value between the bounds is W2
+    least_margin: float = (
+        5e-6  # distance of W2 from its bounds, over the longest side, that suffices
+    )
     rounding: float = 1e-13  # rounding error of W2², relative to the squared diagonal of the box
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import NamedTuple
 
@@ -125,7 +125,8 @@ class MultilevelNewton:
 
     Attributes:
         tolerance: residual at which the last level stops.
-        max_iterations: largest number of Newton steps per level.
+        max_iterations: largest number of Newton steps in one run on a level; the first level has
+            several runs.
         refine: whether the last levels may halve the cells of the densities.
         threads: largest number of threads.
         time_limit: seconds after which no step begins and the best potential so far is returned.
@@ -167,9 +168,10 @@ class MultilevelNewton:
         result = self._result(problem.budget, solution)
         if guess is None or result.converged or result.timed_out:
             return result
-        from_zero = self.solve(source, target, sides)
+        again = replace(self, time_limit=problem.budget.remaining())
+        from_zero = again.solve(source, target, sides)
         is_better = from_zero.converged or from_zero.residual < result.residual
-        return from_zero if is_better else result
+        return from_zero if is_better else replace(result, timed_out=from_zero.timed_out)
 
     def polish(
         self, source: Tensor, target: Tensor, sides: Sequence[float], guess: InitialGuess
@@ -484,6 +486,10 @@ class Budget:
     def __init__(self, time_limit: float | None):
         self.steps: list[tuple[str, int, int]] = []
         self._end = math.inf if time_limit is None else monotonic() + time_limit
+
+    def remaining(self) -> float | None:
+        """Return the seconds that are left; None without a limit."""
+        return None if self._end == math.inf else max(0.0, self._end - monotonic())
 
     def is_exhausted(self) -> bool:
         """Return whether the time limit has passed."""

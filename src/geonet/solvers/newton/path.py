@@ -35,7 +35,7 @@ from geonet.numerics.splines import (
 from geonet.paths import Geodesic
 from geonet.solvers.newton import compiled
 from geonet.solvers.newton.adjoint import differentiate_solution, signed_determinants
-from geonet.solvers.newton.bounds import bound_distance
+from geonet.solvers.newton.bounds import DEFAULT_BOUNDS, bound_distance
 from geonet.solvers.newton.compiled import BALANCED_PAIR, Formulation
 from geonet.solvers.newton.lattices import evaluate_at_vertices
 from geonet.solvers.newton.reference import pull_back_density, shorten, weight_exponent
@@ -59,6 +59,7 @@ class MidpointGeodesic(Geodesic):
     """
 
     kind = "midpoint"
+    has_bounds = True
 
     def __init__(
         self,
@@ -160,15 +161,14 @@ class MidpointGeodesic(Geodesic):
     def _certified_distance(self) -> float:
         """Return the dual value in the unit cube, moved by as little as its bounds require.
 
-        If they are at most twice `max_error` apart, the relative error is at most `max_error`; if
-        they are farther apart, the result is the mean of both. Between bounds that are more than
-        `max_gap` apart the dual value is more accurate than their mean, and is not moved.
+        If the bounds are close, the relative error is at most `certified_error`; if they are
+        farther apart, the result is their mean. A dual value between bounds that are more than
+        `mean_gap` apart is more accurate than the mean, and is the result.
         """
-        max_error, max_gap, rounding = 5e-3, 0.1, 5e-6  # relative; the last one of the unit cube
-        (lower, upper), value = self.bounds, self.integrals.distance
+        config, (lower, upper), value = DEFAULT_BOUNDS, self.bounds, self.integrals.distance
         gap = upper - lower
-        if gap <= max_gap * lower or not lower < value < upper:
-            margin = max(max_error * lower, gap / 2, rounding)
+        if gap <= config.mean_gap * lower or not lower < value < upper:
+            margin = max(config.certified_error * lower, gap / 2, config.least_margin)
             value = min(max(value, upper - margin), lower + margin)
         return min(max(value, lower), upper)
 

@@ -30,6 +30,7 @@ from geonet.solvers.newton.iteration import (
 from geonet.solvers.newton.path import MidpointGeodesic
 from geonet.solvers.newton.unbalanced import UnbalancedBatch, UnbalancedGeodesic
 
+WITHOUT_REACH = "leave it out for balanced transport"
 MAX_REACH = 1e3  # over the longest side; kernels in single precision lose the growth beyond it
 
 
@@ -58,7 +59,8 @@ class Midpoint(Solver):
         start: "zero", "network" for the potential of `universal-2d` or `universal-3d`, or
             coefficients of quadratic splines in the unit cube around the box, (*any shape), for all
             pairs.
-        max_iterations: largest number of Newton steps per level.
+        max_iterations: largest number of Newton steps in one run on a level; the coarsest level has
+            a run for each blur of the densities.
         refine: whether the last level may have half the spacing of the grid.
         reach: length for densities of unequal mass, in units of the grid. Mass moves about this far
             at most; the rest grows or fades in place; at most 1000 times the longest side of the
@@ -186,15 +188,16 @@ class Midpoint(Solver):
         if result.timed_out:
             info["stopped after"] = f"time_limit, {format_seconds(self.time_limit or 0)}"
         if self.reach is not None:
+            reach = float(self.reach)
             return UnbalancedGeodesic(
                 source,
                 target,
                 self.name,
-                info | {"reach": self.reach, "growth": self.growth},
+                info | {"reach": reach, "growth": self.growth},
                 result.coefficients,
                 result.residual,
                 result.integrals,
-                self.reach,
+                reach,
                 as_growth(self.growth),
             )
         c = result.coefficients - result.coefficients.mean()  # the constant is free
@@ -203,14 +206,28 @@ class Midpoint(Solver):
         )
 
 
-def scale_reach(reach: float, length: float) -> float:
+def as_reach(reach: Any, without: str = WITHOUT_REACH) -> float:
+    """Return a reach as a number; raise SolverError unless it is a finite length above zero.
+
+    Args:
+        reach: length in the units of the grid.
+        without: the meaning of no reach; "" if one is required.
+    """
+    if is_number(reach) and 0 < reach < math.inf:
+        return float(reach)
+    other = f", or {without}" if without else ""
+    raise SolverError(f"reach is {short_repr(reach)}; give a finite length above 0{other}.")
+
+
+def scale_reach(reach: float, length: float, without: str = WITHOUT_REACH) -> float:
     """Return a reach relative to the longest side; raise SolverError if it is too long."""
     if reach > MAX_REACH * length:
+        other = f", or {without}" if without else ""
         raise SolverError(
             f"reach is {reach:g}, more than {MAX_REACH:g} times the longest side of the box, "
-            f"{length:g}; give a shorter one, or leave it out for balanced transport."
+            f"{length:g}; give a shorter one{other}."
         )
-    return reach / length
+    return float(reach) / length
 
 
 def check_reach(reach: float | None, growth: str) -> None:
@@ -220,11 +237,8 @@ def check_reach(reach: float | None, growth: str) -> None:
         raise SolverError(f"growth is {growth!r}; give {choices}.")
     if reach is None and growth != "hellinger":
         raise SolverError(f"growth is {growth!r} without a reach; give reach=..., too.")
-    if reach is not None and not (is_number(reach) and 0 < reach < math.inf):
-        raise SolverError(
-            f"reach is {short_repr(reach)}; give a length above 0, or leave it out for "
-            "balanced transport."
-        )
+    if reach is not None:
+        as_reach(reach)
 
 
 def as_growth(growth: str) -> Growth:

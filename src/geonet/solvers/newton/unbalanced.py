@@ -212,6 +212,7 @@ class UnbalancedGeodesic(MidpointGeodesic):
             share = unmatched_mass(mass, *integrals) / mass
             matched += math.log1p(-share) / 2 if share < 1 else -math.inf
         growth = (math.sqrt(source) - math.sqrt(target)) ** 2
+        matched = min(matched, 0.0)  # a plan has at most the mass √(m0·m1)
         lost = growth - 2 * math.sqrt(source * target) * math.expm1(matched)
         return 0.5 * self.reach**2 * self._mean_mass * lost
 
