@@ -145,6 +145,19 @@ def test_periodic_axes():
 # ---- Laws
 
 
+def test_shifts_along_periodic_axes_change_nothing(shapes):
+    grid = Grid(shapes[0].grid.shape, periodic=True)
+    results = []
+    for shift in ((0, 0), (7, 30)):
+        ends = [Density(np.roll(one.numpy(), shift, (0, 1)), grid) for one in shapes]
+        result = geonet.barycenter(ends, WEIGHTS)
+        results.append((result, np.roll(result.density.numpy(), (-shift[0], -shift[1]), (0, 1))))
+    (first, density), (second, moved) = results
+    bounds = second.lower_bound, second.upper_bound
+    assert bounds == pytest.approx((first.lower_bound, first.upper_bound), rel=1e-9)
+    assert np.abs(density - moved).mean() < 1e-5
+
+
 def test_permutation(shapes):
     weights, order = np.array([0.2, 0.3, 0.5]), [2, 0, 1]
     first = geonet.barycenter(shapes, weights)
@@ -234,6 +247,14 @@ def test_mass_is_the_weighted_mean(blobs):
     assert result.density.numpy().sum() * GRID.cell_volume == pytest.approx(1, abs=1e-3)
     assert "masses of the densities" in str(result.report)
     assert "they count as one each" in str(result.report.summary())
+
+
+@pytest.mark.parametrize("reach", [None, 0.3])
+def test_mass_is_differentiable(blobs, reach):
+    values = torch.stack([torch.tensor(one.numpy()) for one in blobs]).requires_grad_()
+    mass = geonet.barycenter(Density(values, GRID), WEIGHTS, reach=reach).mass
+    mass.backward()
+    assert torch.allclose(values.grad[:, 0, 0], torch.tensor(WEIGHTS) * GRID.cell_volume)
 
 
 # ---- Zero weights
@@ -438,6 +459,12 @@ def test_bad_densities_raise(blobs, tmp_path):
             geonet.barycenter(densities)
 
 
+def test_too_many_densities_raise():
+    values = np.random.default_rng(0).uniform(0.5, 1, (70, 8, 8, 8))
+    with pytest.raises(InputError, match="70 densities have weights above zero.*at most 65"):
+        geonet.barycenter(Density(values, Grid((8, 8, 8))))
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -448,7 +475,8 @@ def test_bad_densities_raise(blobs, tmp_path):
         ({"reach": float("nan")}, InputError, "reach is nan"),
         ({"reach": "far"}, InputError, "reach is 'far'"),
         ({"tolerance": 0}, SolverError, "tolerance is 0; give a share of the mass"),
-        ({"max_iterations": 0}, InputError, "max_iterations is 0"),
+        ({"tolerance": "small"}, SolverError, "tolerance is 'small'; give a share of the mass"),
+        ({"max_iterations": 0}, SolverError, "max_iterations is 0"),
         ({"time_limit": 0}, SolverError, "time_limit is 0; give seconds above 0"),
     ],
 )

@@ -32,6 +32,11 @@ def test_polygon_weights_are_barycentric_coordinates(count):
     assert np.allclose(position_of(weights), inside)  # linear precision
 
 
+def test_polygons_of_many_corners():
+    weights = weights_at(np.array([0.4, 0.6]), 400)  # products of 398 areas
+    assert weights.sum() == pytest.approx(1) and np.allclose(position_of(weights), [0.4, 0.6])
+
+
 def test_square_is_bilinear():
     weights = weights_at(np.array([0.3, 0.6]), 4)  # x to the right, y downwards
     assert np.allclose(weights, [0.7 * 0.4, 0.3 * 0.4, 0.7 * 0.6, 0.3 * 0.6])

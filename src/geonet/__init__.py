@@ -66,7 +66,17 @@ _HOMES = {
     "geonet.solvers.registry": ("register",),
 }
 
-_PACKAGES = ("colours", "errors", "evaluation", "metrics", "onnx", "plotting", "training")
+_MODULES = (
+    "colours",
+    "errors",
+    "evaluation",
+    "metrics",
+    "onnx",
+    "plotting",
+    "training",
+    "weights",
+    "xarray",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -74,7 +84,7 @@ def __getattr__(name: str) -> Any:
         if name in names:
             value = globals()[name] = import_object(f"{home}:{name}")
             return value
-    if name in _PACKAGES:
+    if name in _MODULES:
         return import_module(f"geonet.{name}")
     raise AttributeError(f"module 'geonet' has no attribute {name!r}")
 

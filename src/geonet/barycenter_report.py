@@ -20,12 +20,12 @@ class BarycenterReport:
 
     Attributes:
         weights: w_i of the densities.
-        objective: Σ w_i W2²(ρ, μ_i); with a reach, twice Σ w_i of the costs.
+        objective: Σ w_i W2²(ρ, μ_i); with a reach, see `Barycenter.objective`.
         lower_bound: lower bound of the objective for any density; None with a reach.
         upper_bound: upper bound of the objective of this density; None with a reach.
         gap: (upper bound − lower bound)/upper bound; None with a reach.
         residual: share of the mass that is not balanced.
-        converged: whether the residual reached the tolerance.
+        converged: True if the residual reached the tolerance.
         mass: mass of the barycenter in the units of the densities.
         masses: masses of the densities that were given.
         reach: length over which mass moves; None for balanced transport.

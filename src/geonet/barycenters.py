@@ -46,6 +46,7 @@ from geonet.solvers.newton.adjoint import differentiate_mean, differentiate_solu
 from geonet.solvers.newton.bounds import bound_barycenter
 from geonet.solvers.newton.compiled import Formulation
 from geonet.solvers.newton.lattices import evaluate_at_vertices
+from geonet.solvers.newton.path import PeriodicRoll
 from geonet.weights import check_weights
 
 if TYPE_CHECKING:
@@ -72,9 +73,9 @@ def barycenter(
             by up to 0.5 %, as for (0.333, 0.333, 0.333), they are divided by it. Weights (..., N)
             give many barycenters, each of which starts from the potentials of a neighbour. Weights
             below 1e-6 count as zero.
-        reach: length over which mass moves; mass without a partner within about this length grows
-            or fades in place, and masses count as given. None for balanced transport, in which
-            every density has mass one.
+        reach: length over which mass moves, by Gaussian–Hellinger transport; mass without a partner
+            within about this length stays with its weight, and masses count as given: ρ has their
+            weighted mean. None for balanced transport, in which every density has mass one.
         tolerance: share of the mass that may remain unbalanced.
         max_iterations: largest number of Newton steps in one run on a level; the coarsest level has
             a run for each blur of the densities.
@@ -171,7 +172,7 @@ class Barycenter:
         if requires_grad(self.densities):
             density = self._differentiable_density()
         values = self._box.from_density(density).to(self.densities.tensor.dtype)
-        mass = torch.tensor(self.solution.mass, dtype=torch.float64)
+        mass = self._weights @ self.densities.mass_tensor
         return Density.from_unnormalized(values, self.grid, mass, self.is_torch)
 
     @property
@@ -186,9 +187,10 @@ class Barycenter:
 
     @property
     def objective(self) -> Array:
-        """Σ w_i W2²(ρ, μ_i), within its bounds; with a reach, twice the sum of the costs.
+        """Σ w_i W2²(ρ, μ_i), within its bounds; differentiable with respect to the densities.
 
-        It is differentiable with respect to the densities.
+        With a reach it is the minimum over all σ and plans π_i from σ to any densities of
+        Σ w_i (∫|x − y|²dπ_i + reach²·KL(second marginal of π_i | μ_i)).
         """
         value = self.estimate
         if self.options.reach is None:
@@ -206,12 +208,12 @@ class Barycenter:
 
     @property
     def lower_bound(self) -> Array:
-        """A number that Σ w_i W2²(ρ, μ_i) is not below for any density ρ."""
+        """Lower bound of Σ w_i W2²(ρ, μ_i) for all densities ρ."""
         return self._to_user(self._bounds[0])
 
     @property
     def upper_bound(self) -> Array:
-        """A number that Σ w_i W2²(ρ, μ_i) is not above for this density ρ."""
+        """Upper bound of Σ w_i W2²(ρ, μ_i) for this density ρ."""
         return self._to_user(self._bounds[1])
 
     @property
@@ -319,12 +321,13 @@ class Barycenter:
             )
         if self._single is not None:
             return 0.0, 0.0
-        box, solution = self._box, self.solution
+        box, solution, densities = self._box, self.solution, self.densities.tensor.detach()
+        roll = PeriodicRoll.centre(self.grid, densities.sum(0))
         lower, upper = bound_barycenter(
-            solution.potentials,
+            roll.apply(solution.potentials),
             self._weights,
-            box.to_density(self.densities.tensor.detach()),
-            solution.density,
+            box.to_density(roll.apply(densities)),
+            roll.apply(solution.density),
             box.sides,
             self.grid.periodic,
             solution.value,
@@ -608,7 +611,7 @@ def _save(
         solution = one.solution
         arrays[f"state/{k}/potentials"] = solution.potentials.numpy()
         arrays[f"state/{k}/density"] = solution.density.numpy()
-        arrays[f"state/{k}/numbers"] = np.array([solution.mass, solution.value, solution.residual])
+        arrays[f"state/{k}/numbers"] = np.array([solution.value, solution.residual])
     arrays["sha256"] = np.array(compute_digest(arrays))
     with atomic_write(path) as temporary:
         np.savez(temporary, **arrays)  # pyright: ignore[reportArgumentType]  # of NumPy 2 alone

@@ -31,7 +31,7 @@ from geonet.paths import Geodesic, Times, check_path, check_times
 EPSILON = 1e-6  # luminance below which a colour is grey, relative to white
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ColourImage:
     """A picture in colour on a grid.
 

@@ -47,7 +47,7 @@ class PairwiseConfig:
 DEFAULT_PAIRWISE = PairwiseConfig()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PairwiseDistances:
     """Matrices of distances between N densities and M others, or the same N.
 

@@ -94,6 +94,7 @@ def weights_at(positions: Floats, count: int) -> Floats:
     corners = corner_positions(count)[order]
     after = np.roll(corners, -1, 0)
     areas = _cross(corners - positions[..., None, :], after - positions[..., None, :]).clip(min=0)
+    areas = areas / areas.max(-1, keepdims=True)  # products of many areas would underflow
     own = _cross(corners - np.roll(corners, 1, 0), after - corners)
     parts = np.stack(
         [own[i] * np.delete(areas, [i, (i - 1) % count], -1).prod(-1) for i in range(count)],

@@ -112,10 +112,14 @@ def resample(values: Tensor, source: Grid, target: Grid) -> Tensor:
             "pass a grid on the same box with the same periodic axes."
         )
     d = source.dimension
-    for i in range(d):
+    for i in reversed(range(d)):
         axis = values.ndim - d + i
         columns = values.movedim(axis, -1)
         n, m = source.shape[i], target.shape[i]
+        if n % m == 0:  # means of blocks, as products, which are faster than reductions
+            share = torch.full((n // m,), m / n, dtype=columns.dtype)
+            values = (columns.unflatten(-1, (m, n // m)) @ share).movedim(-1, axis)
+            continue
         zero = torch.zeros_like(columns[..., :1])
         cumulative = torch.cat([zero, columns.cumsum(-1)], dim=-1)
         edges = torch.arange(m + 1, dtype=columns.dtype) * (n / m)

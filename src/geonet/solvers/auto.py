@@ -11,7 +11,12 @@ from geonet.paths import BatchedGeodesic, Geodesic
 from geonet.solvers.base import MenuEntry, Solver, SolverInfo, solve_sequential
 from geonet.solvers.bures import Bures
 from geonet.solvers.linear_program import LinearProgram
-from geonet.solvers.newton.solver import Midpoint, check_reach, warn_unless_converged
+from geonet.solvers.newton.solver import (
+    Midpoint,
+    check_limits,
+    check_reach,
+    warn_unless_converged,
+)
 from geonet.solvers.quantile import Quantile
 
 MAX_ENTRIES = 8_000_000  # of the cost matrix of a linear program: some seconds, 0.4 GB
@@ -73,12 +78,7 @@ class Auto(Solver):
     accept_gap: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.tolerance < 1:
-            raise SolverError(
-                f"tolerance is {self.tolerance:g}; give a share of the mass in (0, 1)."
-            )
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise SolverError(f"time_limit is {self.time_limit:g}; give seconds above 0.")
+        check_limits(self.tolerance, self.time_limit)
         if not 0 <= self.accept_gap < 1:
             raise SolverError(f"accept_gap is {self.accept_gap:g}; give a share in [0, 1).")
         check_reach(self.reach, self.growth)

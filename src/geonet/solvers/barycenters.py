@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import reduce
@@ -15,12 +16,15 @@ from torch import Tensor
 from geonet._format import format_seconds
 from geonet._progress import progress_stage
 from geonet._threads import map_in_threads, threads_for
-from geonet._validation import as_number, check_count, short_repr
+from geonet._validation import short_repr
 from geonet.density import Density
-from geonet.errors import DensityError, GridError, InputError, SolverError
-from geonet.grid import unit_box
+from geonet.errors import DensityError, GridError, InputError
+from geonet.grid import Grid, unit_box
+from geonet.numerics.splines import level_shapes
 from geonet.solvers.newton.barycenter import BarycenterNewton, BarycenterResult
-from geonet.solvers.newton.solver import as_reach, scale_reach
+from geonet.solvers.newton.compiled import MAX_COARSEST
+from geonet.solvers.newton.path import PeriodicRoll
+from geonet.solvers.newton.solver import as_reach, check_limits, scale_reach
 from geonet.weights import plan_order
 
 
@@ -36,17 +40,10 @@ class BarycenterOptions:
     def __post_init__(self) -> None:
         if self.reach is not None:
             as_reach(self.reach)
-        tolerance = as_number(self.tolerance, "tolerance", "give a share of the mass in (0, 1)")
-        if not 0 < tolerance < 1:
-            raise SolverError(f"tolerance is {tolerance:g}; give a share of the mass in (0, 1).")
-        check_count(self.max_iterations, 1, "max_iterations")
-        if self.time_limit is not None:
-            limit = as_number(self.time_limit, "time_limit", "give seconds above 0")
-            if not limit > 0:
-                raise SolverError(f"time_limit is {limit:g}; give seconds above 0.")
+        check_limits(self.tolerance, self.time_limit, self.max_iterations)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Solution:
     """The numbers of a solved barycenter, in the unit box of the grid.
 
@@ -54,7 +51,6 @@ class Solution:
         potentials: spline coefficients of ψ_i with maps y + ∇ψ_i, (N, *cells), float64; zero for
             densities of weight zero.
         density: values of mass one but for errors, (*grid.shape).
-        mass: mass of the barycenter in the user's units.
         value: estimate of the objective.
         residual: share of the mass that is not balanced.
         info: course of the iteration, for the report.
@@ -62,7 +58,6 @@ class Solution:
 
     potentials: Tensor
     density: Tensor
-    mass: float
     value: float = 0.0
     residual: float = 0.0
     info: dict[str, Any] = field(default_factory=dict)
@@ -78,6 +73,7 @@ def solve_barycenters(
     out; a single density is its own barycenter.
     """
     densities = densities.detach()
+    _check_number(int((weights > 0).sum(-1).max()), densities.grid)
     unique = torch.unique(weights, dim=0)
     keys = [tuple(row) for row in unique.tolist()]
     order = plan_order(unique)
@@ -99,6 +95,17 @@ def solve_barycenters(
         if key not in solutions:
             solutions[key] = _copy_density(densities, int(row.argmax()))
     return [solutions[tuple(row)] for row in weights.tolist()]
+
+
+def _check_number(count: int, grid: Grid) -> None:
+    """Raise InputError if the Newton system of `count` densities is too large to be factored."""
+    cells = math.prod(level_shapes(grid.shape, unit_box(grid).sides)[-1])
+    limit = MAX_COARSEST // cells + 1
+    if count > limit:
+        raise InputError(
+            f"{count} densities have weights above zero, and on {grid} at most {limit} can be "
+            "averaged at once; average groups of them, and then the results."
+        )
 
 
 def _list_generations(
@@ -137,7 +144,8 @@ def _solve(
 ) -> Solution:
     """Solve for the densities of weights above zero, within `time_limit` instead of the option."""
     box, kept = unit_box(densities.grid), weights.nonzero().flatten()
-    values, own = box.to_density(densities.tensor[kept]), weights[kept]
+    roll = PeriodicRoll.centre(densities.grid, densities.tensor.sum(0))
+    values, own = box.to_density(roll.apply(densities.tensor[kept])), weights[kept]
     mass = float(own @ densities.mass_tensor[kept])
     if options.reach is not None:  # costs are proportional to the masses: their mean becomes one
         shares = densities.mass_tensor[kept] / mass
@@ -154,18 +162,17 @@ def _solve(
         box.sides,
         periodic=densities.grid.periodic,
         reach=None if options.reach is None else scale_reach(options.reach, box.length),
-        start=None if start is None else _project(start[kept], own),
+        start=None if start is None else roll.apply(_project(start[kept], own)),
     )
-    density, value = result.density, 2 * result.dual
+    density, value = roll.undo(result.density), 2 * result.dual
     if options.reach is not None:
-        carried = float(density.sum()) * box.cells.cell_volume
-        density, mass, value = density / carried, mass * carried, value * mass
+        density, value = density / (density.sum() * box.cells.cell_volume), value * mass
     potentials = result.potentials.new_zeros(len(weights), *result.potentials.shape[1:])
-    potentials[kept] = result.potentials
+    potentials[kept] = roll.undo(result.potentials)
     if options.reach is None:  # the constants are free
         potentials -= potentials.mean(list(range(1, potentials.ndim)), keepdim=True)
     info = _describe(result, options)
-    return Solution(potentials, density, mass, value, result.residual, info)
+    return Solution(potentials, density, value, result.residual, info)
 
 
 def _project(potentials: Tensor, weights: Tensor) -> Tensor:
@@ -193,7 +200,7 @@ def _copy_density(densities: Density, i: int) -> Solution:
     box = unit_box(densities.grid)
     density = box.to_density(densities.tensor[i])
     potentials = torch.zeros(densities.tensor.shape, dtype=torch.float64)
-    return Solution(potentials, density, float(densities.mass_tensor[i]), info={"converged": True})
+    return Solution(potentials, density, info={"converged": True})
 
 
 # ---- Checks

@@ -521,7 +521,7 @@ class PlanGeodesic(Geodesic):
         return points.split(max(1, entries // len(self.mass)))
 
     @cached_property
-    def bounds(self) -> tuple[float, float]:
+    def _bounds(self) -> tuple[float, float]:
         """Lower and upper bound of W2."""
         report_progress("bounding W2")
         upper = float(self._distance().detach())
@@ -531,7 +531,7 @@ class PlanGeodesic(Geodesic):
 
     def _diagnostics(self) -> dict[str, Tensor]:
         """Return bounds of W2, and the blur if the boxes are larger than the grid's cells."""
-        lower, upper = self.bounds
+        lower, upper = self._bounds
         values = {
             "distance_lower_bound": lower,
             "distance_upper_bound": upper,

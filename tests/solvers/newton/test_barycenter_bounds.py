@@ -53,7 +53,7 @@ def test_two_densities_give_the_geodesic(weights):
         for a, b, s in ((0.35, 0.4, 0.01), (0.6, 0.55, 0.02))
     ]
     path = geonet.geodesic(*(Density(end, grid) for end in ends), "midpoint")
-    lower, upper = path.bounds
+    lower, upper = path._bounds
     w = torch.tensor(weights, dtype=torch.float64)
     kept = [k for k, own in enumerate(weights) if own > 0]
     densities = torch.rand(len(w), 24, 24).double()

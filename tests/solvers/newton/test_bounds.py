@@ -50,7 +50,7 @@ def test_bounds_on_lines(kind, n):
     for c in (path.coefficients, *wrong_potentials(path.coefficients)):
         lower, upper = bound_distance(c, source.tensor, target.tensor, (1.0,), truth)
         assert lower <= truth <= upper
-    lower, upper = path.bounds
+    lower, upper = path._bounds
     if n == 48 and kind == "positive":
         assert lower > 0.98 * truth and upper < 1.05 * truth  # W2 is a fraction of a cell
 
@@ -65,7 +65,7 @@ def is_between(lower, distance, upper, cells):
 def test_bounds_on_exact_pairs(name):
     pair = exact_pair(name, 32)
     path = geonet.geodesic(pair.source, pair.target, "midpoint")
-    lower, upper = path.bounds
+    lower, upper = path._bounds
     assert is_between(lower, pair.distance, upper, 32)
     assert lower > 0.98 * pair.distance and upper < 1.04 * pair.distance
     ends = pair.source.tensor, pair.target.tensor
@@ -79,7 +79,7 @@ def test_bounds_on_exact_pairs(name):
 @pytest.mark.parametrize("cells", [64, 128])
 def test_bounds_are_tighter_on_finer_grids(name, cells):
     pair = exact_pair(name, cells)
-    lower, upper = geonet.geodesic(pair.source, pair.target, "midpoint").bounds
+    lower, upper = geonet.geodesic(pair.source, pair.target, "midpoint")._bounds
     assert is_between(lower, pair.distance, upper, cells)
     assert lower > 0.99 * pair.distance and upper < 1.02 * pair.distance
 
@@ -129,8 +129,8 @@ def test_bounds_hold_for_stripes(width):
         )
         ends = [values[:, None].expand(64, 64) / 64 for values in (source, target)]
         path = geonet.geodesic(*(Density(values, Grid((64, 64))) for values in ends), "midpoint")
-        assert path.bounds[0] <= truth <= path.bounds[1]
-        assert path.bounds[0] <= float(path.distance) <= path.bounds[1]
+        assert path._bounds[0] <= truth <= path._bounds[1]
+        assert path._bounds[0] <= float(path.distance) <= path._bounds[1]
 
 
 def test_bounds_hold_for_tiny_densities():
@@ -145,4 +145,4 @@ def test_bounds_hold_for_tiny_densities():
     )
     for digit in (digits[2], digits[6]):
         first, second = (geonet.geodesic(end, digit, "midpoint") for end in (tiny, cut))
-        assert second.bounds[0] <= first.bounds[1] <= 1.05 * second.bounds[1]
+        assert second._bounds[0] <= first._bounds[1] <= 1.05 * second._bounds[1]

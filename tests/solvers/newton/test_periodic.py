@@ -98,21 +98,18 @@ def test_velocities_and_trajectories_cross_the_seam(seam):
 @pytest.mark.parametrize("reach", [None, 0.3])
 @pytest.mark.parametrize("periodic", [(True, False), (True, True)], ids=str)
 def test_shifts_of_both_ends_change_nothing(periodic, reach):
-    """Half a period keeps the cells of all levels; others lead to another potential and bounds."""
     grid = replace(Grid((32, 32)), periodic=periodic)
     ends = [shape(grid, (0, 0), name).numpy() for name in ("disc", "cross")]
     results = []
     for k in (0, 16, 11):
         shift = (k, k if periodic[1] else 0)
         pair = (Density(np.roll(end, shift, (0, 1)), grid) for end in ends)
-        path = geonet.geodesic(*pair, "midpoint", reach=reach, tolerance=5e-4)
+        path = geonet.geodesic(*pair, "midpoint", reach=reach)
         frame = np.roll(path.density(0.5).numpy(), (-shift[0], -shift[1]), (0, 1))
-        results.append((path.distance, frame))
-    for (distance, frame), rounding, change in zip(
-        results[1:], (1e-4, 4e-3), (1e-4, 2e-3), strict=True
-    ):
-        assert distance == pytest.approx(results[0][0], rel=rounding)
-        assert np.abs(frame - results[0][1]).mean() < change
+        results.append((path.distance, *path._bounds, frame))
+    for *distances, frame in results[1:]:
+        assert distances == pytest.approx(results[0][:3], rel=1e-9)
+        assert np.abs(frame - results[0][3]).mean() < 1e-5  # deposited in single precision
 
 
 def test_distances_along_periodic_axes_are_shorter():

@@ -514,15 +514,24 @@ typedef struct {
     float square[BLOCK]; /* |grad u|^2 */
 } Shortening;
 
+/* |grad u|^2 in a block. */
+INLINE void square_gradient(const int d, const Point *point, int32_t count, float *square) {
+#pragma omp simd
+    for (int32_t j = 0; j < count; j++) {
+        const float x = point->gradient[0][j];
+        const float y = d > 1 ? point->gradient[1][j] : 0;
+        const float z = d > 2 ? point->gradient[2][j] : 0;
+        square[j] = x * x + y * y + z * z;
+    }
+}
+
 INLINE void evaluate_shortening(const int d, const Problem *problem, const Point *point,
                                 int32_t count, Shortening *shortening) {
     const float inverse = (float)(1 / (problem->reach * problem->reach));
+    square_gradient(d, point, count, shortening->square);
 #pragma omp simd
     for (int32_t j = 0; j < count; j++) {
-        float square = 0;
-        for (int a = 0; a < d; a++) square += point->gradient[a][j] * point->gradient[a][j];
-        const float q2 = square * inverse;
-        shortening->square[j] = square;
+        const float q2 = shortening->square[j] * inverse;
         shortening->along[j] = 1 / (1 + q2);
         shortening->across[j] = fast_atan_ratio(sqrtf(q2));
     }
@@ -538,34 +547,55 @@ INLINE float shortened_entry(const Shortening *shortening, const Point *point, i
 /* hessian + (G^-1 - I)/s, so that I + s (...) = G^-1 + s D2u; multiplies factor by det G. */
 INLINE void shorten_hessian(const int d, float s, const Point *point, const Shortening *shortening,
                             int32_t count, float hessian[6][BLOCK], float *factor) {
+    float own[BLOCK], other[BLOCK];
+    const float inverse = 1 / s;
 #pragma omp simd
     for (int32_t j = 0; j < count; j++) {
         const float across = shortening->across[j], along = shortening->along[j];
-        const float own = 1 / across - 1, square = shortening->square[j];
-        const float other = square > 0 ? (1 / along - 1 / across) / square : 0;
-        int e = 0;
-        for (int a = 0; a < d; a++)
-            for (int b = a; b < d; b++, e++)
-                hessian[e][j] = point->hessian[e][j] +
-                                ((a == b ? own : 0) +
-                                 other * point->gradient[a][j] * point->gradient[b][j]) /
-                                    s;
+        const float square = shortening->square[j];
+        own[j] = inverse * (1 / across - 1);
+        other[j] = square > 0 ? inverse * (1 / along - 1 / across) / square : 0;
         factor[j] *= along * (d > 1 ? across : 1) * (d > 2 ? across : 1);
+    }
+    int e = 0;
+    for (int a = 0; a < d; a++)
+        for (int b = a; b < d; b++, e++) {
+            const float diagonal = a == b ? 1 : 0;
+#pragma omp simd
+            for (int32_t j = 0; j < count; j++)
+                hessian[e][j] = point->hessian[e][j] + diagonal * own[j] +
+                                other[j] * point->gradient[a][j] * point->gradient[b][j];
+        }
+}
+
+/* Exponents of the weights of a density with a reach in a block: -phi/lambda, with the potential phi
+   at its end, and lambda = reach^2/2. */
+INLINE void evaluate_exponents(const int d, const Problem *problem, float s, const Point *point,
+                               int32_t count, float *exponent) {
+    const float inverse = (float)(2 / (problem->reach * problem->reach));
+    const float slope = s < 0 ? inverse : -inverse, half = 0.5f * fabsf(s) * inverse;
+    float cost[BLOCK];
+    square_gradient(d, point, count, cost);
+    if (problem->growth == FISHER_RAO)
+#pragma omp simd
+        for (int32_t j = 0; j < count; j++) cost[j] = 0.5f * fast_log1p(0.5f * inverse * cost[j]);
+    else
+#pragma omp simd
+        for (int32_t j = 0; j < count; j++) cost[j] *= half;
+#pragma omp simd
+    for (int32_t j = 0; j < count; j++) {
+        const float full = slope * point->value[j] - cost[j];
+        const float limited = full < MAX_EXPONENT ? full : MAX_EXPONENT;
+        exponent[j] = limited > -4 * MAX_EXPONENT ? limited : -4 * MAX_EXPONENT;
     }
 }
 
-/* Exponent of the weight of a density with a reach at cell j: -phi/lambda, with the potential phi at
-   its end, and lambda = reach^2/2. */
-INLINE float weight_exponent(const int d, const Problem *problem, float s, const Point *point,
-                             int32_t j) {
-    const float inverse = (float)(2 / (problem->reach * problem->reach));
-    float square = 0;
-    for (int a = 0; a < d; a++) square += point->gradient[a][j] * point->gradient[a][j];
-    const float cost = problem->growth == FISHER_RAO ? 0.5f * fast_log1p(0.5f * inverse * square)
-                                                     : 0.5f * fabsf(s) * square * inverse;
-    const float exponent = (s < 0 ? inverse : -inverse) * point->value[j] - cost;
-    const float limited = exponent < MAX_EXPONENT ? exponent : MAX_EXPONENT;
-    return limited > -4 * MAX_EXPONENT ? limited : -4 * MAX_EXPONENT;
+/* The weights of a density with a reach in a block. */
+INLINE void evaluate_weights(const int d, const Problem *problem, int side, const Point *point,
+                             int32_t count, float *weight) {
+    evaluate_exponents(d, problem, (float)problem->positions[side], point, count, weight);
+#pragma omp simd
+    for (int32_t j = 0; j < count; j++) weight[j] = fast_exp(weight[j]);
 }
 
 /* Add the mass that a density loses by its weight, the integral of rho (1/weight - 1), at a point of
@@ -573,11 +603,13 @@ INLINE float weight_exponent(const int d, const Problem *problem, float s, const
 INLINE double sum_growth(const int d, const Problem *problem, int side, const Point *point,
                          int32_t count, const float *rho) {
     double total = 0;
+    float exponent[BLOCK];
+    evaluate_exponents(d, problem, (float)problem->positions[side], point, count, exponent);
 #pragma omp simd reduction(+ : total)
     for (int32_t j = 0; j < count; j++) {
-        const float x = -weight_exponent(d, problem, (float)problem->positions[side], point, j);
-        const float series = x * (1 + 0.5f * x * (1 + x / 3));
-        total += (double)rho[j] * (fabsf(x) < 1e-2f ? series : fast_exp(x) - 1);
+        const float x = -exponent[j];
+        const float series = x * (1 + 0.5f * x * (1 + x / 3)), full = fast_exp(x) - 1;
+        total += (double)(rho[j] * (fabsf(x) < 1e-2f ? series : full));
     }
     return total;
 }
@@ -605,10 +637,13 @@ INLINE void pull_back_in(const int d, const Problem *problem, int side, int is_w
             width[a][j] = w < 1 ? w : 1;
         }
     }
+    if (problem->growth != BALANCED && is_weighted)
+        evaluate_weights(d, problem, side, point, count, factor);
+    else
+        for (int32_t j = 0; j < count; j++) factor[j] = 1;
     if (problem->growth == FISHER_RAO) {
         Shortening shortening;
         evaluate_shortening(d, problem, point, count, &shortening);
-        for (int32_t j = 0; j < count; j++) factor[j] = 1;
         shorten_hessian(d, s, point, &shortening, count, shortened, factor);
         for (int a = 0; a < d; a++)
 #pragma omp simd
@@ -622,12 +657,7 @@ INLINE void pull_back_in(const int d, const Problem *problem, int side, int is_w
                 width[a][j] = w < 1 ? w : 1;
             }
         hessian = (const float(*)[BLOCK])shortened;
-    } else if (problem->growth != BALANCED)
-        for (int32_t j = 0; j < count; j++) factor[j] = 1;
-    if (problem->growth != BALANCED && is_weighted)
-#pragma omp simd
-        for (int32_t j = 0; j < count; j++)
-            factor[j] *= fast_exp(weight_exponent(d, problem, s, point, j));
+    }
     if (d == 3 && problem->grid.shape[2] > 1 && !has_periodic_axis(&problem->grid))
         average_over_boxes_3d(&problem->grid, mu, x, width, count, density);
     else
@@ -1078,25 +1108,26 @@ typedef struct {
     float weights[2][BLOCK]; /* share of each density that has a partner */
 } Ways;
 
-/* Share of the mass of a half-cell that moves in the Hellinger model: all of it, unless the plan has
-   less than a third of either density. The rest stays at its end. */
-INLINE float moving_share(const int d, const Problem *problem, const Point *point, int32_t j) {
-    const float first = weight_exponent(d, problem, (float)problem->positions[0], point, j);
-    const float second = weight_exponent(d, problem, (float)problem->positions[1], point, j);
-    const float share = 3 * fast_exp(first < second ? first : second);
-    return share < 1 ? share : 1;
-}
-
+/* In the Hellinger model all mass moves, unless the plan has less than a third of either density. The
+   rest stays at its end. */
 INLINE void evaluate_ways(const int d, const Problem *problem, const Point *point, int32_t count,
                           Ways *ways) {
     for (int32_t j = 0; j < count; j++) {
         ways->across[j] = ways->share[j] = 1;
         for (int a = 0; a < d; a++) ways->ratio[a][j] = 1;
     }
-    if (problem->growth == HELLINGER)
+    if (problem->growth == BALANCED) return;
+    for (int side = 0; side < 2; side++)
+        evaluate_weights(d, problem, side, point, count, ways->weights[side]);
+    if (problem->growth == HELLINGER) {
 #pragma omp simd
-        for (int32_t j = 0; j < count; j++) ways->share[j] = moving_share(d, problem, point, j);
-    if (problem->growth != FISHER_RAO) return;
+        for (int32_t j = 0; j < count; j++) {
+            const float first = ways->weights[0][j], second = ways->weights[1][j];
+            const float share = 3 * (first < second ? first : second);
+            ways->share[j] = share < 1 ? share : 1;
+        }
+        return;
+    }
     const float inverse = (float)(1 / problem->reach), scale = 2 * inverse * inverse;
     Shortening shortening;
     evaluate_shortening(d, problem, point, count, &shortening);
@@ -1108,12 +1139,11 @@ INLINE void evaluate_ways(const int d, const Problem *problem, const Point *poin
         ways->across[j] = shortening.across[j];
         ways->tangent[j] = inverse * sqrtf(shortening.square[j]);
         ways->root[j] = fast_exp(exponent);
-        for (int a = 0; a < d; a++)
-            ways->ratio[a][j] = shortened_entry(&shortening, point, a, j);
-        for (int side = 0; side < 2; side++)
-            ways->weights[side][j] =
-                fast_exp(weight_exponent(d, problem, (float)problem->positions[side], point, j));
     }
+    for (int a = 0; a < d; a++)
+#pragma omp simd
+        for (int32_t j = 0; j < count; j++)
+            ways->ratio[a][j] = shortened_entry(&shortening, point, a, j);
 }
 
 /* Masses of the half-cells of a block that move, at time t, and the fractions of their ways.

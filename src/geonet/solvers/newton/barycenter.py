@@ -21,9 +21,7 @@ from torch import Tensor
 from geonet.numerics.splines import prolong_spline
 from geonet.solvers.newton.compiled import Formulation
 from geonet.solvers.newton.iteration import (
-    DEFAULT_CONFIG,
     Budget,
-    NewtonConfig,
     NewtonIteration,
     Problem,
     Solution,
@@ -37,12 +35,11 @@ class BarycenterResult:
 
     Attributes:
         potentials: ψ_i in the unit cube, (N, *cells), double precision, on the cells of the
-            densities or on halves of them; zero for densities of weight zero.
+            densities or on halves of them.
         density: the barycenter on the densities' cells, of mass one, or of the mean mass with a
             reach.
         residual: Σ_i w_i Σ_k|∫B_k(ρ_i − ρ)|, the share of the mass that is not balanced.
         dual: dual value, half the objective.
-        mismatch: Σ w_i∫|ρ_i − ρ|.
         steps: per level, from coarse to fine: cells, Newton steps, conjugate gradient iterations.
         converged: whether the residual is at most the tolerance.
         timed_out: whether the time limit ended the iteration before it converged.
@@ -52,7 +49,6 @@ class BarycenterResult:
     density: Tensor
     residual: float
     dual: float
-    mismatch: float
     steps: tuple[tuple[str, int, int], ...]
     converged: bool
     timed_out: bool
@@ -69,7 +65,6 @@ class BarycenterNewton:
         refine: whether the last level may halve the cells of the densities.
         threads: largest number of threads.
         time_limit: seconds after which no step begins and the best potentials so far are returned.
-        config: tuning parameters.
     """
 
     tolerance: float = 1.5e-3
@@ -77,7 +72,6 @@ class BarycenterNewton:
     refine: bool = True
     threads: int = 1
     time_limit: float | None = None
-    config: NewtonConfig = DEFAULT_CONFIG
 
     def solve(
         self,
@@ -94,42 +88,36 @@ class BarycenterNewton:
         Args:
             densities: densities in the unit cube, (N, *cells): of mass one, with a reach of mean
                 mass one.
-            weights: weights that sum to one, (N,). At least two must be positive; densities of
-                weight zero are left out.
+            weights: weights above zero that sum to one, (N,).
             sides: side lengths of the box.
             periodic: whether each axis is periodic.
             reach: length in the unit cube; None for balanced transport.
             start: potentials of similar weights, (N, *any cells). If they are close enough, they
                 replace all coarser levels.
         """
-        used = [k for k, w in enumerate(weights.tolist()) if w > 0]
-        shares = weights.double()[used] / weights.double()[used].sum()
-        formulation = Formulation(tuple(periodic), reach, weights=tuple(shares.tolist()))
-        own = [densities[k].double() for k in used]
+        formulation = Formulation(tuple(periodic), reach, weights=tuple(weights.tolist()))
+        own = list(densities.double())
         problem = Problem(own, tuple(sides), Budget(self.time_limit), formulation)
-        solution = None if start is None else self._warm_start(problem, start[used].double())
+        solution = None if start is None else self._warm_start(problem, start.double())
         if solution is None:
             solution = self._multilevel(problem)
         solution, system = self._complete(problem, *solution)
-        return self._result(problem, solution, system, used, len(densities))
+        return self._result(problem, solution, system)
 
     def _multilevel(self, problem: Problem) -> tuple[Solution, NewtonSystem]:
         """Solve roughly on the densities' own cells, from zero on the coarsest level."""
-        levels = problem.build_hierarchy(self.threads)
-        fine = sum(max(shape) > self.config.coarsest_cells for shape in levels.shapes)
+        levels, goal = problem.build_hierarchy(self.threads), self._coarse_goal(problem)
+        fine = sum(max(shape) > problem.config.coarsest_cells for shape in levels.shapes)
         first = min(fine, len(levels.shapes) - 1)
         c = torch.zeros(len(problem.densities), *levels.shapes[first], dtype=torch.float64)
         for k in range(first, 0, -1):
             c = self._solve_level(
-                *(problem, levels[k], c, self._coarse_tolerance),
-                width=self.config.coarse_width,
+                *(problem, levels[k], c, goal),
+                width=problem.config.coarse_width,
                 is_first=k == first,
             ).coefficients
         system = levels[0]
-        solution = self._solve_level(
-            problem, system, c, self._coarse_tolerance, is_first=first == 0
-        )
-        return solution, system
+        return self._solve_level(problem, system, c, goal, is_first=first == 0), system
 
     def _warm_start(self, problem: Problem, start: Tensor) -> tuple[Solution, NewtonSystem] | None:
         """Solve roughly from potentials of similar weights; None if they are not close enough."""
@@ -138,11 +126,11 @@ class BarycenterNewton:
         w = torch.tensor(problem.formulation.weights, dtype=torch.float64)
         c = _prolong(start, system.shape, problem.formulation)
         c = c - (w.reshape(-1, *(1,) * len(system.shape)) * c).sum(0)
-        iteration = self._iteration(system, problem)
+        iteration = NewtonIteration(system, self.max_iterations, problem)
         residual, _ = iteration.evaluate(c, problem.densities, 0.0)
-        if float(residual.abs().sum()) > self.config.guess_residual:
+        if float(residual.abs().sum()) > problem.config.guess_residual:
             return None
-        return self._solve_level(problem, system, c, self._coarse_tolerance), system
+        return self._solve_level(problem, system, c, self._coarse_goal(problem)), system
 
     def _solve_level(
         self,
@@ -154,9 +142,9 @@ class BarycenterNewton:
         is_first: bool = False,
     ) -> Solution:
         """Solve one level; see `MultilevelNewton._solve_level`."""
-        config, means = self.config, problem.average(system.shape)
+        config, means = problem.config, problem.average(system.shape)
         c = _prolong(c, system.shape, problem.formulation)
-        iteration = self._iteration(system, problem)
+        iteration = NewtonIteration(system, self.max_iterations, problem)
         for blur in config.first_blurs if is_first else ():
             blurred = problem.blur(means, blur, config.uniform_share)
             c = iteration.run(c, blurred, config.coarse_width, goal).coefficients
@@ -164,15 +152,14 @@ class BarycenterNewton:
         problem.budget.steps.append(iteration.summary())
         return solution
 
-    @property
-    def _coarse_tolerance(self) -> float:
-        return max(self.config.coarse_tolerance, self.tolerance)
+    def _coarse_goal(self, problem: Problem) -> float:
+        return max(problem.config.coarse_tolerance, self.tolerance)
 
     def _complete(
         self, problem: Problem, solution: Solution, system: NewtonSystem
     ) -> tuple[Solution, NewtonSystem]:
         """Solve to the tolerance, on halved cells if the densities have more detail than theirs."""
-        config = self.config
+        config = problem.config
         is_small = problem.cells < config.small_grid
         detail = config.small_grid_mismatch if is_small else config.detail_mismatch
         cells = problem.cells << len(problem.shape)
@@ -183,31 +170,16 @@ class BarycenterNewton:
                 system = problem.build_hierarchy(self.threads)[0]
         return self._solve_level(problem, system, solution.coefficients, self.tolerance), system
 
-    def _iteration(self, system: NewtonSystem, problem: Problem) -> NewtonIteration:
-        return NewtonIteration(
-            system, self.max_iterations, problem.uniform, problem.budget, self.config
-        )
-
     def _result(
-        self,
-        problem: Problem,
-        solution: Solution,
-        system: NewtonSystem,
-        used: list[int],
-        count: int,
+        self, problem: Problem, solution: Solution, system: NewtonSystem
     ) -> BarycenterResult:
-        weights = problem.formulation.weights
-        assert weights is not None
-        density, mismatch = system.mean_density(solution.coefficients)
-        potentials = solution.coefficients.new_zeros(count, *solution.coefficients.shape[1:])
-        potentials[used] = solution.coefficients
+        density, _ = system.mean_density(solution.coefficients)
         converged, late = solution.residual <= self.tolerance, problem.budget.is_exhausted()
         return BarycenterResult(
-            potentials,
+            solution.coefficients,
             _normalise(density, problem),
             solution.residual,
             _dual_value(solution, problem),
-            mismatch,
             tuple(problem.budget.steps),
             converged,
             late and not converged,

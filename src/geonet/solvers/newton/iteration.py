@@ -71,9 +71,10 @@ class NewtonConfig:
 
 
 DEFAULT_CONFIG = NewtonConfig()
-REACH_CONFIG = NewtonConfig(local_damping=3.0, coarse_tolerance=0.004)
+# With a reach the system is better conditioned, and the first level needs no blurred densities.
+REACH_CONFIG = NewtonConfig(local_damping=3.0, coarse_tolerance=0.004, first_blurs=(0.0,))
 # Many weights are small, so that the same damping would dominate the system.
-WFR_CONFIG = NewtonConfig(damping=0.03, coarse_tolerance=0.008)
+WFR_CONFIG = NewtonConfig(damping=0.01, coarse_tolerance=0.008, first_blurs=(0.0,))
 
 
 def choose_config(formulation: Formulation) -> NewtonConfig:
@@ -92,8 +93,8 @@ class NewtonResult:
         residual: Σ_i|∫B_i(ρ1 − ρ0)|, the share of the mass that is not balanced, plus lost mass.
         integrals: integrals on the last level.
         steps: per level, from coarse to fine: cells, Newton steps, conjugate gradient iterations.
-        converged: whether the residual is at most the tolerance, and hardly matters for W2.
-        timed_out: whether the time limit ended the iteration before it converged.
+        converged: True if the residual is at most the tolerance, and hardly matters for W2.
+        timed_out: True if the time limit ended the iteration before it converged.
     """
 
     coefficients: Tensor
@@ -130,7 +131,6 @@ class MultilevelNewton:
         refine: whether the last levels may halve the cells of the densities.
         threads: largest number of threads.
         time_limit: seconds after which no step begins and the best potential so far is returned.
-        config: tuning parameters.
         formulation: boundary and growth.
     """
 
@@ -139,8 +139,12 @@ class MultilevelNewton:
     refine: bool = True
     threads: int = 1
     time_limit: float | None = None
-    config: NewtonConfig = DEFAULT_CONFIG
     formulation: Formulation = BALANCED_PAIR
+
+    @property
+    def config(self) -> NewtonConfig:
+        """Tuning parameters."""
+        return choose_config(self.formulation)
 
     def solve(
         self,
@@ -168,7 +172,7 @@ class MultilevelNewton:
         result = self._result(problem.budget, solution)
         if guess is None or result.converged or result.timed_out:
             return result
-        again = replace(self, time_limit=problem.budget.remaining())
+        again = replace(self, time_limit=problem.budget.count_seconds())
         from_zero = again.solve(source, target, sides)
         is_better = from_zero.converged or from_zero.residual < result.residual
         return from_zero if is_better else replace(result, timed_out=from_zero.timed_out)
@@ -182,7 +186,7 @@ class MultilevelNewton:
         """
         state = self._choose_resolution(self._problem(source, target, sides), guess)
         problem = state.problem
-        iteration = self._iteration(state.system, problem)
+        iteration = NewtonIteration(state.system, self.max_iterations, problem)
         solution = iteration.run(
             state.coefficients, problem.densities, 0.0, self.tolerance, state.evaluation
         )
@@ -297,7 +301,7 @@ class MultilevelNewton:
         c = prolong_spline(c, system.shape, self.formulation.periodic)
         means = problem.average(system.shape)
         goal = self.tolerance if is_last else max(config.coarse_tolerance, self.tolerance)
-        iteration = self._iteration(system, problem)
+        iteration = NewtonIteration(system, self.max_iterations, problem)
         for blur in config.first_blurs if is_first else ():
             blurred = problem.blur(means, blur, config.uniform_share)
             c = iteration.run(c, blurred, config.coarse_width, goal).coefficients
@@ -330,11 +334,6 @@ class MultilevelNewton:
             )
         return solution
 
-    def _iteration(self, system: NewtonSystem, problem: Problem) -> NewtonIteration:
-        return NewtonIteration(
-            system, self.max_iterations, problem.uniform, problem.budget, self.config
-        )
-
     def _start_is_close(self, problem: Problem, system: NewtonSystem, start: Tensor) -> bool:
         """Return whether a potential balances most of the mass; others are worse than zero."""
         system.set_densities(problem.average(system.shape), self.config.coarse_width)
@@ -362,16 +361,9 @@ class MultilevelNewton:
 class NewtonIteration:
     """Damped Newton steps on one level."""
 
-    def __init__(
-        self,
-        system: NewtonSystem,
-        max_iterations: int,
-        uniform: float,
-        budget: Budget,
-        config: NewtonConfig,
-    ):
-        self.system, self.max_iterations, self.uniform = system, max_iterations, uniform
-        self.budget, self.config = budget, config
+    def __init__(self, system: NewtonSystem, max_iterations: int, problem: Problem):
+        self.system, self.max_iterations = system, max_iterations
+        self.uniform, self.budget, self.config = problem.uniform, problem.budget, problem.config
         self.steps = self.linear_iterations = 0
         self.cells = "×".join(map(str, system.shape))
 
@@ -487,7 +479,7 @@ class Budget:
         self.steps: list[tuple[str, int, int]] = []
         self._end = math.inf if time_limit is None else monotonic() + time_limit
 
-    def remaining(self) -> float | None:
+    def count_seconds(self) -> float | None:
         """Return the seconds that are left; None without a limit."""
         return None if self._end == math.inf else max(0.0, self._end - monotonic())
 
@@ -560,6 +552,11 @@ class Problem(NamedTuple):
     def cell(self) -> float:
         """Side length of a cell."""
         return max(self.sides) / max(self.shape)
+
+    @property
+    def config(self) -> NewtonConfig:
+        """Tuning parameters."""
+        return choose_config(self.formulation)
 
     @property
     def uniform(self) -> float:

@@ -7,6 +7,7 @@ With s = t − ½, the particle at y at the midpoint is at x = y + s∇u(y) at t
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -40,6 +41,51 @@ from geonet.solvers.newton.compiled import BALANCED_PAIR, Formulation
 from geonet.solvers.newton.lattices import evaluate_at_vertices
 from geonet.solvers.newton.reference import pull_back_density, shorten, weight_exponent
 from geonet.solvers.newton.system import ResidualIntegrals
+
+
+class PeriodicRoll(NamedTuple):
+    """A shift by whole cells along periodic axes that brings the mass to the middle of the box.
+
+    Levels and lattices begin at the seam. After this shift, results do not depend on its place.
+
+    Attributes:
+        cells: cells of the grid.
+        shift: number of cells along each axis.
+    """
+
+    cells: tuple[int, ...]
+    shift: tuple[int, ...]
+
+    @classmethod
+    def centre(cls, grid: Grid, values: Tensor) -> PeriodicRoll:
+        """Return the shift that centres the circular mean of values (*shape)."""
+        shift = [0] * grid.dimension
+        for axis in (k for k, wraps in enumerate(grid.periodic) if wraps):
+            n = grid.shape[axis]
+            marginal = values.detach().double().movedim(axis, 0).reshape(n, -1).sum(1)
+            angle = 2 * math.pi / n * torch.arange(n, dtype=torch.float64)
+            moment = complex((marginal * angle.cos()).sum(), (marginal * angle.sin()).sum())
+            if abs(moment) > 1e-6 * float(marginal.sum()):  # otherwise there is no mean direction
+                place = n * cmath.phase(moment) / (2 * math.pi)
+                # The quarter keeps cell centres and faces, common places, away from a jump.
+                shift[axis] = math.floor(n / 2 - place + 0.25) % n
+        return cls(grid.shape, tuple(shift))
+
+    def apply(self, values: Tensor) -> Tensor:
+        """Shift values (..., *cells), also on cells that are divided."""
+        return self._roll(values, 1)
+
+    def undo(self, values: Tensor) -> Tensor:
+        """Shift values back."""
+        return self._roll(values, -1)
+
+    def _roll(self, values: Tensor, sign: int) -> Tensor:
+        if not any(self.shift):
+            return values
+        axes = range(values.ndim - len(self.cells), values.ndim)
+        parts = [values.shape[axis] // n for axis, n in zip(axes, self.cells, strict=True)]
+        steps = [sign * part * k for part, k in zip(parts, self.shift, strict=True)]
+        return values.roll(steps, tuple(axes))
 
 
 class MidpointGeodesic(Geodesic):
@@ -81,15 +127,20 @@ class MidpointGeodesic(Geodesic):
         self.step = [side / n for side, n in cells]
 
     @cached_property
-    def bounds(self) -> tuple[float, float]:
+    def _bounds(self) -> tuple[float, float]:
         """Lower and upper bound of W2, in the unit cube."""
         report_progress("bounding W2")
         source, target = (
             self.box.to_density(end.tensor.detach()) for end in (self.source, self.target)
         )
-        sides, distance = self.box.sides, self.integrals.distance
+        roll = self._centring_roll()
         lower, upper = bound_distance(
-            self.coefficients, source, target, sides, distance, periodic=self.grid.periodic
+            roll.apply(self.coefficients),
+            roll.apply(source),
+            roll.apply(target),
+            self.box.sides,
+            self.integrals.distance,
+            periodic=self.grid.periodic,
         )
         moments = [float(bound) / self.box.length for bound in self._moment_bounds]
         upper = min(upper, moments[1])
@@ -116,6 +167,9 @@ class MidpointGeodesic(Geodesic):
             repeat_cells(self.box.to_density(self.source.tensor), shape),
             repeat_cells(self.box.to_density(self.target.tensor), shape),
         )
+
+    def _centring_roll(self) -> PeriodicRoll:
+        return PeriodicRoll.centre(self.grid, self.source.tensor + self.target.tensor)
 
     def _differentiable_coefficients(self) -> Tensor:
         """Return the coefficients as a differentiable function of both ends."""
@@ -165,7 +219,7 @@ class MidpointGeodesic(Geodesic):
         farther apart, the result is their mean. A dual value between bounds that are more than
         `mean_gap` apart is more accurate than the mean, and is the result.
         """
-        config, (lower, upper), value = DEFAULT_BOUNDS, self.bounds, self.integrals.distance
+        config, (lower, upper), value = DEFAULT_BOUNDS, self._bounds, self.integrals.distance
         gap = upper - lower
         if gap <= config.mean_gap * lower or not lower < value < upper:
             margin = max(config.certified_error * lower, gap / 2, config.least_margin)
@@ -236,7 +290,7 @@ class MidpointGeodesic(Geodesic):
         return 2 * self.box.from_points(y) - grid.points()
 
     def _diagnostics(self) -> dict[str, Tensor]:
-        (lower, upper), distance = self.bounds, self._certified_distance()
+        (lower, upper), distance = self._bounds, self._certified_distance()
         uncertainty = max(upper - distance, distance - lower)
         values = {
             "distance_lower_bound": self.box.from_length(lower),
@@ -351,9 +405,6 @@ def push_frames(
 ) -> Tensor:
     """Return frames (T, *shape) of mass one at times (T,), on a box with corner zero.
 
-    If the potential of a pair that did not converge folds so much that no mass arrives, a frame is
-    a mixture of both ends.
-
     Args:
         coefficients: potential at t = ½, (*cells).
         densities: source and target on the same cells.
@@ -365,8 +416,6 @@ def push_frames(
     """
     frames = carry_masses(coefficients, densities, sides, times, shape, threads, formulation)
     volume = math.prod(sides) / math.prod(shape)
-    if not bool((frames.detach().flatten(1).sum(1) > 0).all()):
-        frames = _replace_empty(frames, densities, times)
     # No density of a geodesic exceeds both ends; only folds do.
     highest = max(float(values.detach().max()) for values in densities)
     return _normalise_mass(_normalise_mass(frames, volume).clamp(max=highest), volume)
@@ -381,12 +430,20 @@ def carry_masses(
     threads: int,
     formulation: Formulation,
 ) -> Tensor:
-    """Return frames as in `push_frames`, up to a factor, with or without a reach."""
+    """Return frames as in `push_frames`, up to a factor, with or without a reach.
+
+    If the potential of a pair that did not converge folds so much that no mass arrives, a frame is
+    a mixture of both ends.
+    """
     arguments = coefficients, densities, sides, times, shape
     traced = coefficients.requires_grad or any(values.requires_grad for values in densities)
     if compiled.is_available() and not (traced and torch.is_grad_enabled()):
-        return compiled.push_frames(*arguments, threads, formulation)
-    return push_frames_torch(*arguments, formulation)
+        frames = compiled.push_frames(*arguments, threads, formulation)
+    else:
+        frames = push_frames_torch(*arguments, formulation)
+    if bool((frames.detach().flatten(1).sum(1) > 0).all()):
+        return frames
+    return _replace_empty(frames, densities, times)
 
 
 def _replace_empty(frames: Tensor, densities: tuple[Tensor, Tensor], times: Tensor) -> Tensor:

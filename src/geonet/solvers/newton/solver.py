@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any, cast, get_args
 
 import torch
@@ -25,9 +26,8 @@ from geonet.solvers.newton.iteration import (
     InitialGuess,
     MultilevelNewton,
     NewtonResult,
-    choose_config,
 )
-from geonet.solvers.newton.path import MidpointGeodesic
+from geonet.solvers.newton.path import MidpointGeodesic, PeriodicRoll
 from geonet.solvers.newton.unbalanced import UnbalancedBatch, UnbalancedGeodesic
 
 WITHOUT_REACH = "leave it out for balanced transport"
@@ -91,14 +91,7 @@ class Midpoint(Solver):
     time_limit: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.tolerance < 1:
-            raise SolverError(
-                f"tolerance is {self.tolerance:g}; give a share of the mass in (0, 1)."
-            )
-        if self.max_iterations < 1:
-            raise SolverError(f"max_iterations is {self.max_iterations}; give at least 1.")
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise SolverError(f"time_limit is {self.time_limit:g}; give seconds above 0.")
+        check_limits(self.tolerance, self.time_limit, self.max_iterations)
         if isinstance(self.start, str) and self.start not in ("zero", "network"):
             raise SolverError(
                 f"start is {self.start!r}; give 'zero', 'network' or an array of coefficients."
@@ -166,10 +159,13 @@ class Midpoint(Solver):
             self.refine,
             threads_for(source.grid.size),
             self.time_limit,
-            choose_config(formulation),
             formulation,
         )
-        result = newton.solve(first, second, box.sides, start)
+        if start is not None:
+            return self.build_path(source, target, newton.solve(first, second, box.sides, start))
+        roll = PeriodicRoll.centre(source.grid, source.tensor + target.tensor)
+        result = newton.solve(roll.apply(first), roll.apply(second), box.sides)
+        result = replace(result, coefficients=roll.undo(result.coefficients))
         return self.build_path(source, target, result)
 
     def build_path(
@@ -204,6 +200,20 @@ class Midpoint(Solver):
         return MidpointGeodesic(
             source, target, self.name, info, c, result.residual, result.integrals
         )
+
+
+def check_limits(tolerance: Any, time_limit: Any, max_iterations: Any = 1) -> None:
+    """Raise SolverError unless Newton's method can run with these options."""
+    if not (isinstance(tolerance, Real) and 0 < float(tolerance) < 1):
+        raise SolverError(
+            f"tolerance is {short_repr(tolerance)}; give a share of the mass in (0, 1)."
+        )
+    if not (isinstance(max_iterations, Integral) and int(max_iterations) >= 1):
+        raise SolverError(
+            f"max_iterations is {short_repr(max_iterations)}; give an integer of at least 1."
+        )
+    if time_limit is not None and not (isinstance(time_limit, Real) and float(time_limit) > 0):
+        raise SolverError(f"time_limit is {short_repr(time_limit)}; give seconds above 0.")
 
 
 def as_reach(reach: Any, without: str = WITHOUT_REACH) -> float:

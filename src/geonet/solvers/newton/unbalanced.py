@@ -114,10 +114,11 @@ class UnbalancedGeodesic(MidpointGeodesic):
         """Lower bound of the cost, by duality, and upper bound, by a plan."""
         report_progress("bounding the cost")
         first, second = (values.detach() for values in self._own_densities())
+        roll = self._centring_roll()
         lower, upper = bound_unbalanced(
-            self.coefficients,
-            first,
-            second,
+            roll.apply(self.coefficients),
+            roll.apply(first),
+            roll.apply(second),
             self.box.sides,
             self.grid.periodic,
             self._unit_reach,
@@ -225,7 +226,7 @@ class UnbalancedGeodesic(MidpointGeodesic):
         return float(self._distance().detach()) / self.box.length
 
     @cached_property
-    def bounds(self) -> tuple[float, float]:
+    def _bounds(self) -> tuple[float, float]:
         """Lower and upper bound of the distance √(2·cost), in the unit cube."""
         lower, upper = ((2 * max(0.0, bound)) ** 0.5 for bound in self.cost_bounds)
         return lower / self.box.length, upper / self.box.length
@@ -255,6 +256,7 @@ class UnbalancedGeodesic(MidpointGeodesic):
     def _interpolate_mass(self, times: Tensor) -> Tensor:
         if self.growth == "hellinger":  # linear in t
             return super()._interpolate_mass(times)
+        # The dual value takes no bounds, which the cost needs.
         cost = _attach_gradient(torch.tensor(self._dual_value(), dtype=torch.float64), self)
         masses = torch.lerp(self.source.mass_tensor, self.target.mass_tensor, times)
         return masses - 2 * times * (1 - times) * cost / self.reach**2
