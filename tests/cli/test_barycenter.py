@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
+from threading import current_thread, main_thread
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import geonet
+from geonet.plotting.style import Style
 
 
 @pytest.fixture
@@ -43,7 +46,11 @@ def test_json(run, images):
     assert answer["weights"] == [0.5, 0.5] and answer["converged"] is True
     assert answer["lower_bound"] <= answer["objective"] and 0 <= answer["gap"] < 0.2
     assert answer["read"] == [{"kind": "values", "shape": [24, 24], "missing": 0}] * 2
+    assert answer["objective"] <= answer["upper_bound"] == answer["report"]["upper_bound"]
     assert answer["grid"]["shape"] == [24, 24] and answer["output"] is None
+    assert answer["grid"]["periodic"] == [False, False]
+    answer = json.loads(run("barycenter", *images[:2], "--periodic", 1, "--json").out)
+    assert answer["grid"]["periodic"] == [False, True]
     assert answer["report"]["residual"] <= 2e-3
 
 
@@ -88,6 +95,45 @@ def test_report_and_solver_options(run, images):
 def test_reach(run, images):
     answer = json.loads(run("barycenter", *images[:2], "--reach", 0.1, "--json").out)
     assert answer["gap"] is None and answer["objective"] > 0
+
+
+@pytest.fixture
+def styles(monkeypatch):
+    """Styles of the figures that are drawn."""
+    found, draw = [], geonet.Barycenter.plot
+
+    def plot(self, **style):
+        found.append(style)
+        return draw(self, **style)
+
+    monkeypatch.setattr(geonet.Barycenter, "plot", plot)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "style"),
+    [
+        ((), {"mass": "one"}),
+        (("--reach", 0.1), {"mass": "given"}),
+        (("--reach", 0.1, "--mass", "one"), {"mass": "one"}),
+        (("--mass", "given", "--vmin", 1, "--vmax", 9), {"mass": "given", "vmin": 1, "vmax": 9}),
+    ],
+)
+def test_units_of_pictures(run, images, tmp_path, styles, words, style):
+    assert run("barycenter", *images[:2], *words, "-o", tmp_path / "mean.png").code == 0
+    assert styles == [style] and Style(**style)
+
+
+def test_ctrl_c_removes_the_unfinished_file(run, images, tmp_path, monkeypatch):
+    def interrupt(file, **_):
+        Path(file).write_bytes(b"unfinished")
+        assert current_thread() is main_thread()  # only this thread receives Ctrl-C
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "savez", interrupt)
+    code, _, err = run("barycenter", *images[:2], "-o", tmp_path / "mean.npz")
+    assert (code, err) == (130, "error: Interrupted; no partial output was left.\n")
+    assert sorted(tmp_path.iterdir()) == sorted(images[:4])
 
 
 def test_files_of_several_kinds(run, write, images):
@@ -153,6 +199,8 @@ def test_clouds(run, write):
         (("a.png", "b.png", "--outside", "maybe"), "--outside is 'maybe'"),
         (("a.png", "b.png", "--points"), "--points fits neither a.png nor b.png"),
         (("a.png", "b.png", "--cmap", "magma"), "none is drawn"),
+        (("a.png", "b.png", "--mass", "given", "-o", "o.npz"), "--mass applies to pictures"),
+        (("a.png", "b.png", "--mass", "two", "-o", "o.png"), "give 'one' or 'given'"),
         (("a.png", "b.png", "--cmap", "magna", "-o", "o.png"), "did you mean 'magma'"),
         (("a.png", "b.png", "-o", "o.txt"), "give a name that ends in .png, .pdf"),
         (("a.png", "b.png", "-o", "a.png"), "a.png is one of the input files"),

@@ -44,6 +44,15 @@ def test_bounds(run, images, tmp_path):
     assert arrays["names"].tolist() == [str(image) for image in images]
 
 
+@pytest.mark.parametrize("end", ["lower", "upper"])
+def test_bounds_never_replace_an_input(run_failing, images, tmp_path, end):
+    own = images[2].rename(tmp_path / f"m-{end}.npy")
+    before = own.read_bytes()
+    words = ("distances", images[0], own, "-o", tmp_path / "m.npy", "--bounds")
+    assert f"{own} is one of the input files" in run_failing(*words)
+    assert own.read_bytes() == before and not (tmp_path / "m.npy").exists()
+
+
 def test_folders_and_patterns(run, run_failing, images, tmp_path):
     """A shell may pass a folder or a quoted pattern as it is."""
     (tmp_path / "readme.txt").write_text("no density")

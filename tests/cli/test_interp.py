@@ -86,7 +86,7 @@ def test_numeric_steps_and_names_of_dimensions(run, rain):
     numbered = rain.assign_coords(time=np.arange(5.0)).rename(time="hour", y="row", x="column")
     numbered.to_netcdf("numbered.nc")
     command = ("interp", "numbered.nc", "--every", "0.5", "-o", "fine.nc")
-    assert run(*command, "--time", "hour", "--space", "row,column").code == 0
+    assert run(*command, "--time", "hour", "--space", "row, column").code == 0
     assert load_field("fine.nc").hour.values.tolist() == np.arange(0, 4.1, 0.5).tolist()
 
 
@@ -337,6 +337,17 @@ def test_unreachable_scheduler():
         pass
 
 
+@pytest.mark.parametrize("words", [("--growth", "wfr"), ("--option", "growth=wfr")])
+def test_growth(run, rain, run_failing, words):
+    command = ("interp", "rain.nc", "--every", "5min", "-o", "fine.nc", "--motion", "none")
+    assert "give --reach LENGTH, too" in run_failing(*command, *words)
+    assert run(*command, "--reach", 12, *words).code == 0
+    result = load_field("fine.nc")
+    keywords = {"motion": None, "reach": 12.0, "growth": "wfr"}
+    expected = rain.geonet.interp(time=result.time.values, **keywords).astype("float32")
+    assert (result.values == expected.values).all()
+
+
 def test_motion_and_reach(run, rain, run_failing):
     command = ("interp", "rain.nc", "--every", "5min", "-o")
     winds = rain.geonet.velocity(time=rain.time.values[0])
@@ -354,8 +365,9 @@ def test_motion_and_reach(run, rain, run_failing):
         assert (result.values == expected.values).all()
     message = "or leave it out for the motion alone"
     assert message in run_failing(*command, "bad.nc", "--reach", "0")
-    assert "give --reach" in run_failing(*command, "bad.nc", "--option", "reach=1")
-    assert "motion=None" in run_failing(*command, "bad.nc", "--solver", "midpoint")
+    assert "are the same" in run_failing(*command, "bad.nc", "--reach", "1", "--option", "reach=1")
+    message = "give --motion none for the geodesic, or --reach LENGTH, too"
+    assert message in run_failing(*command, "bad.nc", "--solver", "midpoint")
     Path("words.txt").write_text("no velocities")
     message = "words.txt is no NetCDF, Zarr or radar file"
     assert message in run_failing(*command, "bad.nc", "--motion", "words.txt")

@@ -60,6 +60,11 @@ def test_report_of_every_path(run, images):
     assert run("geodesic", *images[:3], "--report").out.count("╭─ report") == 2
 
 
+def test_reach_has_no_sum_of_distances(run, images):
+    out = run("geodesic", *images[:3], "--reach", 0.3).out
+    assert out.count("transported share") == 2 and "W2" not in out
+
+
 def test_one_animation(run, images, tmp_path):
     file = tmp_path / "morph.gif"
     out = run("geodesic", *images, images[0], "-o", file, "--times", 13, "--no-stamp").out

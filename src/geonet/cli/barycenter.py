@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from geonet._format import format_number, format_percent, format_seconds
+from geonet._progress import progress_callback
 from geonet.cli.output import (
     BlurOption,
     ColumnsOption,
@@ -17,6 +18,7 @@ from geonet.cli.output import (
     InvertFileOption,
     InvertOption,
     JsonOption,
+    MassOption,
     MissingOption,
     NodataOption,
     NormOption,
@@ -26,6 +28,8 @@ from geonet.cli.output import (
     ReachOption,
     ResolutionOption,
     SolverOptions,
+    VmaxOption,
+    VminOption,
     check_inverted,
     check_output_file,
     choose_exit_code,
@@ -101,6 +105,9 @@ def barycenter(
         str | None, typer.Option(metavar="CMAP", help="A colour map of matplotlib.")
     ] = None,
     norm: NormOption = None,
+    vmin: VminOption = None,
+    vmax: VmaxOption = None,
+    mass: MassOption = None,
     report: Annotated[
         bool, typer.Option("--report", help="Print the report on bounds and convergence.")
     ] = False,
@@ -112,9 +119,8 @@ def barycenter(
 
     A table between four corners: geonet barycenter a.png b.png c.png d.png --table 5 -o table.png
     """
-    style: dict[str, Any] = {
-        name: v for name, v in (("cmap", cmap), ("norm", norm)) if v is not None
-    }
+    style: dict[str, Any] = {"cmap": cmap, "norm": norm, "vmin": vmin, "vmax": vmax, "mass": mass}
+    style = {name: value for name, value in style.items() if value is not None}
     _check_options(files, weights, table, output, points, grid, outside, style)
     numbers, options = _parse_weights(weights, len(files)), _parse_solver_options(option or [])
     filling: Any = parse_missing(missing)
@@ -128,6 +134,7 @@ def barycenter(
             from geonet.plotting.style import Style
 
             Style(**style)
+        style.setdefault("mass", "one" if reach is None else "given")
         BarycenterOptions(reach, **options)
         check_weights(numbers, len(files))
     reader = Reader(
@@ -149,8 +156,9 @@ def barycenter(
     if output is not None:
         if output.suffix.lower() != ".npz" and "cmap" not in style:
             solved = _note_lost_colours(solved)
-        with show_status(f"writing {output}") as show:
-            run_interruptibly(lambda: solved.write(output, table, style), show)
+        # In this thread, in which Ctrl-C removes the unfinished file.
+        with show_status(f"writing {output}") as show, progress_callback(show):
+            solved.write(output, table, style)
     if as_json:
         _print_json(solved, output)
     else:
@@ -326,11 +334,12 @@ def _print_json(solved: SolvedFiles, output: Path | None) -> None:
             "weights": result.weights.tolist(),
             "objective": report.objective,
             "lower_bound": report.lower_bound,
+            "upper_bound": report.upper_bound,
             "gap": report.gap,
             "converged": report.converged,
             "seconds": round(solved.seconds, 4),
             "read": solved.read.contents,
-            "grid": {name: getattr(result.grid, name) for name in ("shape", "lower", "upper")},
+            "grid": {n: getattr(result.grid, n) for n in ("shape", "lower", "upper", "periodic")},
             "report": report.to_dict(),
             "output": None if output is None else str(output),
         }

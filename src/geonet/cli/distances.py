@@ -164,6 +164,9 @@ def _check_options(
         raise InputError("--bounds needs a file to write; give -o FILE.csv.")
     if output is not None:
         check_output_file(output, files, FORMATS)
+        if bounds and output.suffix.lower() != ".npz":  # see `PairwiseDistances.save`
+            for end in ("lower", "upper"):
+                check_output_file(output.with_stem(f"{output.stem}-{end}"), files, FORMATS)
 
 
 def _print_json(names: list[str], result: PairwiseDistances, written: list[Path]) -> None:

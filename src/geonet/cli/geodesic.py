@@ -19,6 +19,7 @@ from geonet.cli.output import (
     InvertFileOption,
     InvertOption,
     JsonOption,
+    MassOption,
     MissingOption,
     NodataOption,
     NormOption,
@@ -29,6 +30,8 @@ from geonet.cli.output import (
     ResolutionOption,
     SolverOption,
     SolverOptions,
+    VmaxOption,
+    VminOption,
     check_inverted,
     check_output_file,
     choose_exit_code,
@@ -97,14 +100,7 @@ def geodesic(
     missing: MissingOption = "raise",
     nodata: NodataOption = None,
     outside: OutsideOption = "raise",
-    mass: Annotated[
-        str | None,
-        typer.Option(
-            metavar="one|given",
-            help="Mass of the written or drawn densities: one, or given in the units of the files, "
-            "which then apply to --vmin and --vmax, too. Default: one; with --reach: given.",
-        ),
-    ] = None,
+    mass: MassOption = None,
     blur: BlurOption = 0.0,
     output: Annotated[
         Path | None,
@@ -132,12 +128,8 @@ def geodesic(
         ),
     ] = None,
     norm: NormOption = None,
-    vmin: Annotated[
-        float | None, typer.Option(metavar="VALUE", help="Value of the first colour.")
-    ] = None,
-    vmax: Annotated[
-        float | None, typer.Option(metavar="VALUE", help="Value of the last colour.")
-    ] = None,
+    vmin: VminOption = None,
+    vmax: VmaxOption = None,
     no_stamp: Annotated[
         bool, typer.Option("--no-stamp", help="Animations: omit the times on the frames.")
     ] = False,
@@ -441,11 +433,12 @@ def _print(solved: SolvedSequence, files: list[Path], output: Path | None, in_fu
     for pair, ends in zip(solved.legs, pairwise(files), strict=True):
         typer.echo(f"\n{ends[0]} → {ends[1]}")
         _print_pair(pair, [], [], in_full)
-    distances: list[Any] = [pair.report.distance for pair in solved.legs]
+    # With a reach, paths have a cost instead of W2.
+    distances: list[Any] = [p.report.distance for p in solved.legs if p.report.cost is None]
     total = (
-        []
-        if None in distances
-        else [("W2, sum", format_number(sum(distances)) + _read_unit(solved.legs[0]))]
+        [("W2, sum", format_number(sum(distances)) + _read_unit(solved.legs[0]))]
+        if distances and None not in distances
+        else []
     )
     if total or written:
         typer.echo()

@@ -12,6 +12,7 @@ import typer
 from geonet._utils import check_installed
 from geonet.cli.output import (
     Bar,
+    GrowthOption,
     InterruptedWorkError,
     MissingOption,
     SolverOption,
@@ -20,7 +21,7 @@ from geonet.cli.output import (
     connect_dask,
     format_count,
     parse_missing,
-    parse_options,
+    parse_solver_options,
     run_interruptibly,
     show_progress,
     show_status,
@@ -86,6 +87,7 @@ def interp(
             help="Length over which mass moves in addition to the motion, or with none of it.",
         ),
     ] = None,
+    growth: GrowthOption = None,
     solver: SolverOption = "auto",
     option: SolverOptions = None,
     scheduler: Annotated[
@@ -103,14 +105,15 @@ def interp(
     Frames of several files are sorted by time. All frames are checked first. The same command
     resumes an interrupted run. The exit code is 1 if pairs of frames did not converge.
     """
+    options = parse_solver_options(option, reach, growth)
     config = {
-        "space": None if space is None else tuple(space.split(",")),
+        "space": None if space is None else tuple(name.strip() for name in space.split(",")),
         "geographic": False if plane else None,
         "solver": solver,
         "missing": parse_missing(missing),
-        "reach": reach,
+        "reach": options.pop("reach", None),
+        "growth": options.pop("growth", "hellinger"),
     }
-    options = parse_options(option or [])
     if output.suffix not in (".nc", ".zarr"):
         raise FileError(f"Cannot write {output}: give a name that ends in .nc or .zarr.")
     if not output.parent.is_dir():
@@ -119,14 +122,8 @@ def interp(
         raise FileError(f"{output} exists; remove it, or give another name.")
     with show_status("starting"):  # importing torch takes seconds
         check_installed("geonet interp", ["xarray", "pandas", "dask", "zarr", "netCDF4"], "xarray")
-        import geonet.xarray
         from geonet.xarray.files import find_files
 
-        if "reach" in options:
-            raise InputError(
-                "reach is an option of this command: give --reach instead of --option."
-            )
-        geonet.solver(solver, **options)  # raises for unknown names and options
         found = find_files(files)
     job = InterpJob(found, variable, time, every, config, options, output, scheduler, clip, motion)
     return choose_exit_code(job.run())
@@ -173,10 +170,9 @@ class InterpJob:
         space = spatial_grid(field, dims, self.config["geographic"])
         times = time_range(series.times, self.every)
         motion = self._open_motion()
-        solver, missing = self.config["solver"], self.config["missing"]
-        configure_pairs(  # raises for options that do not fit
-            series, motion, space, missing, "given", solver, self.options, self.config["reach"]
-        )
+        own = {name: self.config[name] for name in ("missing", "solver", "reach", "growth")}
+        # Raise for options that do not fit.
+        configure_pairs(series, motion, space, options=self.options, **own)
         state = {**self.to_json(), **self.config, "space": dims}
         writer = ResumableWriter(
             series.field, series.time, times, _choose_flags(field), attrs, self.output, state

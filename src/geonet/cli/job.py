@@ -196,7 +196,7 @@ class SolvedPair:
 
     @property
     def is_converged(self) -> bool:
-        """Whether the solver reached its tolerance, or has none."""
+        """True if the solver reached its tolerance, or has none."""
         return self.report.info.get("converged") is not False
 
     def write(self, output: Path, rendering: Rendering) -> None:

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from geonet.report import Report
 
 ALL_AXES = "all"  # value of --periodic without axes
+NAMED_OPTIONS = {  # options by the words for them in messages of the library
+    "with nodata": "with --nodata VALUE",
+    "motion=None": "--motion none",
+    "reach=...": "--reach LENGTH",
+}
 PERIODIC_REMEDY = "give axes such as 0 or 0,1, or no value for all of them"
 PROGRESS_DELAY = 2.0  # seconds until work reports its progress
 
@@ -132,8 +137,22 @@ BlurOption = Annotated[
     float,
     typer.Option(min=0.0, metavar="CELLS", help="Blur the densities first, for counts and noise."),
 ]
+MassOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="one|given",
+        help="Mass of the written or drawn densities: one, or given in the units of the files, "
+        "which then apply to --vmin and --vmax, too. Default: one; with --reach: given.",
+    ),
+]
 NormOption = Annotated[
     str | None, typer.Option(metavar="NORM", help="Scale of colours: linear, sqrt or log.")
+]
+VminOption = Annotated[
+    float | None, typer.Option(metavar="VALUE", help="Value of the first colour.")
+]
+VmaxOption = Annotated[
+    float | None, typer.Option(metavar="VALUE", help="Value of the last colour.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -180,11 +199,16 @@ def name_options(message: str) -> str:
     """Return a message of the library with options in place of arguments: --missing exclude.
 
     Options of solvers become `--option floor=0.01`. If a message names both the argument and the
-    option, "columns, on the command line --columns", the option remains.
+    option, "columns, on the command line --columns" or "motion=None for the geodesic (--motion none
+    on the command line)", the option remains.
     """
     message = re.sub(r"\S+, on the command line (?=--)", "", message)
-    message = re.sub(r"(?<!-)\b(missing|solver|outside)=('?)([\w.-]*\w)\2", r"--\1 \3", message)
-    message = re.sub(r"\bwith nodata\b", "with --nodata VALUE", message)
+    both = r"\b\w+=(?:\([^)]*\)|'?\w+'?)([^=()]*) \((--[^)]+) on the command line\)"
+    message = re.sub(both, r"\2\1", message)
+    for argument, option in NAMED_OPTIONS.items():
+        message = re.sub(rf"\b{re.escape(argument)}(?!\w)", option, message)
+    names = "missing|solver|outside|growth|motion"
+    message = re.sub(rf"(?<!-)\b({names})=('?)([\w.-]*\w)\2", r"--\1 \3", message)
     return re.sub(
         r"(?<!--option )\b(coarsen|floor)=([\w.]*\w)",
         lambda match: f"--option {match[1]}={match[2].lower()}",
