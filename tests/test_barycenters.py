@@ -408,7 +408,7 @@ def test_save_and_load(tmp_path, solved, table):
         with np.load(file) as arrays:
             assert np.array_equal(arrays["weights"], result.weights)
             assert np.array_equal(arrays["density"], result.density.values)
-    one = geonet.Barycenter.load(solved.save(tmp_path / "one.npz"))
+    one = geonet.load(solved.save(tmp_path / "one.npz"))
     assert np.array_equal(one.map(1, [[0.8, 0.9]]), solved.map(1, [[0.8, 0.9]]))
 
 

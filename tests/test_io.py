@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 
 import geonet
-from geonet import Density, Geodesic, Grid
+from geonet import Density, Grid
 from geonet.errors import FileError, InputError
 from geonet.io import parse_file
 
@@ -459,7 +459,7 @@ def test_saved_masses(pair_1d, tmp_path, mass, expected):
     with np.load(path.save(tmp_path / "p.npz", [0, 0.5, 1], mass=mass)) as archive:
         assert archive["mass"].tolist() == pytest.approx(expected)
         assert (archive["density"].sum(-1) * cell).tolist() == pytest.approx(expected)
-    loaded = Geodesic.load(tmp_path / "p.npz")
+    loaded = geonet.load(tmp_path / "p.npz")
     assert torch.equal(loaded.density(0.5).tensor, path.density(0.5).tensor)
     assert loaded.density([0, 0.5, 1]).mass.tolist() == pytest.approx([5, 3, 1])
 

@@ -297,11 +297,6 @@ class Barycenter:
         """Write an npz with the density and the weights for any reader, and all for `load`."""
         return _save(file, self.kind, [self], ())
 
-    @staticmethod
-    def load(file: str | Path) -> Barycenter:
-        """Return the barycenter that `save` wrote; its results are NumPy arrays."""
-        return import_object("geonet.api:load")(file)
-
     def __repr__(self) -> str:
         return f"Barycenter({len(self._weights)} densities, {self.grid})"
 
@@ -529,11 +524,6 @@ class Barycenters(Sequence):
     def save(self, file: str | Path) -> Path:
         """Write an npz with the densities and the weights for any reader, and all for `load`."""
         return _save(file, self.kind, list(self._items.flat), self.shape)
-
-    @staticmethod
-    def load(file: str | Path) -> Barycenters:
-        """Return the barycenters that `save` wrote; their results are NumPy arrays."""
-        return import_object("geonet.api:load")(file)
 
     def __getitem__(self, index: Any) -> Any:
         """Return one barycenter, or `Barycenters` of a part of the array."""

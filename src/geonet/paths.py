@@ -240,11 +240,6 @@ class Geodesic(ABC):
 
         return save_geodesic(self, as_path(file), times, grid, mass)
 
-    @staticmethod
-    def load(file: str | Path) -> Geodesic:
-        """Return the path that `save` wrote; it can be evaluated at any time."""
-        return import_object("geonet.api:load")(file)
-
     def __getitem__(self, index: int) -> Geodesic:
         """Return the path of one pair of a batch."""
         count = len(self)

@@ -8,6 +8,7 @@ import pytest
 import xarray as xr
 
 from geonet.errors import DensityError, GeonetError, GridError, InputError
+from geonet.xarray import displacement_score, geodesic
 
 START, MINUTE = np.datetime64("2026-07-01T12:00", "ns"), np.timedelta64(1, "m")
 HALF = START + 5 * MINUTE
@@ -123,6 +124,26 @@ def test_bad_arguments(rain, case):
     with pytest.raises(GeonetError, match=message) as caught:
         rain.geonet.interp(**{"time": HALF, **arguments})
     assert type(caught.value) is kind
+
+
+def test_arguments_of_other_methods_raise(rain):
+    first, second = rain.isel(time=0, drop=True), rain.isel(time=1, drop=True)
+    for call in (
+        lambda **options: rain.geonet.distance(**options),
+        lambda **options: rain.geonet.report(**options),
+        lambda **options: displacement_score(first, second, reach=9.0, **options),
+        lambda **options: geodesic(first, second, 0.5, **options),
+    ):
+        with pytest.raises(InputError, match="no argument 'mising'; did you mean 'missing'?"):
+            call(mising="exclude")
+        with pytest.raises(InputError, match="no argument 'motion'; leave it out[.]"):
+            call(motion=None)
+
+
+@pytest.mark.parametrize("dim", ["nonsense", "time"])
+def test_distance_to_another_field_takes_no_dimension(rain, dim):
+    with pytest.raises(InputError, match=f"dim is '{dim}', .* time, y, x; leave dim out"):
+        rain.geonet.distance(rain, dim=dim)
 
 
 def test_times_are_given_along_a_dimension(rain):

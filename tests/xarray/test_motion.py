@@ -210,6 +210,39 @@ def test_nowcast_extrapolates(moving):
     assert error(found, future.where(known)) < 0.35 * persistence
 
 
+@pytest.mark.parametrize("minutes", [[30], [30, 60], [45, 60]])
+def test_nowcast_follows_winds_from_the_last_frame_on(moving, winds, minutes):
+    future = START + 40 * MINUTE
+    speeds = [(1 + 0.1 * k) * winds for k in range(len(minutes))]
+    later = xr.concat(speeds, "time").assign_coords(time=START + np.array(minutes) * MINUTE)
+    later = set_units(later.isel(time=slice(None, None, -1)), "km s-1")
+    found = moving.geonet.nowcast(time=future, motion=later)
+    xr.testing.assert_identical(found, moving.geonet.nowcast(time=future, motion=winds))
+    earlier = later.assign_coords(time=later.time - 60 * MINUTE)
+    if len(minutes) > 1:
+        with pytest.raises(InputError, match="1 of 1 pairs of frames"):
+            moving.geonet.nowcast(time=future, motion=earlier)
+
+
+def test_velocity_is_missing_in_gaps(moving, winds):
+    field = moving.where((moving.x < 30) | (moving.x > 40))
+    for motion in ("estimate", winds, None):
+        wind = field.geonet.velocity(time=HALF, motion=motion, missing="exclude")
+        for component in wind.values():
+            assert (np.isnan(component) == np.isnan(field.values[0])).all()
+
+
+@pytest.mark.parametrize(
+    ("units", "factor"),
+    [("mm/hour", 1), ("mm day-1", 24), ("mm/day", 24), ("mm minute-1", 1 / 60), ("mm/s", 1 / 3600)],
+)
+def test_accumulation_accepts_units(moving, units, factor):
+    expected = moving.geonet.accumulate("15min")
+    total = (moving * factor).assign_attrs(units=units).geonet.accumulate("15min")
+    assert total.attrs == {"units": "mm"}
+    np.testing.assert_allclose(total, expected, rtol=1e-6, atol=1e-9)
+
+
 def test_accumulation_integrates_along_the_motion(moving):
     total = moving.geonet.accumulate("15min")
     assert total.attrs == {"units": "mm"} and total.sizes["time"] == 2

@@ -13,8 +13,8 @@ import pytest
 import xarray as xr
 
 from geonet.errors import DensityError
-from geonet.xarray import pairs
-from geonet.xarray.pairs import keep_freed_memory
+from geonet.xarray import groups
+from geonet.xarray.groups import keep_freed_memory
 
 START, MINUTE = np.datetime64("2026-07-01T12:00", "ns"), np.timedelta64(1, "m")
 
@@ -161,7 +161,7 @@ class FakeLibrary:
 @pytest.fixture
 def library(monkeypatch):
     fake = FakeLibrary()
-    monkeypatch.setattr(pairs.ctypes, "CDLL", lambda name: fake)
+    monkeypatch.setattr(groups.ctypes, "CDLL", lambda name: fake)
     return fake
 
 

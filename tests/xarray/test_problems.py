@@ -10,7 +10,7 @@ import xarray as xr
 import geonet
 from geonet import Density, Grid
 from geonet._threads import one_thread
-from geonet.errors import DensityError, GridError, InputError, SolverError
+from geonet.errors import ConvergenceWarning, DensityError, GridError, InputError, SolverError
 
 START, MINUTE = np.datetime64("2026-07-01T12:00", "ns"), np.timedelta64(1, "m")
 HALF = START + 5 * MINUTE
@@ -213,6 +213,17 @@ def test_dry_members(ensemble):
     assert (ours[2] == 0).all() and bool(np.isfinite(ours).all())
     totals = field.mean("member").sum(("y", "x"))
     np.testing.assert_allclose(ours.sum(("y", "x")), totals, rtol=1e-9)
+
+
+def test_unconverged_means_warn(ensemble):
+    members = r"The mean of rain at member 3, time 2026-07-01T12:10\S* to rain at member 7, time "
+    reason = r"2026-07-01T12:10\S* did not reach the tolerance of 1e-7 % .* may be inaccurate; "
+    for options, remedy in (
+        ({"max_iterations": 1}, "average the field to coarser cells, or give a larger"),
+        ({"time_limit": 1e-9}, "give a longer time_limit[.]"),
+    ):
+        with pytest.warns(ConvergenceWarning, match=members + reason + remedy):
+            ensemble.isel(time=slice(1, 2)).geonet.mean(tolerance=1e-9, **options)
 
 
 def test_mean_with_gaps_and_periodic_dimensions(ensemble, globe):

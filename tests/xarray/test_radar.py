@@ -200,7 +200,10 @@ def test_images_of_knmi():
     assert float(open_radar("b.h5", threshold=0)[0, -1, -1]) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("units, factor", [("mm/h", 1), ("kg m-2 s-1", 3600), ("m s-1", 3.6e6)])
+@pytest.mark.parametrize(
+    "units, factor",
+    [("mm/h", 1), ("kg m-2 s-1", 3600), ("m s-1", 3.6e6), ("mm day-1", 1 / 24), ("mm/hour", 1)],
+)
 def test_netcdf_files_in_several_units(units, factor):
     rain = synthetic_rain([0, 5, 10], cells=12)
     for k in (1, 0, 2):

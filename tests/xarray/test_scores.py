@@ -10,8 +10,8 @@ import xarray as xr
 
 from geonet.errors import DensityError, GeonetError, GridError, InputError, UnavailableError
 from geonet.grid import Grid
+from geonet.solvers.newton.unbalanced import UnbalancedGeodesic
 from geonet.xarray import displacement_score, synthetic_rain
-from geonet.xarray.pairs import UnbalancedGeodesic
 
 CELLS, REACH = 40, 10.0
 

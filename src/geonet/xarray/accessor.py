@@ -34,18 +34,17 @@ from geonet.xarray.coordinates import (
     time_dim,
     time_range,
 )
-from geonet.xarray.ensembles import Ensemble, EnsembleConfig, member_weights
+from geonet.xarray.groups import Ensemble, EnsembleConfig, FrameQuery, member_weights
 from geonet.xarray.moving_pairs import (
     Motion,
     MovingPair,
     Pieces,
     check_motion,
     integrate,
-    split_rate,
+    select_later,
 )
 from geonet.xarray.pairs import (
     REPORT_FIELDS,
-    FrameQuery,
     Pair,
     PairConfig,
     check_length,
@@ -53,6 +52,7 @@ from geonet.xarray.pairs import (
 )
 from geonet.xarray.series import FrameSeries, configure_pairs, evaluate_groups
 from geonet.xarray.two_fields import pair_series
+from geonet.xarray.units import split_rate
 
 
 @xr.register_dataarray_accessor("geonet")
@@ -169,8 +169,8 @@ class FieldAccessor:
 
         Its units are the units of the coordinates, or metres if they are geographic, per second if
         times are dates, else per unit of time. At the time of a frame it belongs to the pair that
-        starts there. Between two frames of which one is empty it is NaN. For the
-        arguments see `interp`; the solver must provide velocities.
+        starts there. It is NaN in cells that are missing in a frame of the pair, and everywhere if
+        one is empty. For the arguments see `interp`; the solver must provide velocities.
         """
         time, new_times, options = self._split_keywords(coords, times_and_options)
         series = FrameSeries.from_field(self._field, time)
@@ -180,8 +180,8 @@ class FieldAccessor:
         )
         template, index = series.locate(new_times, outside)
         dims, grid = config.space.dims, config.space.grid
-        group = kind.get("group", Pair)
-        query = FrameQuery(group.velocity, config, (grid.dimension, *grid.shape), **kind)
+        velocity = kind["group"].velocity
+        query = FrameQuery(velocity, config, (grid.dimension, *grid.shape), **kind)
         values = series.evaluate(index.clamp_to_pairs(len(series.times)), query)
         has_units = config.space.units and are_dates(series.times)
         units = {"units": f"{config.space.units} s-1"} if has_units else {}
@@ -213,12 +213,13 @@ class FieldAccessor:
 
         Args:
             coords: {dimension: times}, instead of a keyword.
-            motion: "estimate", from the last three frames, or a Dataset of velocities.
+            motion: "estimate", from the last three frames, or a Dataset of velocities:
+                those in the middle between the last two frames or, if all are later, the first.
             longest: longest lead time, in intervals between the last two frames.
-            space: see `interp`, as for all other arguments.
-            geographic: likewise.
-            missing: likewise.
-            periodic: likewise.
+            space: names of the spatial dimensions; see `interp`, as for all other arguments.
+            geographic: whether space is latitude and longitude in degrees.
+            missing: cells without a value: "raise", "exclude" or a number.
+            periodic: names of the spatial dimensions whose ends meet.
             **times: the time dimension with the new times, one or a list.
         """
         check_motion(motion, can_be_none=False)
@@ -227,6 +228,9 @@ class FieldAccessor:
             raise InputError(f"nowcast has no option {next(iter(options))!r}.")
         series = FrameSeries.from_field(self._field, time)
         grid = self._space(time, space, geographic, periodic)
+        if isinstance(motion, xr.Dataset):
+            series = series.select_last_pair()
+            motion = select_later(motion, series.times, time)
         series, config, kind = configure_pairs(series, motion, grid, missing)
         template = Template.from_interp(series.field, time, new_times)
         index = TimeIndex.extrapolate(series.times, np.atleast_1d(template.times), longest)
@@ -259,14 +263,14 @@ class FieldAccessor:
             every: length of an interval, such as "10min" or "1h"; a number if times are numbers.
             motion: see `interp`, as for all other arguments.
             dim: the time dimension if it is ambiguous.
-            space: see `interp`.
-            geographic: likewise.
-            solver: likewise.
-            missing: likewise.
-            reach: likewise.
-            growth: likewise.
-            periodic: likewise.
-            **options: likewise.
+            space: names of the spatial dimensions.
+            geographic: whether space is latitude and longitude in degrees.
+            solver: a name, a model file or a solver; with a motion, only together with a reach.
+            missing: cells without a value: "raise", "exclude" or a number.
+            reach: length over which mass moves, in addition to a motion.
+            growth: with a reach, "hellinger" or "wfr".
+            periodic: names of the spatial dimensions whose ends meet.
+            **options: options of the named solver.
         """
         series = FrameSeries.from_field(self._field, time_dim(self._field, dim))
         grid = self._space(series.time, space, geographic, periodic)
@@ -309,12 +313,17 @@ class FieldAccessor:
         Only shapes count, not totals. The units are the units of the spatial coordinates, or metres
         if they are geographic. The distance is NaN if a frame is empty. `other` has the same cells,
         and its further dimensions are matched by name. Without it, `dim` names the time dimension
-        if that is ambiguous. For all other arguments see `interp`.
+        if that is ambiguous; with it, `dim` raises an error. For all other arguments see `interp`.
 
         With a reach it is √(2·cost) of `geonet.geodesic`, a length times the square root of a mass,
         which is the field times areas of the coordinates. Totals count: it tends to √mass·W2 for
         equal masses and a large reach, and is reach·√mass to an empty frame.
         """
+        if other is not None and dim is not None:
+            raise InputError(
+                f"dim is {dim!r}, and two fields are matched along all dimensions, "
+                f"{', '.join(map(str, self._field.dims))}; leave dim out."
+            )
         if other is not None:
             series, grid = pair_series(self._field, other, space, geographic, periodic)
             name = "distance"
@@ -323,7 +332,7 @@ class FieldAccessor:
             grid = self._space(series.time, space, geographic, periodic)
             name = "distance to the next frame"
         config = PairConfig(grid, missing, "given", solver, options, reach, growth)
-        result = series.evaluate_pairs(FrameQuery(Pair.distance, config))
+        result = series.evaluate_pairs(FrameQuery(Pair.distance, config, group=Pair))
         if other is not None:
             result = result.isel({series.time: 0}, drop=True)
         if config.reach is None:
@@ -359,15 +368,15 @@ class FieldAccessor:
                 default. An array with labels is matched by them.
             reach: length over which mass moves, see `interp`. An empty member then only lowers the
                 total; without a reach it raises an error.
-            space: see `interp`, as for all arguments up to `mass`.
-            geographic: likewise.
-            periodic: likewise.
+            space: names of the spatial dimensions; see `interp`, as for all arguments up to `mass`.
+            geographic: whether space is latitude and longitude in degrees.
+            periodic: names of the spatial dimensions whose ends meet.
             missing: cells without a value: "raise" an error, "exclude" cells that are missing in
                 any member, or a number to fill them with.
             mass: "given" for the units of the field, or "one".
-            tolerance: see `geonet.barycenter`, as for the other options.
-            max_iterations: likewise.
-            time_limit: likewise, for each mean.
+            tolerance: share of the mass that may remain unbalanced; see `geonet.barycenter`.
+            max_iterations: largest number of Newton steps in one run on a level.
+            time_limit: seconds for each mean; None for no limit.
         """
         field = self._field
         check_field(field)
@@ -385,7 +394,7 @@ class FieldAccessor:
         shape, dims = grid.grid.shape, grid.dims
         dtype = field.dtype if field.dtype.kind == "f" else np.dtype(float)
         size = field.sizes[dim]
-        query = FrameQuery(Ensemble.mean, config, shape, dtype, Ensemble, size)
+        query = FrameQuery(Ensemble.mean, config, shape, dtype, size, group=Ensemble)
         values = evaluate_groups(field, dim, TimeIndex.first(), query)
         others = [d for d in field.dims if d not in (dim, *dims)]
         variable = xr.Variable((*others, dim, *dims), values).isel({dim: 0})
@@ -419,7 +428,8 @@ class FieldAccessor:
         series = FrameSeries.from_field(self._field, time_dim(self._field, dim))
         grid = self._space(series.time, space, geographic, periodic)
         config = PairConfig(grid, missing, "given", solver, options, reach, growth)
-        rows = series.evaluate_pairs(FrameQuery(Pair.report, config, dtype=REPORT_FIELDS))
+        query = FrameQuery(Pair.report, config, dtype=REPORT_FIELDS, group=Pair)
+        rows = series.evaluate_pairs(query)
         names = REPORT_FIELDS.names or ()
         return xr.Dataset({name: rows.copy(data=rows.data[name]) for name in names})
 

@@ -57,8 +57,8 @@ class Images:
     """Two frames of one resolution, to be compared.
 
     Attributes:
-        first: values, (*cells), single precision.
-        second: likewise.
+        first: values of the first frame, (*cells), single precision.
+        second: values of the second frame, (*cells), single precision.
         known: weights of the cells of both, (2, *cells), zero for cells without a value.
         scale: duration of this pair relative to the pair whose motion is estimated.
         weight: weight of the pair.
@@ -394,7 +394,7 @@ def lies_inside(places: np.ndarray, shape: Sequence[int], periodic: Sequence[boo
 
 
 def extrapolate(last: CarriedFrame, motion: np.ndarray, t: float) -> np.ndarray:
-    """Return the last frame carried on to a time t above 1; NaN for what enters the box."""
+    """Return the last frame carried on to t > 1; NaN in cells reached from outside of the box."""
     steps = max(1, int(np.ceil(t - 1)))
     places = np.indices(motion.shape[1:], dtype=np.float64)
     cells = places

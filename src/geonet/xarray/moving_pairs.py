@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,12 +34,10 @@ from geonet.xarray.motion import (
     share_lost,
 )
 from geonet.xarray.pairs import Pair, PairConfig
+from geonet.xarray.units import LENGTHS, split_rate
 
 Motion = Literal["estimate"] | xr.Dataset | None
 COMPONENT = "_geonet_component"  # dimension of the displacements
-LENGTHS = {"m": 1.0, "metre": 1.0, "meter": 1.0, "metres": 1.0, "meters": 1.0, "km": 1e3}
-DURATIONS = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "hr": 3600.0, "d": 86400.0}
-RATE = re.compile(r"(?P<amount>.+?)\s*(?:/\s*(?P<per>[a-z]+)|\s(?P<unit>[a-z]+)\s?(?:\^|\*\*)?-1)")
 
 
 @dataclass(frozen=True)
@@ -101,12 +98,16 @@ class MovingPair(Pair):
         super().__init__(pair, config, describe, durations[position:])
 
     def velocity(self, fractions: np.ndarray) -> np.ndarray:
-        """Return the velocity of the motion, (T, d, *space); NaN if a frame is empty."""
+        """Return the velocity of the motion, (T, d, *space).
+
+        It is NaN in the gaps of either frame, and everywhere if a frame is empty.
+        """
         grid = self._space.grid
         result = np.full((len(fractions), grid.dimension, *grid.shape), np.nan)
         if not self.is_faded:
             for k, (step, speed) in enumerate(zip(grid.spacing, self._space.speeds, strict=True)):
                 component = self.motion[k] * step * speed / self.duration
+                component = np.where(self._filled_frames[1], np.nan, component)
                 result[~np.isnan(fractions), k] = component
         return result
 
@@ -114,7 +115,7 @@ class MovingPair(Pair):
         """Return the last frame, carried to fractions above one, (T, *space)."""
         if self.is_faded:
             return np.repeat(self._last[None], len(fractions), axis=0)
-        frames = [extrapolate(self._carried[1], self.motion, float(t)) for t in fractions]
+        frames = [extrapolate(self._frame_splines[1], self.motion, float(t)) for t in fractions]
         return np.array(frames)
 
     @property
@@ -148,16 +149,16 @@ class MovingPair(Pair):
         return int(np.clip(np.ceil(2 * longest), 4, 48))
 
     @cached_property
-    def _known(self) -> np.ndarray:
+    def _value_mask(self) -> np.ndarray:
         """Cells with a value, (2, *space)."""
         if is_number(self._config.missing):
             return np.ones(self._frames.shape, bool)
         return ~np.isnan(self._frames)
 
     @cached_property
-    def _carried(self) -> tuple[CarriedFrame, CarriedFrame]:
+    def _frame_splines(self) -> tuple[CarriedFrame, CarriedFrame]:
         periodic = self._space.grid.periodic
-        frames = zip(self._values, self._known, strict=True)
+        frames = zip(self._values, self._value_mask, strict=True)
         first, second = (CarriedFrame(values, known, periodic) for values, known in frames)
         return first, second
 
@@ -166,7 +167,7 @@ class MovingPair(Pair):
         """Frames with zeros, or the number for missing cells, instead of NaN."""
         _ = self._filled_frames  # checks them
         frames = self._frames.astype(np.float64)
-        return np.where(self._known, self._fill_gaps(frames), 0.0)
+        return np.where(self._value_mask, self._fill_gaps(frames), 0.0)
 
     def _fill_gaps(self, frames: np.ndarray) -> np.ndarray:
         """Replace NaN if `missing` is a number."""
@@ -175,7 +176,7 @@ class MovingPair(Pair):
 
     @property
     def _last(self) -> np.ndarray:
-        return np.where(self._known[1], self._values[1], np.nan)
+        return np.where(self._value_mask[1], self._values[1], np.nan)
 
     def _move(self, fractions: np.ndarray) -> np.ndarray:
         if self.is_faded:
@@ -186,7 +187,7 @@ class MovingPair(Pair):
             [
                 last
                 if t == 1
-                else blend_carried(*self._carried, self.motion, float(t), self._space.areas)
+                else blend_carried(*self._frame_splines, self.motion, float(t), self._space.areas)
                 for t in fractions
             ]
         )
@@ -199,13 +200,13 @@ class MovingPair(Pair):
     def _estimate(self) -> np.ndarray:
         frames = self._values
         for k in range(2):
-            values = frames[k][self._known[k]]
+            values = frames[k][self._value_mask[k]]
             if values.min() == values.max():
                 raise DensityError(
                     f"{self._describe(k)} has the same value in all cells, so no motion can be "
                     "seen; give a Dataset of velocities as motion, or motion=None."
                 )
-        pairs = [Images.from_frames(frames, self._known, 1.0, 1.0)]
+        pairs = [Images.from_frames(frames, self._value_mask, 1.0, 1.0)]
         for k in (self._position - 1, self._position + 1):
             window = self._window[k : k + 2].astype(np.float64) if k >= 0 else np.empty(0)
             if len(window) == 2:
@@ -250,7 +251,7 @@ class MovingPair(Pair):
         """Path between both frames carried to the middle; None if one of them left the box."""
         motion = self._flow
         cells, masses = np.indices(motion.shape[1:], dtype=np.float64), []
-        for frame, sign in zip(self._carried, (-0.5, 0.5), strict=True):
+        for frame, sign in zip(self._frame_splines, (-0.5, 0.5), strict=True):
             places = cells + sign * motion
             masses.append(np.where(frame.lies_in_gap(places), 0.0, frame.evaluate(places)))
         if not all(mass.any() for mass in masses):
@@ -322,6 +323,18 @@ def displacements(motion: xr.Dataset, field: xr.DataArray, time: Any, space: Spa
         components.append(scaled / (speed if speed.size > 1 else float(speed.values.item())))
     result = xr.concat(components, COMPONENT, coords="minimal", compat="override")
     return result.assign_coords({time: times})
+
+
+def select_later(motion: xr.Dataset, times: np.ndarray, time: Any) -> xr.Dataset:
+    """Return the first velocities if all are later than the middle of the last pair.
+
+    Others are returned as they are.
+    """
+    if time not in motion.coords or time not in motion.dims:
+        return motion
+    motion = motion.sortby(time)
+    own, frames = to_numbers(motion[time].values, times)
+    return motion.isel({time: [0]}) if own[0] > (frames[-2] + frames[-1]) / 2 else motion
 
 
 def _check_cells(component: xr.DataArray, field: xr.DataArray, space: Space, time: Any) -> None:
@@ -397,13 +410,6 @@ def _speed_factor(component: xr.DataArray, length: str) -> float:
         f"{component.name} has the units {given!r}, and the coordinates of the field are in "
         f"{length}; convert it to {length} s-1 and set its attribute units."
     )
-
-
-def split_rate(units: str) -> tuple[str, float]:
-    """Split units such as "mm h-1" or "m/s" into "mm" and seconds; 0.0 if they are no rate."""
-    found = RATE.fullmatch(units.strip())
-    seconds = DURATIONS.get(found["per"] or found["unit"], 0.0) if found else 0.0
-    return (found["amount"], seconds) if found and seconds else (units, 0.0)
 
 
 # ---- Totals

@@ -27,6 +27,7 @@ from geonet._validation import as_number
 from geonet.errors import FileError, InputError
 from geonet.xarray.coordinates import format_time, time_dim
 from geonet.xarray.files import HDF5_SUFFIXES, PGM_SUFFIXES, Files, find_files, open_fields
+from geonet.xarray.units import convert_rain_rate
 
 Quantity = Literal["rate", "reflectivity", "accumulation"]
 
@@ -41,16 +42,6 @@ ODIM_QUANTITIES: dict[str, Quantity] = {
     "TH": "reflectivity",
 }
 ODIM_IMAGES = ("COMP", "IMAGE")  # objects on a plane; others are in polar coordinates
-UNITS: dict[str, float] = {  # factors to mm/h
-    "mm h-1": 1.0,
-    "mm/h": 1.0,
-    "mm/hr": 1.0,
-    "mm hr-1": 1.0,
-    "kg m-2 h-1": 1.0,
-    "mm s-1": 3600.0,
-    "kg m-2 s-1": 3600.0,
-    "m s-1": 3.6e6,
-}
 
 
 def open_radar(
@@ -113,7 +104,7 @@ class RadarImage:
         steps: height and width of a cell in metres.
         corner: coordinates of the lower left corner.
         attrs: attributes of the field, such as the projection.
-        quantity: what the values are.
+        quantity: physical quantity of the values.
         zr: a and b of Z = a·R^b.
         hours: duration of an accumulation.
         dataset: path of the values in an HDF5 file.
@@ -380,8 +371,8 @@ def _read_odim(file: Path, data: Any, variable: str | None) -> RadarImage:
 def _find_odim_data(file: Path, data: Any, variable: str | None) -> tuple[str, str]:
     """Return the path of the values and their quantity."""
     found: dict[str, str] = {}
-    for name in _numbered(data, "dataset"):
-        for part in _numbered(data[name], "data"):
+    for name in _list_numbered(data, "dataset"):
+        for part in _list_numbered(data[name], "data"):
             group = data[name][part]
             groups = [group.get("what"), data[name].get("what")]
             found.setdefault(str(_attribute(groups, "quantity")), f"{name}/{part}/data")
@@ -399,7 +390,7 @@ def _find_odim_data(file: Path, data: Any, variable: str | None) -> tuple[str, s
     return found[quantity], quantity
 
 
-def _numbered(group: Any, prefix: str) -> list[str]:
+def _list_numbered(group: Any, prefix: str) -> list[str]:
     """Return the names of subgroups such as data1, data2, … in the order of their numbers."""
     names = [name for name in group if re.fullmatch(rf"{prefix}\d+", name)]
     return sorted(names, key=lambda name: int(name.removeprefix(prefix)))
@@ -490,14 +481,15 @@ def _open_grids(
     time = time_dim(found, None)
     units = " ".join(str(found.attrs.get("units", "")).split())
     quantity: Quantity = "reflectivity" if units.lower() == "dbz" else "rate"
-    if quantity == "rate" and units not in UNITS:
+    factor = 1.0 if quantity == "reflectivity" else convert_rain_rate(units)
+    if factor is None:
         raise InputError(
             f"{files[0]} holds {found.name} in {units or 'unknown units'}; set the attribute units "
             f"to mm h-1, kg m-2 s-1, m s-1 or dBZ, or convert it first."
         )
     relation = zr or MARSHALL_PALMER_ZR
     rates = xr.apply_ufunc(
-        lambda values: to_rates(values * UNITS.get(units, 1.0), quantity, relation, 1.0, threshold),
+        lambda values: to_rates(values * factor, quantity, relation, 1.0, threshold),
         found.chunk({time: 1}),
         dask="parallelized",
         output_dtypes=[np.float32],

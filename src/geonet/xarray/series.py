@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from geonet.xarray.coordinates import (
     time_dim,
     to_numbers,
 )
+from geonet.xarray.groups import FrameConfig, FrameGroup, FrameLabels, FrameQuery, map_groups
 from geonet.xarray.moving_pairs import (
     COMPONENT,
     Motion,
@@ -35,15 +35,7 @@ from geonet.xarray.moving_pairs import (
     check_motion,
     displacements,
 )
-from geonet.xarray.pairs import (
-    FrameConfig,
-    FrameGroup,
-    FrameLabels,
-    FrameQuery,
-    Pair,
-    PairConfig,
-    map_groups,
-)
+from geonet.xarray.pairs import Pair, PairConfig
 
 
 @dataclass(frozen=True)
@@ -95,6 +87,10 @@ class FrameSeries:
     def times(self) -> np.ndarray:
         """Times of the frames, (n,)."""
         return self.field[self.time].values
+
+    def select_last_pair(self) -> FrameSeries:
+        """Return the last two frames."""
+        return replace(self, field=self.field.isel({self.time: slice(-2, None)}))
 
     def check_frames(self, space: Space, missing: Missing, max_values: int = 2**24) -> None:
         """Raise DensityError for the first frame that cannot be interpolated.
@@ -161,30 +157,16 @@ def configure_pairs(
     growth: str = "hellinger",
 ) -> tuple[FrameSeries, PairConfig, dict[str, Any]]:
     """Return a series with its displacements, and the settings and arguments of its queries."""
-    _check_spelling(options or {})
     check_motion(motion)
     shared = (space, missing, mass, solver, options or {}, reach, growth)
     if motion is None:
-        return series, PairConfig(*shared), {}
+        return series, PairConfig(*shared), {"group": Pair}
     if isinstance(motion, str):
         return series, MotionConfig(*shared), {"group": MovingPair, "size": 3, "before": 1}
     has_units = bool(space.units) and are_dates(series.times)
     config = MotionConfig(*shared, True, f"{space.units} s-1" if has_units else "")
     series = replace(series, motion=displacements(motion, series.field, series.time, space))
     return series, config, {"group": MovingPair, "components": len(space.dims)}
-
-
-def _check_spelling(
-    options: dict[str, Any],
-    known: tuple[str, ...] = ("motion", "space", "geographic", "missing", "outside", "periodic"),
-) -> None:
-    """Raise InputError for an argument of `da.geonet` that is spelled wrongly.
-
-    The solver, to which further keywords belong, does not know these arguments.
-    """
-    for name in options:
-        if close := difflib.get_close_matches(name, known, n=1, cutoff=0.8):
-            raise InputError(f"There is no argument {name!r}; did you mean {close[0]!r}?")
 
 
 def evaluate_groups(

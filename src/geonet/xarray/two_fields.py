@@ -24,13 +24,8 @@ from geonet.xarray.coordinates import (
     spatial_dims,
     spatial_grid,
 )
-from geonet.xarray.pairs import (
-    SCORE_FIELDS,
-    FrameQuery,
-    Pair,
-    PairConfig,
-    ScoreConfig,
-)
+from geonet.xarray.groups import FrameQuery
+from geonet.xarray.pairs import SCORE_FIELDS, Pair, PairConfig, ScoreConfig
 from geonet.xarray.series import FrameSeries
 
 
@@ -62,7 +57,7 @@ def geodesic(
     series, grid = pair_series(first, second, space, geographic, periodic)
     config = PairConfig(grid, missing, mass, solver, options, reach, growth)
     t = check_times(times)[0].numpy()  # pyright: ignore[reportArgumentType]
-    query = FrameQuery(Pair.interpolate, config, grid.grid.shape)
+    query = FrameQuery(Pair.interpolate, config, grid.grid.shape, group=Pair)
     values = series.evaluate(TimeIndex.locate(series.times, t, "raise"), query)
     others = [d for d in series.field.dims if d not in (series.time, *grid.dims)]
     result = xr.DataArray(values, dims=[*others, dim, *grid.dims], attrs=first.attrs)
@@ -111,9 +106,10 @@ def displacement_score(
         reach: length over which a displaced forecast counts as displaced, in the units of the
             coordinates, or in metres if they are geographic.
         space: see `FieldAccessor.interp`, as for all further arguments.
-        geographic: likewise.
-        missing: likewise; with "exclude" cells that are missing in either field count in neither.
-        periodic: likewise.
+        geographic: whether space is latitude and longitude in degrees.
+        missing: cells without a value: "raise" an error; "exclude" cells that are missing in either
+            field from both; or a number to fill them with.
+        periodic: names of the spatial dimensions whose ends meet.
         **options: options of the solver `midpoint`, such as `tolerance=1e-4`.
     """
     if reach is None:
@@ -127,8 +123,8 @@ def displacement_score(
         forecast, observed, space, geographic, periodic, ("the forecast", "the observation")
     )
     config = ScoreConfig(grid, missing, "given", "midpoint", options, reach)
-    rows = series.evaluate_pairs(FrameQuery(Pair.score, config, dtype=SCORE_FIELDS))
-    rows = rows.isel({series.time: 0}, drop=True).drop_vars("until", errors="ignore")
+    rows = series.evaluate_pairs(FrameQuery(Pair.score, config, dtype=SCORE_FIELDS, group=Pair))
+    rows = rows.isel({series.time: 0}, drop=True)
     names = SCORE_FIELDS.names or ()
     result = xr.Dataset({name: rows.copy(data=rows.data[name]) for name in names})
     result["mean_displacement"].attrs = grid.describe_length("mean displacement")
