@@ -128,7 +128,7 @@ def resample(values: Tensor, source: Grid, target: Grid) -> Tensor:
         below, above = cumulative[..., left], cumulative[..., left + 1]
         at_edges = below + (edges - cell) * (above - below)
         values = (at_edges.diff(dim=-1) * (m / n)).movedim(-1, axis)
-    return values
+    return values.contiguous()
 
 
 def spline_filter(values: Tensor, periodic: bool = False) -> Tensor:
