@@ -191,17 +191,14 @@ class MidpointGeodesic(Geodesic):
             end = self.target if times[k] == 1 else self.source
             frames[k] = end.tensor if grid == self.grid else end.resample(grid).tensor
         if bool(inside.any()):
-            pushed = push_frames(
-                coefficients,
-                self._densities(),
-                self.box.sides,
-                times[inside],
-                grid.shape,
-                threads_for(self.coefficients.numel()),
-                self.formulation,
-            )
-            frames[inside] = self.box.from_density(pushed)
+            frames[inside] = self._carry(coefficients, times[inside], grid)
         return frames
+
+    def _carry(self, c: Tensor, times: Tensor, grid: Grid) -> Tensor:
+        """Return frames (T, *shape) of mass one between the ends, for a potential."""
+        threads = threads_for(self.coefficients.numel())
+        own = self._densities(), self.box.sides, times, grid.shape, threads, self.formulation
+        return self.box.from_density(push_frames(c, *own))
 
     def _distance(self) -> Tensor:
         """Return the Kantorovich dual value of u, restricted by its bounds.

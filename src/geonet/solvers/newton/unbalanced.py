@@ -231,27 +231,12 @@ class UnbalancedGeodesic(MidpointGeodesic):
         lower, upper = ((2 * max(0.0, bound)) ** 0.5 for bound in self.cost_bounds)
         return lower / self.box.length, upper / self.box.length
 
-    def _density(self, times: Tensor, grid: Grid) -> Tensor:
-        inside = (times > 0) & (times < 1)
-        frames = torch.empty(len(times), *grid.shape, dtype=torch.float64)
-        c = self.coefficients
-        if requires_grad(self.source, self.target):
-            frames = frames.clone()
-            c = self._differentiable_coefficients()
-        for k in torch.nonzero(~inside).flatten().tolist():
-            end = self.target if times[k] == 1 else self.source
-            frames[k] = end.tensor if grid == self.grid else end.resample(grid).tensor
-        if bool(inside.any()):
-            carried = self._carry_inside(c, times[inside], grid)
-            masses = carried.flatten(1).sum(1) * grid.cell_volume
-            frames[inside] = carried / masses.reshape(-1, *(1,) * grid.dimension)
-        return frames
-
-    def _carry_inside(self, c: Tensor, times: Tensor, grid: Grid) -> Tensor:
-        """Return frames (T, *shape) of the path with a potential, up to a factor."""
+    def _carry(self, c: Tensor, times: Tensor, grid: Grid) -> Tensor:
         threads = threads_for(self.coefficients.numel())
         own = self._densities(), self.box.sides, times, grid.shape, threads, self.formulation
-        return carry_masses(c, *own)
+        carried = carry_masses(c, *own)
+        masses = carried.flatten(1).sum(1) * grid.cell_volume
+        return carried / masses.reshape(-1, *(1,) * grid.dimension)
 
     def _interpolate_mass(self, times: Tensor) -> Tensor:
         if self.growth == "hellinger":  # linear in t
