@@ -310,10 +310,10 @@ def test_second_derivatives_raise():
 
 def test_scaled_potentials():
     """The scale that keeps the map injective is differentiated too."""
-    grid = Grid((12, 12))
-    source, target = torch.full((2, 12, 12), 0.02, dtype=torch.float64)
-    source[:3, :3] += 1.0
-    target[8:, 9:] += 1.0
+    grid = Grid((16, 16))
+    source, target = torch.full((2, 16, 16), 0.02, dtype=torch.float64)
+    source[:4, :4] += 1.0
+    target[11:, 12:] += 1.0
     ends = leaves(source, target)
     point = torch.tensor([[0.4, 0.6]])
     path = geodesic(*ends, grid, "transport-2d", max_iterations=0)
@@ -373,7 +373,7 @@ def test_results_are_the_same_with_gradients(name):
 @pytest.mark.parametrize("name", ["transport-1d", "geonet-1d", "monge-ampere", "midpoint"])
 def test_gradients_after_inference_mode(name):
     model._load_frozen.cache_clear()
-    grid, source, target = wave_values(1, 20)
+    grid, source, target = wave_values(1, 64)
     ends = leaves(source[0], target[0])
     followed = geodesic(*ends, grid, name)
     with torch.inference_mode():

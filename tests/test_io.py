@@ -371,6 +371,29 @@ def test_invalid_csv_files_raise(write, text, message):
         geonet.read(write(text, "bad.csv"))
 
 
+@pytest.mark.parametrize(
+    ("header", "first"),
+    [("id,longitude,latitude,weight", 7), ("n,lon,lat", 0), ("n,lon,lat", 1), (",lon,lat", 5)],
+)
+def test_a_column_that_numbers_the_rows_is_not_a_coordinate(write, header, first):
+    places = [(3.5, 51.0), (4.5, 50.0), (3.0, 49.0)]
+    rows = [f"{first + k},{lon},{lat}" for k, (lon, lat) in enumerate(places)]
+    rows = [row + ",1" for row in rows] if "weight" in header else rows
+    file = write("\n".join([header, *rows]), "cloud.csv")
+    name = header.partition(",")[0]
+    with pytest.raises(FileError, match=f"column '{name}' .* number the rows; .* --columns"):
+        parse_file(file)
+    columns = header.split(",")[1:3]
+    assert parse_file(file, columns=columns).points()[0].tolist() == [list(row) for row in places]
+
+
+def test_coordinates_may_count(write):
+    for names in ("x,y", "lon,lat", "easting,northing"):
+        rows = ["0,5", "1,6", "2,6"] if names != "easting,northing" else ["1,5", "2,6"]
+        file = write("\n".join([names, *rows]), "cloud.csv")
+        assert len(parse_file(file).points()[0]) == len(rows)
+
+
 # ---- Damaged files of any kind
 
 
@@ -474,7 +497,7 @@ def test_files_that_are_no_geodesic_raise(path, tmp_path):
     newer = np.array(str(arrays["geonet"]).replace('"format": 1', '"format": 99'))
     for changed, message in (
         ({"values": np.ones(3)}, "not a saved geodesic"),
-        (arrays | {"geonet": newer}, "this version does not know"),
+        (arrays | {"geonet": newer}, "this version does not support"),
     ):
         np.savez(file, **changed)
         with pytest.raises(FileError, match=message):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import shutil
 import subprocess
 import sys
 from copy import deepcopy
@@ -136,6 +138,13 @@ def test_a_large_difference_is_an_error_and_nothing_is_written(tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == {model.name, old.name}
 
 
+def test_the_name_of_a_file_is_not_a_folder(tmp_path):
+    model = make_small("deeponet", tmp_path)
+    with pytest.raises(FileError, match="two files, and .*m.onnx is the name of one"):
+        export(model, tmp_path / "m.onnx")
+    assert list(tmp_path.iterdir()) == [model]
+
+
 def test_difference_detects_wrong_numbers_and_shapes():
     part, _ = split_model(build_model(SMALL["deeponet"], seed=0))
     with torch.no_grad():
@@ -181,6 +190,11 @@ def test_models_that_cannot_be_exported(tmp_path):
     with pytest.raises(FileError, match="occupied"):
         export("transport-1d", occupied)
     assert list(tmp_path.iterdir()) == [occupied]
+    own = tmp_path / "own" / "model.safetensors"
+    own.parent.mkdir()
+    shutil.copy(PRETRAINED / "universal-2d.safetensors", own)
+    with pytest.raises(ExportError, match=f"The model {re.escape(str(own))} is iterative"):
+        export(own, tmp_path / "new")
 
 
 def test_example_agrees_without_torch(transport_2d, tmp_path):

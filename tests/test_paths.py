@@ -72,7 +72,7 @@ def test_the_mass_changes_linearly(pair_1d):
 
 
 @pytest.mark.parametrize(
-    ("solver", "cells"), [("quantile", 8), ("linear-program", 8), ("transport-1d", 20)]
+    ("solver", "cells"), [("quantile", 8), ("linear-program", 8), ("transport-1d", 64)]
 )
 def test_pairs_of_a_batch(solver, cells, generator):
     grid = Grid(cells)

@@ -14,7 +14,7 @@ ITERATIVE = ("midpoint", "monge-ampere", "back-and-forth", "linear-program", "sc
 
 @pytest.fixture
 def pair():
-    grid = geonet.Grid((32,))
+    grid = geonet.Grid((64,))
     x = grid.points()[:, 0].numpy()
     return [geonet.Density(0.1 + np.exp(-(((x - at) / 0.15) ** 2)), grid) for at in (0.35, 0.6)]
 

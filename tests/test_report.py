@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,8 @@ import torch
 
 import geonet
 from geonet import Density, GaussianMixture, Grid
-from geonet.report import Report, measure_discontinuity
+from geonet.metrics import measure_discontinuity
+from geonet.report import Report
 from geonet.solvers.bures import moment_bounds
 
 LINE, SQUARE = Grid(60, 0, 10), Grid((24, 24), 0, 5)
@@ -203,12 +205,18 @@ def report(solver: str = "midpoint", **entries: Any) -> Report:
 
 
 WIDE = {"distance_lower_bound": 6.0, "distance_upper_bound": 18.0}
-UNCONVERGED = {"converged": False}
+UNCONVERGED = {"info": {"converged": False}}
 GROWING = {
     "cost": 3.0,
     "cost_lower_bound": 2.99,
     "cost_upper_bound": 3.0,
     "transported_share": 0.8,
+}
+STAGNATED = {"converged": False, "stagnated": True}
+NOISY = {
+    "solver": "schrodinger",
+    "blur": 20.0,
+    "info": {"epsilon": 1e-3, "smaller epsilon": 5e-4},
 }
 WFR = {"growth": "wfr", "reach": 1.2}
 
@@ -217,8 +225,10 @@ WFR = {"growth": "wfr", "reach": 1.2}
     ("entries", "headline"),
     [
         ({}, "Distance certified within 0.5 %"),
-        ({"error_estimate": 0.3}, "Expect errors of about 30 %"),
-        ({"error_estimate": 2.0}, "Not reliable: expect errors of about 200 %"),
+        ({"error_estimate": 0.3}, "Expect an L1 error of 30 % between the ends"),
+        ({"error_estimate": 2.0}, "Not reliable: expect an L1 error of 200 % between the ends"),
+        (WIDE | UNCONVERGED | {"error_estimate": 4e-3}, "Not converged: W2 is between 6 and 18"),
+        (GROWING | UNCONVERGED, "Not converged: the cost is between 2.99 and 3"),
         (WIDE, "The error between the ends is unknown"),
         ({"solver": "quantile"}, "The path is exact for densities"),
         ({"distance": 0.0, "distance_lower_bound": 0.0, "error_estimate": 0.0}, "Nothing moves"),
@@ -227,6 +237,20 @@ WFR = {"growth": "wfr", "reach": 1.2}
 )
 def test_headline(entries, headline):
     assert report(**entries).summary().headline.startswith(headline)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [{"error_estimate": 0.3}, {"error_estimate": 2.0}, UNCONVERGED, GROWING | UNCONVERGED],
+)
+def test_sentences_do_not_repeat_the_headline(entries):
+    text = str(report(**entries).summary())
+    assert len(re.findall("errors? of", text)) <= 1 and text.count(" is between ") == 1
+
+
+def test_nothing_else_is_written_if_nothing_moves():
+    still = {"distance": 1e-7, "distance_lower_bound": 0.0, "distance_upper_bound": 4.473e-7}
+    assert str(report(**still).summary()) == "Nothing moves: both densities are equal."
 
 
 @pytest.mark.parametrize(
@@ -239,6 +263,7 @@ def test_headline(entries, headline):
         ({"blur": 30.0}, "The frame halfway is blurred by 30 cells, more than the mass moves."),
         ({"target_error": 0.03}, "The path misses the target by 3 %."),
         ({"negativity": 0.03}, "Up to 3 % of the mass is negative."),
+        ({"negativity": 1.9}, "Up to 100 % of the mass is negative."),
         ({"mismatch": 0.09}, "The densities pushed from both ends differ by 9 % halfway."),
         ({"in_distribution": False}, "The pair differs from the training data of the network."),
         ({"info": {"plan entries": 9}}, "The frames between the ends are grainy."),
@@ -275,16 +300,21 @@ def test_rows_round_bounds_outwards():
     [
         ({}, None),
         ({"error_estimate": 0.31}, "gaussian_blur"),
-        ({"info": UNCONVERGED | {"stopped after": "3 s"}}, "a larger time_limit"),
-        ({"info": UNCONVERGED, "dimension": 1}, "'quantile'"),
-        ({"solver": "back-and-forth", "info": UNCONVERGED}, "a larger max_iterations"),
+        ({"info": {"converged": False, "stopped after": "3 s"}}, "a larger time_limit"),
+        (UNCONVERGED | {"dimension": 1}, "'quantile'"),
+        (UNCONVERGED | {"solver": "back-and-forth"}, "a larger max_iterations"),
         ({"solver": "back-and-forth", "mismatch": 0.35}, "Compare with solver='midpoint'"),
         ({"solver": "transport-2d", "error_estimate": 0.47}, "Choose solver='midpoint'"),
         ({"solver": "schrodinger", "blur": 20.0}, "a smaller epsilon"),
         ({"solver": "schrodinger", "blur": 3.0, "distance_uncertainty": 1.5}, "a smaller epsilon"),
+        ({"solver": "schrodinger", "blur": 20.0, "info": {"epsilon": 1e-3}}, "'midpoint'"),
+        (NOISY, "a smaller epsilon such as 0.0005, on the command line --option epsilon=0.0005."),
         ({"solver": "linear-program", "blur": 20.0}, "a larger max_cells"),
+        (WIDE | UNCONVERGED | {"program_uncertainty": 0.0}, "'linear-program'"),
+        (WIDE | UNCONVERGED | {"program_uncertainty": 5.9}, "'linear-program'"),
+        (WIDE | UNCONVERGED | {"program_uncertainty": 6.1}, "gaussian_blur"),
         ({"solver": "linear-program", "info": {"plan entries": 9}}, None),
-        ({"solver": "back-and-forth", "info": UNCONVERGED | {"stagnated": True}}, "'midpoint'"),
+        ({"solver": "back-and-forth", "info": STAGNATED}, "'midpoint'"),
         ({"solver": "another-package", "dimension": 4}, "'linear-program'"),
         ({"solver": "monge-ampere"}, None),
         ({"info": {"reach": 0.06}}, "a longer reach: it is 0.06 cells, so mass can hardly move"),
@@ -330,38 +360,62 @@ def _make_hard_pairs() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     }
 
 
-def _follow_advice(ends: tuple[Density, ...]) -> Report:
-    """Return the report after at most four steps that follow the summary of `midpoint`."""
-    options: dict[str, Any] = {"solver": "midpoint"}
-    widths, tried = iter((1, 2, 4)), ends
-    for _ in range(5):
+def _follow_advice(ends: tuple[Density, ...], solver: str) -> Report:
+    """Return the report after the steps that the summaries recommend, at most eight."""
+    options: dict[str, Any] = {"solver": solver}
+    widths, tried, visited = iter((1, 2, 4)), ends, [solver]
+    for _ in range(8):
         report = solve(*tried, **options)
         advice = report.summary().sentences[-1]
-        if report._has_wide_bounds() and "linear-program" in advice:
-            assert options["solver"] == "midpoint"  # advice leads there once
-            options = {"solver": "linear-program", "coarsen": True}
+        choice = re.match(r"Choose solver='([\w-]+)'( with coarsen=True)?", advice)
+        if choice:
+            assert choice[1] not in visited  # advice leads to a solver once
+            visited.append(choice[1])
+            options = {"solver": choice[1]} | ({"coarsen": True} if choice[2] else {})
         elif "Blur" in advice:
             width = next(widths)
             tried = tuple(end.gaussian_blur(width) for end in ends)
+        elif value := re.match(r"Give a smaller epsilon.* epsilon=([\d.e-]+)\.$", advice):
+            options["epsilon"] = float(value[1])
+        elif "a larger max_iterations" in advice:
+            options["max_iterations"] = 10 * options.get("max_iterations", 100)
         else:
             return report
-    return report
+    raise AssertionError(f"the advice does not end: {advice}")
 
 
 @pytest.mark.filterwarnings("ignore::geonet.errors.ConvergenceWarning")
-@pytest.mark.parametrize("name", _make_hard_pairs())
-def test_advice_leads_to_an_answer(name):
+@pytest.mark.parametrize(
+    ("name", "solver"),
+    [(name, "midpoint") for name in _make_hard_pairs()]
+    + [(name, "schrodinger") for name in ("many atoms", "lines", "islands", "spikes", "contrast")]
+    + [(name, "back-and-forth") for name in ("a few atoms", "islands", "contrast")]
+    + [(name, "auto") for name in ("one atom", "islands", "contrast", "atoms in 3D")],
+)
+def test_advice_leads_to_an_answer(name, solver):
     pair = _make_hard_pairs()[name]
-    report = _follow_advice(tuple(Density(values, Grid(values.shape)) for values in pair))
+    ends = tuple(Density(values, Grid(values.shape)) for values in pair)
+    report = _follow_advice(ends, solver)
     assert report.distance_upper_bound <= 1.1 * report.distance_lower_bound
     if report.solver == "midpoint":
         assert report.info["converged"] and report.error_estimate <= 0.05
-    else:
-        assert "midpoint" not in report.summary().sentences[-1]
+
+
+@pytest.mark.filterwarnings("ignore::geonet.errors.ConvergenceWarning")
+def test_a_program_on_coarser_cells_is_not_recommended_if_it_widens_the_bounds():
+    generator = torch.Generator().manual_seed(0)
+    values = torch.rand(2, 128, 128, dtype=torch.float64, generator=generator) ** 200
+    path = geonet.geodesic(*(Density(one, Grid((128, 128))) for one in values), "midpoint")
+    report = path.report
+    assert report.info["converged"] is False
+    assert report.program_uncertainty == pytest.approx(2 * (2 / 3) ** 0.5 / 48)
+    assert report.program_uncertainty > report.distance_upper_bound - report.distance_lower_bound
+    assert "Blur" in report.summary().sentences[-1]
 
 
 def test_a_batch_is_summarised_by_its_worst_pair():
     names = ("mass_error", "negativity", "source_error", "target_error")
     entries = {name: [0.0] * 3 for name in names} | {"error_estimate": [0.01, 0.31, None]}
     summary = report(**entries).summary()
-    assert summary.headline == "Worst of 3 pairs is path[1]: expect errors of about 31 %"
+    error = "expect an L1 error of 31 % between the ends"
+    assert summary.headline == f"Worst of 3 pairs is path[1]: {error}"

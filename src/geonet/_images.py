@@ -221,9 +221,7 @@ def _find_reason_for_tifffile(file: Path) -> str:
                 pages = getattr(image, "n_frames", 1)
                 about = str(getattr(image, "tag_v2", {}).get(270, ""))
         except Image.UnidentifiedImageError:
-            return (
-                "a TIFF of a kind that Pillow does not know" if head[:2] in (b"II", b"MM") else ""
-            )
+            return "a TIFF of a kind that Pillow cannot read" if head[:2] in (b"II", b"MM") else ""
     if pages > 1:
         return f"{pages} pages"
     return "the size of its pixels" if about.startswith("ImageJ=") or "<OME" in about else ""

@@ -160,7 +160,7 @@ def _summarise(report: BarycenterReport) -> Summary:
     rms = math.sqrt(max(report.objective, 0.0))
     if report.reach is None and report.converged and rms <= THRESHOLDS.motionless * report.cell:
         return Summary("Nothing moves: all densities are equal", ())
-    unbalanced = f"{format_percent(report.residual)} of the mass is not balanced"
+    unbalanced = f"{format_percent(min(1.0, report.residual))} of the mass is not balanced"
     sentences = []
     if report.reach is None:
         cells = format_number(rms / report.cell, digits=2)

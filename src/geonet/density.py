@@ -90,10 +90,10 @@ class Density:
         if mass is None:
             batch_shape = values.shape[: values.ndim - grid.dimension]
             mass = torch.ones(batch_shape, dtype=torch.float64)
-        return cls._unchecked(values, grid, mass, None, is_torch)
+        return cls._from_parts(values, grid, mass, None, is_torch)
 
     @classmethod
-    def _unchecked(
+    def _from_parts(
         cls,
         values: Tensor,
         grid: Grid,
@@ -169,7 +169,7 @@ class Density:
         if not self.tensor.requires_grad and mixture is self.mixture:
             return self
         mass = self.mass_tensor.detach()
-        return Density._unchecked(self.tensor.detach(), self.grid, mass, mixture, self.is_torch)
+        return Density._from_parts(self.tensor.detach(), self.grid, mass, mixture, self.is_torch)
 
     def with_floor(self, fraction: float) -> Density:
         """Return (1 − fraction)·μ + fraction·uniform, which is positive everywhere."""
@@ -226,14 +226,14 @@ class Density:
         for k in index or [None]:
             check_index(k, len(self))
         mass = self.mass_tensor[index]
-        return Density._unchecked(self.tensor[index], self.grid, mass, None, self.is_torch)
+        return Density._from_parts(self.tensor[index], self.grid, mass, None, self.is_torch)
 
     def __getitem__(self, index: int) -> Density:
         """Return one density of a batch."""
         check_index(index, len(self))
         mixture = None if self.mixture is None else self.mixture[index]
         mass = self.mass_tensor[index]
-        return Density._unchecked(self.tensor[index], self.grid, mass, mixture, self.is_torch)
+        return Density._from_parts(self.tensor[index], self.grid, mass, mixture, self.is_torch)
 
     def __len__(self) -> int:
         if not self.batch_shape:
@@ -257,7 +257,7 @@ class Density:
         return CubicSpline(self.tensor, self.grid)(clip_to_box(points, self.grid))
 
     def _with_values(self, values: Tensor, grid: Grid) -> Density:
-        return Density._unchecked(values, grid, self.mass_tensor, None, self.is_torch)
+        return Density._from_parts(values, grid, self.mass_tensor, None, self.is_torch)
 
     def _mean(self) -> Tensor:
         """Return the mean, (batch?, d)."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from geonet._files import atomic_write
-from geonet._format import format_percent
+from geonet._format import format_number, format_percent
 from geonet._progress import progress_stage
 from geonet._threads import limit_threads
 from geonet._utils import user_stacklevel
@@ -159,7 +159,9 @@ def distance(
         grid: grid on which Gaussian mixtures are evaluated; not needed for densities.
         **options: options of the named solver, such as `reach=0.2` for densities of unequal mass.
     """
-    return geodesic(source, target, solver, grid=grid, **options).distance
+    path = geodesic(source, target, solver, grid=grid, **options)
+    _warn_unless_bounded(path)
+    return path.distance
 
 
 def pairwise_distances(
@@ -313,6 +315,28 @@ def _warn_unless_known(columns: Sequence[Tensor], converged: list[bool]) -> None
         ConvergenceWarning,
         stacklevel=user_stacklevel(),
     )
+
+
+@torch.no_grad()
+def _warn_unless_bounded(path: Geodesic) -> None:
+    """Warn if W2 of a solved pair is not known, because its bounds are far apart."""
+    paths = path.paths if isinstance(path, BatchedGeodesic) else [path]
+    if not all(own.has_bounds and own.is_balanced for own in paths):
+        return
+    _, lower, upper = _measure_batch(path)
+    is_unknown = ~is_known(path, lower, upper).reshape(-1)
+    doubtful = [
+        k for k, own in enumerate(paths) if is_unknown[k] and own.info.get("converged", True)
+    ]
+    if doubtful:
+        low, high = (format_number(float(own.reshape(-1)[doubtful[0]])) for own in (lower, upper))
+        subject = f"W2 of pair {doubtful[0]}" if path.batch else "W2"
+        warnings.warn(
+            f"{subject} is known only to lie between {low} and {high}; "
+            "geonet.geodesic(...).report.summary() has advice.",
+            ConvergenceWarning,
+            stacklevel=user_stacklevel(),
+        )
 
 
 def _fill(

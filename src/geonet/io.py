@@ -41,6 +41,8 @@ from geonet.paths import Geodesic, Times, check_times
 from geonet.samples import Outside, from_samples
 
 COORDINATES = ("x", "y", "z")
+LATITUDES, LONGITUDES = ("lat", "latitude"), ("lon", "longitude")
+ROW_NUMBERS = ("", "id", "index", "fid", "unnamed: 0")  # pandas writes the first and the last
 WEIGHT = "weight"  # name of a column of a point cloud
 
 Corner = float | list[float]
@@ -90,8 +92,8 @@ def read(
     * .npz: an array `values` with optional corners `lower` and `upper` of the box and flags
       `periodic` of its axes, or one array;
     * .csv with a header: a point cloud, counted on `grid`, which it needs. Its coordinates are the
-      columns x, y and z or, if there is no x, up to three columns of any names; a column `weight`
-      has the weights of the points;
+      columns x, y and z or, if there is no x, up to three columns of any names, unless one of them
+      numbers the rows; a column `weight` has the weights of the points;
     * .csv without header: a table of values, rows along axis 0; one row or one column is 1D.
 
     A table of two or three columns and more rows than columns, in a csv without header or in an
@@ -220,7 +222,7 @@ class FileContents:
             hint = ""
             if self.picture is not None and self.picture.is_ink and not self.numbers.any():
                 hint = (
-                    " Its visible pixels are black; invert=True, on the command line --invert, "
+                    " Its visible pixels are black; invert=True (--invert on the command line) "
                     "makes dark pixels hold the mass."
                 )
             raise FileError(f"{self.file} does not hold a density: {error}{hint}") from error
@@ -378,7 +380,10 @@ def _parse_csv(file: Path, columns: Sequence[str] | None = None) -> FileContents
             f"{file} names {len(names)} columns but has {width}; "
             "give every row as many entries as the header has names."
         )
-    return FileContents(file, _parse_rows(file, lines, chosen), ("points",), axes, has_weights)
+    numbers = _parse_rows(file, lines, chosen)
+    if columns is None:
+        _check_row_numbers(file, axes, numbers)
+    return FileContents(file, numbers, ("points",), axes, has_weights)
 
 
 def _choose_columns(file: Path, names: list[str], columns: Sequence[str] | None) -> tuple[str, ...]:
@@ -402,7 +407,21 @@ def _choose_columns(file: Path, names: list[str], columns: Sequence[str] | None)
             "the command line --columns, such as x,y. A column named weight has the weights."
         )
     # latitude is the vertical axis, also in the files that name it first
-    return tuple(sorted(others, key=lambda name: name in ("lat", "latitude")))
+    return tuple(sorted(others, key=lambda name: name in LATITUDES))
+
+
+def _check_row_numbers(file: Path, axes: tuple[str, ...], numbers: np.ndarray) -> None:
+    """Raise FileError if a column numbers the rows by its name, or counts 0, 1, 2 or 1, 2, 3."""
+    count = np.arange(len(numbers))
+    for name, column in zip(axes, numbers.T, strict=False):  # the weights are the last column
+        if name in (*COORDINATES, *LATITUDES, *LONGITUDES):
+            continue
+        is_count = len(count) > 2 and any(np.array_equal(column, count + k) for k in (0, 1))
+        if is_count or name in ROW_NUMBERS:
+            raise FileError(
+                f"The column {name!r} of {file} seems to number the rows; choose the coordinates "
+                "with columns, on the command line --columns, such as lon,lat."
+            )
 
 
 def check_columns(columns: Sequence[str]) -> list[str]:
@@ -548,7 +567,7 @@ def _deserialize(file: Path, arrays: dict[str, np.ndarray], others: Mapping[str,
     if header["format"] != 1 or header["kind"] not in (*Geodesic.kinds, *others):
         raise FileError(
             f"{file} has format {header['format']!r} and kind {header['kind']!r}, which this "
-            "version does not know; load it with the version that wrote it."
+            "version does not support; load it with the version that wrote it."
         )
     if str(arrays.get("sha256")) != compute_digest(arrays):
         raise FileError(f"{file} was changed after it was written; save the geodesic again.")

@@ -1,4 +1,4 @@
-"""Errors of densities and paths against a reference.
+"""Errors of densities and paths against a reference, and the discontinuity of maps.
 
 Results have the shape (batch?, times?) and the array type of the densities: a float for a single
 pair of NumPy densities, a tensor if either is a torch tensor. `truth` is the reference.
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from geonet.density import Array, Density, check_density, to_user_array
-from geonet.errors import GridError, InputError
-from geonet.paths import Geodesic, check_path, check_times
-from geonet.solvers.registry import make_solver
+from geonet.errors import GridError, InputError, UnavailableError
+from geonet.grid import Grid
+from geonet.paths import BatchedGeodesic, Geodesic, check_path, check_times
+from geonet.solvers.registry import find_info, make_solver
 
 
 def l1(density: Density, truth: Density) -> Array:
@@ -112,6 +113,71 @@ def constant_speed_defect(path: Geodesic, s: float, t: float, solver: str = "aut
 def l1_tensor(density: Density, truth: Density) -> Tensor:
     """Return `l1` as a tensor, whatever the array type of the densities."""
     return _relative_norm(density, truth, 1)
+
+
+def measure_discontinuity(path: Geodesic) -> Tensor | None:
+    """Return the share of the mass with a neighbour that ends elsewhere, (batch?).
+
+    The source is resampled to at most 64 cells in 1D, 32² in 2D and 16³ in 3D, so that the share
+    does not depend on the resolution. None if the path has no trajectories, or only
+    trajectories of noisy particles or single cells.
+    """
+    if isinstance(path, BatchedGeodesic):
+        shares = [measure_discontinuity(pair) for pair in path.paths]
+        if all(share is None for share in shares):
+            return None
+        nan = torch.tensor(torch.nan, dtype=torch.float64)
+        return torch.stack([nan if share is None else share for share in shares])
+    if find_info(path.solver).less_blur is not None:
+        return None
+    max_cells = {1: 64, 2: 32, 3: 16}.get(path.grid.dimension)
+    if max_cells is None:
+        return None
+    grid = path.grid.with_shape([min(n, max_cells) for n in path.grid.shape])
+    density = path.source.resample(grid).tensor.to(torch.float64)
+    try:
+        ends = path._final_positions(grid)
+    except UnavailableError:
+        return None
+    displacement = (ends - grid.points()).reshape(-1, *grid.shape, grid.dimension).double()
+    densities = density.reshape(-1, *grid.shape)
+    shares = [_share_torn(*pair, grid) for pair in zip(densities, displacement, strict=True)]
+    return torch.stack(shares).reshape(path.batch)
+
+
+def _share_torn(
+    density: Tensor,
+    displacement: Tensor,
+    grid: Grid,
+    min_gap: float = 0.1,
+    max_stretch: float = 3.0,
+) -> Tensor:
+    """Return the share of the mass in cells that move away from a neighbour.
+
+    Args:
+        density: (*shape).
+        displacement: (*shape, d).
+        grid: the cells.
+        min_gap: smallest difference of displacements of neighbours that separates them, relative
+            to the longest side of the box.
+        max_stretch: multiple of the median difference that counts as uniform stretching.
+    """
+    has_mass = density > 1e-3 * density.max()
+    pairs = []
+    for axis, wraps in enumerate(grid.periodic):
+        both = has_mass & has_mass.roll(-1, axis)
+        if not wraps:  # the last cell has no neighbour
+            both.narrow(axis, -1, 1).fill_(False)
+        steps = grid.shorten(displacement.roll(-1, axis) - displacement)
+        pairs.append((axis, both, steps.norm(dim=-1)))
+    gaps = torch.cat([gap[both] for _, both, gap in pairs])
+    is_torn = torch.zeros_like(has_mass)
+    if len(gaps):
+        limit = max(min_gap * grid.max_side, max_stretch * float(gaps.median()))
+        for axis, both, gap in pairs:
+            separated = both & (gap > limit)
+            is_torn |= separated | separated.roll(1, axis)
+    return density[is_torn].sum() / density[has_mass].sum()
 
 
 def _relative_norm(density: Density, truth: Density, power: int) -> Tensor:

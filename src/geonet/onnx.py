@@ -26,9 +26,9 @@ from torch.nn import Module
 from geonet._files import atomic_write, ensure_dir, wrap_read_errors
 from geonet._utils import VERSION
 from geonet._validation import as_path
-from geonet.errors import ExportError, SolverError
+from geonet.errors import ExportError, FileError, SolverError
 from geonet.solvers.base import Solver
-from geonet.solvers.neural.model import BasisModel, Header, load_model
+from geonet.solvers.neural.model import PRETRAINED, BasisModel, Header, load_model
 from geonet.solvers.registry import make_solver
 
 if TYPE_CHECKING:
@@ -61,22 +61,29 @@ def export(
     Args:
         model: a trained solver, its name, or a model file (*.safetensors); NAME is the name in the
             model file.
-        folder: folder of the files; created if missing.
+        folder: folder of the files; created if missing. A name that ends in .onnx raises.
         config: limits of the comparison with torch.
 
     Returns:
         The paths of the two files.
 
     Raises:
+        FileError: if the folder has the name of an ONNX file or cannot be created.
         ExportError: if the files do not reproduce torch, a library is missing, or the form of the
             model cannot be exported.
     """
     file, folder = find_model_file(model), as_path(folder, "folder")
+    if folder.suffix.lower() == ".onnx" and not folder.is_dir():
+        raise FileError(
+            f"A model becomes two files, and {folder} is the name of one; give a folder, such as "
+            f"{folder.with_suffix('')}."
+        )
     _import_libraries()
     network, header = load_model(file)
     if not isinstance(network, BasisModel):
+        label = repr(file.stem) if file.parent == PRETRAINED else file
         raise ExportError(
-            f"The model {file.stem!r} is iterative and has no fixed basis, so it cannot be "
+            f"The model {label} is iterative and has no fixed basis, so it cannot be "
             "exported; choose another model, such as transport-2d, or train your own by geonet "
             "train --pairs FILE --exportable."
         )

@@ -277,15 +277,15 @@ class Geodesic(ABC):
 
     def _distance(self) -> Tensor:
         """Return W2, (batch?)."""
-        raise self._not_provided("distance")
+        raise self._make_unavailable_error("distance")
 
     def _velocity(self, times: Tensor, points: Tensor) -> Tensor:
         """Return v_t, (batch?, T, N, d), at points (N, d)."""
-        raise self._not_provided("velocity")
+        raise self._make_unavailable_error("velocity")
 
     def _potential(self, times: Tensor, points: Tensor) -> Tensor:
         """Return u_t, (batch?, T, N), at points (N, d)."""
-        raise self._not_provided("potential")
+        raise self._make_unavailable_error("potential")
 
     def _trajectories(self, times: Tensor, points: Tensor) -> Tensor:
         """Return positions (batch?, T, N, d): straight lines at constant speed along a geodesic.
@@ -327,7 +327,7 @@ class Geodesic(ABC):
         return ends.reshape(*self.batch, *grid.shape, grid.dimension)
 
     def _diagnostics(self) -> dict[str, Tensor]:
-        """Return fields of `Report` that the path knows by itself, (batch?) each.
+        """Return the fields of `Report` that this class of paths computes, (batch?) each.
 
         NaN stands for a pair whose value is not known.
         """
@@ -420,7 +420,7 @@ class Geodesic(ABC):
         source, target = self.source.mass_tensor, self.target.mass_tensor
         return torch.lerp(source[..., None], target[..., None], times)
 
-    def _not_provided(self, quantity: str) -> UnavailableError:
+    def _make_unavailable_error(self, quantity: str) -> UnavailableError:
         return UnavailableError(
             f"The solver {self.solver!r} provides no {quantity}; choose another, such as "
             "solver='midpoint' (see geonet.list_solvers(), or the command geonet solvers)."
@@ -551,4 +551,4 @@ def stack_densities(densities: Sequence[Density]) -> Density:
     if len(each) == len(densities):
         mixture = GaussianMixture(**{key: torch.stack([p[key] for p in each]) for key in each[0]})
     is_torch = any(density.is_torch for density in densities)
-    return Density._unchecked(values, densities[0].grid, mass, mixture, is_torch)
+    return Density._from_parts(values, densities[0].grid, mass, mixture, is_torch)

@@ -14,9 +14,10 @@ from torch import Tensor
 from geonet._format import format_number, format_percent
 from geonet.density import Density
 from geonet.errors import InputError, UnavailableError
-from geonet.grid import Grid
+from geonet.metrics import measure_discontinuity
 from geonet.paths import QUARTERS, BatchedGeodesic, Geodesic
 from geonet.solvers.base import SolverInfo
+from geonet.solvers.linear_program import LinearProgram
 from geonet.solvers.registry import find_info, recommend_solver
 
 PerPair = float | list[float]
@@ -105,6 +106,8 @@ class Report:
         transported_share: mass of the plan over the mean mass, with a reach.
         source_mass: mass of the source as given.
         target_mass: mass of the target as given.
+        program_uncertainty: bound on the uncertainty of W2 that coarser cells would cause in
+            `linear-program` with coarsen=True, for pairs that did not converge.
         cell: shortest side of a cell.
         dimension: dimension of the grid.
         is_periodic: whether an axis of the grid is periodic.
@@ -135,6 +138,7 @@ class Report:
     transported_share: PerPair | None = None
     source_mass: PerPair | None = None
     target_mass: PerPair | None = None
+    program_uncertainty: PerPair | None = None
     cell: float | None = None
     dimension: int | None = None
     is_periodic: bool = False
@@ -242,9 +246,13 @@ class Report:
         is_vague = (self.distance_uncertainty or 0.0) > THRESHOLDS.uncertain * self.distance
         return (is_vague and upper > still) or any(_is_outside(self.distance, lower, upper, still))
 
-    def _has_wide_bounds(self: Any) -> bool:
-        lower, upper = self.distance_lower_bound, self.distance_upper_bound
-        return upper - lower > THRESHOLDS.certified * upper
+    def _is_program_better(self: Any) -> bool:
+        """Return whether `linear-program` can at least halve the gap between wide bounds of W2."""
+        upper = self.distance_upper_bound
+        if self.program_uncertainty is None or self.cost is not None or self.is_periodic:
+            return False
+        gap = upper - self.distance_lower_bound
+        return gap > max(THRESHOLDS.certified * upper, 2 * self.program_uncertainty)
 
     def _is_still(self: Any) -> bool:
         is_short = self.distance is not None and self.distance <= self._still()
@@ -276,6 +284,12 @@ class Report:
             return False
         change = abs((self.target_mass or 1.0) - (self.source_mass or 1.0))
         return 2 * self.cost / self.info["reach"] ** 2 > change
+
+    def _describe_bounds(self) -> str:
+        name, bounds = "W2", (self.distance_lower_bound, self.distance_upper_bound)
+        if self.cost is not None:
+            name, bounds = "the cost", (self.cost_lower_bound, self.cost_upper_bound)
+        return "{} is between {} and {}".format(name, *round_bounds(*bounds))
 
     def _reach_in_cells(self) -> float:
         """Return the reach in cells; infinity for balanced transport."""
@@ -330,7 +344,7 @@ def _summarise(report: Report) -> Summary:
     statements = _describe_motion, _describe_accuracy, _list_defects, _recommend
     sentences = [sentence for state in statements for sentence in state(report, solver)]
     headline = _write_headline(report, solver)
-    return Summary(headline, tuple(one for one in sentences if one != f"{headline}."))
+    return Summary(headline, tuple(one for one in sentences if one[1:-1] not in headline))
 
 
 def _write_headline(report: Any, solver: SolverInfo) -> str:
@@ -338,8 +352,10 @@ def _write_headline(report: Any, solver: SolverInfo) -> str:
     lower, upper = report.distance_lower_bound, report.distance_upper_bound
     if report._is_still():
         return "Nothing moves: both densities are equal"
+    if report._stopped_early():
+        return f"Not converged: {report._describe_bounds()}"
     if error is not None and error > THRESHOLDS.unreliable:
-        return f"Not reliable: expect errors of about {format_percent(error)}"
+        return f"Not reliable: expect {_describe_error(error)}"
     if solver.exact and solver.guarantee:
         return _capitalise(solver.guarantee)
     if distance is not None and lower <= distance <= upper and (error or 0.0) <= THRESHOLDS.poor:
@@ -350,39 +366,39 @@ def _write_headline(report: Any, solver: SolverInfo) -> str:
         if value > 0 and width <= THRESHOLDS.certified * value:
             return f"{name} certified within {format_percent(width / value)}"
     if error is not None:
-        return f"Expect errors of about {format_percent(error)}"
+        return f"Expect {_describe_error(error)}"
     return _capitalise(solver.guarantee or "the error between the ends is unknown")
 
 
 def _describe_motion(report: Any, solver: SolverInfo) -> Iterator[str]:
     """Write how far mass moves, and the bounds of W2; with a reach, how much of it moves."""
+    if report._is_still():
+        return
     if report.cost is not None:
-        if report._is_still():
-            return
-        low, high = round_bounds(report.cost_lower_bound, report.cost_upper_bound)
         share = format_percent(report.transported_share)
         yield f"{share} of the mass is transported; the rest grows or fades in place."
-        yield f"The cost is between {low} and {high}."
+        yield f"{_capitalise(report._describe_bounds())}."
         return
-    is_missed = max(report.source_error, report.target_error) > THRESHOLDS.missed
-    if not is_missed and not report._is_still():
+    if max(report.source_error, report.target_error) <= THRESHOLDS.missed:
         at_least = "at least " if report.distance is None else ""
         yield f"Mass moves {at_least}{report._format_length(report._rms_displacement())} (rms)."
     if report._is_uncertain() or not solver.exact:
-        low, high = round_bounds(report.distance_lower_bound, report.distance_upper_bound)
-        yield f"W2 is between {low} and {high}."
+        yield f"{report._describe_bounds()}."
 
 
 def _describe_accuracy(report: Any, solver: SolverInfo) -> Iterator[str]:
     """Write the accuracy of the frames between the ends."""
     if report.error_estimate is not None:
-        error = format_percent(report.error_estimate)
-        yield f"Expect an L1 error of {error} between the ends."
+        yield f"Expect {_describe_error(report.error_estimate)}."
     elif solver.guarantee and not solver.exact:
         yield f"{_capitalise(solver.guarantee)}."
     if report.blur:
         blur = f"The frame halfway is blurred by {report._format_length(report.blur)}"
         yield f"{blur}, more than the mass moves." if report._is_mostly_blur() else f"{blur}."
+
+
+def _describe_error(error: float) -> str:
+    return f"an L1 error of {format_percent(error)} between the ends"
 
 
 def _list_defects(report: Any, solver: SolverInfo) -> Iterator[str]:
@@ -392,7 +408,7 @@ def _list_defects(report: Any, solver: SolverInfo) -> Iterator[str]:
         (report.source_error, "The path misses the source by {}."),
         (report.target_error, "The path misses the target by {}."),
         (report.mass_error, "The total mass is off by up to {}."),
-        (report.negativity, "Up to {} of the mass is negative."),
+        (min(report.negativity, 1.0), "Up to {} of the mass is negative."),
         (mismatch, "The densities pushed from both ends differ by {} halfway."),
         (
             report.discontinuous_mass,
@@ -428,12 +444,14 @@ def _recommend(report: Any, solver: SolverInfo) -> Iterator[str]:
 
     Solvers recommend their own options, or the most reliable solver for the dimension, and the
     latter recommends smoother densities: advice does not lead back to the first solver. If a small
-    mass must move far between islands, blurring does not help, and a linear program provides W2.
+    mass must move far between islands, blurring does not help; a linear program provides W2 unless
+    its coarser cells would leave it as uncertain as it is.
     """
     reference = recommend_solver(report.dimension)
     is_reference, stopped = report.solver == reference, report._stopped_early()
     is_poor = (report.error_estimate or 0.0) > THRESHOLDS.poor
-    takes_program = report.cost is None and not report.is_periodic
+    is_blurred = report.blur and (report._is_mostly_blur() or report._is_uncertain())
+    epsilon = report.info.get("smaller epsilon")
     errors = report.source_error, report.target_error, report.mass_error, report.negativity
     if report._reach_in_cells() < 1:
         cells = format_number(report._reach_in_cells(), 1)
@@ -445,7 +463,7 @@ def _recommend(report: Any, solver: SolverInfo) -> Iterator[str]:
         yield "Give a larger time_limit, on the command line --option time_limit=…."
     elif stopped and solver.more_iterations and not report.info.get("stagnated"):
         yield f"Give {_name_both(solver.more_iterations)}."
-    elif is_reference and stopped and report._has_wide_bounds() and takes_program:
+    elif is_reference and stopped and report._is_program_better():
         yield (
             "Choose solver='linear-program' with coarsen=True for W2, on the command line "
             "--solver linear-program --option coarsen=true."
@@ -455,19 +473,21 @@ def _recommend(report: Any, solver: SolverInfo) -> Iterator[str]:
             "Blur both ends by one cell, or by two or four if one does not suffice: "
             "density.gaussian_blur(1) or --blur 1."
         )
-    elif solver.less_blur and report.blur and (report._is_mostly_blur() or report._is_uncertain()):
-        yield f"Give {_name_both(solver.less_blur)}."
+    elif is_blurred and solver.less_blur and (epsilon or "epsilon" not in report.info):
+        yield f"Give {_name_both(solver.less_blur, epsilon)}."
     elif is_reference:
         return
-    elif stopped or is_poor or report._is_mostly_blur() or max(errors) > THRESHOLDS.noticeable:
+    elif stopped or is_poor or is_blurred or max(errors) > THRESHOLDS.noticeable:
         yield f"Choose solver={reference!r}, on the command line --solver {reference}."
     elif report.error_estimate is None and solver.guarantee is None:
         yield f"Compare with solver={reference!r}, on the command line --solver {reference}."
 
 
-def _name_both(advice: str) -> str:
+def _name_both(advice: str, value: float | None = None) -> str:
     """Return advice that ends in the name of an option, with the option of the command line."""
-    return f"{advice}, on the command line --option {advice.split()[-1]}=…"
+    number = "" if value is None else format_number(value)
+    example = f" such as {number}" if number else ""
+    return f"{advice}{example}, on the command line --option {advice.split()[-1]}={number or '…'}"
 
 
 def _capitalise(text: str) -> str:
@@ -512,6 +532,7 @@ def build_report(path: Geodesic) -> Report:
     def integrate(values: Tensor) -> Tensor:
         return values.flatten(-grid.dimension).sum(-1) * grid.cell_volume
 
+    info = _describe_solve(path, lower, upper)
     return Report(
         solver=path.solver,
         distance=_measure_distance(path, lower, upper, still),
@@ -521,7 +542,8 @@ def build_report(path: Geodesic) -> Report:
         negativity=integrate(-frames.clamp(max=0)).amax(-1).tolist(),
         source_error=integrate((frames.select(axis, 0) - path.source.tensor).abs()).tolist(),
         target_error=integrate((frames.select(axis, -1) - path.target.tensor).abs()).tolist(),
-        info=_describe_solve(path, lower, upper),
+        info=info,
+        program_uncertainty=_bound_program(path.source, path.target, info.get("converged")),
         source_mass=path.source.mass_tensor.expand(path.batch).tolist(),
         target_mass=path.target.mass_tensor.expand(path.batch).tolist(),
         cell=cell,
@@ -545,6 +567,15 @@ def _describe_solve(path: Geodesic, lower: Tensor, upper: Tensor) -> dict[str, A
     elif converged and not known:
         info |= {"converged": False, "bounds": "far apart"}
     return info
+
+
+def _bound_program(source: Density, target: Density, converged: Any) -> Any:
+    """Return `program_uncertainty`, None for pairs that converged."""
+    if isinstance(converged, list):
+        return [_bound_program(source[k], target[k], flag) for k, flag in enumerate(converged)]
+    if converged is not False:
+        return None
+    return LinearProgram(coarsen=True).bound_coarsening(source, target)
 
 
 def is_known(path: Geodesic, lower: Tensor, upper: Tensor) -> Tensor:
@@ -576,68 +607,3 @@ def _to_python(values: Tensor, is_flag: bool) -> Any:
         return [_to_python(value, is_flag) for value in values]
     value = float(values)
     return None if math.isnan(value) else bool(value) if is_flag else value
-
-
-def measure_discontinuity(path: Geodesic) -> Tensor | None:
-    """Return the share of the mass with a neighbour that ends elsewhere, (batch?).
-
-    The source is resampled to at most 64 cells in 1D, 32² in 2D and 16³ in 3D, so that the share
-    does not depend on the resolution. None if the path has no trajectories, or only
-    trajectories of noisy particles or single cells.
-    """
-    if isinstance(path, BatchedGeodesic):
-        shares = [measure_discontinuity(pair) for pair in path.paths]
-        if all(share is None for share in shares):
-            return None
-        nan = torch.tensor(torch.nan, dtype=torch.float64)
-        return torch.stack([nan if share is None else share for share in shares])
-    if find_info(path.solver).less_blur is not None:
-        return None
-    max_cells = {1: 64, 2: 32, 3: 16}.get(path.grid.dimension)
-    if max_cells is None:
-        return None
-    grid = path.grid.with_shape([min(n, max_cells) for n in path.grid.shape])
-    density = path.source.resample(grid).tensor.to(torch.float64)
-    try:
-        ends = path._final_positions(grid)
-    except UnavailableError:
-        return None
-    displacement = (ends - grid.points()).reshape(-1, *grid.shape, grid.dimension).double()
-    densities = density.reshape(-1, *grid.shape)
-    shares = [_share_torn(*pair, grid) for pair in zip(densities, displacement, strict=True)]
-    return torch.stack(shares).reshape(path.batch)
-
-
-def _share_torn(
-    density: Tensor,
-    displacement: Tensor,
-    grid: Grid,
-    min_gap: float = 0.1,
-    max_stretch: float = 3.0,
-) -> Tensor:
-    """Return the share of the mass in cells that move away from a neighbour.
-
-    Args:
-        density: (*shape).
-        displacement: (*shape, d).
-        grid: the cells.
-        min_gap: smallest difference of displacements of neighbours that separates them, relative
-            to the longest side of the box.
-        max_stretch: multiple of the median difference that counts as uniform stretching.
-    """
-    has_mass = density > 1e-3 * density.max()
-    pairs = []
-    for axis, wraps in enumerate(grid.periodic):
-        both = has_mass & has_mass.roll(-1, axis)
-        if not wraps:  # the last cell has no neighbour
-            both.narrow(axis, -1, 1).fill_(False)
-        steps = grid.shorten(displacement.roll(-1, axis) - displacement)
-        pairs.append((axis, both, steps.norm(dim=-1)))
-    gaps = torch.cat([gap[both] for _, both, gap in pairs])
-    is_torn = torch.zeros_like(has_mass)
-    if len(gaps):
-        limit = max(min_gap * grid.max_side, max_stretch * float(gaps.median()))
-        for axis, both, gap in pairs:
-            separated = both & (gap > limit)
-            is_torn |= separated | separated.roll(1, axis)
-    return density[is_torn].sum() / density[has_mass].sum()

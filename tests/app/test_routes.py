@@ -212,6 +212,18 @@ def test_the_report(client, make_body, path):
     assert report["headline"] and all(isinstance(text, str) for text in report["sentences"])
 
 
+def test_an_uncertain_distance_becomes_an_interval(client, make_body, ends):
+    pair = [to_density(end) for end in ends]
+    for solver, is_uncertain in (("geonet-2d", True), ("midpoint", False)):
+        body = make_body(solver=solver)
+        header, _ = unpack(client.post("/solve", json=body).content)
+        answer = client.post("/report", json=body).json()
+        assert geonet.geodesic(*pair, solver).report.is_distance_uncertain == is_uncertain
+        distance = dict(answer["rows"])["W2 distance"]
+        assert answer["value"] == (f"W₂ {distance}" if is_uncertain else header["value"])
+        assert distance.startswith("between ") == is_uncertain
+
+
 def test_overlays(client, make_body, make_1d_body, path):
     header, rest = unpack(client.post("/overlays", json=make_body()).content)
     overlays, _ = compute_overlays(path)

@@ -84,6 +84,14 @@ def test_the_certificate_of_another_solver_is_never_visible(reported):
     assert "linear" in solver.inner_text()
 
 
+def test_the_report_replaces_an_uncertain_distance(reported):
+    page = reported
+    page.locator("[name=solver]").select_option("geonet-2d")
+    wait_until(page, "document.getElementById('result').textContent.includes('geonet-2d')")
+    page.locator("#report .headline").wait_for()
+    assert read_result(page).startswith("W₂ between ") and "geonet-2d" in read_result(page)
+
+
 def test_the_busy_sign_appears_after_100_milliseconds(reported, brake):
     """Timers of one page run in the order of their times, on a busy machine too."""
     page = reported

@@ -52,6 +52,28 @@ def test_report_is_a_panel(run, line_pair, tmp_path):
         assert f" {label} " in out
 
 
+@pytest.mark.filterwarnings("always::geonet.errors.ConvergenceWarning")
+def test_advice_names_options_of_the_command_line(run, image_pair, line_pair):
+    options = ("--solver", "back-and-forth", "--option", "max_iterations=1")
+    code, out, err = run("geodesic", *image_pair, *options)
+    assert code == 1 and "use a larger --option max_iterations=…" in err
+    assert "Give a larger --option max_iterations=…" in " ".join(out.split())
+    for report in ((), ("--report",)):
+        out = run("geodesic", *line_pair, "--solver", "linear", *report).out
+        text = " ".join(out.replace("│", " ").split())
+        assert "Choose --solver auto for the geodesic." in text and "command line" not in text
+
+
+def test_ink_without_brightness_names_the_option(run_failing, tmp_path):
+    """Black ink on a transparent ground."""
+    files = tmp_path / "a.png", tmp_path / "b.png"
+    for k, file in enumerate(files):
+        pixels = np.zeros((32, 32, 4), np.uint8)
+        pixels[8 + k : 16 + k, 8:16, 3] = 255
+        Image.fromarray(pixels).save(file)
+    assert "--invert makes dark pixels hold the mass" in run_failing("geodesic", *files)
+
+
 # ---- Unequal masses and periodic axes
 
 

@@ -40,6 +40,11 @@ def test_help_of_every_command_has_an_example(run, name):
     assert f"geonet {name}" in " ".join(out.split()).replace("Usage: geonet", "")
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_metavars_instead_of_types(run, name):
+    assert not re.search(r"<[a-z]|\b(TEXT|INTEGER|FLOAT|PATH)\b", run(name, "--help").out)
+
+
 def test_help_does_not_import_torch():
     code = (
         "import sys; from geonet.cli import main; main(['--help']); "
@@ -123,9 +128,9 @@ EXTRAS = {  # a module, a command that needs it, and the extra
     ),
     "starlette": (("app", "--no-browser"), "app"),
     "uvicorn": (("app", "--no-browser"), "app"),
-    "onnx": (("export", "transport-2d", "-o", "a.onnx"), "onnx"),
-    "onnxscript": (("export", "transport-2d", "-o", "a.onnx"), "onnx"),
-    "onnxruntime": (("export", "transport-2d", "-o", "a.onnx"), "onnx"),
+    "onnx": (("export", "transport-2d", "-o", "folder"), "onnx"),
+    "onnxscript": (("export", "transport-2d", "-o", "folder"), "onnx"),
+    "onnxruntime": (("export", "transport-2d", "-o", "folder"), "onnx"),
 }
 
 

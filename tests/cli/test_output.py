@@ -52,6 +52,25 @@ def test_work_runs_beside_the_main_thread_with_its_context():
         ("mark cells with nodata", "mark cells with --nodata VALUE"),
         ("with columns, on the command line --columns, such", "with --columns, such"),
         ("There is no file missing.png.", "There is no file missing.png."),
+        ("invert=True (--invert on the command line) makes dark", "--invert makes dark"),
+        ("or give a reach=... of 10 to 25 cells.", "or give --reach LENGTH of 10 to 25 cells."),
+        ("use a larger max_iterations.", "use a larger --option max_iterations=…."),
+        (
+            "Give a larger time_limit, on the command line --option time_limit=….",
+            "Give a larger --option time_limit=….",
+        ),
+        ("Choose solver='bures', on the command line --solver bures.", "Choose --solver bures."),
+        (
+            "Choose solver='auto' for the geodesic, on the command line --solver auto.",
+            "Choose --solver auto for the geodesic.",
+        ),
+        (
+            "Choose solver='linear-program' with coarsen=True for W2, on the command line "
+            "--solver linear-program --option coarsen=true.",
+            "Choose --solver linear-program --option coarsen=true for W2.",
+        ),
+        ("one cell: density.gaussian_blur(1) or --blur 1.", "one cell: --blur 1."),
+        ("(see geonet.list_solvers(), or the command geonet solvers)", "(see geonet solvers)"),
     ],
 )
 def test_arguments_are_named_as_options(message, expected):

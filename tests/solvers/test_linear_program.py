@@ -7,6 +7,7 @@ import torch
 import geonet
 from geonet import Density, Grid
 from geonet.errors import ConvergenceError, SolverError
+from geonet.solvers.linear_program import LinearProgram
 
 
 def make_atoms(shape, *cells, seed=None, count=0):
@@ -162,6 +163,13 @@ def test_large_problems_raise_or_are_coarsened(pair_2d):
     assert path.report.source_error > 1e-3  # the error of the coarse grid is reported
     with pytest.raises(SolverError, match="max_cells = 3"):
         geonet.geodesic(*pair_2d, "linear-program", max_cells=3, coarsen=True)
+
+
+def test_coarsening_is_bounded_before_solving(pair_2d):
+    program = LinearProgram(max_cells=100, coarsen=True)
+    bound, path = program.bound_coarsening(*pair_2d), program(*pair_2d)
+    assert bound == pytest.approx(path.report.distance_upper_bound - path.report.distance)
+    assert LinearProgram(coarsen=True).bound_coarsening(*pair_2d) == 0  # solved on its own cells
 
 
 def test_empty_cells_cost_nothing():

@@ -13,6 +13,7 @@ from geonet.metrics import mass_error
 from geonet.mixture import mixtures_1d
 from geonet.numerics.heat_kernel import MIN_VARIANCE, HeatKernel, _log_kernel
 from geonet.solvers.bures import moment_bounds
+from geonet.solvers.schrodinger import min_epsilon
 
 LINE = Grid(100, 0, 10)
 SQUARE = Grid((40, 40), 0, 5)
@@ -461,3 +462,24 @@ def test_periodic_kernel_is_the_sum_over_images(variance, lattice):
     kernel = (images.square() / (-2 * variance)).exp().sum(-1)
     kernel = kernel / kernel.sum(1, keepdim=True)
     assert torch.allclose(_log_kernel(cells, variance, **sizes, periodic=True).exp(), kernel)
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(8, 4), (1.8, 1.001), (1.2, None)])
+def test_a_smaller_epsilon_is_recommended_down_to_the_resolution(factor, expected):
+    least = min_epsilon(SQUARE)
+    path = geonet.geodesic(*pairs_on_square(), "schrodinger", epsilon=factor * least)
+    assert path.info.get("smaller epsilon") == (expected and pytest.approx(expected * least))
+
+
+def test_no_smaller_epsilon_is_recommended_if_the_iteration_is_slow():
+    options = {"epsilon": 8 * min_epsilon(SQUARE)}
+    info = geonet.geodesic(*pairs_on_square(), "schrodinger", **options).info
+    limit = 16 * info["iterations"]
+    slow = geonet.geodesic(*pairs_on_square(), "schrodinger", max_iterations=limit - 1, **options)
+    assert "smaller epsilon" in info and "smaller epsilon" not in slow.info
+
+
+def pairs_on_square():
+    """Return two Gaussians."""
+    means = ((2.0, 2.0), (3.0, 2.5))
+    return tuple(GaussianMixture.isotropic([m], 0.5).to_density(SQUARE) for m in means)

@@ -28,9 +28,9 @@ import torch
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "runs" / "matrix"
 NAMES = "numpy scipy POT xarray pandas dask distributed zarr netCDF4".split()  # noqa: SIM905
-BESIDE_OLDEST = ("crc32c", "pytz")  # imported by the oldest Zarr and pandas
-# The oldest SciPy with NumPy 2 is newer than the oldest supported one.
-TURN = ("numpy==2.0.0", "scipy==1.13.0")
+BESIDE_OLDEST = ("crc32c", "pytz")  # imported by the oldest Zarr and by older pandas
+# The oldest SciPy with NumPy 2 is newer than the oldest supported one; newer pandas need more.
+TURN = ("numpy==2.0.0", "scipy==1.13.0", "pandas==2.2.2")
 CORE = ["tests/test_api.py", "tests/test_density.py", "tests/test_io.py", "tests/test_paths.py"]
 CORE += ["tests/solvers", "tests/xarray", "tests/cli/test_interp.py"]
 # JAX, which OTT needs and POT imports, does not support old NumPy.
@@ -98,7 +98,7 @@ def _versions_to_install() -> dict[str, list[str]]:
     parts = (line.partition(">=") for line in lines)
     bounds = {name.partition("[")[0]: bound for name, _, bound in parts}
     oldest = [f"{name}=={bounds[name]}" for name in NAMES]
-    turn = [*TURN, f"POT=={bounds['POT']}"]
+    turn = [*TURN, f"POT=={bounds['POT']}", *BESIDE_OLDEST]
     return {"oldest": [*oldest, *BESIDE_OLDEST], "numpy-2": turn, "newest": [*NAMES]}
 
 

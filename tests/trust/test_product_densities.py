@@ -300,6 +300,34 @@ def test_boxes_of_one_by_fifty():
     check(pairs, "back-and-forth")
 
 
+@pytest.mark.parametrize("solver", ["auto", "midpoint", "back-and-forth"])
+@pytest.mark.parametrize("sides", [(1.0, 50.0), (0.02, 50.0)], ids=str)
+def test_equal_ends_in_a_narrow_box_do_not_move(solver, sides):
+    values, grid = np.random.default_rng(0).random((40, 40)), Grid((40, 40), 0.0, sides)
+    report = geonet.geodesic(Density(values, grid), Density(values, grid), solver).report
+    assert report.distance == report.distance_upper_bound == 0 and report.info["converged"]
+
+
+def test_few_cells_in_a_narrow_box_have_no_false_lower_bound():
+    """Rounding of the moments exceeds the difference of the ends, which is zero."""
+    rng = np.random.default_rng(50)
+    for _ in range(20):
+        values = rng.random((2, 3, 4)) * (rng.random((2, 3, 4)) < 0.6) + 1e-12
+        ends = [Density(values, Grid(values.shape, 0.0, (50.0, 1.0, 50.0)))] * 2
+        assert geonet.geodesic(*ends, "midpoint").report.distance_lower_bound == 0
+
+
+def test_distance_warns_if_it_is_not_known():
+    """Blocks that move by one of 186 cells: the bounds differ by a factor of two."""
+    rng = np.random.default_rng(20)
+    n = int(rng.integers(70, 201))
+    factors = [draw_marginal(n, rng) for _ in range(2)]
+    moved = np.roll(factors[0], int(rng.integers(1, 3)))
+    source, target, _ = make_products([factors, [moved, factors[1]]], (1.0, 1.0))
+    with pytest.warns(ConvergenceWarning, match="known only to lie between|did not reach|has not"):
+        geonet.distance(source, target)
+
+
 @pytest.mark.parametrize("name", ["midpoint", "back-and-forth"])
 def test_products_with_periodic_axes(name):
     rng, found = np.random.default_rng(11), []

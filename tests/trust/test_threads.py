@@ -51,7 +51,7 @@ jobs = json.loads(sys.argv[1])
 together = Barrier(len(jobs))
 
 def solve(name, d):
-    grid = Grid((12,) * d, 0, 5)
+    grid = Grid((16,) * d, 0, 5)
     wave = torch.cos(torch.pi * grid.points() / 5).sum(-1)
     ends = [Density((height * wave).exp(), grid) for height in (0.3, -0.3)]
     return geonet.geodesic(*ends, name).density([0.0, 0.3, 1.0]).tensor
@@ -109,7 +109,7 @@ def test_first_use_by_threads_gives_the_same_bits():
 @pytest.mark.parametrize("name", FAST)
 def test_concurrent_calls_give_the_same_bits(name):
     """Pairs of their own, and a path that is shared."""
-    grid = Grid((12 if name.startswith("transport") else 10,) * FAST[name], 0, 5)
+    grid = Grid((16 if name.startswith("transport") else 10,) * FAST[name], 0, 5)
     shared = geonet.geodesic(*waves(grid), name)
 
     def solve(k: int) -> torch.Tensor:

@@ -421,7 +421,7 @@ def fit_to_cells(density: Density, cells: int) -> tuple[np.ndarray, list[str]]:
     """Resample a density to `cells` along each axis, with margins that keep its proportions.
 
     Returns:
-        The values, (cells,) * d, and sentences on what was changed.
+        The values, (cells,) * d, and sentences that name the changes.
     """
     grid = density.grid
     shape = [max(2, round(cells * length / grid.max_side)) for length in grid.lengths]

@@ -237,7 +237,7 @@ def _encode_maps(one: Barycenter) -> tuple[bytes, dict[str, Any] | None]:
 
 
 def _format_value(result: Geodesic | Barycenter) -> str | None:
-    """Return what was minimised, in words; None for solvers without a distance."""
+    """Return distance, cost or objective as a text; None for solvers without a distance."""
     if isinstance(result, Barycenter):
         label = "Σ w W₂² =" if result.options.reach is None else "Objective"
         return f"{label} {format_number(result.estimate)}"
@@ -251,9 +251,16 @@ def _format_value(result: Geodesic | Barycenter) -> str | None:
 
 
 def encode_report(solved: Solved) -> Response:
-    """Encode headline, sentences and rows of a report as JSON."""
-    report = solved.result.report
-    return JSONResponse(asdict(report.summary()) | {"rows": report.rows()})
+    """Encode headline, sentences and rows of a report, and the value of the result, as JSON."""
+    report, value = solved.result.report, _format_reported_value(solved.result)
+    return JSONResponse(asdict(report.summary()) | {"rows": report.rows(), "value": value})
+
+
+def _format_reported_value(result: Geodesic | Barycenter) -> str | None:
+    """Return the value as a text; a distance that the report calls uncertain is an interval."""
+    if isinstance(result, Geodesic) and result.is_balanced and result.report.is_distance_uncertain:
+        return f"W₂ {dict(result.report.rows())['W2 distance']}"
+    return _format_value(result)
 
 
 def encode_overlays(solved: Solved) -> Response:

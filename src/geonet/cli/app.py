@@ -12,7 +12,12 @@ import typer
 def app(
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="Port of the server. Default: 8765 or a free one."),
+        typer.Option(
+            min=1,
+            max=65535,
+            metavar="PORT",
+            help="Port of the server. Default: 8765 or a free one.",
+        ),
     ] = None,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Do not open the page in the browser.")

@@ -35,6 +35,7 @@ from geonet.cli.output import (
     choose_exit_code,
     describe_file,
     format_count,
+    format_summary,
     parse_columns,
     parse_files,
     parse_missing,
@@ -364,7 +365,7 @@ def _print(solved: SolvedFiles, files: list[Path], output: Path | None, in_full:
         rows += [
             ("weights", ", ".join(format_number(w, 3) for w in result.weights.tolist())),
             (result.report.objective_label, format_number(result.report.objective)),
-            ("trust", str(result.report.summary())),
+            ("trust", format_summary(result.report)),
         ]
     else:
         missed = solved.count_missed()
@@ -373,5 +374,5 @@ def _print(solved: SolvedFiles, files: list[Path], output: Path | None, in_full:
         report = result.report
         if report.gap is not None:
             rows.append(("largest gap", format_percent(max(report.gap))))
-        rows.append(("trust", str(report.summary())))
+        rows.append(("trust", format_summary(report)))
     print_table([*rows, *written])

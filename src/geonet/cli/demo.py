@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 def demo(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Output folder, created if it does not exist.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Output folder, created if it does not exist."
+        ),
     ] = Path("geonet-demo"),
 ) -> None:
     """Solve three example pairs; print a table, write a figure and an animation.

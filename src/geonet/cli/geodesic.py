@@ -38,6 +38,7 @@ from geonet.cli.output import (
     connect_dask,
     describe_file,
     format_count,
+    format_summary,
     parse_columns,
     parse_files,
     parse_missing,
@@ -461,7 +462,7 @@ def _print_pair(
     if report.distance is not None:
         entries["W2 distance"] += _read_unit(pair)
     rows += [(label, entries[label]) for label in labels]
-    print_table([*rows, ("trust", str(report.summary())), *written])
+    print_table([*rows, ("trust", format_summary(report)), *written])
 
 
 def _read_unit(pair: SolvedPair) -> str:

@@ -21,7 +21,10 @@ Measurement = tuple["Accuracy", dict[str, int], bool]
 
 
 def evaluate(
-    solver: Annotated[str, typer.Argument(help="A name from `geonet solvers`, or a model file.")],
+    solver: Annotated[
+        str,
+        typer.Argument(metavar="SOLVER", help="A name from `geonet solvers`, or a model file."),
+    ],
     suite: Annotated[
         list[str] | None,
         typer.Option(
@@ -38,7 +41,7 @@ def evaluate(
             "the best classical solver. For a model trained on this file, only held-out pairs.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Number of pairs, at most.")] = 20,
+    count: Annotated[int, typer.Option(min=1, metavar="N", help="Number of pairs, at most.")] = 20,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="An option of the solver; may be repeated."),
@@ -159,10 +162,20 @@ def _format_remarks(accuracy: Accuracy, truth: dict[str, int], max_failures: int
 
 def export(
     model: Annotated[
-        str, typer.Argument(help="A trained solver, such as transport-2d, or a *.safetensors file.")
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A trained solver, such as transport-2d, or a *.safetensors file.",
+        ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder of the files; created if missing.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="Folder of the two files; created if missing.",
+        ),
     ] = Path(),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

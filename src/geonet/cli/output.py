@@ -37,6 +37,7 @@ ALL_AXES = "all"  # value of --periodic without axes
 NAMED_OPTIONS = {  # options by the words for them in messages of the library
     "with nodata": "with --nodata VALUE",
     "motion=None": "--motion none",
+    "a reach=...": "--reach LENGTH",
     "reach=...": "--reach LENGTH",
 }
 PERIODIC_REMEDY = "give axes such as 0 or 0,1, or no value for all of them"
@@ -158,7 +159,14 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class GeonetCommand(TyperCommand):
-    """A command whose option --periodic may stand without a value."""
+    """A command whose help names no types, and whose --periodic may stand without a value."""
+
+    def __init__(self, *args: Any, **settings: Any):
+        super().__init__(*args, **settings)
+        for parameter in self.params:
+            if parameter.param_type_name == "argument" and parameter.metavar is not None:
+                # Newer versions of typer add the type to the metavar: FILE <path>.
+                parameter.display_type_rich = lambda ctx: None  # pyright: ignore
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; a bare --periodic becomes "--periodic all"."""
@@ -199,14 +207,21 @@ def name_options(message: str) -> str:
     """Return a message of the library with options in place of arguments: --missing exclude.
 
     Options of solvers become `--option floor=0.01`. If a message names both the argument and the
-    option, "columns, on the command line --columns" or "motion=None for the geodesic (--motion none
-    on the command line)", the option remains.
+    option, the option remains: "columns, on the command line --columns", "solver='auto' for W2, on
+    the command line --solver auto", "motion=None for the geodesic (--motion none on the command
+    line)" or "density.gaussian_blur(1) or --blur 1".
     """
+    message = re.sub(r"\S+\(\d*\) or (?=--)", "", message)
+    with_purpose = r"\w+='?[\w-]+'?(?: with \w+=\w+)?( for [^,.]+), on the command line (--[^,.]+)"
+    message = re.sub(with_purpose, r"\2\1", message)
     message = re.sub(r"\S+, on the command line (?=--)", "", message)
     both = r"\b\w+=(?:\([^)]*\)|'?\w+'?)([^=()]*) \((--[^)]+) on the command line\)"
     message = re.sub(both, r"\2\1", message)
     for argument, option in NAMED_OPTIONS.items():
         message = re.sub(rf"\b{re.escape(argument)}(?!\w)", option, message)
+    tuned = r"\b(raise|larger|longer|smaller) (max_iterations|max_cells|time_limit|epsilon)\b"
+    message = re.sub(tuned, r"\1 --option \2=…", message)
+    message = re.sub(r"geonet\.list_solvers\(\),? or (?:the command )?", "", message)
     names = "missing|solver|outside|growth|motion"
     message = re.sub(rf"(?<!-)\b({names})=('?)([\w.-]*\w)\2", r"--\1 \3", message)
     return re.sub(
@@ -247,9 +262,14 @@ def print_report(report: Report | BarycenterReport, rows: Iterable[tuple[str, st
     """Print a report as a panel: the summary, `rows`, then every entry."""
     console = _console()
     console.width = min(console.width, 100)
-    summary = Text(str(report.summary()), style="bold")
+    summary = Text(format_summary(report), style="bold")
     content = Group(summary, Text(), _build_table([*rows, *report.rows()]))
     console.print(Panel(content, title="report", title_align="left", box=ROUNDED, padding=(1, 2)))
+
+
+def format_summary(report: Report | BarycenterReport) -> str:
+    """Return the summary of a report with the options of the command line."""
+    return name_options(str(report.summary()))
 
 
 def format_count(number: int, noun: str) -> str:

@@ -257,7 +257,7 @@ class Reader:
         plane = Grid(grid.shape[::-1], 0.0, grid.upper[::-1], "plane", grid.periodic[::-1])
         density = cloud.density(plane, self.outside)
         values = density.tensor.T.flip(0).contiguous()
-        return Density._unchecked(values, grid, density.mass_tensor, None, False)
+        return Density._from_parts(values, grid, density.mass_tensor, None, False)
 
     def _limit_resolution(self, density: Density, notices: list[str]) -> Density:
         """Resample a density that has too many cells along its longest side."""
@@ -421,7 +421,7 @@ def _share_voxels(densities: list[Density]) -> list[Density]:
         values = density.resample(density.grid.with_shape(shape)).tensor
         upper = [n * size for n, size in zip(shape, sizes, strict=True)]
         grid = Grid(shape, 0.0, upper)
-        fine.append(Density._unchecked(values, grid, density.mass_tensor, None, False))
+        fine.append(Density._from_parts(values, grid, density.mass_tensor, None, False))
     shape = [max(each) for each in zip(*(d.grid.shape for d in fine), strict=True)]
     upper = [n * size for n, size in zip(shape, sizes, strict=True)]
     return [_pad(density, Grid(shape, 0.0, upper)) for density in fine]
@@ -461,7 +461,7 @@ def _pad(density: Density, grid: Grid) -> Density:
     values = density.tensor.new_zeros((*density.batch_shape, *grid.shape))
     inside = tuple(slice(m, m + n) for m, n in zip(margins, shape, strict=True))
     values[(..., *inside)] = density.tensor
-    return Density._unchecked(values, grid, density.mass_tensor, None, False)
+    return Density._from_parts(values, grid, density.mass_tensor, None, False)
 
 
 def _pad_into(density: Density, box: Grid) -> Density:

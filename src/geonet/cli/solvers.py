@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def solvers(
     name: Annotated[
-        str | None, typer.Argument(help="A solver, or a model file: list its options.")
+        str | None,
+        typer.Argument(metavar="SOLVER", help="A solver, or a model file: list its options."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -100,7 +101,10 @@ def _format_dimensions(dimensions: tuple[int, ...] | None) -> str:
 
 
 def report(
-    files: Annotated[list[Path], typer.Argument(help="Paths that `geonet geodesic -o` saved.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILES", help="Paths that `geonet geodesic -o` saved."),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the reports of saved paths: measured errors, bounds and advice.

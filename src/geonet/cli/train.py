@@ -21,7 +21,9 @@ RESUME_HINT = "to continue, repeat the command with --resume"
 
 
 def train(
-    config: Annotated[Path | None, typer.Argument(help="TOML config of the run.")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG", help="TOML config of the run.")
+    ] = None,
     pairs: Annotated[
         Path | None,
         typer.Option(
@@ -31,15 +33,19 @@ def train(
             "box.",
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="With --pairs: name of the model.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --pairs: name of the model.")
+    ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="With --pairs: number of training steps.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="With --pairs: number of training steps."),
     ] = None,
     floor: Annotated[
         float | None,
         typer.Option(
+            metavar="SHARE",
             help="With --pairs, in 1D, 3D or with --exportable: share of the mass that is made "
-            "uniform; by default 0.05 if more than a hundredth of the cells is empty."
+            "uniform; by default 0.05 if more than a hundredth of the cells is empty.",
         ),
     ] = None,
     exportable: Annotated[
@@ -52,7 +58,10 @@ def train(
     ] = False,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Output folder; by default runs/NAME, with the name of the model."),
+        typer.Option(
+            metavar="FOLDER",
+            help="Output folder; by default runs/NAME, with the name of the model.",
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the checkpoint in the folder.")
@@ -66,7 +75,7 @@ def train(
         ),
     ] = None,
     stop_at: Annotated[
-        int | None, typer.Option(min=1, help="Step after which to save and stop.")
+        int | None, typer.Option(min=1, metavar="N", help="Step after which to save and stop.")
     ] = None,
     plot: Annotated[
         bool,

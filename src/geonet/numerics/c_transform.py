@@ -9,7 +9,7 @@ the kernel is not available, torch and NumPy do the same up to rounding, in quad
 Along a periodic axis |x − y| is the distance on a circle whose length is that of the lattice,
 count·spacing. The lattice of f is repeated so far that every x has half a period on both sides.
 
-Everything that is passed to C is checked here: the kernel trusts the addresses that it gets.
+All arguments of the kernel are checked here, because the C code checks none.
 """
 
 from __future__ import annotations

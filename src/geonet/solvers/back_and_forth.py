@@ -138,8 +138,8 @@ class BackAndForth(Solver):
             info |= {"converged": False, "stagnated": True}
             lower, upper = (format_number(float(bound), 3) for bound in path.certified_bounds)
             warnings.warn(
-                f"{label}back-and-forth settled on a potential that only shows that W2 is between "
-                f"{lower} and {upper}; choose solver='midpoint'.",
+                f"{label}back-and-forth stagnated with bounds of W2 that are far apart, {lower} "
+                f"and {upper}; choose solver='midpoint'.",
                 ConvergenceWarning,
                 stacklevel=user_stacklevel(),
             )

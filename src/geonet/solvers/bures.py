@@ -197,7 +197,7 @@ class GridlessBuresGeodesic(BuresGeodesic):
 
 
 def moment_bounds(
-    source: Density, target: Density, rounding: float = 1e-13
+    source: Density, target: Density, rounding: float = 1e-12
 ) -> tuple[Tensor, Tensor]:
     """Return a lower and an upper bound of W2 from means and covariances, (batch?) each.
 

@@ -41,6 +41,7 @@ class SchrodingerConfig:
     steps: int = 24  # Runge–Kutta steps of trajectories from t = 0 to 1
     self_tolerance: float = 1e-9  # smallest step of Sinkhorn from a density to itself
     self_iterations: int = 500  # largest number of these steps
+    max_slowdown: int = 16  # factor that the iterations may grow by if epsilon is halved
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,11 @@ class Schrodinger(Solver):
         log_f, log_g = log_f + shift + per_cell, log_g - shift + per_cell
         log_g = log_g - math.log(source.grid.volume)
         info = {"epsilon": epsilon, "iterations": iterations, "marginal error": error}
+        # The report recommends this epsilon; 1.001 leaves room to round it to four digits.
+        smaller = max(epsilon / 2, 1.001 * min_epsilon(source.grid))
+        is_fast = self.config.max_slowdown * iterations <= self.max_iterations
+        if is_fast and smaller < 0.75 * epsilon:
+            info["smaller epsilon"] = smaller
         default = self.config.default_epsilon * source.grid.max_side**2
         if self.epsilon is None and epsilon > default:
             info["epsilon raised from"] = default

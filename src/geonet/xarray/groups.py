@@ -198,7 +198,7 @@ class Ensemble(FrameGroup):
         remedy = "average the field to coarser cells, or give a larger max_iterations"
         if "stopped after" in found.solution.info:
             remedy = "give a longer time_limit"
-        share = format_percent(found.solution.residual)
+        share = format_percent(min(1.0, found.solution.residual))
         warnings.warn(
             f"The mean of {self._describe(0)} to {self._describe(len(self._frames) - 1)} did not "
             f"reach the tolerance of {format_number(100 * found.options.tolerance)} % ({share} of "

@@ -40,6 +40,7 @@ class Page {
     this.examples = null; // the gallery, once it is loaded
     this.fillsEmpty = false; // whether empty drawings become examples
     this.request = null; // the request whose answer is shown
+    this.source = []; // solver and time of this answer, as texts
     this.version = 0; // changes whenever running requests become useless
     this.isOutdated = false; // whether anything has changed since the last request
     this.isSolving = false;
@@ -88,7 +89,7 @@ class Page {
 
   changeSetup(name) {
     this.showMessage("");
-    if (!["epsilon", "reach"].includes(name)) this.version += 1; // sliders show what is between
+    if (!["epsilon", "reach"].includes(name)) this.version += 1; // sliders show intermediate values
     if (name === "count") this.showCount();
     if (name === "dimension") {
       this.setup.reset(this.setup.dimension);
@@ -237,8 +238,13 @@ class Page {
       });
     }
     const time = `${milliseconds.toFixed(milliseconds < 10 ? 1 : 0)} ms`;
-    byId("result").textContent = [value, solver, time].filter(Boolean).join(", ");
+    this.source = [solver, time];
+    this.showValue(value);
     this.middle.classList.toggle("outdated", this.isOutdated);
+  }
+
+  showValue(value) {
+    byId("result").textContent = [value, ...this.source].filter(Boolean).join(", ");
   }
 
   // Remove an answer that does not belong to the drawings and settings.
@@ -260,6 +266,7 @@ class Page {
       const report = await this.busy.during("Computing bounds …", api.fetchReport(request));
       if (!this.isCurrent(request)) return;
       showReport(byId("report"), report);
+      this.showValue(report.value); // an interval if the distance is uncertain
       this.middle.classList.remove("without-report");
     } catch (error) {
       if (error.status !== OUTDATED && this.isCurrent(request)) this.showMessage(error.message);

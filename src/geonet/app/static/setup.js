@@ -1,4 +1,4 @@
-// The settings above the drawings: what is solved, and how.
+// The settings above the drawings: the problem and its solver.
 
 import { createElement } from "../../plotting/viewer/view.js";
 

@@ -1,8 +1,8 @@
 """Loader of the compiled kernels, with one build for each kind of processor.
 
-Every module that calls the kernels declares the arguments of its functions, and checks everything
-that it passes: C trusts the addresses that it gets. The environment variable GEONET_COMPILED
-selects a build by name; 0 disables the kernels, and torch takes over.
+Every module that calls the kernels declares the arguments of its functions, and checks them
+before a call, because the C code checks none. The environment variable GEONET_COMPILED selects a
+build by name; 0 disables the kernels, and torch is used instead.
 """
 
 from __future__ import annotations

@@ -359,7 +359,7 @@ class GeONetPath(DeepONetPath):
         and C replaces μ_t: the error is quadratic in the error of ∇H; for ∫|∇H|² dμ it is linear.
         """
         if self.bases.epsilon:
-            raise self._not_provided("distance")
+            raise self._make_unavailable_error("distance")
         points = self.grid.points().reshape(-1, self._dimension)
         first, last = (
             (self._jets(points, t)[1].value * self._relative(end.tensor)).mean(-1)

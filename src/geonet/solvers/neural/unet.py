@@ -189,7 +189,7 @@ def _to_channels_last(fields: Tensor) -> Tensor:
     return fields.contiguous(memory_format=last)
 
 
-# ---- unet.c; all arguments are checked here, because C sees addresses only
+# ---- unet.c; all arguments are checked here, because the C code checks none
 
 _pointer, _int32, _int64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 MAX_LEVELS = 16  # of unet.c

@@ -134,6 +134,8 @@ def bound_distance(
         periodic: whether each axis is periodic; none is by default.
     """
     first, second = (_normalise(values, config) for values in (source, target))
+    if torch.equal(first, second):
+        return 0.0, 0.0
 
     def bound(parts: int) -> tuple[float, float]:
         ends = coefficients, first, second, sides, parts, config, periodic

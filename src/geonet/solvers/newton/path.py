@@ -146,6 +146,11 @@ class MidpointGeodesic(Geodesic):
         upper = min(upper, moments[1])
         return min(max(lower, moments[0]), upper), upper
 
+    def is_certified(self) -> bool:
+        """Return whether the bounds of W2 are as close as they are meant to be."""
+        lower, upper = self._bounds
+        return upper - lower <= DEFAULT_BOUNDS.max_gap * upper
+
     def expected_error(self) -> float:
         """Return the expected L1 error of frames between the ends.
 

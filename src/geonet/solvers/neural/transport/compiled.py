@@ -1,6 +1,6 @@
 """Calls of cosine_paths.c: paths of the transport form in 2D. Without the library torch is used.
 
-All arguments are checked here, because C sees addresses only.
+All arguments are checked here, because the C code checks none.
 """
 
 from __future__ import annotations
