@@ -17,7 +17,7 @@ from torch import Tensor
 
 from geonet._files import atomic_write
 from geonet._format import format_number, format_percent
-from geonet._progress import progress_stage
+from geonet._progress import progress_stage, report_progress
 from geonet._threads import limit_threads
 from geonet._utils import import_object, user_stacklevel
 from geonet._validation import as_path, check_index, is_integer, short_repr
@@ -318,15 +318,17 @@ class Barycenter:
             return 0.0, 0.0
         box, solution, densities = self._box, self.solution, self.densities.tensor.detach()
         roll = PeriodicRoll.centre(self.grid, densities.sum(0))
-        lower, upper = bound_barycenter(
-            roll.apply(solution.potentials),
-            self._weights,
-            box.to_density(roll.apply(densities)),
-            roll.apply(solution.density),
-            box.sides,
-            self.grid.periodic,
-            solution.value,
-        )
+        report_progress("bounding the objective")
+        with limit_threads(self.grid.size):
+            lower, upper = bound_barycenter(
+                roll.apply(solution.potentials),
+                self._weights,
+                box.to_density(roll.apply(densities)),
+                roll.apply(solution.density),
+                box.sides,
+                self.grid.periodic,
+                solution.value,
+            )
         lower, upper = box.from_potential(lower), box.from_potential(upper)
         return min(lower, upper), upper  # they may be equal up to rounding
 
@@ -482,7 +484,11 @@ class Barycenters(Sequence):
     @cached_property
     def report(self) -> BarycenterReport:
         """The reports of all barycenters, with a list for each entry."""
-        return join_reports([one.report for one in self._items.flat])
+        reports, count = [], self._items.size
+        for k, one in enumerate(self._items.flat, 1):
+            with progress_stage(f"barycenter {k} of {count}"):
+                reports.append(one.report)
+        return join_reports(reports)
 
     @torch.no_grad()
     def plot(self, **style: Any) -> Figure:

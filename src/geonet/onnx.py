@@ -78,7 +78,6 @@ def export(
             f"A model becomes two files, and {folder} is the name of one; give a folder, such as "
             f"{folder.with_suffix('')}."
         )
-    _import_libraries()
     network, header = load_model(file)
     if not isinstance(network, BasisModel):
         label = repr(file.stem) if file.parent == PRETRAINED else file
@@ -87,6 +86,7 @@ def export(
             "exported; choose another model, such as transport-2d, or train your own by geonet "
             "train --pairs FILE --exportable."
         )
+    _import_libraries()
     network.freeze()  # one matrix in the file instead of many that are stacked
     folder, name = ensure_dir(folder), str(header.get("name", file.stem))
     name = name if re.fullmatch(r"\w[\w.-]*", name) else file.stem  # no path to another folder

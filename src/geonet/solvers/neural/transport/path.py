@@ -59,6 +59,7 @@ class CosineGeodesic(Geodesic):
     """
 
     kind = "cosine"
+    has_bounds = True
 
     def __init__(
         self,
