@@ -44,7 +44,7 @@ def make_rain(frames: int) -> Path:
     for cycle in range(-(-frames // 9)):
         minutes = np.arange(0, 81, 10) + 0.07 * cycle
         part = geonet.xarray.synthetic_rain(minutes[:: (-1) ** cycle], CELLS)
-        parts.append(part.tensor[:, :: (-1) ** (cycle // 2), :: (-1) ** (cycle // 4)])
+        parts.append(part.values[:, :: (-1) ** (cycle // 2), :: (-1) ** (cycle // 4)])
     values = np.concatenate(parts)[:frames]
     times = np.datetime64("2026-07-01T00:00", "ns") + np.arange(frames) * np.timedelta64(10, "m")
     rain = xr.DataArray(values, {"time": times}, ("time", "y", "x"), "rain")
@@ -70,7 +70,7 @@ def write_answer(lazy: xr.DataArray, name: str) -> tuple[float, str]:
     values = xr.open_zarr(store, chunks=None, consolidated=False)["rain"]
     digest = hashlib.sha256()
     for start in range(0, values.sizes["time"], CHUNK):
-        digest.update(values.isel(time=slice(start, start + CHUNK)).tensor.tobytes())
+        digest.update(values.isel(time=slice(start, start + CHUNK)).values.tobytes())
     return took, digest.hexdigest()
 
 

@@ -23,7 +23,11 @@ GEONET = str(Path(sys.executable).with_name("geonet"))
 FIRST = """
 import time, numpy as np, geonet
 x = np.linspace(-2, 2, 128)
-ends = [np.exp(-(x[:, None] - c) ** 2 - (x - d) ** 2) for c, d in ((-0.5, 0.2), (0.6, -0.4))]
+grid = geonet.Grid((128, 128), -2, 2)
+ends = [
+    geonet.Density(np.exp(-(x[:, None] - c) ** 2 - (x - d) ** 2), grid)
+    for c, d in ((-0.5, 0.2), (0.6, -0.4))
+]
 for _ in range(2):
     began = time.perf_counter()
     geonet.geodesic(*ends).density([0, 0.5, 1])

@@ -165,6 +165,17 @@ def test_initial_weights_of_another_model(tiny, tiny_cascade, tmp_path):
         train(tiny(start=str(file)), tmp_path / "third")
 
 
+def test_the_model_to_start_from_may_be_the_best(tiny_cascade, tmp_path, logged):
+    train(tiny_cascade(), tmp_path / "first")
+    file = str(tmp_path / "first" / "model.safetensors")
+    config = tiny_cascade(start=file, optimizer={"learning_rate": 0.5})
+    outcome = train(config, tmp_path / "second", stop_at=2)
+    entries = [entry for entry in logged(tmp_path / "second") if "validation" in entry]
+    assert [entry["step"] for entry in entries] == [0, 2] and outcome.best_step == 0
+    given, kept = (load_model(f)[0].state_dict() for f in (Path(file), outcome.model))
+    assert all(torch.equal(given[name], kept[name]) for name in given)
+
+
 def test_input_scaling_is_the_same_in_all_processes_and_stored(
     tiny_transport, tmp_path, monkeypatch
 ):

@@ -190,6 +190,8 @@ def _print_outcome(outcome: TrainingOutcome, folder: Path, steps: int) -> None:
     if outcome.model is not None:
         errors = format_halfway_error(outcome.halfway, outcome.linear)
         typer.echo(f"model: {outcome.model}" + (f", {errors}" if errors else ""))
+        if outcome.best_step == 0:
+            typer.echo("No step was better than the model to start from, which this is a copy of.")
         typer.echo(f"use it: geonet geodesic A B --solver {outcome.model}")
 
 

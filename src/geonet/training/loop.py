@@ -68,6 +68,7 @@ class TrainingOutcome:
             t = 0, ¼, ½, ¾, 1. Some models are exact at the ends by construction.
         halfway: validation error of this model at t = ½ alone, in percent; None without one.
         linear: error of the linear blend of the ends at t = ½ on the same pairs; None if unknown.
+        best_step: steps after which this model was validated; 0 for the model to start from.
     """
 
     model: Path | None
@@ -76,6 +77,7 @@ class TrainingOutcome:
     best: float
     halfway: float | None = None
     linear: float | None = None
+    best_step: int | None = None
 
 
 def train(
@@ -158,6 +160,8 @@ def _run_steps(run: Run, display: Display, monitor: StopMonitor, last: int) -> s
         reason = processes.broadcast_first(monitor.reason, StopMonitor.reasons)
         if reason is not None and progress.step == 0:
             run.save()
+        elif progress.step == 0 and log is not None and run.config.start is not None:
+            run.validate(log)  # the model to start from may be better than all later ones
         while progress.step < last and reason is None:
             loss, terms = run.step()
             display.set_step(progress.step)
@@ -174,11 +178,12 @@ def _summarise_run(run: Run, reason: str | None) -> TrainingOutcome:
     reason = reason or ("finished" if step == run.config.steps else "stopped")
     if not model.exists():
         return TrainingOutcome(None, step, reason, best)
-    measured = read_tensors(model, "a geonet model")[1].get("measured", {})
+    header = read_tensors(model, "a geonet model")[1]
+    measured = header.get("measured", {})
     errors = measured.get("validation_l1_percent")
     halfway = None if errors is None else errors[HALFWAY]
     linear = measured.get("halfway_l1_percent", {}).get("linear")
-    return TrainingOutcome(model, step, reason, best, halfway, linear)
+    return TrainingOutcome(model, step, reason, best, halfway, linear, header["steps"])
 
 
 class Run:

@@ -127,8 +127,8 @@ def test_mixtures_are_in_distribution(d):
 @pytest.mark.parametrize(
     ("name", "shape", "fewest"),
     [
-        ("transport-1d", (16,), 64),
-        ("transport-1d", (63,), 64),
+        ("transport-1d", (16,), 32),
+        ("transport-1d", (31,), 32),
         ("transport-2d", (5, 7), 16),
         ("transport-2d", (40, 15), 16),
         ("transport-cloud", (5, 7), 16),

@@ -46,7 +46,7 @@ class TransportSolver(NetworkSolver):
         summary="a transport model from a file that `geonet train` wrote",
     )
     form = "transport"
-    fewest_cells: ClassVar[tuple[int, int, int]] = (64, 16, 16)  # along each axis, in 1D to 3D
+    fewest_cells: ClassVar[tuple[int, int, int]] = (32, 16, 16)  # along each axis, in 1D to 3D
 
     max_iterations: int = Midpoint.max_iterations
     floor: float | None = None
