@@ -106,7 +106,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     provenance = record_provenance()
     header = ("densities", "model", "W2 alone", "L1 at ½ alone", "W2 corrected", "L1 corrected")
-    text = f"Each was trained for {MINUTES:g} minutes.\n\n{format_table(header, rows())}"
+    unit = "minute" if MINUTES == 1 else "minutes"
+    text = f"Each was trained for {MINUTES:g} {unit}.\n\n{format_table(header, rows())}"
     publish("own-training", provenance, {"docs/training.md": {"own": text}})
     print(text)
 
