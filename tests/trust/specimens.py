@@ -44,9 +44,9 @@ from geonet.training.user_data import read_dataset
 
 RNG = np.random.default_rng(0)
 CLOUD = Grid((6, 6), -1.0, 2.0)
-WAVE = torch.cos(torch.pi * Grid(12).axes()[0])  # flat at the faces
-ENDS = Density(1 + 0.3 * WAVE, Grid(12)), Density(1 - 0.4 * WAVE, Grid(12))
-SQUARES = tuple(Density(end.tensor[:, None] * end.tensor, Grid((12, 12))) for end in ENDS)
+WAVE = torch.cos(torch.pi * Grid(16).axes()[0])  # flat at the faces
+ENDS = Density(1 + 0.3 * WAVE, Grid(16)), Density(1 - 0.4 * WAVE, Grid(16))
+SQUARES = tuple(Density(end.tensor[:, None] * end.tensor, Grid((16, 16))) for end in ENDS)
 SMALL = {"width": 4, "depth": 3}
 CONFIG = {
     "name": "tiny",
