@@ -141,11 +141,6 @@ class MultilevelNewton:
     time_limit: float | None = None
     formulation: Formulation = BALANCED_PAIR
 
-    @property
-    def config(self) -> NewtonConfig:
-        """Tuning parameters."""
-        return choose_config(self.formulation)
-
     def solve(
         self,
         source: Tensor,
@@ -172,7 +167,7 @@ class MultilevelNewton:
         result = self._result(problem.budget, solution)
         if guess is None or result.converged or result.timed_out:
             return result
-        again = replace(self, time_limit=problem.budget.count_seconds())
+        again = replace(self, time_limit=problem.budget.seconds_left)
         from_zero = again.solve(source, target, sides)
         is_better = from_zero.converged or from_zero.residual < result.residual
         return from_zero if is_better else replace(result, timed_out=from_zero.timed_out)
@@ -212,7 +207,7 @@ class MultilevelNewton:
     def _multilevel(self, problem: Problem) -> Solution:
         """Solve on the densities' own cells, from zero on the coarsest level."""
         levels = problem.build_hierarchy(self.threads)
-        fine = sum(max(shape) > self.config.coarsest_cells for shape in levels.shapes)
+        fine = sum(max(shape) > problem.config.coarsest_cells for shape in levels.shapes)
         first = min(fine, len(levels.shapes) - 1)
         c = torch.zeros(levels.shapes[first], dtype=torch.float64)
         return self._descend(problem, levels, first, c, from_zero=True)
@@ -224,7 +219,7 @@ class MultilevelNewton:
             c = c - c.mean()
         if c.shape == problem.shape:
             state = self._evaluate(problem, c)
-            if state.residual > self.config.guess_residual:
+            if state.residual > problem.config.guess_residual:
                 return None
             return self._solve_level(
                 problem,
@@ -242,7 +237,7 @@ class MultilevelNewton:
     def _choose_resolution(self, problem: Problem, guess: InitialGuess) -> _LevelState:
         """Refine a guess while the pair needs it and the dual value rises."""
         best = self._evaluate(problem, guess.coefficients.double())
-        for times in range(1, self.config.max_halvings + 1):
+        for times in range(1, problem.config.max_halvings + 1):
             if not self._halving_test(problem, times)(best.integrals, best.residual):
                 break
             finer = guess.refine()
@@ -297,7 +292,7 @@ class MultilevelNewton:
                 coarser levels: their details would fold the maps.
             evaluation: the equation at c, if `system` has evaluated it already.
         """
-        config, width = self.config, 0.0 if is_last else self.config.coarse_width
+        config, width = problem.config, 0.0 if is_last else problem.config.coarse_width
         c = prolong_spline(c, system.shape, self.formulation.periodic)
         means = problem.average(system.shape)
         goal = self.tolerance if is_last else max(config.coarse_tolerance, self.tolerance)
@@ -318,7 +313,7 @@ class MultilevelNewton:
     def _halve_while_needed(self, problem: Problem, solution: Solution) -> Solution:
         """Solve again on halved cells while the pair has more detail than the cells."""
         fine = problem
-        for times in range(1, self.config.max_halvings + 1):
+        for times in range(1, problem.config.max_halvings + 1):
             needs_halving = self._halving_test(problem, times)(
                 solution.integrals, solution.residual
             )
@@ -336,14 +331,14 @@ class MultilevelNewton:
 
     def _start_is_close(self, problem: Problem, system: NewtonSystem, start: Tensor) -> bool:
         """Return whether a potential balances most of the mass; others are worse than zero."""
-        system.set_densities(problem.average(system.shape), self.config.coarse_width)
+        system.set_densities(problem.average(system.shape), problem.config.coarse_width)
         start = prolong_spline(start.double(), system.shape, self.formulation.periodic)
         residual, _ = system.evaluate(start)
-        return float(residual.abs().sum()) < self.config.resampled_guess_residual
+        return float(residual.abs().sum()) < problem.config.resampled_guess_residual
 
     def _halving_test(self, problem: Problem, times: int) -> HalvingTest:
         """Return the test whether cells should be halved for the first or second time."""
-        config, cell = self.config, problem.cell
+        config, cell = problem.config, problem.cell
         is_small = problem.cells < config.small_grid
         detail = config.small_grid_mismatch if is_small else config.detail_mismatch
         cells = problem.cells << times * len(problem.shape)
@@ -479,7 +474,8 @@ class Budget:
         self.steps: list[tuple[str, int, int]] = []
         self._end = math.inf if time_limit is None else monotonic() + time_limit
 
-    def count_seconds(self) -> float | None:
+    @property
+    def seconds_left(self) -> float | None:
         """Return the seconds that are left; None without a limit."""
         return None if self._end == math.inf else max(0.0, self._end - monotonic())
 
